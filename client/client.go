@@ -1,0 +1,270 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// Client is a connection to a cluster. It may be used by many goroutines; it reconnects by itself.
+type Client struct {
+	conn *grpc.ClientConn
+	link *link
+	http *http.Transport
+	auth token
+}
+
+// Dial connects to the cluster. It returns an [*UnreachableError] when none of its servers answers, or when what
+// answers is not a server of that cluster.
+func Dial(ctx context.Context, where Context) (*Client, error) {
+	trust, err := where.trust()
+	if err != nil {
+		return nil, err
+	}
+	link := &link{addresses: where.Addresses}
+	auth := token(where.Token)
+	conn, err := newConn(where, trust, link, auth)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", where.Name, err)
+	}
+	if err := connect(ctx, conn, link); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Client{conn: conn, link: link, auth: auth, http: newHTTPTransport(trust, link)}, nil
+}
+
+// Close ends the connection and every call on it.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return c.conn.Close()
+}
+
+// Workloads calls the service for workloads and their replicas.
+func (c *Client) Workloads() cloudlessv1.WorkloadServiceClient {
+	return cloudlessv1.NewWorkloadServiceClient(c.conn)
+}
+
+// Nodes calls the service for nodes.
+func (c *Client) Nodes() cloudlessv1.NodeServiceClient {
+	return cloudlessv1.NewNodeServiceClient(c.conn)
+}
+
+// Tokens calls the service for tokens.
+func (c *Client) Tokens() cloudlessv1.TokenServiceClient {
+	return cloudlessv1.NewTokenServiceClient(c.conn)
+}
+
+// Images calls the service for images.
+func (c *Client) Images() cloudlessv1.ImageServiceClient {
+	return cloudlessv1.NewImageServiceClient(c.conn)
+}
+
+// Events calls the service for events.
+func (c *Client) Events() cloudlessv1.EventServiceClient {
+	return cloudlessv1.NewEventServiceClient(c.conn)
+}
+
+// Cluster calls the service for the cluster itself.
+func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
+	return cloudlessv1.NewClusterServiceClient(c.conn)
+}
+
+func newConn(where Context, trust *identity.Trust, link *link, auth token) (*grpc.ClientConn, error) {
+	servers := manual.NewBuilderWithScheme("cloudless")
+	var state resolver.State
+	for _, address := range where.Addresses {
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
+	}
+	servers.InitialState(state)
+	config := identity.ClientTLS(trust, nil)
+	config.NextProtos = []string{"h2"} // only that: it is how one port tells gRPC from the rest
+	calls := interceptor{link: link}
+	return grpc.NewClient("cloudless:///"+where.Addresses[0],
+		grpc.WithResolvers(servers),
+		grpc.WithTransportCredentials(&watchedTLS{TransportCredentials: credentials.NewTLS(config), link: link}),
+		grpc.WithPerRPCCredentials(auth),
+		grpc.WithContextDialer(link.dial),
+		grpc.WithDefaultServiceConfig(retries),
+		grpc.WithUnaryInterceptor(calls.unary),
+		grpc.WithStreamInterceptor(calls.stream),
+	)
+}
+
+// connect waits until a server has answered or all have failed.
+func connect(ctx context.Context, conn *grpc.ClientConn, link *link) error {
+	conn.Connect()
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			return link.unreachable(errors.New("no server answered"))
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return link.unreachable(context.Cause(ctx))
+		}
+	}
+}
+
+// retries lets calls outlast a short absence of the servers. Only calls that do no harm when done twice are named;
+// the creating ones among them carry an idempotency key.
+const retries = `{"methodConfig": [{
+	"name": [
+		{"service": "cloudless.v1.ClusterService"},
+		{"service": "cloudless.v1.NodeService"},
+		{"service": "cloudless.v1.ImageService"},
+		{"service": "cloudless.v1.EventService"},
+		{"service": "cloudless.v1.TokenService", "method": "CreateToken"},
+		{"service": "cloudless.v1.TokenService", "method": "ListTokens"},
+		{"service": "cloudless.v1.WorkloadService", "method": "CreateWorkload"},
+		{"service": "cloudless.v1.WorkloadService", "method": "ApplyWorkload"},
+		{"service": "cloudless.v1.WorkloadService", "method": "GetWorkload"},
+		{"service": "cloudless.v1.WorkloadService", "method": "ListWorkloads"},
+		{"service": "cloudless.v1.WorkloadService", "method": "WatchWorkloads"},
+		{"service": "cloudless.v1.WorkloadService", "method": "ListReplicas"},
+		{"service": "cloudless.v1.WorkloadService", "method": "WatchReplicas"},
+		{"service": "cloudless.v1.WorkloadService", "method": "Logs"}
+	],
+	"retryPolicy": {
+		"maxAttempts": 4,
+		"initialBackoff": "0.1s",
+		"maxBackoff": "1s",
+		"backoffMultiplier": 3,
+		"retryableStatusCodes": ["UNAVAILABLE"]
+	}
+}]}`
+
+// token is the bearer token of every call.
+type token string
+
+func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": t.header()}, nil
+}
+
+func (token) RequireTransportSecurity() bool { return true }
+
+func (t token) header() string { return "Bearer " + string(t) }
+
+// link dials the servers and remembers why the last attempt failed, which gRPC keeps only as text.
+type link struct {
+	addresses []string
+
+	mu   sync.Mutex
+	last error
+}
+
+// dialer notices by TCP's own means, which need no agreement with the server, that the other end is gone.
+var dialer = net.Dialer{
+	Timeout:         10 * time.Second,
+	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 20 * time.Second, Interval: 5 * time.Second, Count: 4},
+}
+
+func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		l.failed(err)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (l *link) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = err
+}
+
+// unreachable is the error for people: the newest failure if there is one, otherwise the given one.
+func (l *link) unreachable(otherwise error) *UnreachableError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != nil {
+		otherwise = l.last
+	}
+	return &UnreachableError{Addresses: l.addresses, Err: otherwise}
+}
+
+// down reports whether the newest attempt to connect failed.
+func (l *link) down() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last != nil
+}
+
+// watchedTLS tells the link how handshakes end.
+type watchedTLS struct {
+	credentials.TransportCredentials
+	link *link
+}
+
+func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		w.link.failed(&handshakeError{address: raw.RemoteAddr().String(), err: err})
+		return nil, nil, err
+	}
+	w.link.failed(nil)
+	return conn, info, nil
+}
+
+func (w *watchedTLS) Clone() credentials.TransportCredentials {
+	return &watchedTLS{TransportCredentials: w.TransportCredentials.Clone(), link: w.link}
+}
+
+func newHTTPTransport(trust *identity.Trust, link *link) *http.Transport {
+	config := identity.ClientTLS(trust, nil)
+	config.NextProtos = []string{"http/1.1"}
+	return &http.Transport{
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return link.dialTLS(ctx, config)
+		},
+		MaxIdleConnsPerHost: 8,
+		IdleConnTimeout:     time.Minute,
+	}
+}
+
+// dialTLS connects to the first server that answers.
+func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
+	var failures []error
+	for _, address := range l.addresses {
+		conn, err := (&tls.Dialer{NetDialer: &dialer, Config: config}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return conn, nil
+		}
+		failures = append(failures, err)
+	}
+	return nil, &UnreachableError{Addresses: l.addresses, Err: errors.Join(failures...)}
+}
+
+// HTTPTransport carries HTTPS requests to the cluster with the client's token. Whatever host a request names, the
+// cluster and nobody else receives it, so that the cluster's registry is reached by a name that no resolver knows.
+func (c *Client) HTTPTransport() http.RoundTripper { return &httpTransport{client: c} }
+
+type httpTransport struct{ client *Client }
+
+func (t *httpTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "https" {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, fmt.Errorf("%s is not an https address: the cluster speaks nothing else", req.URL.Redacted())
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", t.client.auth.header())
+	return t.client.http.RoundTrip(req)
+}

@@ -1,0 +1,283 @@
+package client
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/lockedfile"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// ConfigEnv names the environment variable that holds the path of the configuration file.
+const ConfigEnv = "CLOUDLESS_CONFIG"
+
+// Config is the client configuration: the clusters that this user knows.
+type Config struct {
+	// Current is the name of the context that is used when none is named.
+	Current  string    `yaml:"current,omitempty"`
+	Contexts []Context `yaml:"contexts,omitempty"`
+}
+
+// Context is one cluster and the right to call it.
+type Context struct {
+	Name string `yaml:"name"`
+	// Addresses of the servers, host:port each; the first that answers is used.
+	Addresses []string `yaml:"addresses"`
+	// Cluster is the cluster's id, which is the trust domain of its SPIFFE ids.
+	Cluster string `yaml:"cluster"`
+	// CA is the certificate of the cluster's authority, PEM.
+	CA string `yaml:"ca"`
+	// Token is the API token. It is left out wherever a Context is printed.
+	Token string `yaml:"token"`
+}
+
+// String is the context without its token.
+func (c Context) String() string {
+	return fmt.Sprintf("context %s (cluster %s at %s)", c.Name, c.Cluster, strings.Join(c.Addresses, ", "))
+}
+
+// GoString is the context without its token.
+func (c Context) GoString() string { return c.String() }
+
+// LogValue is the context without its token.
+func (c Context) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// Validate says what keeps the context from being used.
+func (c Context) Validate() error {
+	_, err := c.trust()
+	return err
+}
+
+func (c Context) trust() (*identity.Trust, error) {
+	refuse := func(err error) error { return fmt.Errorf("context %q cannot be used: %w", c.Name, err) }
+	if c.Name == "" {
+		return nil, errors.New("a context has no name: give it one")
+	}
+	if len(c.Addresses) == 0 {
+		return nil, refuse(errors.New("it has no addresses"))
+	}
+	for _, address := range c.Addresses {
+		if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+			return nil, refuse(fmt.Errorf("address %q is not of the form host:port", address))
+		}
+	}
+	// The token becomes a header line.
+	if c.Token == "" || strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, refuse(errors.New("it has no token, or one with characters that no token has"))
+	}
+	trust, err := identity.ParseTrustPEM([]byte(c.CA))
+	if err != nil {
+		return nil, refuse(err)
+	}
+	if trust.Cluster() != c.Cluster {
+		return nil, refuse(fmt.Errorf("its certificate is of cluster %s, but it names cluster %q", trust.Cluster(), c.Cluster))
+	}
+	return trust, nil
+}
+
+// Context is the context of the given name; of the current one if the name is empty.
+func (c *Config) Context(name string) (Context, error) {
+	if name == "" {
+		name = c.Current
+	}
+	i := c.index(name)
+	switch {
+	case i >= 0:
+		return c.Contexts[i], nil
+	case len(c.Contexts) == 0:
+		return Context{}, errors.New("no cluster is known yet: start one with: cloudless up")
+	case name == "":
+		return Context{}, fmt.Errorf("no context is chosen: choose one of %s with: cloudless context use", c.names())
+	}
+	return Context{}, fmt.Errorf("context %q does not exist: there is %s", name, c.names())
+}
+
+// Set adds the context, in place of one with the same name. The first one becomes the current one.
+func (c *Config) Set(context Context) {
+	if i := c.index(context.Name); i >= 0 {
+		c.Contexts[i] = context
+	} else {
+		c.Contexts = append(c.Contexts, context)
+	}
+	if c.index(c.Current) < 0 {
+		c.Current = context.Name
+	}
+}
+
+// RemoveCluster removes every context of the cluster and returns their names. If the current one is among them, no
+// context is current unless exactly one is left.
+func (c *Config) RemoveCluster(cluster string) []string {
+	var removed []string
+	c.Contexts = slices.DeleteFunc(c.Contexts, func(have Context) bool {
+		if have.Cluster == cluster {
+			removed = append(removed, have.Name)
+		}
+		return have.Cluster == cluster
+	})
+	if slices.Contains(removed, c.Current) {
+		c.Current = ""
+	}
+	if c.Current == "" && len(c.Contexts) == 1 {
+		c.Current = c.Contexts[0].Name
+	}
+	return removed
+}
+
+// NameFor is the name under which a context of the cluster should be set: that of the context it has already, or
+// else the wished one, with a number behind it if another cluster has that.
+func (c *Config) NameFor(cluster, wish string) string {
+	if i := slices.IndexFunc(c.Contexts, func(have Context) bool { return have.Cluster == cluster }); i >= 0 {
+		return c.Contexts[i].Name
+	}
+	name := wish
+	for n := 2; c.index(name) >= 0; n++ {
+		name = fmt.Sprintf("%s-%d", wish, n)
+	}
+	return name
+}
+
+func (c *Config) index(name string) int {
+	return slices.IndexFunc(c.Contexts, func(have Context) bool { return have.Name == name })
+}
+
+func (c *Config) names() string {
+	var names []string
+	for _, context := range c.Contexts {
+		names = append(names, context.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// ConfigPath is where the configuration lies: what CLOUDLESS_CONFIG says, or else a file in the user's
+// configuration folder.
+func ConfigPath() (string, error) {
+	if path := os.Getenv(ConfigEnv); path != "" {
+		return path, nil
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("find the configuration folder: %w: set %s to the path of the configuration file", err, ConfigEnv)
+	}
+	return filepath.Join(dir, "cloudless", "config.yaml"), nil
+}
+
+// LoadConfig reads the configuration, YAML or JSON. A file that does not exist is an empty configuration; one that
+// others may read is refused, because it holds tokens.
+func LoadConfig(path string) (*Config, error) {
+	data, err := readPrivate(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &Config{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the client configuration: %w", err)
+	}
+	config, err := parseConfig(data)
+	if err != nil {
+		return nil, fmt.Errorf("read the client configuration %s: %w", path, err)
+	}
+	return config, nil
+}
+
+func readPrivate(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		return nil, fmt.Errorf("%s holds tokens and must not be open to others (its mode is %#o): run chmod 600 on it", path, mode)
+	}
+	return io.ReadAll(f)
+}
+
+func parseConfig(data []byte) (*Config, error) {
+	var config Config
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&config); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, context := range config.Contexts {
+		if context.Name == "" {
+			return nil, errors.New("a context has no name: give it one")
+		}
+		if seen[context.Name] {
+			return nil, fmt.Errorf("context %q is there twice: remove one", context.Name)
+		}
+		seen[context.Name] = true
+	}
+	return &config, nil
+}
+
+// UpdateConfig changes the configuration. Nobody else changes it at the same time, and nobody sees half of a
+// change; if change fails, everything stays as it was.
+func UpdateConfig(path string, change func(*Config) error) error {
+	if err := updateConfig(path, change); err != nil {
+		return fmt.Errorf("update the client configuration: %w", err)
+	}
+	return nil
+}
+
+func updateConfig(path string, change func(*Config) error) error {
+	// A link is followed, so that a configuration kept elsewhere stays there.
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	unlock, err := lockedfile.MutexAt(path + ".lock").Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	config, err := LoadConfig(path)
+	if err != nil {
+		return err
+	}
+	if err := change(config); err != nil {
+		return err
+	}
+	data, err := yaml.Marshal(config)
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, data)
+}
+
+func replaceFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,154 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// UnreachableError says that no server of the cluster could be reached, or that what answered is none of its
+// servers.
+type UnreachableError struct {
+	Addresses []string
+	Err       error
+}
+
+func (e *UnreachableError) Error() string {
+	at := strings.Join(e.Addresses, ", ")
+	var handshake *handshakeError
+	switch {
+	case errors.Is(e.Err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("cannot reach the cluster at %s: is it running? start it with: cloudless up", at)
+	case errors.As(e.Err, &handshake):
+		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names: %v: "+
+			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address, handshake.err)
+	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded):
+		return fmt.Sprintf("cannot reach the cluster at %s: it does not answer: check the address and the network", at)
+	}
+	return fmt.Sprintf("cannot reach the cluster at %s: %v", at, e.Err)
+}
+
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// GRPCStatus makes status.Code see it as what gRPC itself would have said.
+func (e *UnreachableError) GRPCStatus() *status.Status {
+	return status.New(codes.Unavailable, e.Error())
+}
+
+type handshakeError struct {
+	address string
+	err     error
+}
+
+func (e *handshakeError) Error() string {
+	return fmt.Sprintf("handshake with %s: %v", e.address, e.err)
+}
+
+func (e *handshakeError) Unwrap() error { return e.err }
+
+// callError is the error of a call in words for people. status.Code and status.Convert see through it.
+type callError struct {
+	message string
+	status  *status.Status
+}
+
+func (e *callError) Error() string { return e.message }
+
+func (e *callError) GRPCStatus() *status.Status { return e.status }
+
+// Is lets callers ask for the context's errors, which gRPC turns into codes.
+func (e *callError) Is(target error) bool {
+	switch target {
+	case context.Canceled:
+		return e.status.Code() == codes.Canceled
+	case context.DeadlineExceeded:
+		return e.status.Code() == codes.DeadlineExceeded
+	}
+	return false
+}
+
+// callErr turns what gRPC returns into a sentence.
+func (l *link) callErr(err error) error {
+	if err == nil || err == io.EOF { //nolint:errorlint // gRPC promises the plain value
+		return err
+	}
+	s := status.Convert(err)
+	if s.Code() == codes.Unavailable && l.down() {
+		return l.unreachable(err)
+	}
+	return &callError{message: sentence(s, strings.Join(l.addresses, ", ")), status: s}
+}
+
+func sentence(s *status.Status, at string) string {
+	message := strings.TrimSpace(s.Message())
+	switch s.Code() {
+	case codes.Canceled:
+		return "interrupted"
+	case codes.DeadlineExceeded:
+		return fmt.Sprintf("the cluster at %s did not answer in time", at)
+	case codes.Unavailable:
+		return fmt.Sprintf("the cluster at %s cannot answer now: %s", at, message)
+	case codes.Unimplemented:
+		return fmt.Sprintf("the cluster at %s does not know this call: it may run an older version: %s", at, message)
+	}
+	if message == "" {
+		return fmt.Sprintf("the cluster at %s refused the call (%s)", at, s.Code())
+	}
+	return message
+}
+
+// Message is the error in one line for people: no codes, no line breaks, no control characters.
+func Message(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	if errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	} else if _, own := errors.AsType[*callError](err); !own {
+		if s, ok := status.FromError(err); ok && s.Code() != codes.OK && strings.HasPrefix(text, "rpc error:") {
+			text = s.Message()
+		}
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.Join(strings.FieldsFunc(line, blank), " "); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+
+// interceptor puts errors into words and gives creating calls their key.
+type interceptor struct{ link *link }
+
+func (i interceptor) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return i.link.callErr(invoke(ctx, method, withKey(req), reply, conn, opts...))
+}
+
+func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, conn, method, opts...)
+	if err != nil {
+		return nil, i.link.callErr(err)
+	}
+	return &errorStream{ClientStream: stream, link: i.link}, nil
+}
+
+type errorStream struct {
+	grpc.ClientStream
+	link *link
+}
+
+func (s *errorStream) SendMsg(m any) error { return s.link.callErr(s.ClientStream.SendMsg(m)) }
+func (s *errorStream) RecvMsg(m any) error { return s.link.callErr(s.ClientStream.RecvMsg(m)) }

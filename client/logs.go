@@ -1,0 +1,96 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"slices"
+	"time"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// LongestLogLine is how many bytes of one line of output are put together; a longer one is broken there.
+const LongestLogLine = 16 << 20
+
+// LogLine is one whole line of a replica's output.
+type LogLine struct {
+	Time    time.Time
+	Replica string
+	// Stream is "stdout" or "stderr".
+	Stream string
+	// Line is without its line break.
+	Line []byte
+	// Missing says, instead of a line, why a part of the log cannot be had.
+	Missing string
+}
+
+// Logs yields the output of a workload's replicas line by line: parts of long lines are put together, however the
+// replicas' parts are mixed. It ends with the log, or with an error.
+func (c *Client) Logs(ctx context.Context, request *cloudlessv1.LogsRequest) iter.Seq2[LogLine, error] {
+	return func(yield func(LogLine, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.Workloads().Logs(ctx, request)
+		if err != nil {
+			yield(LogLine{}, err)
+			return
+		}
+		joiner := lineJoiner{open: map[logSource]*LogLine{}}
+		for {
+			entry, err := stream.Recv()
+			if err != nil {
+				for _, line := range joiner.rest() {
+					if !yield(line, nil) {
+						return
+					}
+				}
+				if !errors.Is(err, io.EOF) {
+					yield(LogLine{}, err)
+				}
+				return
+			}
+			if line, whole := joiner.add(entry); whole && !yield(line, nil) {
+				return
+			}
+		}
+	}
+}
+
+type logSource struct{ replica, stream string }
+
+// lineJoiner holds the lines of which parts are still to come.
+type lineJoiner struct{ open map[logSource]*LogLine }
+
+// add takes the next entry and returns a line if it completes one.
+func (j *lineJoiner) add(entry *cloudlessv1.LogEntry) (LogLine, bool) {
+	if entry.GetError() != "" {
+		return LogLine{Time: entry.GetTime().AsTime(), Replica: entry.GetReplica(), Missing: entry.GetError()}, true
+	}
+	source := logSource{entry.GetReplica(), entry.GetStream()}
+	line, open := j.open[source]
+	if !open {
+		line = &LogLine{Time: entry.GetTime().AsTime(), Replica: source.replica, Stream: source.stream}
+	}
+	line.Line = append(line.Line, entry.GetLine()...)
+	if entry.GetPartial() && len(line.Line) < LongestLogLine {
+		j.open[source] = line
+		return LogLine{}, false
+	}
+	delete(j.open, source)
+	return *line, true
+}
+
+// rest returns lines whose end never came, in the order in which they began.
+func (j *lineJoiner) rest() []LogLine {
+	var lines []LogLine
+	for _, line := range j.open {
+		lines = append(lines, *line)
+	}
+	slices.SortFunc(lines, func(a, b LogLine) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Replica, b.Replica), cmp.Compare(a.Stream, b.Stream))
+	})
+	return lines
+}

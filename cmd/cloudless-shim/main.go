@@ -1,0 +1,67 @@
+// Command cloudless-shim stands between containerd and one container: it is
+// containerd's own shim for runc with a log writer in it.
+//
+// A task whose standard output and error are a log's URI (see package logfile)
+// has its output written there by the shim itself, with time and stream, while
+// containerd comes and goes. Everything else is as in the stock shim. When the
+// shim says that a container has exited, its output is on disk; output that
+// others than the container keep open is waited for only so long.
+//
+// Under an outside containerd that cannot run this shim, its stock shim runs
+// the program as its logging binary instead: "cloudless-shim log URI".
+//
+// There is one such process for each container, so it must stay small: it must
+// not know of workloads, servers or the agent, nor link what they need.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/task"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/containerd/v2/pkg/shutdown"
+	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/plugin"
+	"github.com/containerd/plugin/registry"
+
+	"github.com/cloudless/cloudless/internal/logfile"
+)
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == logfile.Command {
+		if err := runLogger(os.Args[2]); err != nil {
+			fmt.Fprintf(os.Stderr, "cloudless-shim: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
+	// This is how package shim finds the service it is to serve.
+	registry.Register(&plugin.Registration{
+		Type:     plugins.TTRPCPlugin,
+		ID:       "task",
+		Requires: []plugin.Type{plugins.EventPlugin, plugins.InternalPlugin},
+		InitFn:   newPlugin,
+	})
+	shim.RunShim(context.Background(), manager.NewShimManager("io.containerd.cloudless.v1"))
+}
+
+// newPlugin puts our service around the stock one.
+func newPlugin(ic *plugin.InitContext) (any, error) {
+	events, err := ic.GetByID(plugins.EventPlugin, "publisher")
+	if err != nil {
+		return nil, err
+	}
+	stop, err := ic.GetByID(plugins.InternalPlugin, "shutdown")
+	if err != nil {
+		return nil, err
+	}
+	outputs := newOutputs()
+	inner, err := task.NewTaskService(ic.Context, &publisher{events.(shim.Publisher), outputs}, stop.(shutdown.Service))
+	if err != nil {
+		return nil, err
+	}
+	return &service{inner, outputs}, nil
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	eventsapi "github.com/containerd/containerd/api/events"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	taskstate "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cloudless/cloudless/internal/logfile"
+)
+
+// service is the stock task service, except that it writes logs and does not
+// say that a container has ended before its log has.
+type service struct {
+	taskapi.TTRPCTaskService
+	outputs *outputs
+}
+
+// RegisterTTRPC is called by package shim.
+func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
+	taskapi.RegisterTTRPCTaskService(server, s)
+	return nil
+}
+
+// Create gives the stock service pipes where the client named a log.
+func (s *service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*taskapi.CreateTaskResponse, error) {
+	out, err := openOutput(r.Stdout, r.Stderr)
+	if errors.Is(err, logfile.ErrScheme) {
+		return s.TTRPCTaskService.Create(ctx, r)
+	}
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	if !s.outputs.add(r.ID, out) {
+		out.close()
+		return nil, errgrpc.ToGRPCf(errdefs.ErrAlreadyExists, "container %s", r.ID)
+	}
+	inner := proto.CloneOf(r)
+	inner.Stdout, inner.Stderr = out.stdout.path(r.Stdout), out.stderr.path(r.Stderr)
+	resp, err := s.TTRPCTaskService.Create(ctx, inner)
+	if err != nil {
+		s.outputs.remove(r.ID)
+		out.close()
+		return nil, err
+	}
+	out.handOver()
+	return resp, nil
+}
+
+// Wait returns when the process has exited and its output is on disk.
+func (s *service) Wait(ctx context.Context, r *taskapi.WaitRequest) (*taskapi.WaitResponse, error) {
+	resp, err := s.TTRPCTaskService.Wait(ctx, r)
+	if err == nil && r.ExecID == "" {
+		s.outputs.settle(ctx, r.ID)
+	}
+	return resp, err
+}
+
+// Delete ends the log too. The shim is told to exit right after it.
+func (s *service) Delete(ctx context.Context, r *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
+	if r.ExecID != "" {
+		return s.TTRPCTaskService.Delete(ctx, r)
+	}
+	if s.hasStopped(ctx, r.ID) {
+		s.outputs.settle(ctx, r.ID)
+	}
+	resp, err := s.TTRPCTaskService.Delete(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if out := s.outputs.remove(r.ID); out != nil {
+		out.finish()
+	}
+	return resp, nil
+}
+
+func (s *service) hasStopped(ctx context.Context, id string) bool {
+	state, err := s.TTRPCTaskService.State(ctx, &taskapi.StateRequest{ID: id})
+	return err == nil && state.Status == taskstate.Status_STOPPED
+}
+
+// State names the log where the stock service names a pipe of its own.
+func (s *service) State(ctx context.Context, r *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	resp, err := s.TTRPCTaskService.State(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if out := s.outputs.get(r.ID); out != nil && r.ExecID == "" {
+		resp.Stdout, resp.Stderr = out.stdout.uri(resp.Stdout), out.stderr.uri(resp.Stderr)
+	}
+	return resp, nil
+}
+
+// Pids names the first process of a container even after it has ended. A shim
+// without processes counts as leaked when containerd starts, and would be
+// cleaned up together with the exit status that nobody has read yet.
+func (s *service) Pids(ctx context.Context, r *taskapi.PidsRequest) (*taskapi.PidsResponse, error) {
+	resp, err := s.TTRPCTaskService.Pids(ctx, r)
+	if err != nil || len(resp.Processes) > 0 {
+		return resp, err
+	}
+	state, err := s.TTRPCTaskService.State(ctx, &taskapi.StateRequest{ID: r.ID})
+	if err != nil {
+		return nil, err
+	}
+	resp.Processes = []*taskstate.ProcessInfo{{Pid: state.Pid}}
+	return resp, nil
+}
+
+// publisher makes events agree with what the service says.
+type publisher struct {
+	shim.Publisher
+	outputs *outputs
+}
+
+func (p *publisher) Publish(ctx context.Context, topic string, event events.Event) error {
+	switch e := event.(type) {
+	case *eventsapi.TaskCreate:
+		if out := p.outputs.get(e.ContainerID); out != nil && e.IO != nil {
+			e.IO.Stdout, e.IO.Stderr = out.stdout.uri(e.IO.Stdout), out.stderr.uri(e.IO.Stderr)
+		}
+	case *eventsapi.TaskExit:
+		if e.ID == e.ContainerID {
+			p.outputs.settle(ctx, e.ContainerID)
+		}
+	}
+	return p.Publisher.Publish(ctx, topic, event)
+}

@@ -1,0 +1,50 @@
+// Command hello is the example app: it answers every request with a greeting.
+//
+//	CGO_ENABLED=0 go build -o hello ./examples/hello
+//	cloudless run ./hello --name web -- --listen 127.0.0.1:8080
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	listen := flag.String("listen", ":8080", "address to listen on")
+	greeting := flag.String("greeting", "hello", "what to say")
+	flag.Parse()
+	if err := run(*listen, *greeting); err != nil {
+		slog.Error("hello ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(listen, greeting string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Addr:              listen,
+		ReadHeaderTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			slog.Info("request", "path", r.URL.Path, "from", r.RemoteAddr)
+			_, _ = fmt.Fprintf(w, "%s from %s\n", greeting, host)
+		}),
+	}
+	context.AfterFunc(ctx, func() { _ = server.Shutdown(context.Background()) })
+	slog.Info("listening", "address", listen)
+	if err := server.ListenAndServe(); err != http.ErrServerClosed {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// Options are what an agent needs from outside.
+type Options struct {
+	// DataDir holds what must last: assignments under agent, logs under logs.
+	DataDir string
+	// Client leads to the servers. Its connection is best made with DialOptions.
+	Client v1.AgentServiceClient
+	// Drivers run replicas. One of them should be named "container".
+	Drivers []driver.Driver
+	// Machine is what the agent tells of the computer it runs on.
+	Machine Machine
+	Logger  *slog.Logger
+	// HeartbeatInterval is a second if zero.
+	HeartbeatInterval time.Duration
+	// LogRetention is how long the log of a removed replica is kept, a day if
+	// zero.
+	LogRetention time.Duration
+	// LogLimits bound each replica's log; zero fields stand for the log's own
+	// defaults.
+	LogLimits driver.LogLimits
+}
+
+// Machine is the computer that the agent runs on; package machine has it.
+type Machine interface {
+	// BootID tells this boot from every other.
+	BootID() string
+	// Status is everything that a machine can know of itself, as it is now.
+	Status() (*v1.NodeStatus, error)
+	// Watch calls changed when the machine may have changed, until ctx ends.
+	Watch(ctx context.Context, changed func()) error
+}
+
+func (o *Options) validate() error {
+	var missing []error
+	for name, absent := range map[string]bool{
+		"DataDir": o.DataDir == "",
+		"Client":  o.Client == nil,
+		"Drivers": len(o.Drivers) == 0,
+		"Machine": o.Machine == nil,
+		"Logger":  o.Logger == nil,
+	} {
+		if absent {
+			missing = append(missing, fmt.Errorf("option %s is missing", name))
+		}
+	}
+	if o.HeartbeatInterval < 0 || o.LogRetention < 0 {
+		missing = append(missing, errors.New("options HeartbeatInterval and LogRetention must not be negative"))
+	}
+	if o.HeartbeatInterval == 0 {
+		o.HeartbeatInterval = time.Second
+	}
+	if o.LogRetention == 0 {
+		o.LogRetention = 24 * time.Hour
+	}
+	return errors.Join(missing...)
+}
+
+// Agent runs the replicas that are assigned to one node.
+type Agent struct {
+	*house
+	client    v1.AgentServiceClient
+	machine   Machine
+	heartbeat time.Duration
+	since     time.Time // when this agent was made
+	changed   chan struct{}
+	ready     chan struct{}
+	ran       atomic.Bool
+	work      sync.WaitGroup
+
+	mu       sync.Mutex
+	running  context.Context // that of Run; replicas live within it
+	epoch    uint64
+	replicas map[string]*replica
+	records  []*record              // read at the start, until they are taken up
+	found    map[string][]foundTask // tasks of no replica that we know, by uid
+}
+
+// New reads what an earlier agent has left in the data folder. It starts and
+// stops nothing. A damaged file is refused and kept as it is.
+func New(opts Options) (*Agent, error) {
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	dir, err := filepath.Abs(opts.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("agent: data folder: %w", err)
+	}
+	a := &Agent{
+		client:    opts.Client,
+		machine:   opts.Machine,
+		heartbeat: opts.HeartbeatInterval,
+		since:     time.Now(),
+		changed:   make(chan struct{}, 1),
+		ready:     make(chan struct{}),
+		replicas:  map[string]*replica{},
+		found:     map[string][]foundTask{},
+	}
+	if a.house, err = a.build(dir, opts); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if a.epoch, err = a.store.epoch(); err != nil {
+		return nil, err
+	}
+	if a.records, err = a.store.load(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Agent) build(dir string, opts Options) (h *house, err error) {
+	h = &house{
+		boot:    opts.Machine.BootID(),
+		reports: newReports(),
+		drivers: map[string]driver.Driver{},
+		listers: map[string]*lister{},
+		limits:  opts.LogLimits,
+		starts:  make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
+		forget:  a.forget,
+		log:     opts.Logger,
+	}
+	for _, d := range opts.Drivers {
+		if h.drivers[d.Name()] != nil {
+			return nil, fmt.Errorf("two drivers are named %q; give each its own name", d.Name())
+		}
+		h.drivers[d.Name()] = d
+		h.listers[d.Name()] = &lister{driver: d, log: opts.Logger}
+	}
+	if h.store, err = openStore(filepath.Join(dir, "agent")); err != nil {
+		return nil, err
+	}
+	h.logs, err = newLogs(filepath.Join(dir, "logs"), opts.LogRetention, opts.Logger)
+	return h, err
+}
+
+// Ready is closed when the first assignments have been received.
+func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+// Run takes back what runs on this machine, then keeps it as the cluster wants
+// it until ctx ends. It leaves running tasks as they are. An Agent runs once.
+func (a *Agent) Run(ctx context.Context) error {
+	if a.ran.Swap(true) {
+		return errors.New("agent: Run was called twice; make a new Agent")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer a.work.Wait()
+	defer cancel()
+	if err := a.listTasks(ctx); err != nil {
+		return nil // ctx has ended before anything was begun
+	}
+	a.takeUp(ctx)
+	a.work.Go(func() { a.logs.run(ctx) })
+	a.work.Go(func() { a.watchMachine(ctx) })
+	a.keepSession(ctx)
+	return nil
+}
+
+// listTasks finds the tasks that an earlier agent has left. Without knowing them
+// nothing may be started, so it tries until every driver has answered.
+func (a *Agent) listTasks(ctx context.Context) error {
+	for _, d := range a.drivers {
+		var pause backoff
+		tasks, err := d.List(ctx)
+		for err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			a.log.Warn("cannot list tasks; trying again", "driver", d.Name(), "error", err)
+			sleep(ctx, pause.next())
+			tasks, err = d.List(ctx)
+		}
+		for _, status := range tasks {
+			if task, ours := identify(d, status); ours {
+				a.found[task.replica] = append(a.found[task.replica], task)
+			}
+		}
+	}
+	return nil
+}
+
+// takeUp starts a replica for every record of an earlier agent.
+func (a *Agent) takeUp(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.running = ctx
+	for _, rec := range a.records {
+		a.startReplica(*rec, true)
+	}
+	if len(a.records) > 0 {
+		a.log.Info("took up replicas of an earlier run", "replicas", len(a.records), "epoch", a.epoch)
+	}
+	a.records = nil
+}
+
+// startReplica gives a replica its goroutine. The caller holds a.mu.
+func (a *Agent) startReplica(rec record, saved bool) {
+	r := newReplica(a.house, rec, saved, a.found[rec.uid()])
+	delete(a.found, rec.uid())
+	a.replicas[r.uid] = r
+	ctx := a.running
+	a.work.Go(func() { r.run(ctx) })
+}
+
+// replica is nil if this node has none of that uid.
+func (a *Agent) replica(uid string) *replica {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.replicas[uid]
+}
+
+// forget takes out a replica of which nothing is left, unless it is wanted again.
+func (a *Agent) forget(r *replica) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !r.wanted().removed {
+		return false
+	}
+	delete(a.replicas, r.uid)
+	return true
+}
+
+// watchMachine has the machine's changes told at once.
+func (a *Agent) watchMachine(ctx context.Context) {
+	var pause backoff
+	for ctx.Err() == nil {
+		err := a.machine.Watch(ctx, func() {
+			pause.reset()
+			select {
+			case a.changed <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("changes of this machine are seen late", "error", err)
+			sleep(ctx, pause.next())
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// assign makes a server's message the wish. Nothing here waits for a replica.
+func (a *Agent) assign(message *v1.Assignments) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if message.GetEpoch() < a.epoch {
+		a.log.Warn("ignored assignments of an older epoch: they come from a server that has missed a restored backup",
+			"epoch", message.GetEpoch(), "newest", a.epoch)
+		return nil
+	}
+	if message.GetEpoch() > a.epoch {
+		if err := a.store.saveEpoch(message.GetEpoch()); err != nil {
+			return err // without it, an older epoch could come after a crash
+		}
+		a.epoch = message.GetEpoch()
+	}
+	named := map[string]bool{}
+	for _, assignment := range message.GetAssign() {
+		uid := assignment.GetReplica().GetMetadata().GetUid()
+		if !uidPattern.MatchString(uid) {
+			a.log.Error("ignored an assignment whose uid cannot be one", "uid", uid)
+			continue
+		}
+		named[uid] = true
+		a.wantReplica(uid, assignment)
+	}
+	for _, uid := range message.GetRemove() {
+		a.removeReplica(uid)
+	}
+	if message.GetFull() {
+		a.removeOthers(named)
+	}
+	if !isClosed(a.ready) {
+		close(a.ready)
+	}
+	return nil
+}
+
+// wantReplica starts the replica, or tells it what is wanted of it now.
+func (a *Agent) wantReplica(uid string, assignment *v1.Assignment) {
+	if r := a.replicas[uid]; r != nil {
+		r.want(wish{assignment: forgetStatus(assignment)})
+		return
+	}
+	a.startReplica(freshRecord(assignment, a.boot), false)
+}
+
+func (a *Agent) removeReplica(uid string) {
+	if r := a.replicas[uid]; r != nil {
+		r.want(wish{assignment: r.wanted().assignment, removed: true})
+	}
+}
+
+// removeOthers removes what a full set of assignments does not name: replicas,
+// tasks whose replica nobody knows any more, and in time their logs.
+func (a *Agent) removeOthers(named map[string]bool) {
+	for uid := range a.replicas {
+		if !named[uid] {
+			a.removeReplica(uid)
+		}
+	}
+	for uid := range a.found {
+		a.log.Warn("removing a task that is assigned by nobody", "replica", uid)
+		orphan := &v1.Assignment{Replica: &v1.Replica{Metadata: &v1.Metadata{Uid: uid}}}
+		rec := freshRecord(orphan, a.boot)
+		rec.Removed = true
+		a.startReplica(rec, false)
+	}
+	known := func(uid string) bool { return a.replicas[uid] != nil }
+	if err := a.logs.releaseUnknown(known); err != nil {
+		a.log.Warn("cannot mark logs of removed replicas", "error", err)
+	}
+}

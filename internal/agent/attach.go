@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// closeTimeout is how long a server may take to read the end of a stream.
+const closeTimeout = 10 * time.Second
+
+// attachment is a stream that carries one log or one exec.
+type attachment struct {
+	stream grpc.BidiStreamingClient[v1.AttachUp, v1.AttachDown]
+	cancel context.CancelFunc
+
+	work  sync.WaitGroup
+	sends sync.Mutex
+	ended chan struct{} // closed when the server has ended the stream
+	err   error         // why it has; to be read once ended is closed
+}
+
+// attach serves what a server has asked for, on a stream of its own.
+func (a *Agent) attach(ctx context.Context, open *v1.Open) {
+	ctx, cancel := context.WithCancel(ctx)
+	at := &attachment{cancel: cancel, ended: make(chan struct{})}
+	defer at.work.Wait()
+	defer cancel()
+	var err error
+	if at.stream, err = a.client.Attach(ctx); err == nil {
+		err = a.serveOpen(ctx, at, open)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("stream to a server ended early", "stream", fmt.Sprintf("%T", open.GetWhat()), "error", err)
+	}
+}
+
+func (a *Agent) serveOpen(ctx context.Context, at *attachment, open *v1.Open) error {
+	if err := at.send(&v1.AttachUp{Message: &v1.AttachUp_Id{Id: open.GetId()}}); err != nil {
+		return fmt.Errorf("name the stream: %w", err)
+	}
+	switch what := open.GetWhat().(type) {
+	case *v1.Open_Logs:
+		return a.serveLogs(ctx, at, what.Logs)
+	case *v1.Open_Exec:
+		return a.serveExec(ctx, at, what.Exec)
+	}
+	at.listen(nil)
+	return at.refuse(errors.New("this node's agent does not know what was asked for; upgrade it to the version of the servers"))
+}
+
+// listen receives until the server ends the stream, and then cancels what is
+// being done for it. A nil handler is for streams that only lead up.
+func (at *attachment) listen(handle func(*v1.ExecRequest)) {
+	at.work.Go(func() {
+		defer at.cancel()
+		defer close(at.ended)
+		for {
+			down, err := at.stream.Recv()
+			if err != nil {
+				at.err = err
+				return
+			}
+			if handle != nil {
+				handle(down.GetExec())
+			}
+		}
+	})
+}
+
+func (at *attachment) send(up *v1.AttachUp) error {
+	at.sends.Lock()
+	defer at.sends.Unlock()
+	return at.stream.Send(up)
+}
+
+// refuse says why the stream cannot be served, or not any further.
+func (at *attachment) refuse(reason error) error {
+	if err := at.send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: sentence(reason.Error())}}); err != nil {
+		return err
+	}
+	return at.finish()
+}
+
+// finish ends our side and waits until the server has ended its own, because
+// cancelling a stream takes back what was not sent yet.
+func (at *attachment) finish() error {
+	if err := at.stream.CloseSend(); err != nil {
+		return err
+	}
+	timer := time.NewTimer(closeTimeout)
+	defer timer.Stop()
+	select {
+	case <-at.ended:
+		if errors.Is(at.err, io.EOF) {
+			return nil
+		}
+		return at.err
+	case <-timer.C:
+		return fmt.Errorf("the server did not end the stream within %s", closeTimeout)
+	}
+}

@@ -1,0 +1,215 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// serveExec runs a process inside a replica. The process ends with the stream.
+func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec) error {
+	r, execer, task, err := a.execTarget(open.GetReplicaUid())
+	if err != nil {
+		at.listen(nil)
+		return at.refuse(err)
+	}
+	start := open.GetStart()
+	in := newInput(start.GetStdin())
+	process, err := execer.Exec(ctx, task, describeExec(start, in, at))
+	if err != nil {
+		at.listen(nil)
+		return at.exit(&v1.ExecExit{Error: sentence(err.Error())})
+	}
+	commands := make(chan *v1.ExecRequest, execBacklog)
+	at.work.Go(func() { a.command(ctx, process, commands) })
+	at.work.Go(func() { in.pump(ctx) })
+	at.listen(func(request *v1.ExecRequest) { at.dispatch(ctx, request, in, commands) })
+	started := &v1.ExecResponse{Message: &v1.ExecResponse_Started{Started: &v1.ExecStarted{Replica: r.name()}}}
+	if err := at.sendExec(started); err != nil {
+		return err
+	}
+	code, err := process.Wait(ctx)
+	if err != nil {
+		return at.exit(&v1.ExecExit{Error: sentence(fmt.Sprintf("the process could not be watched: %v", err))})
+	}
+	return at.exit(&v1.ExecExit{Code: int32(code)})
+}
+
+// execTarget finds the running task of a replica and a driver that can exec.
+func (a *Agent) execTarget(uid string) (*replica, driver.Execer, string, error) {
+	r := a.replica(uid)
+	if r == nil {
+		return nil, nil, "", fmt.Errorf("this node has no replica %q", uid)
+	}
+	task, status := r.running()
+	if task == "" {
+		return nil, nil, "", fmt.Errorf("replica %s does not run, it is in phase %q; try again when it runs", r.name(), status.GetPhase())
+	}
+	execer, able := r.driver.(driver.Execer)
+	if !able {
+		return nil, nil, "", fmt.Errorf("replica %s runs by driver %q, which cannot run further processes in it", r.name(), r.driver.Name())
+	}
+	return r, execer, task, nil
+}
+
+func describeExec(start *v1.ExecStart, in *input, at *attachment) driver.Exec {
+	exec := driver.Exec{
+		Command:    start.GetCommand(),
+		Env:        start.GetEnv(),
+		WorkingDir: start.GetWorkingDir(),
+		User:       start.GetUser(),
+		Terminal:   start.GetTerminal(),
+		Width:      uint16(start.GetSize().GetWidth()),
+		Height:     uint16(start.GetSize().GetHeight()),
+		Stdout: output(func(b []byte) error {
+			return at.sendExec(&v1.ExecResponse{Message: &v1.ExecResponse_Stdout{Stdout: b}})
+		}),
+		Stderr: output(func(b []byte) error {
+			return at.sendExec(&v1.ExecResponse{Message: &v1.ExecResponse_Stderr{Stderr: b}})
+		}),
+	}
+	if in.reader != nil {
+		exec.Stdin = in.reader
+	}
+	return exec
+}
+
+func (at *attachment) sendExec(response *v1.ExecResponse) error {
+	return at.send(&v1.AttachUp{Message: &v1.AttachUp_Exec{Exec: response}})
+}
+
+func (at *attachment) exit(exit *v1.ExecExit) error {
+	if err := at.sendExec(&v1.ExecResponse{Message: &v1.ExecResponse_Exit{Exit: exit}}); err != nil {
+		return err
+	}
+	return at.finish()
+}
+
+// execBacklog is how many messages of each kind may wait for a process that
+// does not take them. When there are more, the stream's flow control holds the
+// sender back.
+const execBacklog = 16
+
+// dispatch sorts what comes down. Input has a way of its own, so that a process
+// which does not read can still be signalled and resized.
+func (at *attachment) dispatch(ctx context.Context, request *v1.ExecRequest, in *input, commands chan<- *v1.ExecRequest) {
+	switch message := request.GetMessage().(type) {
+	case *v1.ExecRequest_Stdin:
+		if in.open && len(message.Stdin) > 0 {
+			pass(ctx, at, in.chunks, message.Stdin)
+		}
+	case *v1.ExecRequest_CloseStdin:
+		if in.open {
+			in.open = false
+			pass(ctx, at, in.chunks, nil)
+		}
+	case *v1.ExecRequest_Resize, *v1.ExecRequest_Signal:
+		pass(ctx, at, commands, request)
+	}
+}
+
+// probeInterval is how long the end of a stream may go unnoticed while a process
+// does not take its input.
+const probeInterval = time.Second
+
+// pass hands value on, however long the process takes to make room. Meanwhile
+// nothing is received, and so the end of the stream would not be seen; an empty
+// message, which changes nothing, fails once the server has ended it.
+func pass[T any](ctx context.Context, at *attachment, to chan<- T, value T) {
+	probe := time.NewTicker(probeInterval)
+	defer probe.Stop()
+	for {
+		select {
+		case to <- value:
+			return
+		case <-ctx.Done():
+			return
+		case <-probe.C:
+			if at.sendExec(&v1.ExecResponse{Message: &v1.ExecResponse_Stdout{}}) != nil {
+				at.cancel()
+				return
+			}
+		}
+	}
+}
+
+// command resizes and signals the process until ctx ends. That fails when the
+// process has just ended, which is no news.
+func (a *Agent) command(ctx context.Context, process driver.Process, commands <-chan *v1.ExecRequest) {
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case request := <-commands:
+			switch message := request.GetMessage().(type) {
+			case *v1.ExecRequest_Resize:
+				err = process.Resize(ctx, uint16(message.Resize.GetWidth()), uint16(message.Resize.GetHeight()))
+			case *v1.ExecRequest_Signal:
+				err = process.Signal(ctx, message.Signal)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			a.log.Debug("cannot signal or resize a process", "error", err)
+		}
+	}
+}
+
+// output is a writer that sends what is written in messages of bounded size.
+type output func([]byte) error
+
+const maxChunk = 32 << 10
+
+func (o output) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		chunk := b[n:min(len(b), n+maxChunk)]
+		if err := o(chunk); err != nil {
+			return n, err
+		}
+		n += len(chunk)
+	}
+	return n, nil
+}
+
+// input is the standard input of a process: a bounded queue of chunks, then a
+// pipe.
+type input struct {
+	open   bool           // more may come; owned by whoever receives
+	reader *io.PipeReader // nil if the process has no input
+	writer *io.PipeWriter
+	chunks chan []byte // nil is the end
+}
+
+func newInput(wanted bool) *input {
+	in := &input{open: wanted, chunks: make(chan []byte, execBacklog)}
+	if wanted {
+		in.reader, in.writer = io.Pipe()
+	}
+	return in
+}
+
+// pump feeds the pipe until the end of input or of ctx. What a process no
+// longer reads is dropped.
+func (in *input) pump(ctx context.Context) {
+	if in.writer == nil {
+		return
+	}
+	defer in.writer.Close()
+	stop := context.AfterFunc(ctx, func() { in.reader.CloseWithError(context.Cause(ctx)) })
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case chunk := <-in.chunks:
+			if chunk == nil {
+				return
+			}
+			_, _ = in.writer.Write(chunk)
+		}
+	}
+}

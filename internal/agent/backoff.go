@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// The pauses between two tries of what cannot be given up, such as reaching a
+// server. They are short at first, because most trouble is over at once.
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMax   = 5 * time.Second
+)
+
+// backoff is a growing pause between tries.
+type backoff struct{ tries int }
+
+// next is the pause before the next try. Half of it is chance, so that a
+// thousand agents that lost the same server do not come back as one.
+func (b *backoff) next() time.Duration {
+	pause := grow(retryFirst, retryMax, b.tries)
+	b.tries++
+	return pause/2 + rand.N(pause/2+1)
+}
+
+func (b *backoff) reset() { b.tries = 0 }
+
+// grow doubles first so many times, but not beyond limit.
+func grow(first, limit time.Duration, times int) time.Duration {
+	pause := first
+	for range times {
+		if pause >= limit/2 {
+			return max(first, limit)
+		}
+		pause *= 2
+	}
+	return min(pause, max(first, limit))
+}
+
+// sleep returns when the pause is over or ctx has ended.
+func sleep(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,310 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/logfile"
+)
+
+// tasks is what a machine runs. It outlives agents; a test plays the programs.
+// It keeps the promises of the driver contract that an agent leans on: verbs may
+// be repeated, an exit can be waited for any number of times, output is on disk
+// before the exit is seen, and Remove leaves nothing.
+type tasks struct {
+	mu      sync.Mutex
+	byID    map[string]*task
+	changed *sync.Cond
+	starts  []string // ids of every task that was ever started
+	stops   []string // "id signal grace" of every stop
+
+	prepare func(context.Context, driver.Task) error // nil succeeds
+	hold    chan struct{}                            // if set, Start has done its work but does not return before it is closed
+}
+
+type task struct {
+	driver.Task
+	status driver.Status
+	ended  chan struct{}
+}
+
+func newTasks() *tasks {
+	t := &tasks{byID: map[string]*task{}}
+	t.changed = sync.NewCond(&t.mu)
+	return t
+}
+
+func (t *tasks) started() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.starts)
+}
+
+func (t *tasks) stopped() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.stops)
+}
+
+// ids are those of all tasks that exist.
+func (t *tasks) ids() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var ids []string
+	for id := range t.byID {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// exit ends the task's program.
+func (t *tasks) exit(id string, exit driver.Exit) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.end(t.byID[id], exit)
+}
+
+func (t *tasks) end(task *task, exit driver.Exit) {
+	if task.status.State == driver.StateExited {
+		return
+	}
+	exit.At = time.Now()
+	task.status.State, task.status.PID, task.status.Exit = driver.StateExited, 0, &exit
+	close(task.ended)
+}
+
+// lose makes the task vanish, as if by another's hand.
+func (t *tasks) lose(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byID, id)
+}
+
+// reboot ends every program without a trace of how.
+func (t *tasks) reboot() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, task := range t.byID {
+		t.end(task, driver.Exit{Code: 255, Reason: "lost"})
+	}
+}
+
+// awaitStart returns when the task exists.
+func (t *tasks) awaitStart(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.byID[id] == nil {
+		t.changed.Wait()
+	}
+}
+
+// print writes a line to the task's log.
+func (t *tasks) print(tb testing.TB, id, line string) {
+	tb.Helper()
+	t.mu.Lock()
+	dir := t.byID[id].LogDir
+	t.mu.Unlock()
+	w, err := logfile.Open(dir, logfile.WriterOptions{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := w.Pump(logfile.Stdout, strings.NewReader(line+"\n")); err != nil {
+		tb.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// handle is the driver of one agent: how it reaches the tasks, until it is cut.
+type handle struct {
+	*tasks
+	once sync.Mutex
+	dead bool
+}
+
+func (h *handle) cut() {
+	h.once.Lock()
+	defer h.once.Unlock()
+	h.dead = true
+}
+
+func (h *handle) check() error {
+	h.once.Lock()
+	defer h.once.Unlock()
+	if h.dead {
+		return errCut
+	}
+	return nil
+}
+
+func (h *handle) Name() string { return "container" }
+
+func (h *handle) Capabilities() driver.Capabilities { return driver.Capabilities{Version: "memory 1"} }
+
+func (h *handle) Prepare(ctx context.Context, task driver.Task) error {
+	h.mu.Lock()
+	prepare := h.prepare
+	h.mu.Unlock()
+	if prepare == nil {
+		return h.check()
+	}
+	return prepare(ctx, task)
+}
+
+func (h *handle) Start(_ context.Context, described driver.Task) error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	hold := h.hold
+	if h.byID[described.ID] == nil {
+		h.starts = append(h.starts, described.ID)
+		status := driver.Status{
+			ID: described.ID, Labels: described.Labels,
+			State: driver.StateRunning, PID: 1000 + len(h.starts), StartedAt: time.Now(),
+		}
+		h.byID[described.ID] = &task{Task: described, status: status, ended: make(chan struct{})}
+		h.changed.Broadcast()
+	}
+	h.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	return h.check()
+}
+
+func (h *handle) get(id string) (*task, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	found := h.byID[id]
+	if found == nil {
+		return nil, fmt.Errorf("task %s: %w", id, driver.ErrNotFound)
+	}
+	return found, h.check()
+}
+
+func (h *handle) Wait(ctx context.Context, id string) (driver.Exit, error) {
+	found, err := h.get(id)
+	if err != nil {
+		return driver.Exit{}, err
+	}
+	select {
+	case <-ctx.Done():
+		return driver.Exit{}, ctx.Err()
+	case <-found.ended:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return *found.status.Exit, h.check()
+	}
+}
+
+func (h *handle) Stop(_ context.Context, id, signal string, grace time.Duration) error {
+	found, err := h.get(id)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stops = append(h.stops, fmt.Sprint(id, " ", signal, " ", grace))
+	h.end(found, driver.Exit{Code: 143})
+	return nil
+}
+
+func (h *handle) Remove(_ context.Context, id string) error {
+	if err := h.check(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if found := h.byID[id]; found != nil {
+		h.end(found, driver.Exit{Code: 137})
+		delete(h.byID, id)
+	}
+	return nil
+}
+
+func (h *handle) List(context.Context) ([]driver.Status, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []driver.Status
+	for _, found := range h.byID {
+		list = append(list, found.status)
+	}
+	return list, h.check()
+}
+
+// Exec runs a real process beside the task.
+func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Process, error) {
+	if _, err := h.get(id); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cmd := exec.CommandContext(ctx, e.Command[0], e.Command[1:]...)
+	cmd.Stdout, cmd.Stderr = e.Stdout, e.Stderr
+	cmd.Env = os.Environ()
+	for key, value := range e.Env {
+		cmd.Env = append(cmd.Env, key+"="+value)
+	}
+	p := &process{cmd: cmd, cancel: cancel, sizes: make(chan [2]uint16, 16)}
+	if e.Stdin != nil {
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		go func() {
+			_, _ = io.Copy(stdin, e.Stdin)
+			stdin.Close()
+		}()
+	}
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return p, nil
+}
+
+type process struct {
+	cmd    *exec.Cmd
+	cancel context.CancelFunc
+	sizes  chan [2]uint16
+}
+
+func (p *process) Wait(ctx context.Context) (int, error) {
+	defer p.cancel()
+	defer context.AfterFunc(ctx, p.cancel)()
+	err := p.cmd.Wait()
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+		if status := failed.Sys().(syscall.WaitStatus); status.Signaled() {
+			return 128 + int(status.Signal()), nil
+		}
+		return failed.ExitCode(), nil
+	}
+	return 0, err
+}
+
+func (p *process) Resize(_ context.Context, width, height uint16) error {
+	p.sizes <- [2]uint16{width, height}
+	return nil
+}
+
+func (p *process) Signal(_ context.Context, signal string) error {
+	known := map[string]syscall.Signal{"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM}
+	return p.cmd.Process.Signal(known[signal])
+}

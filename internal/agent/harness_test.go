@@ -1,0 +1,307 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// node is a machine with an agent and a server that plays the cluster.
+type node struct {
+	t       *testing.T
+	dir     string
+	tasks   *tasks
+	machine *fakeMachine
+	server  *server
+
+	agent  *Agent
+	driver *handle
+	stop   func() // ends Run and waits for it
+}
+
+// newNode makes everything but starts no agent.
+func newNode(t *testing.T) *node {
+	return &node{
+		t:       t,
+		dir:     t.TempDir(),
+		tasks:   newTasks(),
+		machine: &fakeMachine{boot: "boot-1", disk: "100Gi", changes: make(chan struct{})},
+		server:  newServer(t),
+	}
+}
+
+func (n *node) options() Options {
+	return Options{
+		DataDir: n.dir,
+		Client:  v1.NewAgentServiceClient(n.server.conn),
+		Drivers: []driver.Driver{n.driver},
+		Machine: n.machine,
+		Logger:  slog.New(slog.DiscardHandler),
+	}
+}
+
+// start starts an agent on what is in the data folder.
+func (n *node) start() {
+	n.t.Helper()
+	n.driver = &handle{tasks: n.tasks}
+	agent, err := New(n.options())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.agent = agent
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- agent.Run(ctx) }()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			n.t.Errorf("Run: %v", err)
+		}
+	})
+	n.t.Cleanup(n.stop)
+}
+
+// crash is kill -9: the agent reaches neither the driver nor the data folder
+// any more, whatever it was doing. Its tasks go on.
+func (n *node) crash() {
+	n.t.Helper()
+	n.driver.cut()
+	after := filepath.Join(n.t.TempDir(), "data")
+	if err := os.CopyFS(after, os.DirFS(n.dir)); err != nil {
+		n.t.Fatal(err)
+	}
+	n.stop()
+	n.dir = after
+}
+
+// fakeMachine is a computer that changes when a test says so.
+type fakeMachine struct {
+	boot    string
+	changes chan struct{}
+
+	mu   sync.Mutex
+	disk string
+}
+
+func (m *fakeMachine) BootID() string { return m.boot }
+
+func (m *fakeMachine) Status() (*v1.NodeStatus, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &v1.NodeStatus{
+		Capacity: &v1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: m.disk},
+		Usage:    &v1.NodeResources{Cpu: "100m"},
+	}, nil
+}
+
+func (m *fakeMachine) Watch(ctx context.Context, changed func()) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.changes:
+			changed()
+		}
+	}
+}
+
+// server plays the cluster's side over a real connection in memory.
+type server struct {
+	v1.UnimplementedAgentServiceServer
+	conn     *grpc.ClientConn
+	sessions chan *session
+	attached chan *attached
+
+	mu    sync.Mutex
+	away  bool
+	tries int
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{sessions: make(chan *session), attached: make(chan *attached)}
+	listener := bufconn.Listen(1 << 20)
+	srv := grpc.NewServer()
+	v1.RegisterAgentServiceServer(srv, s)
+	serving := make(chan struct{})
+	go func() { defer close(serving); _ = srv.Serve(listener) }()
+	options := append(DialOptions(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+	var err error
+	if s.conn, err = grpc.NewClient("passthrough:///memory", options...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.conn.Close()
+		srv.Stop()
+		<-serving
+	})
+	return s
+}
+
+// leave makes the server refuse sessions; its sessions end.
+func (s *server) setAway(away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = away
+}
+
+func (s *server) attempts() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tries
+}
+
+func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
+	s.mu.Lock()
+	s.tries++
+	away := s.away
+	s.mu.Unlock()
+	if away {
+		return status.Error(codes.Unavailable, "the server is away")
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	sess := &session{stream: stream, hello: first.GetHello(), ups: make(chan *v1.SessionUp), end: make(chan struct{})}
+	select {
+	case s.sessions <- sess:
+	case <-stream.Context().Done():
+		return nil
+	}
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		for {
+			up, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case sess.ups <- up:
+			case <-sess.end:
+			case <-stream.Context().Done():
+				return
+			}
+		}
+	}()
+	select {
+	case <-sess.end:
+		return status.Error(codes.Unavailable, "the server ended the session")
+	case <-received:
+		return nil
+	}
+}
+
+// session is one session as the server sees it.
+type session struct {
+	stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]
+	hello  *v1.Hello
+	ups    chan *v1.SessionUp
+	end    chan struct{}
+}
+
+// join takes the agent's next session.
+func (n *node) join() *session {
+	n.t.Helper()
+	sess := <-n.server.sessions
+	if sess.hello == nil {
+		n.t.Fatal("the first message of a session was no hello")
+	}
+	return sess
+}
+
+func (s *session) send(t *testing.T, a *v1.Assignments) {
+	t.Helper()
+	if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: a}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *session) open(t *testing.T, o *v1.Open) {
+	t.Helper()
+	if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Open{Open: o}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await reads reports until the replica is in the phase, and returns its status.
+func (s *session) await(uid, phase string) *v1.ReplicaStatus {
+	for up := range s.ups {
+		for _, report := range up.GetReport().GetReplicas() {
+			if report.GetUid() == uid && report.GetStatus().GetPhase() == phase {
+				return report.GetStatus()
+			}
+		}
+	}
+	return nil
+}
+
+// said is what a hello says of a replica, nil if nothing.
+func (s *session) said(uid string) *v1.ReplicaStatus {
+	for _, report := range s.hello.GetReplicas() {
+		if report.GetUid() == uid {
+			return report.GetStatus()
+		}
+	}
+	return nil
+}
+
+// full is a full set of assignments.
+func full(assign ...*v1.Assignment) *v1.Assignments {
+	return &v1.Assignments{Epoch: 1, Full: true, Assign: assign}
+}
+
+// delta changes some of them.
+func delta(assign ...*v1.Assignment) *v1.Assignments {
+	return &v1.Assignments{Epoch: 1, Assign: assign}
+}
+
+// assignment is a replica that should run, with edits to its workload.
+func assignment(uid string, edits ...func(*v1.WorkloadSpec)) *v1.Assignment {
+	w := &v1.WorkloadSpec{Image: "hello:1"}
+	for _, edit := range edits {
+		edit(w)
+	}
+	return &v1.Assignment{
+		Replica: &v1.Replica{
+			Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid},
+			Spec:     &v1.ReplicaSpec{RevisionUid: "rev-" + uid, Desired: "running"},
+		},
+		Revision: &v1.Revision{
+			Metadata: &v1.Metadata{Uid: "rev-" + uid},
+			Spec:     &v1.RevisionSpec{Workload: w, Image: "registry/hello@sha256:1"},
+		},
+	}
+}
+
+func restart(policy, backoff, max string) func(*v1.WorkloadSpec) {
+	return func(w *v1.WorkloadSpec) {
+		w.Restart = &v1.Restart{Policy: policy, Backoff: backoff, MaxBackoff: max}
+	}
+}
+
+// stopped is the same replica, to be stopped.
+func stopped(a *v1.Assignment) *v1.Assignment {
+	a = proto.CloneOf(a)
+	a.Replica.Spec.Desired = desiredStopped
+	return a
+}
+
+var errCut = errors.New("the agent was killed")

@@ -1,0 +1,355 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// The life of a replica on its node. Every transition is in this file; step
+// takes one at a time.
+//
+//	placed ──> preparing ──────> running ──exit──> backoff | completed | failed
+//	               │  ^                              │
+//	     cannot be │  └───────── pause over ─────────┤
+//	       started └──> backoff | failed ────────────┘
+//
+//	placed, preparing, running, backoff ──no longer wanted──> stopping ──> stopped
+//	stopped ──wanted again──> preparing
+//	completed, failed, stopped ──removed──> gone
+//
+// An attempt only moves forward; the way back to preparing begins the next one.
+const (
+	phasePlaced    = "placed"
+	phasePreparing = "preparing"
+	phaseRunning   = "running"
+	phaseBackoff   = "backoff"
+	phaseStopping  = "stopping"
+	phaseStopped   = "stopped"
+	phaseCompleted = "completed"
+	phaseFailed    = "failed"
+)
+
+const desiredStopped = "stopped"
+
+// lostCode is the exit code of a task whose real one nobody saw.
+const lostCode = 255
+
+// ended is whether nothing more happens to a replica in this phase unless the
+// cluster wants something else.
+func ended(phase string) bool {
+	return phase == phaseCompleted || phase == phaseFailed || phase == phaseStopped
+}
+
+// step takes the one step that the phase and the wish call for. What it waits
+// for ends with armed, when the wish changes; what must not be interrupted by
+// that uses ctx. It may be repeated after every error and every crash.
+func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
+	if err := r.removeStale(ctx); err != nil {
+		return false, err
+	}
+	w := r.wanted()
+	phase := r.rec.Status.GetPhase()
+	if err := r.remember(w); err != nil {
+		if !w.stop() {
+			return false, err
+		}
+		r.log.Warn("cannot record that the replica is to stop; stopping it all the same", "error", err)
+	}
+	switch {
+	case phase == phaseStopping:
+		return false, r.stop(ctx)
+	case ended(phase) && w.removed:
+		return r.leave(ctx)
+	case phase == phaseStopped && !w.stop():
+		return false, r.again(false)
+	case ended(phase):
+		return false, r.rest(ctx, armed)
+	case w.stop():
+		r.beginStop()
+		return false, nil
+	}
+	switch phase {
+	case phasePlaced:
+		r.begin()
+		return false, nil
+	case phasePreparing:
+		return false, r.start(armed)
+	case phaseRunning:
+		return false, r.watch(armed)
+	case phaseBackoff:
+		return false, r.pause(ctx, armed)
+	default:
+		return false, fmt.Errorf("replica is in phase %q, which this version does not know", phase)
+	}
+}
+
+// removeStale removes tasks of earlier attempts that a crash has left.
+func (r *replica) removeStale(ctx context.Context) error {
+	for len(r.stale) > 0 {
+		task := r.stale[0]
+		if err := task.driver.Remove(ctx, task.status.ID); err != nil {
+			return fmt.Errorf("remove left-over task %s: %w", task.status.ID, err)
+		}
+		r.stale = r.stale[1:]
+	}
+	return nil
+}
+
+// placed -> preparing. It is not recorded: after a crash it is the same.
+func (r *replica) begin() {
+	r.rec.Status.Phase = phasePreparing
+	r.publish()
+}
+
+// preparing -> running, backoff or failed.
+func (r *replica) start(ctx context.Context) error {
+	err := r.startTask(ctx)
+	switch {
+	case err == nil:
+		task := r.listers[r.driver.Name()].find(ctx, taskID(r.uid, r.rec.Attempt))
+		return r.advance(func(rec *record) {
+			rec.Status.StartTime, rec.Status.EndTime = now(), nil
+			rec.takeBack(task)
+		})
+	case ctx.Err() != nil:
+		return nil // a failed start leaves nothing
+	}
+	r.log.Warn("replica could not be started", "attempt", r.rec.Attempt, "error", err)
+	hopeless := errors.Is(err, driver.ErrInvalid)
+	return r.conclude(ending{failed: true, hopeless: hopeless}, func(status *v1.ReplicaStatus) {
+		status.Reason = err.Error()
+	})
+}
+
+func (r *replica) startTask(ctx context.Context) error {
+	if r.driver == nil {
+		return fmt.Errorf("%w: this node has no driver %q", driver.ErrInvalid, driverName(r.rec.Assignment))
+	}
+	dir, err := r.logs.claim(r.uid)
+	if err != nil {
+		return err
+	}
+	task, err := describe(r.rec.Assignment, r.rec.Attempt, dir, r.limits)
+	if err != nil {
+		return err
+	}
+	if err := r.driver.Prepare(ctx, task); err != nil {
+		return err
+	}
+	select { // many at once only take turns at the same CPUs
+	case r.starts <- struct{}{}:
+		defer func() { <-r.starts }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return r.driver.Start(ctx, task)
+}
+
+// running -> backoff, completed or failed, when the task has exited.
+func (r *replica) watch(ctx context.Context) error {
+	exit, err := r.wait(ctx)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return nil
+	default:
+		return fmt.Errorf("wait for task: %w", err)
+	}
+	e := ending{started: true, failed: exit.GetCode() != 0 || exit.GetOomKilled()}
+	if since := r.rec.Status.GetStartTime(); since != nil {
+		e.ran = exit.GetTime().AsTime().Sub(since.AsTime())
+	}
+	r.log.Info("replica exited", "attempt", r.rec.Attempt, "code", exit.GetCode(), "oom", exit.GetOomKilled(), "reason", exit.GetReason())
+	return r.conclude(e, func(status *v1.ReplicaStatus) {
+		status.LastExit = exit
+		status.Reason = explain(exit)
+	})
+}
+
+// wait returns how the present task ended. A task that is gone has ended, too.
+func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
+	if r.driver == nil {
+		return nil, fmt.Errorf("this node no longer has a driver %q", driverName(r.rec.Assignment))
+	}
+	exit, err := r.driver.Wait(ctx, taskID(r.uid, r.rec.Attempt))
+	if errors.Is(err, driver.ErrNotFound) {
+		exit = driver.Exit{Code: lostCode, Reason: "The task has disappeared: something else than Cloudless removed it."}
+	} else if err != nil {
+		return nil, err
+	}
+	seen := &v1.Exit{Code: int32(exit.Code), OomKilled: exit.OOMKilled, Reason: sentence(exit.Reason), Time: now()}
+	if !exit.At.IsZero() {
+		seen.Time = timestamppb.New(exit.At)
+	}
+	return seen, nil
+}
+
+// conclude ends an attempt and decides what follows.
+func (r *replica) conclude(e ending, describe func(*v1.ReplicaStatus)) error {
+	policy, err := restartPolicyOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart())
+	if err != nil {
+		r.log.Warn("restart policy cannot be understood; using the default", "error", err)
+		policy, _ = restartPolicyOf(nil)
+	}
+	d := policy.after(e, r.rec.Failures, rand.Float64())
+	return r.advance(func(rec *record) {
+		describe(rec.Status)
+		rec.Status.Phase, rec.Status.Pid = d.phase, 0
+		rec.Failures = d.failures
+		if d.phase == phaseBackoff {
+			rec.Resume = time.Now().Add(d.pause)
+			return
+		}
+		rec.Status.EndTime = now()
+		if exit := rec.Status.GetLastExit(); e.started && exit.GetTime() != nil {
+			rec.Status.EndTime = exit.GetTime()
+		}
+	})
+}
+
+// explain says what a bare exit code does not.
+func explain(exit *v1.Exit) string {
+	switch {
+	case exit.GetOomKilled():
+		return "It was killed because it used more memory than it may."
+	case exit.GetReason() != "":
+		return exit.GetReason()
+	case exit.GetCode() != 0:
+		return fmt.Sprintf("It exited with code %d.", exit.GetCode())
+	}
+	return ""
+}
+
+// backoff -> preparing, when the pause is over.
+func (r *replica) pause(ctx, armed context.Context) error {
+	if err := r.removeTask(ctx); err != nil {
+		return err
+	}
+	// A clock that was set back must not make the pause longer.
+	left := time.Until(r.rec.Resume)
+	policy, err := restartPolicyOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart())
+	if err == nil {
+		left = min(left, max(policy.first, policy.max))
+	}
+	sleep(armed, left)
+	if armed.Err() != nil {
+		return nil
+	}
+	return r.again(r.rec.Started)
+}
+
+// backoff or stopped -> preparing: the next attempt.
+func (r *replica) again(restart bool) error {
+	return r.advance(func(rec *record) {
+		rec.Attempt++
+		rec.Started = false
+		rec.Resume = time.Time{}
+		rec.Status.Phase = phasePreparing
+		if restart {
+			rec.Status.Restarts++
+		}
+	})
+}
+
+// placed, preparing, running or backoff -> stopping. That it cannot be recorded
+// must not keep a replica running; after a crash it is found out again.
+func (r *replica) beginStop() {
+	err := r.advance(func(rec *record) { rec.Status.Phase, rec.Status.Reason = phaseStopping, "" })
+	if err != nil {
+		r.log.Warn("cannot record that the replica stops", "error", err)
+		r.rec.Status.Phase = phaseStopping
+		r.publish()
+	}
+}
+
+// stopping -> stopped.
+func (r *replica) stop(ctx context.Context) error {
+	exit, err := r.stopTask(ctx)
+	if err != nil {
+		return err
+	}
+	return r.advance(func(rec *record) {
+		rec.Status.Phase, rec.Status.Pid, rec.Status.Reason = phaseStopped, 0, ""
+		rec.Status.EndTime = now()
+		if exit != nil {
+			rec.Status.LastExit, rec.Status.EndTime = exit, exit.GetTime()
+		}
+		rec.Started, rec.Failures, rec.Resume = false, 0, time.Time{}
+	})
+}
+
+// stopTask stops and removes the task. The exit is nil if there was no task.
+func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
+	if r.driver == nil {
+		return nil, nil
+	}
+	id := taskID(r.uid, r.rec.Attempt)
+	signal, grace := stopOf(r.rec.Assignment)
+	err := r.driver.Stop(ctx, id, signal, grace)
+	if errors.Is(err, driver.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stop task: %w", err)
+	}
+	var exit *v1.Exit
+	if r.rec.Started {
+		if exit, err = r.wait(ctx); err != nil {
+			return nil, fmt.Errorf("wait for stopped task: %w", err)
+		}
+	}
+	return exit, r.removeTask(ctx)
+}
+
+// removeTask removes the task of the present attempt, if it is there.
+func (r *replica) removeTask(ctx context.Context) error {
+	if r.driver == nil {
+		return nil
+	}
+	if err := r.driver.Remove(ctx, taskID(r.uid, r.rec.Attempt)); err != nil && !errors.Is(err, driver.ErrNotFound) {
+		return fmt.Errorf("remove task: %w", err)
+	}
+	return nil
+}
+
+// rest waits until the cluster wants something else of a replica that has ended.
+func (r *replica) rest(ctx, armed context.Context) error {
+	if err := r.removeTask(ctx); err != nil {
+		return err
+	}
+	<-armed.Done()
+	return nil
+}
+
+// completed, failed or stopped -> gone.
+func (r *replica) leave(ctx context.Context) (gone bool, err error) {
+	if err := r.removeTask(ctx); err != nil {
+		return false, err
+	}
+	if err := r.logs.release(r.uid); err != nil {
+		return false, err
+	}
+	if err := r.store.remove(r.uid); err != nil {
+		return false, err
+	}
+	r.saved = false
+	return r.forget(r), nil
+}
+
+// sentence makes text from outside fit for the API.
+func sentence(text string) string {
+	const longest = 1000
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}

@@ -1,0 +1,22 @@
+package machine
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// readDisk is the filesystem that holds dir. What is kept back for root is
+// neither used nor free.
+func readDisk(dir string) (disk amount, reserved int64, err error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return amount{}, 0, fmt.Errorf("read the disk of %s: %w", dir, err)
+	}
+	size := int64(stat.Bsize)
+	disk = amount{
+		total: int64(stat.Blocks) * size,
+		used:  int64(stat.Blocks-stat.Bfree) * size,
+	}
+	return disk, int64(stat.Bfree-stat.Bavail) * size, nil
+}

@@ -1,0 +1,100 @@
+package machine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// readInterfaces returns every network interface but loopback, in an order that
+// only depends on what there is, so that two lists can be compared.
+func readInterfaces() ([]*v1.Interface, error) {
+	found, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list network interfaces: %w", err)
+	}
+	var list []*v1.Interface
+	for _, i := range found {
+		if i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue // it was removed since we listed it
+		}
+		described := &v1.Interface{
+			Name: i.Name,
+			Mac:  i.HardwareAddr.String(),
+			Mtu:  int32(i.MTU),
+			Up:   i.Flags&net.FlagUp != 0,
+		}
+		for _, address := range addresses {
+			described.Addresses = append(described.Addresses, address.String())
+		}
+		slices.Sort(described.Addresses)
+		list = append(list, described)
+	}
+	slices.SortFunc(list, func(a, b *v1.Interface) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// settle is how long a burst of changes is gathered: an interface that comes up
+// gets its flags and addresses one by one.
+const settle = 20 * time.Millisecond
+
+// Watch calls changed shortly after an interface or an address has come, gone
+// or changed, until ctx ends. An error means that the kernel no longer tells.
+func (m *Machine) Watch(ctx context.Context, changed func()) error {
+	done := make(chan struct{})
+	links := make(chan netlink.LinkUpdate, 16)
+	if err := netlink.LinkSubscribe(links, done); err != nil {
+		return fmt.Errorf("watch network interfaces: %w", err)
+	}
+	addresses := make(chan netlink.AddrUpdate, 16)
+	if err := netlink.AddrSubscribe(addresses, done); err != nil {
+		close(done)
+		drain(links)
+		return fmt.Errorf("watch network addresses: %w", err)
+	}
+	err := forward(ctx, links, addresses, changed)
+	close(done)
+	drain(links)
+	drain(addresses)
+	return err
+}
+
+// drain returns when the sender has ended, which may be in the middle of a send.
+func drain[T any](ch <-chan T) {
+	for range ch {
+	}
+}
+
+func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-chan netlink.AddrUpdate, changed func()) error {
+	settled := time.NewTimer(settle)
+	settled.Stop()
+	defer settled.Stop()
+	for {
+		open := true
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-settled.C:
+			changed()
+			continue
+		case _, open = <-links:
+		case _, open = <-addresses:
+		}
+		if !open {
+			return errors.New("watch network interfaces: the kernel closed the subscription")
+		}
+		settled.Reset(settle)
+	}
+}

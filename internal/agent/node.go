@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// status is the node as it is now: the machine, and what the agent adds to it.
+func (a *Agent) status() (*v1.NodeStatus, error) {
+	status, err := a.machine.Status()
+	if err != nil {
+		return nil, err
+	}
+	// An agent only speaks once it knows what runs here, so it is always ready.
+	ready := &v1.Condition{Type: "Ready", Status: true, ChangeTime: timestamppb.New(a.since)}
+	status.Conditions = append([]*v1.Condition{ready}, status.GetConditions()...)
+	for name, d := range a.drivers {
+		can := d.Capabilities()
+		status.Drivers = append(status.Drivers, &v1.DriverInfo{Name: name, Version: can.Version, Missing: can.Missing})
+	}
+	slices.SortFunc(status.Drivers, func(x, y *v1.DriverInfo) int { return cmp.Compare(x.GetName(), y.GetName()) })
+	return status, nil
+}
+
+// sameButUsage is whether a server would learn nothing but newer measurements.
+func sameButUsage(a, b *v1.NodeStatus) bool {
+	return proto.Equal(withoutUsage(a), withoutUsage(b))
+}
+
+func withoutUsage(status *v1.NodeStatus) *v1.NodeStatus {
+	return &v1.NodeStatus{
+		Conditions: status.GetConditions(),
+		Capacity:   status.GetCapacity(),
+		Interfaces: status.GetInterfaces(),
+		Info:       status.GetInfo(),
+		Drivers:    status.GetDrivers(),
+	}
+}

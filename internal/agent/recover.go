@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// foundTask is a task of ours that existed when the agent started.
+type foundTask struct {
+	driver  driver.Driver
+	replica string
+	attempt int
+	status  driver.Status
+}
+
+// identify reads the labels of a task; it is false for tasks of others.
+func identify(d driver.Driver, status driver.Status) (foundTask, bool) {
+	attempt, err := strconv.Atoi(status.Labels[labelAttempt])
+	task := foundTask{driver: d, replica: status.Labels[labelReplica], attempt: attempt, status: status}
+	ours := err == nil && attempt > 0 && status.ID == taskID(task.replica, attempt) && uidPattern.MatchString(task.replica)
+	return task, ours
+}
+
+// resume says where a replica stands after the agent was away, and which of its
+// tasks are in the way of going on. It is pure.
+//
+// A record is written before its attempt is started, so these are all the cases:
+//
+//	recorded           task        same boot                   another boot
+//	preparing          absent      start it                    start it
+//	preparing          created     remove it, start it again   remove it, start it again
+//	preparing          runs, ran   take it back                remove it, start it again
+//	running            absent      it disappeared              start the next attempt
+//	running            any         take it back                remove it, start the next attempt
+//	backoff, ended     any         go on                       go on
+//
+// "Take it back" holds for a task that has exited, too: waiting for it yields its
+// exit. Where a reboot has ended a replica that may never be restarted, it has
+// failed. A task of a later attempt than the recorded one means that the record
+// was lost: then the task counts.
+func resume(rec record, boot string, tasks []foundTask, now time.Time) (record, []foundTask) {
+	rec.Status = proto.CloneOf(rec.Status)
+	rec.keepUp(tasks)
+	rebooted := rec.Boot != boot
+	rec.Boot = boot
+	switch rec.Status.GetPhase() {
+	case phasePlaced, phasePreparing, phaseRunning:
+	default: // "stopping" is no exception: stopping what is gone is no error
+		if rebooted && rec.Status.GetPhase() == phaseStopping {
+			rec.Started = false // its exit cannot be known
+		}
+		return rec, others(tasks, rec.Attempt)
+	}
+	if rebooted {
+		rec.afterReboot(now)
+		return rec, tasks
+	}
+	present := slices.IndexFunc(tasks, func(t foundTask) bool { return t.attempt == rec.Attempt })
+	switch {
+	case present < 0: // if it was started, waiting for it will tell that it is gone
+		return rec, others(tasks, rec.Attempt)
+	case tasks[present].status.State == driver.StateCreated:
+		rec.Started = false
+		rec.Status.Phase = phasePreparing
+		return rec, tasks
+	}
+	rec.takeBack(tasks[present].status)
+	return rec, others(tasks, rec.Attempt)
+}
+
+// keepUp brings a record that knows less than there is to the newest task.
+func (r *record) keepUp(tasks []foundTask) {
+	for _, task := range tasks {
+		if task.attempt > r.Attempt {
+			r.Attempt, r.Started = task.attempt, true
+			r.Status.Phase = phaseRunning
+		}
+	}
+}
+
+// afterReboot ends the attempt that the reboot has ended, without blaming it.
+func (r *record) afterReboot(now time.Time) {
+	ran := r.Started
+	r.Started = false
+	r.Status.Pid = 0
+	if !ran {
+		return
+	}
+	r.Attempt++
+	r.Status.Phase = phasePreparing
+	r.Status.StartTime = nil
+	const reason = "The machine was restarted while the replica ran."
+	r.Status.LastExit = &v1.Exit{Code: lostCode, Reason: reason, Time: timestamppb.New(now)}
+	policy, err := restartPolicyOf(r.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart())
+	if err == nil && policy.when == "never" {
+		r.Status.Phase, r.Status.Reason = phaseFailed, reason
+		r.Status.EndTime = timestamppb.New(now)
+	}
+}
+
+// takeBack makes the task the one that runs.
+func (r *record) takeBack(task driver.Status) {
+	r.Started = true
+	r.Status.Phase, r.Status.Reason = phaseRunning, ""
+	r.Status.Pid = int32(task.PID)
+	if !task.StartedAt.IsZero() {
+		r.Status.StartTime = timestamppb.New(task.StartedAt)
+	}
+}
+
+// others are the tasks of other attempts.
+func others(tasks []foundTask, attempt int) []foundTask {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t foundTask) bool { return t.attempt == attempt })
+}

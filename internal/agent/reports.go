@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"sync"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// reports gathers what has changed since the last message to a server. Of each
+// replica only the newest status is kept, so it never holds more than there are
+// replicas, however long a server is away.
+type reports struct {
+	mu      sync.Mutex
+	pending []*v1.ReplicaReport
+	index   map[string]int // into pending, by uid
+	wake    chan struct{}  // has a token while there is something to send
+}
+
+func newReports() *reports {
+	return &reports{index: map[string]int{}, wake: make(chan struct{}, 1)}
+}
+
+func (r *reports) add(report *v1.ReplicaReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i, found := r.index[report.GetUid()]; found {
+		r.pending[i] = report
+	} else {
+		r.index[report.GetUid()] = len(r.pending)
+		r.pending = append(r.pending, report)
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns everything that has piled up.
+func (r *reports) take() []*v1.ReplicaReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.pending
+	r.pending = nil
+	clear(r.index)
+	return taken
+}

@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// restartPolicy decides what becomes of a replica whose attempt has ended. It
+// is pure: chance and time are given to it.
+type restartPolicy struct {
+	when       string // "always", "on-failure" or "never"
+	first, max time.Duration
+	reset      time.Duration
+}
+
+// restartPolicyOf reads a spec, whose empty fields stand for their defaults.
+func restartPolicyOf(r *v1.Restart) (restartPolicy, error) {
+	p := restartPolicy{when: r.GetPolicy(), first: time.Second, max: time.Minute, reset: 5 * time.Minute}
+	if p.when == "" {
+		p.when = "always"
+	}
+	for _, f := range []struct {
+		name, text string
+		value      *time.Duration
+	}{
+		{"backoff", r.GetBackoff(), &p.first},
+		{"maxBackoff", r.GetMaxBackoff(), &p.max},
+		{"reset", r.GetReset_(), &p.reset},
+	} {
+		if f.text == "" {
+			continue
+		}
+		d, err := spec.ParseDuration(f.text)
+		if err != nil {
+			return restartPolicy{}, fmt.Errorf("restart.%s: %w", f.name, err)
+		}
+		*f.value = d
+	}
+	return p, nil
+}
+
+// ending is how an attempt ended.
+type ending struct {
+	started  bool // it ran; otherwise it could not be started
+	failed   bool // its exit code was not 0, or it could not be started
+	hopeless bool // it can never start as it is described
+	ran      time.Duration
+}
+
+// decision is what follows an ending.
+type decision struct {
+	phase    string // "backoff", "completed" or "failed"
+	pause    time.Duration
+	failures int // pauses in a row, to be handed in at the next ending
+}
+
+// after decides, given the number of pauses in a row before this ending and a
+// jitter from 0 to 1.
+//
+// What could not be started is tried again under every policy, because nothing
+// has run yet and the reason may pass: the image may be pushed, the disk freed.
+// Only a task that is itself wrong and may not be restarted is given up.
+func (p restartPolicy) after(e ending, failures int, jitter float64) decision {
+	final := "completed"
+	if e.failed {
+		final = "failed"
+	}
+	switch {
+	case !e.started && e.hopeless && p.when == "never",
+		e.started && p.when == "never",
+		e.started && p.when == "on-failure" && !e.failed:
+		return decision{phase: final}
+	}
+	if e.started && e.ran >= p.reset {
+		failures = 0
+	}
+	pause := grow(p.first, p.max, failures)
+	// The jitter only shortens, so that max is the longest pause.
+	pause -= time.Duration(jitter * 0.1 * float64(pause))
+	return decision{phase: phaseBackoff, pause: pause, failures: failures + 1}
+}

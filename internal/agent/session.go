@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// DialOptions are those of a connection that comes back as quickly as the
+// session tries to, and that notices when the other side has died silently. The
+// server must allow keepalive pings every ten seconds.
+func DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: retryFirst, Multiplier: 2, Jitter: 0.5, MaxDelay: retryMax},
+			MinConnectTimeout: retryMax,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+	}
+}
+
+// sessionStream is control only: assignments down, reports up.
+type sessionStream = grpc.BidiStreamingClient[v1.SessionUp, v1.SessionDown]
+
+// keepSession holds a session open until ctx ends. Replicas do not notice
+// whether there is one.
+func (a *Agent) keepSession(ctx context.Context) {
+	var pause backoff
+	var lastError string
+	for ctx.Err() == nil {
+		worked, err := a.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if worked {
+			pause.reset()
+			lastError = ""
+		}
+		if text := err.Error(); text != lastError { // not the same line every few seconds
+			a.log.Warn("no session with a server; replicas go on", "error", err)
+			lastError = text
+		}
+		sleep(ctx, pause.next())
+	}
+}
+
+// session is one session, from hello to its end. It worked if assignments came.
+func (a *Agent) session(ctx context.Context) (worked bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := a.client.Session(ctx)
+	if err != nil {
+		return false, fmt.Errorf("open session: %w", err)
+	}
+	known, err := a.hello(stream)
+	if err != nil {
+		return false, err
+	}
+	var receiver sync.WaitGroup
+	receiver.Go(func() { cancel(a.receive(ctx, stream, &worked)) })
+	err = a.send(ctx, stream, known)
+	cancel(err)
+	receiver.Wait()
+	return worked, context.Cause(ctx)
+}
+
+// hello says everything that a server needs to know, and returns the status it
+// said.
+func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
+	status, err := a.status()
+	if err != nil {
+		return nil, err
+	}
+	a.reports.take() // whatever comes from here on is sent after hello
+	a.mu.Lock()
+	hello := &v1.Hello{Status: status, Epoch: a.epoch}
+	for _, r := range a.replicas {
+		hello.Replicas = append(hello.Replicas, r.report())
+	}
+	a.mu.Unlock()
+	if err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: hello}}); err != nil {
+		return nil, fmt.Errorf("say hello: %w", whyEnded(stream, err))
+	}
+	return status, nil
+}
+
+// whyEnded is why a stream has ended, of which a failed send only says that it has.
+func whyEnded(stream sessionStream, err error) error {
+	if errors.Is(err, io.EOF) {
+		if _, received := stream.Recv(); received != nil {
+			return received
+		}
+	}
+	return err
+}
+
+// receive takes what the server sends until the session ends.
+func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool) error {
+	for {
+		down, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("session: %w", err)
+		}
+		switch message := down.GetMessage().(type) {
+		case *v1.SessionDown_Assignments:
+			if err := a.assign(message.Assignments); err != nil {
+				return err
+			}
+			if !*worked {
+				a.log.Info("session with a server is open", "assignments", len(message.Assignments.GetAssign()), "epoch", message.Assignments.GetEpoch())
+			}
+			*worked = true
+		case *v1.SessionDown_Open:
+			a.open(message.Open)
+		}
+	}
+}
+
+// open serves a stream beside the session. It outlives the session: it ends by
+// itself when its server is gone.
+func (a *Agent) open(open *v1.Open) {
+	a.mu.Lock()
+	ctx := a.running
+	a.mu.Unlock()
+	a.work.Go(func() { a.attach(ctx, open) })
+}
+
+// send sends heartbeats and whatever has piled up, until the session ends.
+func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeStatus) error {
+	ticker := time.NewTicker(a.heartbeat)
+	defer ticker.Stop()
+	for {
+		var up *v1.SessionUp
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.reports.wake:
+			replicas := a.reports.take()
+			if len(replicas) == 0 {
+				continue
+			}
+			up = &v1.SessionUp{Message: &v1.SessionUp_Report{Report: &v1.Report{Replicas: replicas}}}
+		case <-ticker.C:
+			up, known = a.beat(known)
+		case <-a.changed:
+			up, known = a.beat(known)
+		}
+		if err := stream.Send(up); err != nil {
+			if errors.Is(err, io.EOF) { // the receiver learns why
+				<-ctx.Done()
+			}
+			return err
+		}
+	}
+}
+
+// beat is a heartbeat, with the whole status if it is not the one that the
+// server knows.
+func (a *Agent) beat(known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
+	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.heartbeat)}
+	status, err := a.status()
+	if err != nil {
+		a.log.Warn("cannot measure this machine", "error", err)
+		status = known
+	} else {
+		beat.Usage = status.GetUsage()
+	}
+	if !sameButUsage(status, known) {
+		beat.Status = status
+	}
+	return &v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: beat}}, status
+}

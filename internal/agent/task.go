@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// The labels by which the agent knows its tasks again.
+const (
+	labelReplica = "replica"
+	labelAttempt = "attempt"
+)
+
+// defaultDriver serves workloads that ask for none.
+const defaultDriver = "container"
+
+// uidPattern is what may become a file name and a part of a task's id.
+var uidPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+// taskID names one attempt of a replica on this machine.
+func taskID(uid string, attempt int) string { return uid + "-" + strconv.Itoa(attempt) }
+
+// driverName is the word by which the assignment asks for its driver.
+func driverName(a *v1.Assignment) string {
+	if name := a.GetRevision().GetSpec().GetWorkload().GetDriver(); name != "" {
+		return name
+	}
+	return defaultDriver
+}
+
+// describe turns an assignment into the task of one attempt.
+func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLimits) (driver.Task, error) {
+	uid := a.GetReplica().GetMetadata().GetUid()
+	revision := a.GetRevision().GetSpec()
+	w := revision.GetWorkload()
+	resources, err := resourcesOf(w.GetResources())
+	if err != nil {
+		return driver.Task{}, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	task := driver.Task{
+		ID:           taskID(uid, attempt),
+		Labels:       map[string]string{labelReplica: uid, labelAttempt: strconv.Itoa(attempt)},
+		Image:        revision.GetImage(),
+		Command:      w.GetCommand(),
+		Args:         w.GetArgs(),
+		Env:          w.GetEnv(),
+		WorkingDir:   w.GetWorkingDir(),
+		User:         w.GetUser(),
+		Hostname:     a.GetReplica().GetMetadata().GetName(),
+		ReadOnlyRoot: w.GetReadOnlyRoot(),
+		Network:      driver.Network(w.GetNetwork()),
+		Resources:    resources,
+		LogDir:       logDir,
+		Logs:         limits,
+	}
+	if task.Image == "" {
+		task.Image = w.GetImage()
+	}
+	if task.Network == "" {
+		task.Network = driver.NetworkHost
+	}
+	return task, nil
+}
+
+func resourcesOf(r *v1.Resources) (resources driver.Resources, err error) {
+	for _, f := range []struct {
+		name, text string
+		parse      func(string) (int64, error)
+		value      *int64
+	}{
+		{"requests.cpu", r.GetRequests().GetCpu(), spec.ParseCPU, &resources.CPURequest},
+		{"limits.cpu", r.GetLimits().GetCpu(), spec.ParseCPU, &resources.CPULimit},
+		{"limits.memory", r.GetLimits().GetMemory(), spec.ParseBytes, &resources.MemoryLimit},
+	} {
+		if f.text == "" {
+			continue
+		}
+		if *f.value, err = f.parse(f.text); err != nil {
+			return driver.Resources{}, fmt.Errorf("resources.%s: %w", f.name, err)
+		}
+	}
+	return resources, nil
+}
+
+// The way in which a replica is stopped for which nothing else is said.
+const (
+	defaultSignal = "SIGTERM"
+	defaultGrace  = 10 * time.Second
+)
+
+// stopOf says how to stop the replica. What cannot be understood must not keep
+// a replica from being stopped, so it falls back to the default.
+func stopOf(a *v1.Assignment) (signal string, grace time.Duration) {
+	stop := a.GetRevision().GetSpec().GetWorkload().GetStop()
+	signal, grace = stop.GetSignal(), defaultGrace
+	if signal == "" {
+		signal = defaultSignal
+	}
+	if d, err := spec.ParseDuration(stop.GetGrace()); err == nil && stop.GetGrace() != "" {
+		grace = d
+	}
+	return signal, grace
+}

@@ -1,0 +1,288 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent"
+	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/image"
+)
+
+// membership is what a node keeps of its cluster besides its certificate.
+type membership struct {
+	Servers []string `json:"servers"`
+	Node    string   `json:"node"`
+}
+
+func (f *folder) credentialsPath() string { return f.sub("agent", "identity.pem") }
+func (f *folder) membershipPath() string  { return f.sub("agent", "membership.json") }
+
+func (f *folder) readMembership() (membership, error) {
+	var m membership
+	data, err := os.ReadFile(f.membershipPath())
+	if err != nil {
+		return m, fmt.Errorf("read membership: %w", err)
+	}
+	if err := json.Unmarshal(data, &m); err != nil || len(m.Servers) == 0 {
+		return m, fmt.Errorf("%s is damaged: join again with a new token", f.membershipPath())
+	}
+	return m, nil
+}
+
+func (f *folder) writeMembership(m membership) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(f.membershipPath(), data)
+}
+
+// enroll makes this machine a node. The server is verified by the token's
+// fingerprint before the token itself is sent.
+func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string) error {
+	token, err := identity.ParseJoinToken(secret)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(f.sub("agent"), 0o700); err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	key, csr, err := identity.NewKeyAndCSR()
+	if err != nil {
+		return err
+	}
+	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
+		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels,
+	}, grpc.WaitForReady(false))
+	if err != nil {
+		return fmt.Errorf("join the cluster at %s: %w", address, err)
+	}
+	creds, err := identity.NewCredentials(key, answer.GetCertificates())
+	if err != nil {
+		return err
+	}
+	if creds.Trust().Fingerprint() != token.CA() {
+		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
+	}
+	if err := f.writeMembership(membership{Servers: []string{address}, Node: answer.GetNode().GetMetadata().GetName()}); err != nil {
+		return err
+	}
+	return creds.Save(f.credentialsPath())
+}
+
+// nodeName is the wished name, or the host's brought into the form of a name.
+func nodeName(m cli.Machine) string {
+	name := m.Name
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	name = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		default:
+			return '-'
+		}
+	}, strings.ToLower(name))
+	if name = strings.Trim(name[:min(len(name), 63)], "-"); name == "" {
+		return "node"
+	}
+	return name
+}
+
+// member is an agent's parts, opened and ready to run.
+type member struct {
+	agent   *agent.Agent
+	rotator *identity.Rotator
+	name    string
+}
+
+// openDriver starts the container runtime. It needs nothing from the cluster,
+// so it may start before the machine has joined.
+func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
+	if err := f.remember(func(id *folderID) { id.ContainerdAddress = m.ContainerdAddress }); err != nil {
+		return nil, err
+	}
+	return containerd.Open(ctx, driverOptions(f, m.ContainerdAddress, registry, logger))
+}
+
+func driverOptions(f *folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
+	return containerd.Options{
+		ID: f.ID, DataDir: f.path, RunDir: f.runDir(), Address: address, Log: logger,
+		Registries: map[string]*http.Client{image.ClusterRegistry: registry},
+	}
+}
+
+// clusterLink is a node's way to its cluster: one identity, one address, used
+// for sessions and for pulling images. It can be made before the machine has
+// joined and is filled in afterwards.
+type clusterLink struct {
+	rotator *identity.Rotator
+	trust   *identity.Trust
+	address string
+}
+
+// registryClient reaches the cluster's registry at the server's address.
+func (l *clusterLink) registryClient() *http.Client {
+	transport := &http.Transport{
+		ForceAttemptHTTP2:   true,
+		MaxIdleConnsPerHost: 8,
+		IdleConnTimeout:     time.Minute,
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			config := identity.ClientTLS(l.trust, l.rotator.Certificate)
+			config.NextProtos = []string{"h2", "http/1.1"}
+			return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", l.address)
+		},
+	}
+	return &http.Client{Transport: transport}
+}
+
+// openMember connects a machine that has joined.
+func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driver, version string, logger *slog.Logger, u *undo) (*member, error) {
+	about, err := f.readMembership()
+	if err != nil {
+		return nil, err
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	if err != nil {
+		return nil, err
+	}
+	if err := f.remember(func(id *folderID) { id.Cluster = creds.Trust().Cluster() }); err != nil {
+		return nil, err
+	}
+	p := &member{name: about.Node}
+	conn, err := grpc.NewClient("passthrough:///"+about.Servers[0], append(agent.DialOptions(),
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), func() (*tls.Certificate, error) {
+			return p.rotator.Certificate()
+		}))))...)
+	if err != nil {
+		return nil, err
+	}
+	u.add(func() { logError(logger, "close connection", conn.Close()) })
+	p.rotator, err = identity.NewRotator(identity.RotatorOptions{
+		Current: creds, Path: f.credentialsPath(), Log: logger, Renew: renewer(conn),
+	})
+	if err != nil {
+		return nil, err
+	}
+	link.rotator, link.trust, link.address = p.rotator, creds.Trust(), about.Servers[0]
+	facts, err := machine.New(machine.Options{DataDir: f.path, Version: version})
+	if err != nil {
+		return nil, err
+	}
+	p.agent, err = agent.New(agent.Options{
+		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Logger: logger,
+	})
+	return p, err
+}
+
+func renewer(conn *grpc.ClientConn) func(context.Context, []byte) ([][]byte, error) {
+	client := v1.NewEnrollmentServiceClient(conn)
+	return func(ctx context.Context, csr []byte) ([][]byte, error) {
+		answer, err := client.Renew(ctx, &v1.RenewRequest{Csr: csr})
+		return answer.GetCertificates(), err
+	}
+}
+
+// Run runs the agent until ctx ends, and calls ready once it has its first
+// assignments.
+func (m *member) Run(ctx context.Context, ready func()) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return m.agent.Run(ctx) })
+	g.Go(func() error { return m.rotator.Run(ctx) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-m.agent.Ready():
+			ready()
+		}
+		return nil
+	})
+	return endedByContext(g.Wait())
+}
+
+// runAgent is the role of a machine that has joined before.
+func runAgent(ctx context.Context, o cli.AgentOptions) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
+		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", f.path)
+		}
+		return nil
+	})
+}
+
+// join is the role of a machine that becomes a node now. On a machine that has
+// joined already it goes on as that node and leaves the token unused.
+func join(ctx context.Context, o cli.JoinOptions) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
+		creds, err := identity.LoadCredentials(f.credentialsPath())
+		if errors.Is(err, fs.ErrNotExist) {
+			o.Progress("joining the cluster at " + o.Address)
+			return enroll(ctx, f, o.Machine, o.Address, o.Token)
+		}
+		if err != nil {
+			return err
+		}
+		token, err := identity.ParseJoinToken(o.Token)
+		if err != nil {
+			return err
+		}
+		if creds.Trust().Fingerprint() != token.CA() {
+			return fmt.Errorf("data folder %s belongs to a node of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s", f.path, creds.Trust().Cluster(), f.path)
+		}
+		return nil
+	})
+}
+
+// serveNode runs an agent in a process of its own.
+func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder) error) error {
+	logger := newLogger(process.Log, process.LogLevel)
+	var u undo
+	defer u.run()
+	f, err := openFolder(process.DataDir)
+	if err != nil {
+		return err
+	}
+	u.add(f.release)
+	if err := admit(f); err != nil {
+		return err
+	}
+	process.Progress("starting the container runtime")
+	link := &clusterLink{}
+	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
+	if err != nil {
+		return err
+	}
+	u.add(func() { logError(logger, "close driver", d.Close()) })
+	p, err := openMember(ctx, f, link, d, process.Version, logger, &u)
+	if err != nil {
+		return err
+	}
+	process.Progress("waiting for the cluster")
+	return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
+}

@@ -1,0 +1,30 @@
+package app
+
+import (
+	"io"
+	"log/slog"
+
+	"github.com/cloudless/cloudless/internal/cli"
+)
+
+// Roles are what the command line can start.
+func Roles() cli.Roles {
+	return cli.Roles{Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down}
+}
+
+func newLogger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// undo collects what must be taken back when a start fails in the middle, and
+// what must be closed at the end, in reverse order.
+type undo []func()
+
+func (u *undo) add(f func()) { *u = append(*u, f) }
+
+func (u *undo) run() {
+	for i := len(*u) - 1; i >= 0; i-- {
+		(*u)[i]()
+	}
+	*u = nil
+}

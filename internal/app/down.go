@@ -1,0 +1,167 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/driver/containerd"
+)
+
+const (
+	// stopPatience is how long a process may take to stop before it is killed.
+	stopPatience = 20 * time.Second
+	// taskGrace is how long containers may take to stop.
+	taskGrace = 10 * time.Second
+)
+
+// down stops what runs on a data folder: the process first, then the
+// containers, which outlive processes on purpose. It works the same when the
+// process died long ago.
+func down(ctx context.Context, o cli.DownOptions) error {
+	logger := newLogger(o.Log, o.LogLevel)
+	f, err := takeOver(ctx, o.DataDir, o.Progress)
+	if errors.Is(err, fs.ErrNotExist) {
+		o.Progress("nothing runs on " + o.DataDir)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.release()
+	if _, err := os.Stat(f.sub("agent")); err == nil {
+		o.Progress("stopping containers")
+		if err := stopTasks(ctx, f, logger); err != nil {
+			return err
+		}
+	}
+	if !o.Purge {
+		return nil
+	}
+	o.Progress("removing everything")
+	return purge(ctx, f, o.ConfigPath, logger)
+}
+
+// takeOver stops the process that holds the folder and holds it instead.
+func takeOver(ctx context.Context, path string, progress func(string)) (*folder, error) {
+	for {
+		f, err := openExistingFolder(path)
+		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		if !ok {
+			return f, err
+		}
+		progress(fmt.Sprintf("stopping process %d", held.PID))
+		if err := stopProcess(ctx, held.PID); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// stopProcess ends a process: gracefully, then by force. The process is named
+// by a descriptor from the beginning, so that a number that is used again by
+// another process does no harm.
+func stopProcess(ctx context.Context, pid int) error {
+	if pid <= 0 {
+		return errors.New("the process that holds the data folder is just starting: try again")
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find process %d: %w", pid, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("stop process %d: %w", pid, err)
+		}
+		ended, err := waitProcess(ctx, fd, stopPatience)
+		if ended || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("process %d does not end even when it is killed", pid)
+}
+
+func waitProcess(ctx context.Context, fd int, patience time.Duration) (ended bool, err error) {
+	deadline := time.Now().Add(patience)
+	for time.Now().Before(deadline) {
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+		// Short rounds, so that ctrl-C is heard.
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 200)
+		if n > 0 {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// stopTasks stops and removes every container of this cloud.
+func stopTasks(ctx context.Context, f *folder, logger *slog.Logger) error {
+	d, err := containerd.Open(ctx, driverOptions(f, f.ContainerdAddress, nil, logger))
+	if err != nil {
+		return fmt.Errorf("open the container runtime to stop its containers: %w", err)
+	}
+	defer func() { logError(logger, "close driver", d.Close()) }()
+	tasks, err := d.List(ctx)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for _, task := range tasks {
+		g.Go(func() error {
+			if err := d.Stop(ctx, task.ID, "SIGTERM", taskGrace); err != nil && !errors.Is(err, driver.ErrNotFound) {
+				logger.Warn("stop container", "task", task.ID, "error", err)
+			}
+			return d.Remove(ctx, task.ID)
+		})
+	}
+	return g.Wait()
+}
+
+// purge removes every trace of the cloud from this machine.
+func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logger) error {
+	if _, err := os.Stat(f.sub("agent")); err == nil {
+		if err := containerd.Purge(ctx, driverOptions(f, f.ContainerdAddress, nil, logger)); err != nil {
+			return err
+		}
+	}
+	if f.Cluster != "" && configPath != "" {
+		if err := client.UpdateConfig(configPath, func(c *client.Config) error {
+			c.RemoveCluster(f.Cluster)
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(f.runDir()); err != nil {
+		return err
+	}
+	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
+	// Only what is ours: the folder may have been somebody's before.
+	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "cloudless.log", "cloud.json", "lock"} {
+		if err := os.RemoveAll(f.sub(name)); err != nil {
+			return fmt.Errorf("remove %s: %w", f.sub(name), err)
+		}
+	}
+	_ = os.Remove(f.path) // succeeds when nothing else is in it
+	return nil
+}

@@ -1,0 +1,215 @@
+package app
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/google/uuid"
+
+	"github.com/cloudless/cloudless/internal/cli"
+)
+
+// folderFormat is raised when an older version could not read the folder any
+// more.
+const folderFormat = 1
+
+// folder is the data folder of one cloud on this machine. One process holds it
+// at a time.
+type folder struct {
+	path string
+	lock *os.File
+
+	mu sync.Mutex // guards folderID while parts start side by side
+	folderID
+}
+
+// folderID is what the folder says about itself.
+type folderID struct {
+	Format int `json:"format"`
+	// ID names the cloud on this machine: in /run, in cgroups, in containerd.
+	ID        string `json:"id"`
+	ServerUID string `json:"serverUID"`
+	// Cluster is the id of the cluster, once there is one.
+	Cluster string `json:"cluster,omitempty"`
+	// ContainerdAddress is the outside containerd that was used last.
+	ContainerdAddress string `json:"containerdAddress,omitempty"`
+}
+
+// holder is who holds the folder, for those who find it held.
+type holder struct {
+	PID     int    `json:"pid"`
+	Address string `json:"address,omitempty"`
+}
+
+func (f *folder) sub(parts ...string) string {
+	return filepath.Join(append([]string{f.path}, parts...)...)
+}
+
+func (f *folder) runDir() string { return runDir(f.ID) }
+
+// runDir is where sockets and the like of a cloud lie. It is short, because
+// paths of sockets must be.
+func runDir(id string) string { return filepath.Join("/run/cloudless", id) }
+
+// openFolder takes the folder for this process and makes it if it is not there.
+func openFolder(path string) (*folder, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make data folder: %w", err)
+	}
+	f, err := holdFolder(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.identify(); err != nil {
+		f.release()
+		return nil, err
+	}
+	return f, nil
+}
+
+// openExistingFolder takes a folder that must be there; fs.ErrNotExist if not.
+func openExistingFolder(path string) (*folder, error) {
+	id, err := readFolderID(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := holdFolder(path)
+	if err != nil {
+		return nil, err
+	}
+	f.folderID = id
+	return f, nil
+}
+
+func holdFolder(path string) (*folder, error) {
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open data folder: %w", err)
+	}
+	f := &folder{path: path, lock: lock}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer func() { _ = lock.Close() }()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock data folder %s: %w", path, err)
+		}
+		who := readHolder(path)
+		return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address}
+	}
+	if err := f.announce(""); err != nil {
+		f.release()
+		return nil, err
+	}
+	return f, nil
+}
+
+func readHolder(path string) holder {
+	var who holder
+	if data, err := os.ReadFile(filepath.Join(path, "lock")); err == nil {
+		_ = json.Unmarshal(data, &who) // a holder that has not written yet is unknown
+	}
+	return who
+}
+
+// announce says who holds the folder and where it is reached.
+func (f *folder) announce(address string) error {
+	data, err := json.Marshal(holder{PID: os.Getpid(), Address: address})
+	if err != nil {
+		return err
+	}
+	if err := f.lock.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.lock.WriteAt(data, 0)
+	return err
+}
+
+func (f *folder) release() { _ = f.lock.Close() }
+
+func (f *folder) identify() error {
+	id, err := readFolderID(f.path)
+	if err == nil {
+		f.folderID = id
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f.folderID = folderID{
+		Format:    folderFormat,
+		ID:        strings.ToLower(rand.Text()[:8]),
+		ServerUID: uuid.Must(uuid.NewV7()).String(),
+	}
+	return f.remember(func(*folderID) {})
+}
+
+// remember changes what the folder says about itself.
+func (f *folder) remember(change func(*folderID)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.folderID
+	change(&f.folderID)
+	if _, err := os.Stat(f.sub("cloud.json")); err == nil && f.folderID == before {
+		return nil
+	}
+	data, err := json.MarshalIndent(f.folderID, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(f.sub("cloud.json"), data)
+}
+
+func readFolderID(path string) (folderID, error) {
+	var id folderID
+	name := filepath.Join(path, "cloud.json")
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return id, fmt.Errorf("read data folder: %w", err)
+	}
+	if err := json.Unmarshal(data, &id); err != nil || id.ID == "" {
+		return id, fmt.Errorf("%s is damaged: restore it from a backup, or choose another --data-dir", name)
+	}
+	if id.Format > folderFormat {
+		return id, fmt.Errorf("data folder %s was written by a newer version of cloudless (format %d, this version knows %d): use the newer version", path, id.Format, folderFormat)
+	}
+	return id, nil
+}
+
+// writeFile writes a file so that it is there whole or not at all, even when
+// the power fails.
+func writeFile(path string, data []byte) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(temp.Name())
+		}
+	}()
+	if _, err = temp.Write(data); err != nil {
+		return errors.Join(err, temp.Close())
+	}
+	if err = temp.Sync(); err != nil {
+		return errors.Join(err, temp.Close())
+	}
+	if err = temp.Close(); err != nil {
+		return err
+	}
+	if err = os.Rename(temp.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	return dir.Sync()
+}

@@ -1,0 +1,221 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/nodes"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// controlPlane is a server's parts, opened and ready to run.
+type controlPlane struct {
+	store     *state.Store
+	consensus *consensus.Consensus
+	registry  *registry.Registry
+	nodes     *nodes.Loop
+	server    *server.Server
+	ca        *identity.CA
+	logger    *slog.Logger
+}
+
+// openControlPlane opens the replicated state first, because everything else
+// stands on it, and the port last, because who reaches it must be served.
+func openControlPlane(ctx context.Context, f *folder, address, version string, logger *slog.Logger, u *undo) (*controlPlane, error) {
+	p := &controlPlane{store: state.New(), logger: logger}
+	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
+		return nil, err
+	}
+	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
+	if err != nil {
+		return nil, err
+	}
+	p.consensus, err = consensus.Open(ctx, consensus.Options{
+		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: address,
+		Store: p.store, Logger: logger, Bootstrap: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	u.add(func() { logError(logger, "close consensus", p.consensus.Close()) })
+	if err := p.consensus.WaitLeader(ctx); err != nil {
+		return nil, err
+	}
+	if p.ca, err = server.Found(ctx, p.consensus, sealer); err != nil {
+		return nil, err
+	}
+	if err := f.remember(func(id *folderID) { id.Cluster = p.ca.Trust().Cluster() }); err != nil {
+		return nil, err
+	}
+	p.registry, err = registry.Open(ctx, registry.Options{Dir: f.sub("server", "registry"), Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
+	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows, logger)
+	p.server, err = server.New(ctx, server.Options{
+		UID: f.ServerUID, Version: version, Address: address, Hosts: hosts(address),
+		Store: p.store, Consensus: p.consensus, CA: p.ca, Registry: p.registry,
+		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, f.announce(p.server.Address())
+}
+
+// Run serves, and leads when this server is the leader, until ctx ends.
+func (p *controlPlane) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.server.Run(ctx) })
+	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.consensus.Done():
+			return p.consensus.Err()
+		}
+	})
+	return endedByContext(g.Wait())
+}
+
+// lead is what only the leader does.
+func (p *controlPlane) lead(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.nodes.Run(ctx) })
+	g.Go(func() error {
+		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Logger: p.logger}
+		return loop.Run(ctx)
+	})
+	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus, retention.DefaultLimits) })
+	return g.Wait()
+}
+
+// runServer is the role of a server alone.
+func runServer(ctx context.Context, o cli.ServerOptions) error {
+	logger := newLogger(o.Log, o.LogLevel)
+	var u undo
+	defer u.run()
+	f, err := openFolder(o.DataDir)
+	if err != nil {
+		return err
+	}
+	u.add(f.release)
+	o.Progress("opening the replicated state")
+	p, err := openControlPlane(ctx, f, o.APIAddr, o.Version, logger, &u)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.Run(ctx) })
+	g.Go(func() error {
+		name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
+		if err != nil {
+			return err
+		}
+		o.Ready(fmt.Sprintf("server is ready at %s\ncontext %s is in %s\nadd a machine with: cloudless token create --role node", p.server.Address(), name, o.ConfigPath))
+		return nil
+	})
+	return endedByContext(g.Wait())
+}
+
+// adminTTL is how long the admin token in the client configuration holds.
+const adminTTL = "8760h"
+
+// writeContext puts a context with admin credentials into the client
+// configuration, unless a working one for this cluster is there.
+func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (string, error) {
+	trust := p.ca.Trust()
+	config, err := client.LoadConfig(path)
+	if err != nil {
+		return "", err
+	}
+	for _, existing := range config.Contexts {
+		if existing.Cluster == trust.Cluster() && p.accepts(existing.Token) {
+			return existing.Name, p.saveContext(path, existing)
+		}
+	}
+	made, err := p.server.CreateToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
+	if err != nil {
+		return "", fmt.Errorf("create admin token: %w", err)
+	}
+	if wish == "" {
+		wish = "cloudless"
+	}
+	context := client.Context{
+		Name: config.NameFor(trust.Cluster(), wish), Cluster: trust.Cluster(), CA: string(trust.PEM()), Token: made.GetSecret(),
+	}
+	return context.Name, p.saveContext(path, context)
+}
+
+func (p *controlPlane) accepts(token string) bool { return p.server.AcceptsAdmin(token) }
+
+func (p *controlPlane) saveContext(path string, context client.Context) error {
+	context.Addresses = []string{reachable(p.server.Address())}
+	return client.UpdateConfig(path, func(config *client.Config) error {
+		config.Set(context)
+		config.Current = context.Name
+		return nil
+	})
+}
+
+// reachable turns the address of a listener on all interfaces into one that
+// can be dialled on this machine.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// hosts are the names and addresses by which this machine may be reached.
+func hosts(address string) []string {
+	var names []string
+	if host, _, err := net.SplitHostPort(address); err == nil && host != "" && !net.ParseIP(host).IsUnspecified() {
+		names = append(names, host)
+	}
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok && !n.IP.IsLinkLocalUnicast() {
+			names = append(names, n.IP.String())
+		}
+	}
+	return names
+}
+
+func logError(logger *slog.Logger, what string, err error) {
+	if err != nil {
+		logger.Error(what, "error", err)
+	}
+}
+
+// endedByContext: a role that was asked to stop has not failed.
+func endedByContext(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,116 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// up is the one-machine cloud: a server and an agent in one process. They meet
+// over the same port, certificates and streams as if they were far apart.
+func up(ctx context.Context, o cli.UpOptions) error {
+	logger := newLogger(o.Log, o.LogLevel)
+	var u undo
+	defer u.run()
+	f, err := openFolder(o.DataDir)
+	if err != nil {
+		return err
+	}
+	u.add(f.release)
+	link := &clusterLink{}
+	o.Progress("starting the control plane and the container runtime")
+	p, d, err := openBoth(ctx, f, o, link, logger, &u)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.Run(ctx) })
+	g.Go(func() error {
+		o.Progress("joining this machine to the cluster")
+		if err := p.enrollSelf(ctx, f, o.Machine); err != nil {
+			return err
+		}
+		m, err := openMember(ctx, f, link, d, o.Version, logger, &u)
+		if err != nil {
+			return err
+		}
+		name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
+		if err != nil {
+			return err
+		}
+		return m.Run(ctx, func() {
+			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\nrun something with: cloudless run ./hello --name web",
+				p.server.Address(), m.name, name, o.ConfigPath))
+		})
+	})
+	return endedByContext(g.Wait())
+}
+
+// openBoth opens control plane and container runtime side by side, because
+// each takes a while and neither needs the other.
+func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink, logger *slog.Logger, u *undo) (p *controlPlane, d *containerd.Driver, err error) {
+	var planeUndo undo
+	g, both := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		p, err = openControlPlane(both, f, o.APIAddr, o.Version, logger, &planeUndo)
+		return err
+	})
+	var driverErr error
+	g.Go(func() error {
+		d, driverErr = openDriver(both, f, o.Machine, link.registryClient(), logger)
+		return driverErr
+	})
+	failed := g.Wait()
+	u.add(planeUndo.run)
+	if d != nil {
+		u.add(func() { logError(logger, "close driver", d.Close()) })
+	}
+	return p, d, failed
+}
+
+// enrollSelf joins this machine on its first start. After a rest longer than
+// its certificate lasts it gets a new one from the authority in this process.
+func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine) error {
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		token, err := p.server.CreateToken(ctx, &v1.CreateTokenRequest{Role: "node", Ttl: "5m"})
+		if err != nil {
+			return err
+		}
+		return enroll(ctx, f, m, reachable(p.server.Address()), token.GetSecret())
+	case err != nil:
+		return err
+	case time.Now().After(creds.NotAfter()):
+		key, csr, err := identity.NewKeyAndCSR()
+		if err != nil {
+			return err
+		}
+		chain, err := p.server.Certify(csr, creds.ID().Name())
+		if err != nil {
+			return err
+		}
+		if creds, err = identity.NewCredentials(key, chain); err != nil {
+			return err
+		}
+		if err := creds.Save(f.credentialsPath()); err != nil {
+			return err
+		}
+	}
+	about, err := f.readMembership()
+	if err != nil {
+		return err
+	}
+	about.Servers = []string{reachable(p.server.Address())} // the address may be another one than last time
+	return f.writeMembership(about)
+}

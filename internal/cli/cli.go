@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// Options are what the command line is given by main.
+type Options struct {
+	// Args are the arguments without the name of the program.
+	Args   []string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Version of the program.
+	Version string
+	Roles   Roles
+}
+
+// The exit codes, beside those of commands that exec runs.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as shells report SIGINT
+)
+
+// Main runs one command line and returns the exit code. It ends early when ctx does.
+func Main(ctx context.Context, o Options) int {
+	c := &cli{Options: o}
+	root := c.rootCommand()
+	root.SetArgs(o.Args)
+	err := root.ExecuteContext(ctx)
+	code := exitCode(err)
+	if code != exitOK {
+		c.complain(err)
+	}
+	return code
+}
+
+// cli is one run of the command line.
+type cli struct {
+	Options
+	// The global flags.
+	config, context, namespace, output string
+}
+
+func (c *cli) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "cloudless",
+		Short: "Turn your machines into one cloud",
+		Long: "Cloudless turns machines into one cloud that you own.\n\n" +
+			"Start with cloudless up, run something with cloudless run, and see it with cloudless ps.",
+		Example:       "  cloudless up --detach\n  cloudless run ./hello --name web\n  cloudless logs -f web",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          groupRun,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if _, err := parseFormat(c.output); err != nil {
+				return err
+			}
+			return nil
+		},
+	}
+	root.SetIn(c.Stdin)
+	root.SetOut(c.Stdout)
+	root.SetErr(c.Stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
+	flags.StringVar(&c.context, "context", os.Getenv("CLOUDLESS_CONTEXT"), "`name` of the cluster's context (default: $CLOUDLESS_CONTEXT, else the current one)")
+	flags.StringVarP(&c.namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
+	flags.StringVarP(&c.output, "output", "o", "table", "`format` of the output: table, json or yaml")
+
+	root.AddGroup(
+		&cobra.Group{ID: groupApps, Title: "Workloads:"},
+		&cobra.Group{ID: groupCluster, Title: "Cluster:"},
+		&cobra.Group{ID: groupMachine, Title: "This machine:"},
+	)
+	add(root, groupApps, c.runCommand(), c.applyCommand(), c.psCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand())
+	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.versionCommand())
+	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand())
+	return root
+}
+
+const (
+	groupApps    = "apps"
+	groupCluster = "cluster"
+	groupMachine = "machine"
+)
+
+func add(root *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, command := range commands {
+		command.GroupID = group
+		root.AddCommand(command)
+	}
+}
+
+// group is a command that only holds others.
+func group(use, short, example string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs, RunE: groupRun}
+	cmd.AddCommand(commands...)
+	return cmd
+}
+
+// groupRun shows the help of a command that needs another one behind it, or says that there is no such other one.
+func groupRun(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	meant := ""
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		meant = fmt.Sprintf(": did you mean %s?", strings.Join(near, " or "))
+	}
+	return usage(cmd, "there is no command %q under %s%s", args[0], cmd.CommandPath(), meant)
+}
+
+// dial connects to the cluster that the global flags choose.
+func (c *cli) dial(ctx context.Context) (*client.Client, error) {
+	where, err := c.where()
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(ctx, where)
+}
+
+func (c *cli) where() (client.Context, error) {
+	path, err := c.configPath()
+	if err != nil {
+		return client.Context{}, err
+	}
+	config, err := client.LoadConfig(path)
+	if err != nil {
+		return client.Context{}, err
+	}
+	return config.Context(c.context)
+}
+
+func (c *cli) configPath() (string, error) {
+	if c.config != "" {
+		return c.config, nil
+	}
+	return client.ConfigPath()
+}
+
+// withClient is the body of commands that call the cluster.
+func (c *cli) withClient(do func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cl, err := c.dial(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(cmd.Context(), cl, cmd, args), cl.Close())
+	}
+}
+
+func (c *cli) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(c.Stdout, format, args...)
+	return err
+}
+
+// note says something beside the result.
+func (c *cli) note(format string, args ...any) {
+	fmt.Fprintf(c.Stderr, format+"\n", args...)
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,391 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// TestMain lets the test program be the child of --detach.
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(childMain())
+	}
+	os.Exit(m.Run())
+}
+
+// cluster is the far side: it remembers workloads and says that they run.
+type cluster struct {
+	cloudlessv1.UnimplementedWorkloadServiceServer
+	cloudlessv1.UnimplementedNodeServiceServer
+	cloudlessv1.UnimplementedTokenServiceServer
+	cloudlessv1.UnimplementedImageServiceServer
+	cloudlessv1.UnimplementedEventServiceServer
+	cloudlessv1.UnimplementedClusterServiceServer
+
+	config string // client configuration that leads here
+
+	mu        sync.Mutex
+	workloads map[string]*cloudlessv1.Workload
+	version   uint64
+	replicas  []*cloudlessv1.Replica
+	entries   []*cloudlessv1.LogEntry
+	events    []*cloudlessv1.Event
+	lastLogs  *cloudlessv1.LogsRequest
+	lastToken *cloudlessv1.CreateTokenRequest
+	// standing is what every workload is said to be; "running" with all its replicas if nil.
+	standing func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus
+	exec     func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	ca, err := identity.NewCA("test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := identity.NewID("test", identity.KindServer, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, csr, err := identity.NewKeyAndCSR()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Server: true}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := identity.NewCredentials(key, chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{workloads: map[string]*cloudlessv1.Workload{}, config: filepath.Join(t.TempDir(), "config.yaml")}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(identity.ServerTLS(ca.Trust(), own.Certificate))))
+	cloudlessv1.RegisterWorkloadServiceServer(server, c)
+	cloudlessv1.RegisterNodeServiceServer(server, c)
+	cloudlessv1.RegisterTokenServiceServer(server, c)
+	cloudlessv1.RegisterImageServiceServer(server, c)
+	cloudlessv1.RegisterEventServiceServer(server, c)
+	cloudlessv1.RegisterClusterServiceServer(server, c)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	err = client.UpdateConfig(c.config, func(config *client.Config) error {
+		config.Set(client.Context{
+			Name: "test", Addresses: []string{listener.Addr().String()},
+			Cluster: "test", CA: string(ca.Trust().PEM()), Token: "clapi_secret",
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// result is what a command line did.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// run runs one command line against the cluster.
+func (c *cluster) run(ctx context.Context, stdin string, args ...string) result {
+	return runCLI(ctx, Options{Stdin: strings.NewReader(stdin)}, append(args[:1:1], append([]string{"--config", c.config}, args[1:]...)...)...)
+}
+
+func runCLI(ctx context.Context, o Options, args ...string) result {
+	var stdout, stderr bytes.Buffer
+	o.Args, o.Version = args, "v1.2.3"
+	o.Stdout, o.Stderr = &stdout, &stderr
+	if o.Stdin == nil {
+		o.Stdin = strings.NewReader("")
+	}
+	code := Main(ctx, o)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+// expect compares what a command line did with what it should have done.
+func (r result) expect(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	if r.code != code || r.stdout != stdout || r.stderr != stderr {
+		t.Errorf("exit code %d, want %d\nstdout:\n%s\nwant:\n%s\nstderr:\n%s\nwant:\n%s", r.code, code, r.stdout, stdout, r.stderr, stderr)
+	}
+}
+
+func (c *cluster) shown(w *cloudlessv1.Workload) *cloudlessv1.Workload {
+	w = proto.Clone(w).(*cloudlessv1.Workload)
+	if c.standing != nil {
+		w.Status = c.standing(w)
+	} else {
+		w.Status = &cloudlessv1.WorkloadStatus{Phase: "running", Revision: 1, Desired: desired(w), Running: desired(w)}
+	}
+	return w
+}
+
+func (c *cluster) put(w *cloudlessv1.Workload) *cloudlessv1.Workload {
+	w = proto.Clone(w).(*cloudlessv1.Workload)
+	c.version++
+	w.Metadata.Uid, w.Metadata.Version = "uid-"+w.GetMetadata().GetName(), c.version
+	w.Metadata.CreateTime = timestamppb.New(time.Now().Add(-3 * time.Hour))
+	c.workloads[w.GetMetadata().GetName()] = w
+	return c.shown(w)
+}
+
+func (c *cluster) find(name string) (*cloudlessv1.Workload, error) {
+	if w := c.workloads[name]; w != nil {
+		return w, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "workload %s does not exist in namespace default", name)
+}
+
+func (c *cluster) CreateWorkload(_ context.Context, r *cloudlessv1.CreateWorkloadRequest) (*cloudlessv1.Workload, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if name := r.GetWorkload().GetMetadata().GetName(); c.workloads[name] != nil {
+		return nil, status.Errorf(codes.AlreadyExists, "workload %s exists already", name)
+	}
+	return c.put(r.GetWorkload()), nil
+}
+
+func (c *cluster) ApplyWorkload(_ context.Context, r *cloudlessv1.ApplyWorkloadRequest) (*cloudlessv1.ApplyWorkloadResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.workloads[r.GetWorkload().GetMetadata().GetName()]
+	switch {
+	case before == nil:
+		return &cloudlessv1.ApplyWorkloadResponse{Workload: c.put(r.GetWorkload()), Result: "created"}, nil
+	case proto.Equal(before.GetSpec(), r.GetWorkload().GetSpec()):
+		return &cloudlessv1.ApplyWorkloadResponse{Workload: c.shown(before), Result: "unchanged"}, nil
+	}
+	return &cloudlessv1.ApplyWorkloadResponse{Workload: c.put(r.GetWorkload()), Result: "updated"}, nil
+}
+
+func (c *cluster) GetWorkload(_ context.Context, r *cloudlessv1.GetWorkloadRequest) (*cloudlessv1.Workload, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, err := c.find(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return c.shown(w), nil
+}
+
+func (c *cluster) ListWorkloads(_ context.Context, r *cloudlessv1.ListWorkloadsRequest) (*cloudlessv1.ListWorkloadsResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	answer := &cloudlessv1.ListWorkloadsResponse{}
+	for _, w := range c.workloads {
+		if r.GetSelection().GetNamespace() == "" || r.GetSelection().GetNamespace() == w.GetMetadata().GetNamespace() {
+			answer.Items = append(answer.Items, c.shown(w))
+		}
+	}
+	return answer, nil
+}
+
+func (c *cluster) ScaleWorkload(_ context.Context, r *cloudlessv1.ScaleWorkloadRequest) (*cloudlessv1.Workload, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, err := c.find(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	w = proto.Clone(w).(*cloudlessv1.Workload)
+	w.Spec.Replicas = &r.Replicas
+	return c.put(w), nil
+}
+
+func (c *cluster) RestartWorkload(_ context.Context, r *cloudlessv1.RestartWorkloadRequest) (*cloudlessv1.Workload, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, err := c.find(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return c.put(w), nil
+}
+
+func (c *cluster) DeleteWorkload(_ context.Context, r *cloudlessv1.DeleteWorkloadRequest) (*cloudlessv1.Workload, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, err := c.find(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	delete(c.workloads, r.GetName())
+	return c.shown(w), nil
+}
+
+func (c *cluster) WatchWorkloads(r *cloudlessv1.WatchWorkloadsRequest, s grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error {
+	c.mu.Lock()
+	w := c.workloads[r.GetName()]
+	if w != nil {
+		w = c.shown(w)
+	}
+	c.mu.Unlock()
+	if w != nil {
+		if err := s.Send(&cloudlessv1.WorkloadChange{Change: "added", Workload: w}); err != nil {
+			return err
+		}
+	}
+	if err := s.Send(&cloudlessv1.WorkloadChange{Change: "synced"}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (c *cluster) ListReplicas(_ context.Context, r *cloudlessv1.ListReplicasRequest) (*cloudlessv1.ListReplicasResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	answer := &cloudlessv1.ListReplicasResponse{}
+	for _, replica := range c.replicas {
+		ended := replica.GetStatus().GetPhase() == "failed"
+		if (r.GetWorkload() == "" || r.GetWorkload() == replica.GetSpec().GetWorkload()) && (!ended || r.GetEnded()) {
+			answer.Items = append(answer.Items, replica)
+		}
+	}
+	return answer, nil
+}
+
+func (c *cluster) WatchReplicas(_ *cloudlessv1.WatchReplicasRequest, s grpc.ServerStreamingServer[cloudlessv1.ReplicaChange]) error {
+	for _, replica := range c.replicas {
+		if err := s.Send(&cloudlessv1.ReplicaChange{Change: "added", Replica: replica}); err != nil {
+			return err
+		}
+	}
+	if err := s.Send(&cloudlessv1.ReplicaChange{Change: "synced"}); err != nil {
+		return err
+	}
+	return s.Send(&cloudlessv1.ReplicaChange{Change: "removed", Replica: c.replicas[0]})
+}
+
+func (c *cluster) Logs(r *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
+	c.mu.Lock()
+	c.lastLogs = r
+	c.mu.Unlock()
+	for _, entry := range c.entries {
+		if r.GetReplica() != "" && r.GetReplica() != entry.GetReplica() {
+			continue
+		}
+		if err := s.Send(entry); err != nil {
+			return err
+		}
+	}
+	if r.GetFollow() {
+		<-s.Context().Done()
+	}
+	return nil
+}
+
+func (c *cluster) Exec(s grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
+	return c.exec(s)
+}
+
+func (c *cluster) ListNodes(context.Context, *cloudlessv1.ListNodesRequest) (*cloudlessv1.ListNodesResponse, error) {
+	return &cloudlessv1.ListNodesResponse{Items: []*cloudlessv1.Node{box}}, nil
+}
+
+func (c *cluster) GetNode(_ context.Context, r *cloudlessv1.GetNodeRequest) (*cloudlessv1.Node, error) {
+	if r.GetName() != "box" {
+		return nil, status.Errorf(codes.NotFound, "node %s does not exist", r.GetName())
+	}
+	return box, nil
+}
+
+var box = &cloudlessv1.Node{
+	Metadata: &cloudlessv1.Metadata{Name: "box", Uid: "uid-box", Labels: map[string]string{"disk": "ssd", "arch": "arm"}},
+	Spec:     &cloudlessv1.NodeSpec{SubnetV4: "10.64.0.0/24"},
+	Status: &cloudlessv1.NodeStatus{
+		State:      "ready",
+		Capacity:   &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi"},
+		Usage:      &cloudlessv1.NodeResources{Cpu: "250m", Memory: "1Gi"},
+		Conditions: []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
+		Info:       &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1"},
+		Drivers:    []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
+	},
+}
+
+func (c *cluster) CreateToken(_ context.Context, r *cloudlessv1.CreateTokenRequest) (*cloudlessv1.CreateTokenResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastToken = r
+	return &cloudlessv1.CreateTokenResponse{
+		Token:  &cloudlessv1.Token{Metadata: &cloudlessv1.Metadata{Name: "t1"}, Spec: &cloudlessv1.TokenSpec{Role: r.GetRole()}},
+		Secret: "cljoin_secret",
+	}, nil
+}
+
+func (c *cluster) ListTokens(context.Context, *cloudlessv1.ListTokensRequest) (*cloudlessv1.ListTokensResponse, error) {
+	return &cloudlessv1.ListTokensResponse{Items: []*cloudlessv1.Token{
+		{
+			Metadata: &cloudlessv1.Metadata{Name: "t1"},
+			Spec:     &cloudlessv1.TokenSpec{Role: "node", Uses: 2, ExpireTime: timestamppb.New(time.Now().Add(-time.Hour))},
+			Status:   &cloudlessv1.TokenStatus{Used: 1},
+		},
+		{Metadata: &cloudlessv1.Metadata{Name: "ci"}, Spec: &cloudlessv1.TokenSpec{Role: "viewer"}},
+	}}, nil
+}
+
+func (c *cluster) DeleteToken(context.Context, *cloudlessv1.DeleteTokenRequest) (*cloudlessv1.DeleteTokenResponse, error) {
+	return &cloudlessv1.DeleteTokenResponse{}, nil
+}
+
+func (c *cluster) ListImages(context.Context, *cloudlessv1.ListImagesRequest) (*cloudlessv1.ListImagesResponse, error) {
+	return &cloudlessv1.ListImagesResponse{Items: []*cloudlessv1.Image{{Status: &cloudlessv1.ImageStatus{
+		Repository: "web", Tag: "1", Digest: "sha256:0123456789abcdef", Size: 2_345_678, Platforms: []string{"linux/amd64"},
+	}}}}, nil
+}
+
+func (c *cluster) ListEvents(_ context.Context, r *cloudlessv1.ListEventsRequest) (*cloudlessv1.ListEventsResponse, error) {
+	n := len(c.events)
+	if size := int(r.GetPage().GetSize()); size > 0 {
+		n = min(n, size)
+	}
+	return &cloudlessv1.ListEventsResponse{Items: c.events[:n]}, nil
+}
+
+func (c *cluster) WatchEvents(_ *cloudlessv1.WatchEventsRequest, s grpc.ServerStreamingServer[cloudlessv1.Event]) error {
+	// One that is in the past too, and a new one.
+	for _, event := range []*cloudlessv1.Event{c.events[0], event("e9", "Started", "replica web-9 runs")} {
+		if err := s.Send(event); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func event(uid, reason, message string) *cloudlessv1.Event {
+	return &cloudlessv1.Event{
+		Metadata: &cloudlessv1.Metadata{Uid: uid},
+		Spec: &cloudlessv1.EventSpec{
+			Time: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)), Severity: "info",
+			Reason: reason, Message: message, ObjectKind: "Workload", ObjectName: "web",
+		},
+	}
+}
+
+func (c *cluster) GetCluster(context.Context, *cloudlessv1.GetClusterRequest) (*cloudlessv1.Cluster, error) {
+	return &cloudlessv1.Cluster{Status: &cloudlessv1.ClusterStatus{Servers: []*cloudlessv1.ServerStatus{{Address: "box:7700", Version: "v1.2.4"}}}}, nil
+}

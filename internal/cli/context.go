@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) contextCommand() *cobra.Command {
+	cmd := group("context", "Choose among the clusters that you know", "  cloudless context ls\n  cloudless context use home",
+		c.contextListCommand(), c.contextUseCommand())
+	cmd.Aliases = []string{"contexts"}
+	return cmd
+}
+
+// shownContext is a context without its secrets.
+type shownContext struct {
+	Name      string   `json:"name" yaml:"name"`
+	Current   bool     `json:"current" yaml:"current"`
+	Cluster   string   `json:"cluster" yaml:"cluster"`
+	Addresses []string `json:"addresses" yaml:"addresses"`
+}
+
+func (c *cli) contextListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the contexts of the client configuration",
+		Example: "  cloudless context ls",
+		Args:    names(),
+		RunE: func(*cobra.Command, []string) error {
+			path, err := c.configPath()
+			if err != nil {
+				return err
+			}
+			config, err := client.LoadConfig(path)
+			if err != nil {
+				return err
+			}
+			shown := []shownContext{}
+			t := newTable(c.Stdout, "CURRENT", "NAME", "ADDRESS", "CLUSTER")
+			for _, context := range config.Contexts {
+				current := context.Name == config.Current
+				shown = append(shown, shownContext{context.Name, current, context.Cluster, context.Addresses})
+				mark := ""
+				if current {
+					mark = "*"
+				}
+				t.row(mark, context.Name, strings.Join(context.Addresses, ", "), context.Cluster)
+			}
+			if !c.forPeople() {
+				return c.printValue(map[string]any{"items": shown})
+			}
+			return t.flush()
+		},
+	}
+}
+
+func (c *cli) contextUseCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "use NAME",
+		Short:   "Make a context the current one",
+		Example: "  cloudless context use home",
+		Args:    names("NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			path, err := c.configPath()
+			if err != nil {
+				return err
+			}
+			err = client.UpdateConfig(path, func(config *client.Config) error {
+				chosen, err := config.Context(args[0])
+				config.Current = chosen.Name
+				return err
+			})
+			if err != nil || !c.forPeople() {
+				return err
+			}
+			return c.printf("context %s is now the current one\n", args[0])
+		},
+	}
+}
+
+// printValue writes what is no object of the API.
+func (c *cli) printValue(value any) error {
+	if format(c.output) == formatYAML {
+		encoder := yaml.NewEncoder(c.Stdout)
+		encoder.SetIndent(2)
+		if err := encoder.Encode(value); err != nil {
+			return err
+		}
+		return encoder.Close()
+	}
+	encoder := json.NewEncoder(c.Stdout)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}

@@ -1,0 +1,299 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloudless/cloudless/client"
+)
+
+// readyEnv names, in a process that was started with --detach, the file descriptor on which the one that started it
+// waits for word.
+const readyEnv = "CLOUDLESS_READY_FD"
+
+// childPatience is how long a child may take to stop before it is killed.
+const childPatience = 15 * time.Second
+
+// word is one line on that descriptor.
+type word struct {
+	Progress string               `json:"progress,omitempty"`
+	Ready    *string              `json:"ready,omitempty"`
+	Running  *AlreadyRunningError `json:"running,omitempty"`
+	Error    string               `json:"error,omitempty"`
+}
+
+// handover is a secret that a detached child reads from its standard input, by the given flag with the value -,
+// instead of finding it in its arguments.
+type handover struct{ flag, hides, secret string }
+
+// runRole runs a role here, or in a process of its own with --detach. It fills in how the role tells its progress.
+func (c *cli) runRole(cmd *cobra.Command, detach bool, process *Process, secret *handover, run func(context.Context) error) error {
+	if detach {
+		return c.detach(cmd, process.DataDir, secret)
+	}
+	tell, err := c.reporter()
+	if err != nil {
+		return err
+	}
+	defer tell.close()
+	process.Progress, process.Ready = tell.progress, tell.ready
+	err = run(cmd.Context())
+	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		err = nil // the ordinary end
+	}
+	tell.failed(err)
+	return err
+}
+
+// reporter tells how a role gets on: to the process that waits for it, or to the person at the terminal.
+type reporter struct {
+	mu   sync.Mutex
+	pipe *os.File // nil if nobody waits, or no longer
+	cli  *cli
+	line *progress
+}
+
+func (c *cli) reporter() (*reporter, error) {
+	r := &reporter{cli: c, line: newProgress(c.Stderr)}
+	name, waited := os.LookupEnv(readyEnv)
+	if !waited {
+		return r, nil
+	}
+	// Neither the variable nor the descriptor must reach what this process starts.
+	if err := os.Unsetenv(readyEnv); err != nil {
+		return nil, err
+	}
+	fd, err := strconv.Atoi(name)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("%s is %q, which is no file descriptor of a waiting process: unset it", readyEnv, name)
+	}
+	syscall.CloseOnExec(fd)
+	r.pipe = os.NewFile(uintptr(fd), "readiness")
+	return r, nil
+}
+
+func (r *reporter) progress(doing string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.say(word{Progress: doing})
+	r.line.show(doing)
+}
+
+func (r *reporter) ready(message string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.line.clear()
+	if r.pipe == nil {
+		_ = r.cli.printf("%s\n", message) // a role does not fail because nobody reads
+		return
+	}
+	r.say(word{Ready: &message})
+	r.release()
+}
+
+func (r *reporter) failed(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.line.clear()
+	if err == nil {
+		return
+	}
+	if running, ok := errors.AsType[*AlreadyRunningError](err); ok {
+		r.say(word{Running: running})
+		return
+	}
+	r.say(word{Error: client.Message(err)})
+}
+
+func (r *reporter) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.release()
+}
+
+func (r *reporter) say(w word) {
+	if r.pipe == nil {
+		return
+	}
+	data, err := json.Marshal(w)
+	if err != nil {
+		return
+	}
+	if _, err := r.pipe.Write(append(data, '\n')); err != nil {
+		r.release() // whoever waited is gone
+	}
+}
+
+func (r *reporter) release() {
+	if r.pipe != nil {
+		_ = r.pipe.Close()
+		r.pipe = nil
+	}
+}
+
+// detach starts the same command in a session of its own and waits until it is ready.
+func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error {
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	logPath := filepath.Join(dataDir, "cloudless.log")
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	defer log.Close()
+	begin, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	child, words, err := startChild(cmd, log, secret)
+	if err != nil {
+		return fmt.Errorf("start the process: %w", err)
+	}
+	defer words.Close()
+	last, err := c.awaitChild(cmd.Context(), child, words)
+	if err != nil {
+		return err
+	}
+	switch {
+	case last.Ready != nil:
+		// It belongs to nobody from here on.
+		return errors.Join(c.printf("%s\n", *last.Ready), child.Process.Release())
+	case last.Running != nil:
+		_ = child.Wait()
+		return c.printf("%s\n", last.Running.sentence())
+	case last.Error != "":
+		_ = child.Wait()
+		return errors.New(last.Error)
+	}
+	return fmt.Errorf("the process ended before it was ready (%w): the end of %s says: %s", endOf(child), logPath, tailOf(logPath, begin))
+}
+
+// startChild runs this program again with the flags of cmd except --detach. What it says is read from words.
+func startChild(cmd *cobra.Command, log *os.File, secret *handover) (child *exec.Cmd, words *os.File, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	words, say, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer say.Close()
+	child = exec.Command(program, childArgs(cmd, secret)...)
+	child.Stdout, child.Stderr = log, log
+	child.ExtraFiles = []*os.File{say} // the first of them is descriptor 3
+	child.Env = append(os.Environ(), readyEnv+"=3")
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if secret != nil {
+		child.Stdin = strings.NewReader(secret.secret)
+	}
+	if err := child.Start(); err != nil {
+		return nil, nil, errors.Join(err, words.Close())
+	}
+	return child, words, nil
+}
+
+func childArgs(cmd *cobra.Command, secret *handover) []string {
+	args := strings.Fields(cmd.CommandPath())[1:]
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Name == "detach" || secret != nil && (f.Name == secret.flag || f.Name == secret.hides) {
+			return
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, value := range list.GetSlice() {
+				args = append(args, "--"+f.Name+"="+value)
+			}
+			return
+		}
+		args = append(args, "--"+f.Name+"="+f.Value.String())
+	})
+	if secret != nil {
+		args = append(args, "--"+secret.flag+"=-")
+	}
+	return append(args, cmd.Flags().Args()...)
+}
+
+// awaitChild shows the child's progress until its last word, which is empty if it ended without one. If ctx ends
+// first, so does the child.
+func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words *os.File) (word, error) {
+	line := newProgress(c.Stderr)
+	defer line.clear()
+	last := make(chan word, 1)
+	go func() {
+		defer close(last)
+		decoder := json.NewDecoder(words)
+		for {
+			var w word
+			if decoder.Decode(&w) != nil {
+				return
+			}
+			if w.Progress == "" {
+				last <- w
+				return
+			}
+			line.show(w.Progress)
+		}
+	}()
+	select {
+	case w := <-last:
+		return w, nil
+	case <-ctx.Done():
+	}
+	line.show("stopping")
+	_ = child.Process.Signal(syscall.SIGTERM)
+	kill := time.AfterFunc(childPatience, func() { _ = child.Process.Kill() })
+	defer kill.Stop()
+	_ = child.Wait()
+	return word{}, ctx.Err()
+}
+
+// endOf says how a child ended.
+func endOf(child *exec.Cmd) error {
+	if err := child.Wait(); err != nil {
+		return err
+	}
+	return errors.New("without an error")
+}
+
+// tailOf gives the last lines of the log from an offset on, in one.
+func tailOf(path string, from int64) string {
+	const most, lines = 16 << 10, 5
+	f, err := os.Open(path)
+	if err != nil {
+		return "nothing that could be read"
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil {
+		from = max(from, info.Size()-most)
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, from, most))
+	if err != nil {
+		return "nothing that could be read"
+	}
+	var kept []string
+	for line := range bytes.Lines(data) {
+		if text := plain(string(line)); text != "" {
+			kept = append(kept, text)
+		}
+	}
+	if len(kept) == 0 {
+		return "nothing"
+	}
+	return strings.Join(kept[max(0, len(kept)-lines):], "; ")
+}

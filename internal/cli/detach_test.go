@@ -1,0 +1,249 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// childEnv tells the test program that it is a child of --detach, and how to behave.
+const childEnv = "CLOUDLESS_TEST_CHILD"
+
+// childMain is the real command line with roles that only tell of themselves.
+func childMain() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	role := func(ctx context.Context, p *Process, about string) error {
+		p.Progress("beginning")
+		switch os.Getenv(childEnv) {
+		case "fails":
+			return errors.New("the disk is full")
+		case "dies":
+			fmt.Fprintln(os.Stderr, "panic: something terrible")
+			os.Exit(3)
+		case "runs already":
+			return &AlreadyRunningError{DataDir: p.DataDir, PID: 77, Address: "127.0.0.1:7700"}
+		case "hangs":
+			if err := os.WriteFile(filepath.Join(p.DataDir, "hanging"), nil, 0o600); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return os.WriteFile(filepath.Join(p.DataDir, "stopped"), nil, 0o600)
+		}
+		_, leaked := os.LookupEnv(readyEnv)
+		session, err := unix.Getsid(0)
+		p.Ready(fmt.Sprintf("%s; own session %t, %v; variable leaked %t; pid %d",
+			about, session == os.Getpid(), err, leaked, os.Getpid()))
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return Main(ctx, Options{
+		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Roles: Roles{
+			Up: func(ctx context.Context, o UpOptions) error {
+				return role(ctx, &o.Process, fmt.Sprintf("up %s %s %v", o.APIAddr, o.Name, o.Labels))
+			},
+			Join: func(ctx context.Context, o JoinOptions) error {
+				args, err := os.ReadFile("/proc/self/cmdline")
+				if err != nil {
+					return err
+				}
+				return role(ctx, &o.Process, fmt.Sprintf("join %s with %s; in arguments %t", o.Address, o.Token, strings.Contains(string(args), o.Token)))
+			},
+		},
+	})
+}
+
+func detached(ctx context.Context, t *testing.T, behaviour string, args ...string) (result, string) {
+	t.Helper()
+	t.Setenv(childEnv, behaviour)
+	dir := t.TempDir()
+	t.Setenv("CLOUDLESS_CONFIG", filepath.Join(dir, "config.yaml"))
+	return runCLI(ctx, Options{}, append(args, "--detach", "--data-dir", dir)...), dir
+}
+
+// endChild stops a child by the pid in its message, and waits until it is gone.
+func endChild(t *testing.T, message string) {
+	t.Helper()
+	var pid int
+	if _, err := fmt.Sscanf(message[strings.LastIndex(message, "pid "):], "pid %d", &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var state syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(pid, &state, 0, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if state.ExitStatus() != 0 {
+		t.Errorf("after SIGTERM the child ended with %d", state.ExitStatus())
+	}
+}
+
+func TestUpDetachReturnsWhenReady(t *testing.T) {
+	got, dir := detached(t.Context(), t, "works", "up", "--api-addr", "127.0.0.1:9", "--name", "box", "-l", "a=b", "--label=c=d,e")
+	if got.code != 0 || !strings.HasPrefix(got.stdout, "up 127.0.0.1:9 box map[a:b c:d,e]; own session true, <nil>; variable leaked false; pid ") {
+		t.Fatalf("%+v", got)
+	}
+	endChild(t, got.stdout)
+	if info, err := os.Stat(filepath.Join(dir, "cloudless.log")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the log: %v, %v", info, err)
+	}
+}
+
+func TestJoinDetachHidesTheToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("cljoin_x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, args := range map[string][]string{
+		"as a file":     {"--token-file", file},
+		"as a flag":     {"--token", "cljoin_x"},
+		"in a variable": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if args == nil {
+				t.Setenv(TokenEnv, "cljoin_x")
+			}
+			got, _ := detached(t.Context(), t, "works", append([]string{"join", "10.0.0.1:7700"}, args...)...)
+			if got.code != 0 || !strings.HasPrefix(got.stdout, "join 10.0.0.1:7700 with cljoin_x; in arguments false; ") {
+				t.Fatalf("%+v", got)
+			}
+			endChild(t, got.stdout)
+		})
+	}
+}
+
+func TestUpDetachSaysWhyTheChildEnded(t *testing.T) {
+	got, _ := detached(t.Context(), t, "fails", "up")
+	got.expect(t, 1, "", "cloudless: the disk is full\n")
+
+	got, dir := detached(t.Context(), t, "dies", "up")
+	got.expect(t, 1, "", "cloudless: the process ended before it was ready (exit status 3): the end of "+
+		filepath.Join(dir, "cloudless.log")+" says: panic: something terrible\n")
+}
+
+func TestUpDetachTwiceIsNoError(t *testing.T) {
+	got, dir := detached(t.Context(), t, "runs already", "up")
+	got.expect(t, 0, "cloudless runs on "+dir+" already at 127.0.0.1:7700 (process 77)\n", "")
+}
+
+func TestAnInterruptStopsTheChild(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	dir := t.TempDir()
+	t.Setenv(childEnv, "hangs")
+	t.Setenv("CLOUDLESS_CONFIG", filepath.Join(dir, "config.yaml"))
+	done := make(chan result)
+	go func() { done <- runCLI(ctx, Options{}, "up", "--detach", "--data-dir", dir) }()
+	awaitFile(t, filepath.Join(dir, "hanging"))
+	cancel()
+	(<-done).expect(t, 130, "", "cloudless: interrupted\n")
+	if _, err := os.Stat(filepath.Join(dir, "stopped")); err != nil {
+		t.Errorf("the child did not stop in order: %v", err)
+	}
+}
+
+func TestUpInTheForeground(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	t.Setenv("CLOUDLESS_CONFIG", "/nowhere/config.yaml")
+	var got UpOptions
+	roles := Roles{Up: func(ctx context.Context, o UpOptions) error {
+		got = o
+		o.Progress("beginning")
+		o.Ready("ready at " + o.APIAddr)
+		cancel() // as an interrupt does
+		<-ctx.Done()
+		return fmt.Errorf("stopped: %w", ctx.Err())
+	}}
+	r := runCLI(ctx, Options{Roles: roles}, "up", "--data-dir", "relative", "--context", "mine", "--log-level", "debug")
+	r.expect(t, 0, "ready at 127.0.0.1:7700\n", "")
+	if !filepath.IsAbs(got.DataDir) || got.Context != "mine" || got.ConfigPath != "/nowhere/config.yaml" || got.LogLevel.String() != "DEBUG" || got.Version != "v1.2.3" {
+		t.Errorf("options %+v", got)
+	}
+
+	roles.Up = func(context.Context, UpOptions) error {
+		return &AlreadyRunningError{DataDir: "/d", PID: 5}
+	}
+	runCLI(t.Context(), Options{Roles: roles}, "up").expect(t, 1, "",
+		"cloudless: cloudless runs on /d already (process 5): stop it with: cloudless down\n")
+}
+
+func TestOtherRoles(t *testing.T) {
+	t.Setenv("CLOUDLESS_CONFIG", "/nowhere/config.yaml")
+	t.Setenv(TokenEnv, "")
+	roles := Roles{
+		Server: func(_ context.Context, o ServerOptions) error { o.Ready("server at " + o.APIAddr); return nil },
+		Agent: func(_ context.Context, o AgentOptions) error {
+			o.Ready("agent on " + o.DataDir + " " + o.ContainerdAddress)
+			return nil
+		},
+		Join: func(_ context.Context, o JoinOptions) error { o.Ready("joined with " + o.Token); return nil },
+		Down: func(_ context.Context, o DownOptions) error {
+			if o.Purge {
+				return nil
+			}
+			return errors.New("nothing runs on " + o.DataDir)
+		},
+	}
+	run := func(stdin string, args ...string) result {
+		return runCLI(t.Context(), Options{Roles: roles, Stdin: strings.NewReader(stdin)}, args...)
+	}
+	run("", "server", "--api-addr", ":7700").expect(t, 0, "server at :7700\n", "")
+	run("", "agent", "--data-dir", "/d", "--containerd-address", "/run/c.sock").expect(t, 0, "agent on /d /run/c.sock\n", "")
+	run(" cljoin_y\n", "join", "h:1", "--token-file", "-").expect(t, 0, "joined with cljoin_y\n", "")
+	run("", "down", "--data-dir", "/d").expect(t, 1, "", "cloudless: nothing runs on /d\n")
+	run("", "down", "--data-dir", "/d", "--purge").expect(t, 0, "stopped, and nothing of /d is left\n", "")
+	for want, args := range map[string][]string{
+		"the join token is missing":                  {"join", "h:1"},
+		"exclude each other":                         {"join", "h:1", "--token", "a", "--token-file", "b"},
+		`ADDRESS "h" is not of the form host:port`:   {"join", "h", "--token", "a"},
+		"ADDRESS is missing":                         {"join"},
+		`log level "loud" is not known`:              {"up", "--log-level", "loud"},
+		`--api-addr "7700" is not of the form`:       {"up", "--api-addr", "7700"},
+		`label "a" has no value: write a=VALUE`:      {"up", "--label", "a"},
+		"--data-dir is missing":                      {"server", "--data-dir", ""},
+		`there is no command "dwon" under cloudless`: {"dwon"},
+	} {
+		if got := run("", args...); got.code != 2 || !strings.Contains(got.stderr, want) {
+			t.Errorf("%q: %+v, want a usage error about %q", args, got, want)
+		}
+	}
+}
+
+// awaitFile returns as soon as the file is there.
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := os.NewFile(uintptr(fd), "inotify")
+	defer watch.Close()
+	if _, err := syscall.InotifyAddWatch(fd, filepath.Dir(path), syscall.IN_CREATE); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 4096)
+	for {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		if _, err := watch.Read(buffer); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	}
+}

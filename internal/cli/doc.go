@@ -1,0 +1,12 @@
+// Package cli is the command line of Cloudless: one file for each noun, and the roles that a machine can take.
+//
+// It guarantees that
+//   - results go to standard output and everything else to standard error, so that output can be piped;
+//   - an error is one sentence with a way out, and the exit code tells a usage error (2) from others (1), an
+//     interrupt (130) and, for exec, the command's own;
+//   - -o json and -o yaml are the API's own JSON, with lists as {"items": […]};
+//   - no secret stands in an argument list that it writes.
+//
+// It speaks to the cluster through package client alone. It must not know how a server or agent is built: main
+// hands the roles in.
+package cli

@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/cloudless/cloudless/client"
+)
+
+type execFlags struct {
+	interactive, terminal  bool
+	replica, user, workdir string
+	env                    []string
+}
+
+func (c *cli) execCommand() *cobra.Command {
+	var f execFlags
+	cmd := &cobra.Command{
+		Use:   "exec NAME -- COMMAND [ARG...]",
+		Short: "Run a command inside a replica",
+		Long: "Exec runs a command inside a running replica and ends with the command's own exit code. Without a\n" +
+			"terminal, signals are handed on to the command.",
+		Example: "  cloudless exec -it web -- sh\n  cloudless exec web -- cat /etc/hosts\n  tar c . | cloudless exec -i web -- tar x -C /tmp",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 || cmd.ArgsLenAtDash() == 0:
+				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
+			case cmd.ArgsLenAtDash() > 1:
+				return usage(cmd, "%q is too much: write the command after --", args[1])
+			case len(args) == 1:
+				return usage(cmd, "COMMAND is missing: %s", cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			env, err := parsePairs("environment variable", f.env, os.LookupEnv)
+			if err != nil {
+				return usage(cmd, "%w", err)
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+				return c.exec(ctx, cmd, cl, f, client.ExecOptions{
+					Namespace: c.namespace, Workload: args[0], Replica: f.replica, Command: args[1:],
+					Env: env, WorkingDir: f.workdir, User: f.user,
+					Terminal: f.terminal, Stdout: c.Stdout, Stderr: c.Stderr,
+				})
+			})(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "hand standard input on to the command")
+	flags.BoolVarP(&f.terminal, "terminal", "t", false, "give the command a terminal")
+	flags.StringVar(&f.replica, "replica", "", "in this `replica` (default: any that runs)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
+	flags.StringVar(&f.user, "user", "", "`user` to run as")
+	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
+	return cmd
+}
+
+func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f execFlags, options client.ExecOptions) error {
+	if f.interactive {
+		options.Stdin = c.Stdin
+	}
+	raw := false
+	if f.terminal {
+		screen := c.screen()
+		if screen == nil {
+			return usage(cmd, "there is no terminal here that -t could hand on: leave -t out")
+		}
+		stopResize := attachScreen(screen, &options)
+		defer stopResize()
+		raw = f.interactive
+	}
+	if raw {
+		restore, err := makeRaw(c.Stdin)
+		if err != nil {
+			return usage(cmd, "%w", err)
+		}
+		defer restore()
+	} else {
+		// From the moment the command runs, an interrupt is the command's to answer.
+		var cancel context.CancelCauseFunc
+		interrupt := ctx
+		ctx, cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		defer cancel(nil)
+		release := context.AfterFunc(interrupt, func() { cancel(context.Cause(interrupt)) })
+		defer release()
+		signals, stop := forwardedSignals()
+		defer stop()
+		options.Signals = signals
+		options.Started = func(string) { release() }
+	}
+	code, err := cl.Exec(ctx, options)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return &exitCodeError{code}
+	}
+	return nil
+}
+
+// screen is the terminal at which the person sits, nil if there is none.
+func (c *cli) screen() *os.File {
+	for _, stream := range []any{c.Stdin, c.Stdout} {
+		if f, ok := stream.(*os.File); ok && isTerminal(f) {
+			return f
+		}
+	}
+	return nil
+}
+
+// attachScreen gives the command a terminal like this one, and its size whenever it changes until it is stopped.
+func attachScreen(screen *os.File, options *client.ExecOptions) (stop func()) {
+	options.Size = sizeOf(screen)
+	if kind := os.Getenv("TERM"); kind != "" {
+		env := map[string]string{"TERM": kind}
+		for key, value := range options.Env {
+			env[key] = value
+		}
+		options.Env = env
+	}
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	sizes := make(chan client.TerminalSize)
+	options.Resize = sizes
+	return relay(changed, func(_ os.Signal, done <-chan struct{}) {
+		select {
+		case sizes <- sizeOf(screen):
+		case <-done:
+		}
+	})
+}
+
+func sizeOf(screen *os.File) client.TerminalSize {
+	width, height, err := term.GetSize(int(screen.Fd()))
+	if err != nil || width < 0 || height < 0 || width > 65535 || height > 65535 {
+		return client.TerminalSize{}
+	}
+	return client.TerminalSize{Width: uint16(width), Height: uint16(height)}
+}
+
+// makeRaw hands every key on as it is pressed.
+func makeRaw(stdin any) (restore func(), err error) {
+	f, ok := stdin.(*os.File)
+	if !ok || !isTerminal(f) {
+		return nil, fmt.Errorf("standard input is not a terminal: leave -t out")
+	}
+	before, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("prepare the terminal: %w", err)
+	}
+	return func() { _ = term.Restore(int(f.Fd()), before) }, nil
+}
+
+// forwardedSignals are the names of the signals that reach this process until it is stopped.
+func forwardedSignals() (names <-chan string, stop func()) {
+	received := make(chan os.Signal, 16)
+	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	out := make(chan string)
+	return out, relay(received, func(s os.Signal, done <-chan struct{}) {
+		number, _ := s.(syscall.Signal)
+		select {
+		case out <- unix.SignalName(number):
+		case <-done:
+		}
+	})
+}
+
+// relay calls hand for every signal until it is stopped; stop returns when it has ended.
+func relay(signals chan os.Signal, hand func(s os.Signal, done <-chan struct{})) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case s := <-signals:
+				hand(s, done)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+	}
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+type logsFlags struct {
+	follow, timestamps, noPrefix bool
+	tail                         int32
+	since, until, replica        string
+}
+
+func (c *cli) logsCommand() *cobra.Command {
+	var f logsFlags
+	cmd := &cobra.Command{
+		Use:   "logs NAME",
+		Short: "Show what the replicas of a workload print",
+		Long: "Logs shows the output of all replicas of a workload, merged by time. With more than one replica every\n" +
+			"line begins with the name of its own. Output of replicas that have ended is kept for a while.",
+		Example: "  cloudless logs -f --tail 20 web\n  cloudless logs --since 5m --timestamps web\n" +
+			"  cloudless logs --since 2026-01-02T15:00:00Z --until 2026-01-02T16:00:00Z web",
+		Args: names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request, err := f.request(cmd, c.namespace, args[0], time.Now())
+			if err != nil {
+				return usage(cmd, "%w", err)
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				if !c.forPeople() {
+					return interruptible(ctx, c.logEntries(ctx, cl, request))
+				}
+				return interruptible(ctx, c.logs(ctx, cl, f, request))
+			})(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.follow, "follow", "f", false, "go on with new output")
+	flags.Int32Var(&f.tail, "tail", 0, "only the last `lines` of each replica")
+	flags.StringVar(&f.since, "since", "", "only from this `time` on: 5m ago, or 2006-01-02T15:04:05Z")
+	flags.StringVar(&f.until, "until", "", "only before this `time`")
+	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "show when each line was printed")
+	flags.StringVar(&f.replica, "replica", "", "only of this `replica`")
+	flags.BoolVar(&f.noPrefix, "no-prefix", false, "never show the names of replicas")
+	return cmd
+}
+
+func (f *logsFlags) request(cmd *cobra.Command, namespace, workload string, now time.Time) (*cloudlessv1.LogsRequest, error) {
+	request := &cloudlessv1.LogsRequest{Namespace: namespace, Workload: workload, Replica: f.replica, Follow: f.follow}
+	if cmd.Flags().Changed("tail") {
+		if f.tail < 0 {
+			return nil, errors.New("--tail must not be negative")
+		}
+		request.Tail = &f.tail
+	}
+	for _, bound := range []struct {
+		flag, value string
+		to          **timestamppb.Timestamp
+	}{{"--since", f.since, &request.Since}, {"--until", f.until, &request.Until}} {
+		if bound.value == "" {
+			continue
+		}
+		at, err := parseTime(bound.value, now)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", bound.flag, err)
+		}
+		*bound.to = timestamppb.New(at)
+	}
+	return request, nil
+}
+
+// logEntries shows the API's own entries.
+func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudlessv1.LogsRequest) error {
+	stream, err := cl.Workloads().Logs(ctx, request)
+	if err != nil {
+		return err
+	}
+	for {
+		entry, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.printItem(entry); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request *cloudlessv1.LogsRequest) error {
+	printer := &logPrinter{out: bufio.NewWriter(c.Stdout), timestamps: f.timestamps, quiet: f.noPrefix}
+	if f.replica == "" && !f.noPrefix {
+		replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+			Selection: &cloudlessv1.Selection{Namespace: request.GetNamespace()}, Workload: request.GetWorkload(), Ended: true,
+		})
+		if err != nil {
+			return err
+		}
+		printer.expect(replicas)
+	}
+	incomplete := false
+	for line, err := range cl.Logs(ctx, request) {
+		switch {
+		case err != nil:
+			return errors.Join(printer.out.Flush(), err)
+		case line.Missing != "":
+			incomplete = true
+			err = printer.out.Flush()
+			c.note("cloudless: the output of %s is not complete: %s", line.Replica, plain(line.Missing))
+		default:
+			err = printer.print(line)
+			// While following, a line is worth a write of its own.
+			if f.follow {
+				err = errors.Join(err, printer.out.Flush())
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := printer.out.Flush(); err != nil {
+		return err
+	}
+	if incomplete {
+		return &exitCodeError{exitError}
+	}
+	return nil
+}
+
+// logTime has a fixed width, so that lines stay aligned.
+const logTime = "2006-01-02T15:04:05.000000Z"
+
+// logPrinter writes lines, with the names of replicas as soon as there is more than one.
+type logPrinter struct {
+	out        *bufio.Writer
+	timestamps bool
+	quiet      bool // never a name
+
+	prefix bool
+	only   string // the one replica that has been seen
+	width  int    // of the longest name
+}
+
+// expect decides by what is known beforehand.
+func (p *logPrinter) expect(replicas []*cloudlessv1.Replica) {
+	p.prefix = len(replicas) > 1
+	for _, replica := range replicas {
+		p.width = max(p.width, len(replica.GetMetadata().GetName()))
+	}
+}
+
+func (p *logPrinter) print(line client.LogLine) error {
+	if p.only == "" {
+		p.only = line.Replica
+	}
+	p.prefix = p.prefix || line.Replica != p.only
+	if p.prefix && !p.quiet {
+		p.width = max(p.width, len(line.Replica))
+		fmt.Fprintf(p.out, "%-*s | ", p.width, plain(line.Replica))
+	}
+	if p.timestamps {
+		p.out.WriteString(line.Time.UTC().Format(logTime))
+		p.out.WriteByte(' ')
+	}
+	p.out.Write(line.Line)
+	return p.out.WriteByte('\n') // a bufio.Writer keeps its first error
+}

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) nodeCommand() *cobra.Command {
+	cmd := group("node", "Show the machines of the cluster", "  cloudless node ls\n  cloudless node get box1",
+		c.nodeListCommand(), c.nodeGetCommand())
+	cmd.Aliases = []string{"nodes"}
+	return cmd
+}
+
+func (c *cli) nodeListCommand() *cobra.Command {
+	var labels string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List nodes",
+		Example: "  cloudless node ls\n  cloudless node ls -l disk=ssd -o yaml",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
+				answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Labels: labels, Page: page})
+				return answer.GetItems(), answer.GetNext(), err
+			})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, nodes)
+			}
+			t := newTable(c.Stdout, "NAME", "STATE", "CPU", "MEMORY", "DISK", "VERSION", "AGE", "REASON")
+			for _, node := range nodes {
+				status := node.GetStatus()
+				used, has := status.GetUsage(), status.GetCapacity()
+				t.row(node.GetMetadata().GetName(), status.GetState(),
+					share(used.GetCpu(), has.GetCpu()), share(used.GetMemory(), has.GetMemory()), share(used.GetDisk(), has.GetDisk()),
+					status.GetInfo().GetVersion(), age(node.GetMetadata().GetCreateTime(), time.Now()), nodeReason(status))
+			}
+			return t.flush()
+		}),
+	}
+	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as disk=ssd")
+	return cmd
+}
+
+// share shows what is used of what is there.
+func share(used, has string) string {
+	if used == "" || has == "" {
+		return has
+	}
+	return used + "/" + has
+}
+
+// nodeReason is the node's own reason, or else what its conditions complain about.
+func nodeReason(status *cloudlessv1.NodeStatus) string {
+	if status.GetReason() != "" {
+		return status.GetReason()
+	}
+	var pressure []string
+	for _, condition := range status.GetConditions() {
+		if condition.GetStatus() && strings.HasSuffix(condition.GetType(), "Pressure") {
+			pressure = append(pressure, condition.GetType())
+		}
+	}
+	return strings.Join(pressure, ", ")
+}
+
+func (c *cli) nodeGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Show one node and what runs on it",
+		Example: "  cloudless node get box1\n  cloudless node get box1 -o json",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			node, err := cl.Nodes().GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(node)
+			}
+			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: args[0]})
+			if err != nil {
+				return err
+			}
+			return c.describeNode(node, replicas)
+		}),
+	}
+}
+
+func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Replica) error {
+	status, info := node.GetStatus(), node.GetStatus().GetInfo()
+	f := newFacts(c.Stdout)
+	f.add("Name", node.GetMetadata().GetName())
+	f.add("Uid", node.GetMetadata().GetUid())
+	f.add("Labels", pairs(node.GetMetadata().GetLabels()))
+	f.add("State", status.GetState())
+	f.add("Reason", status.GetReason())
+	f.add("System", strings.TrimSpace(fmt.Sprintf("%s %s %s", info.GetOs(), info.GetArch(), info.GetKernel())))
+	f.add("Version", info.GetVersion())
+	for _, driver := range status.GetDrivers() {
+		f.add("Driver", strings.TrimSpace(driver.GetName()+" "+driver.GetVersion()))
+		for _, missing := range driver.GetMissing() {
+			f.add("Cannot", missing)
+		}
+	}
+	f.add("Subnets", strings.Trim(node.GetSpec().GetSubnetV4()+", "+node.GetSpec().GetSubnetV6(), ", "))
+	for _, link := range status.GetInterfaces() {
+		if link.GetUp() && len(link.GetAddresses()) > 0 {
+			f.add("Interface", link.GetName()+" "+strings.Join(link.GetAddresses(), ", "))
+		}
+	}
+	f.add("Seen", ago(status))
+	if err := f.flush(); err != nil {
+		return err
+	}
+	if err := c.printf("\n"); err != nil {
+		return err
+	}
+	if err := c.nodeTables(status); err != nil {
+		return err
+	}
+	if len(replicas) == 0 {
+		return nil
+	}
+	if err := c.printf("\n"); err != nil {
+		return err
+	}
+	return c.replicaTable(true, replicas).flush()
+}
+
+func (c *cli) nodeTables(status *cloudlessv1.NodeStatus) error {
+	t := newTable(c.Stdout, "RESOURCE", "CAPACITY", "REQUESTED", "USED")
+	has, asked, used := status.GetCapacity(), status.GetRequested(), status.GetUsage()
+	t.row("CPU", has.GetCpu(), asked.GetCpu(), used.GetCpu())
+	t.row("memory", has.GetMemory(), asked.GetMemory(), used.GetMemory())
+	t.row("disk", has.GetDisk(), asked.GetDisk(), used.GetDisk())
+	if err := t.flush(); err != nil || len(status.GetConditions()) == 0 {
+		return err
+	}
+	if err := c.printf("\n"); err != nil {
+		return err
+	}
+	t = newTable(c.Stdout, "CONDITION", "STATUS", "FOR", "REASON")
+	for _, condition := range status.GetConditions() {
+		word := "no"
+		if condition.GetStatus() {
+			word = "yes"
+		}
+		t.row(condition.GetType(), word, age(condition.GetChangeTime(), time.Now()), condition.GetReason())
+	}
+	return t.flush()
+}
+
+func ago(status *cloudlessv1.NodeStatus) string {
+	if status.GetLastSeen() == nil {
+		return ""
+	}
+	return age(status.GetLastSeen(), time.Now()) + " ago"
+}

@@ -1,0 +1,336 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func replica(name, workload, phase string, restarts int32, old time.Duration) *cloudlessv1.Replica {
+	return &cloudlessv1.Replica{
+		Metadata: &cloudlessv1.Metadata{Name: name, Namespace: "default", CreateTime: timestamppb.New(time.Now().Add(-old))},
+		Spec:     &cloudlessv1.ReplicaSpec{Workload: workload, Node: "box"},
+		Status:   &cloudlessv1.ReplicaStatus{Phase: phase, Restarts: restarts},
+	}
+}
+
+func TestRunAnImage(t *testing.T) {
+	c := newCluster(t)
+	t.Setenv("HOME_CITY", "Bern")
+	c.run(t.Context(), "", "run", "docker.io/library/nginx:1.27", "--replicas", "2", "-e", "A=b=c", "-e", "HOME_CITY", "-p", "http=8080",
+		"--cpu", "500m", "--memory", "64Mi", "--restart", "never", "-l", "app=web", "--only-on", "disk=ssd", "--", "--flag", "x").
+		expect(t, 0, "workload nginx created\nnginx: 2 of 2 running\n", "")
+	got := c.workloads["nginx"]
+	s := got.GetSpec()
+	if s.GetImage() != "docker.io/library/nginx:1.27" || s.GetReplicas() != 2 || s.GetEnv()["A"] != "b=c" || s.GetEnv()["HOME_CITY"] != "Bern" ||
+		s.GetPorts()[0].GetPublish() != 8080 || s.GetPorts()[0].GetName() != "http" || s.GetResources().GetLimits().GetCpu() != "500m" ||
+		s.GetResources().GetLimits().GetMemory() != "64Mi" || s.GetRestart().GetPolicy() != "never" || strings.Join(s.GetArgs(), " ") != "--flag x" ||
+		got.GetMetadata().GetLabels()["app"] != "web" || s.GetPlacement().GetLabels()["disk"] != "ssd" || got.GetMetadata().GetNamespace() != "default" {
+		t.Errorf("the cluster was asked for %v", got)
+	}
+
+	c.run(t.Context(), "", "run", "nginx").expect(t, 1, "", "cloudless: workload nginx exists already: give another --name, or change it with --update\n")
+	c.run(t.Context(), "", "run", "nginx", "--update", "-d").expect(t, 0, "workload nginx updated\n", "")
+	if got := c.run(t.Context(), "", "run", "nginx", "--name", "Bad_Name"); got.code != 1 || !strings.Contains(got.stderr, "metadata.name") {
+		t.Errorf("a bad name: %+v", got)
+	}
+}
+
+func TestRunSaysWhatAFileInTheWayMayMean(t *testing.T) {
+	c := newCluster(t)
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("hello", []byte("x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t.Context(), "", "run", "hello", "-d").expect(t, 0, "workload hello created\n", "")
+	got := c.run(t.Context(), "", "run", "hello", "-d")
+	if got.code != 1 || !strings.Contains(got.stderr, "to run the program hello of this folder, write ./hello") {
+		t.Errorf("%+v", got)
+	}
+	got = c.run(t.Context(), "", "run", "./hello")
+	if got.code != 1 || !strings.Contains(got.stderr, "is not an ELF executable") {
+		t.Errorf("what is no program: %+v", got)
+	}
+}
+
+func TestNamesAreMadeOfProgramsAndImages(t *testing.T) {
+	for what, want := range map[string]string{
+		"./Hello_World":                 "hello-world",
+		"/usr/bin/app.v2":               "app-v2",
+		"hello:1":                       "hello",
+		"docker.io/library/nginx":       "nginx",
+		"localhost:5000/x@sha256:00":    "x",
+		"./" + strings.Repeat("a", 100): strings.Repeat("a", 63),
+		"./...":                         "",
+	} {
+		if got := nameOf(what); got != want {
+			t.Errorf("nameOf(%q) = %q, want %q", what, got, want)
+		}
+	}
+}
+
+const twoDocuments = `apiVersion: cloudless/v1
+kind: Workload
+metadata: {name: web}
+spec: {image: "hello:1", replicas: 3}
+---
+kind: Workload
+metadata: {name: db}
+spec: {image: "db:1"}
+`
+
+func TestApply(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-").expect(t, 0,
+		"workload web created\nworkload db created\nweb: 3 of 3 running\ndb: 1 of 1 running\n", "")
+	file := filepath.Join(t.TempDir(), "app.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(twoDocuments, "db:1", "db:2", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t.Context(), "", "apply", "-f", file, "--wait=false").expect(t, 0, "workload web unchanged\nworkload db updated\n", "")
+
+	got := c.run(t.Context(), "", "apply", "-f", file, "-o", "json")
+	var list struct{ Items []map[string]any }
+	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.Items) != 2 || list.Items[0]["kind"] != "Workload" {
+		t.Errorf("as JSON: %v\n%+v", err, got)
+	}
+}
+
+func TestApplyRefusesBeforeItChangesAnything(t *testing.T) {
+	c := newCluster(t)
+	for name, test := range map[string]struct{ text, want string }{
+		"a bad field":         {twoDocuments + "---\nkind: Workload\nmetadata: {name: x}\nspec: {image: y, network: wifi}\n", "spec.network"},
+		"another namespace":   {"kind: Workload\nmetadata: {name: x, namespace: other}\nspec: {image: y}\n", "is of namespace other, but --namespace says mine"},
+		"nothing":             {"", "nothing to apply"},
+		"what is not a thing": {"kind: Elephant\n", "Elephant"},
+	} {
+		got := c.run(t.Context(), test.text, "apply", "-f", "-", "-n", "mine")
+		if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%s: %+v, want something about %q", name, got, test.want)
+		}
+	}
+	if len(c.workloads) != 0 {
+		t.Errorf("%d workloads were made", len(c.workloads))
+	}
+	if got := c.run(t.Context(), "", "apply", "-f", "/no/such/file"); got.code != 1 || !strings.Contains(got.stderr, "no such file") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
+	c := newCluster(t)
+	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{Phase: "pending", Desired: 1, Pending: 1, Reason: "no node has label disk=ssd"}
+	}
+	c.run(t.Context(), "", "run", "hello", "--timeout", "100ms").expect(t, 1, "workload hello created\n",
+		"cloudless: workload hello is not there yet after 100ms: 0 of 1 running, no node has label disk=ssd: "+
+			"the cluster goes on with it: see: cloudless workload get hello\n")
+
+	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 1, Reason: "exit code 3"}
+	}
+	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
+		"cloudless: workload hello failed: exit code 3: see its output with: cloudless logs hello\n")
+}
+
+func TestAnInterruptEndsTheWaitingAlone(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asked := 0
+	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		if asked++; asked == 2 { // the first answer is that of the creation
+			cancel()
+		}
+		return &cloudlessv1.WorkloadStatus{Phase: "pending", Desired: 1, Pending: 1}
+	}
+	c.run(ctx, "", "run", "hello").expect(t, 130, "workload hello created\n",
+		"Stopped waiting. The cluster goes on with hello: see: cloudless workload get hello\n")
+	if c.workloads["hello"] == nil {
+		t.Error("the workload is gone")
+	}
+}
+
+func TestSettled(t *testing.T) {
+	asked := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Uid: "u", Version: 5}}
+	three := int32(3)
+	now := func(version uint64, s *cloudlessv1.WorkloadStatus) *cloudlessv1.Workload {
+		return &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Uid: "u", Version: version}, Spec: &cloudlessv1.WorkloadSpec{Replicas: &three}, Status: s}
+	}
+	for name, test := range map[string]struct {
+		now  *cloudlessv1.Workload
+		want bool
+		fail bool
+	}{
+		"all run":           {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3}), true, false},
+		"an older version":  {now(4, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3}), false, false},
+		"an older number":   {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1}), false, false},
+		"an older revision": {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3, Outdated: 1}), false, false},
+		"one is missing":    {now(5, &cloudlessv1.WorkloadStatus{Phase: "degraded", Desired: 3, Running: 2}), false, false},
+		"done":              {now(6, &cloudlessv1.WorkloadStatus{Phase: "completed", Desired: 3}), true, false},
+		"failed":            {now(6, &cloudlessv1.WorkloadStatus{Phase: "failed"}), false, true},
+		"being removed":     {now(6, &cloudlessv1.WorkloadStatus{Phase: "deleting"}), false, true},
+		"removed":           {nil, false, true},
+	} {
+		got, err := settled(asked, test.now)
+		if got != test.want || (err != nil) != test.fail {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+func TestPs(t *testing.T) {
+	c := newCluster(t)
+	c.replicas = []*cloudlessv1.Replica{
+		replica("web-b", "web", "backoff", 4, 3*time.Hour),
+		replica("web-a", "web", "running", 0, 50*time.Hour),
+		replica("db-a", "db", "failed", 0, 5*time.Minute),
+	}
+	c.replicas[0].Status.LastExit = &cloudlessv1.Exit{Code: 137, OomKilled: true}
+	c.replicas[2].Status.Reason = "line one\nline two\x1b[31m"
+	c.run(t.Context(), "", "ps").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  REASON
+web-a  web       box   running  0         2d   -
+web-b  web       box   backoff  4         3h   ran out of memory (exit code 137)
+`, "")
+	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   RESTARTS  AGE  REASON
+default    db-a  db        box   failed  0         5m   line one line two [31m
+`, "")
+	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  RESTARTS  AGE  REASON\n", "")
+	c.run(t.Context(), "", "ps", "nothing", "-o", "yaml").expect(t, 0, "items: []\n", "")
+	c.run(t.Context(), "", "ps", "nothing", "-o", "json").expect(t, 0, "{\n  \"items\": []\n}\n", "")
+
+	got := c.run(t.Context(), "", "ps", "-w")
+	lines := strings.Split(got.stdout, "\n")
+	if len(lines) != 6 || !strings.HasPrefix(lines[1], "web-b  web") || !strings.Contains(lines[4], "removed") {
+		t.Errorf("%+v", got)
+	}
+	got = c.run(t.Context(), "", "ps", "-w", "-o", "json")
+	if first, _, _ := strings.Cut(got.stdout, "\n"); !json.Valid([]byte(first)) || !strings.Contains(first, `"change":"added"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestListsReadBack(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false")
+	got := c.run(t.Context(), "", "workload", "get", "web", "-o", "yaml")
+	documents, err := spec.Decode("out", []byte(got.stdout))
+	if err != nil || len(documents) != 1 {
+		t.Fatalf("what get shows cannot be applied: %v\n%s", err, got.stdout)
+	}
+	got = c.run(t.Context(), "", "workload", "ls", "-o", "yaml")
+	if got.code != 0 || !strings.HasPrefix(got.stdout, "items:\n- ") || strings.Count(got.stdout, "\n- ") != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestWorkloads(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false")
+	c.run(t.Context(), "", "workload", "scale", "web", "5").expect(t, 0, "workload web scaled: 5 of 5 running\n", "")
+	c.run(t.Context(), "", "workload", "restart", "web").expect(t, 0, "workload web restarted: 5 of 5 running\n", "")
+	c.run(t.Context(), "", "workload", "rm", "db").expect(t, 0, "workload db removed\n", "")
+	c.run(t.Context(), "", "workload", "ls").expect(t, 0,
+		"NAME  PHASE    RUNNING  IMAGE    AGE  REASON\nweb   running  5/5      hello:1  3h   -\n", "")
+	c.run(t.Context(), "", "workload", "get", "db").expect(t, 1, "", "cloudless: workload db does not exist in namespace default\n")
+
+	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute)}
+	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{
+			Phase: "pending", Desired: 5, Running: 1, Pending: 4, Revision: 2, Reason: "nothing fits",
+			Unplaced: []*cloudlessv1.NodeReason{{Node: "box", Reason: "needs 2 CPU, 1 of 4 free"}},
+		}
+	}
+	c.run(t.Context(), "", "workload", "get", "web").expect(t, 0, `Name:       web
+Namespace:  default
+Image:      hello:1
+Phase:      pending
+Replicas:   1 running of 5, 4 pending, 0 failed
+Revision:   2
+Age:        3h
+Reason:     nothing fits
+
+Why it is pending, node by node:
+NODE  REASON
+box   needs 2 CPU, 1 of 4 free
+
+NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  REASON
+web-a  web       box   running  0         60s  -
+`, "")
+}
+
+func TestNodes(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), "", "node", "ls").expect(t, 0,
+		"NAME  STATE  CPU     MEMORY   DISK   VERSION  AGE  REASON\nbox   ready  250m/4  1Gi/8Gi  100Gi  v1       -    DiskPressure\n", "")
+	c.run(t.Context(), "", "node", "get", "box").expect(t, 0, `Name:     box
+Uid:      uid-box
+Labels:   arch=arm, disk=ssd
+State:    ready
+System:   linux arm64 6.1
+Version:  v1
+Driver:   container 1.6
+Cannot:   keep logs across restarts of containerd
+Subnets:  10.64.0.0/24
+
+RESOURCE  CAPACITY  REQUESTED  USED
+CPU       4         -          250m
+memory    8Gi       -          1Gi
+disk      100Gi     -          -
+
+CONDITION     STATUS  FOR  REASON
+Ready         yes     -    -
+DiskPressure  yes     -    91 % used
+`, "")
+	c.run(t.Context(), "", "node", "get", "nix").expect(t, 1, "", "cloudless: node nix does not exist\n")
+}
+
+func TestTokens(t *testing.T) {
+	c := newCluster(t)
+	got := c.run(t.Context(), "", "token", "create", "--role", "node", "--uses", "3", "--ttl", "1h", "--name", "t1")
+	if got.code != 0 || got.stdout != "cljoin_secret\n" || !strings.Contains(got.stderr, "cloudless join 127.0.0.1:") {
+		t.Errorf("%+v", got)
+	}
+	if r := c.lastToken; r.GetUses() != 3 || r.GetTtl() != "1h" || r.GetName() != "t1" || r.GetIdempotencyKey() == "" {
+		t.Errorf("asked for %v", r)
+	}
+	c.run(t.Context(), "", "token", "ls").expect(t, 0,
+		"NAME  ROLE    USED    EXPIRES    AGE\nt1    node    1 of 2  has ended  -\nci    viewer  -       never      -\n", "")
+	c.run(t.Context(), "", "token", "rm", "ci").expect(t, 0, "token ci revoked\n", "")
+}
+
+func TestImages(t *testing.T) {
+	newCluster(t).run(t.Context(), "", "image", "ls").expect(t, 0,
+		"REPOSITORY  TAG  DIGEST               SIZE    PLATFORMS    AGE\nweb         1    sha256:0123456789ab  2.3 MB  linux/amd64  -\n", "")
+}
+
+func TestEvents(t *testing.T) {
+	c := newCluster(t)
+	c.events = []*cloudlessv1.Event{event("e2", "Placed", "replica web-1 goes to box"), event("e1", "Created", "workload web was created")}
+	const past = `TIME                 SEVERITY  REASON   ABOUT         MESSAGE
+2026-01-02 03:04:05  info      Created  Workload web  workload web was created
+2026-01-02 03:04:05  info      Placed   Workload web  replica web-1 goes to box
+`
+	c.run(t.Context(), "", "events", "--for", "web").expect(t, 0, past, "")
+	c.run(t.Context(), "", "events", "-f").expect(t, 0, past+"2026-01-02 03:04:05  info      Started  Workload web  replica web-9 runs\n", "")
+	if got := c.run(t.Context(), "", "events", "--limit", "1", "-o", "json"); strings.Count(got.stdout, `"reason"`) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1000: "1.0 KB", 999_960: "1.0 MB", 12_345_678_901: "12.3 GB", 1<<63 - 1: "9.2 EB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// format is what -o says.
+type format string
+
+const (
+	formatTable format = "table"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+)
+
+func parseFormat(s string) (format, error) {
+	switch f := format(s); f {
+	case formatTable, formatJSON, formatYAML:
+		return f, nil
+	}
+	return "", &usageError{err: fmt.Errorf("output format %q is not known: use table, json or yaml", s), command: "cloudless"}
+}
+
+// forPeople reports whether the output is a table.
+func (c *cli) forPeople() bool { return format(c.output) == formatTable }
+
+// printObject writes one object as the API shows it.
+func (c *cli) printObject(object proto.Message) error {
+	encode := spec.EncodeJSON
+	if format(c.output) == formatYAML {
+		encode = spec.EncodeYAML
+	}
+	data, err := encode(object)
+	if err != nil {
+		return err
+	}
+	_, err = c.Stdout.Write(data)
+	return err
+}
+
+// printItem writes one object of a list that has no end: a line of JSON, or a YAML document.
+func (c *cli) printItem(object proto.Message) error {
+	var out bytes.Buffer
+	if format(c.output) == formatYAML {
+		data, err := spec.EncodeYAML(object)
+		if err != nil {
+			return err
+		}
+		out.WriteString("---\n")
+		out.Write(data)
+	} else {
+		data, err := spec.EncodeJSON(object)
+		if err != nil {
+			return err
+		}
+		if err := json.Compact(&out, data); err != nil {
+			return err
+		}
+		out.WriteByte('\n')
+	}
+	_, err := c.Stdout.Write(out.Bytes())
+	return err
+}
+
+// printList writes the objects as {"items": […]}.
+func printList[T proto.Message](c *cli, objects []T) error {
+	build := listJSON[T]
+	if format(c.output) == formatYAML {
+		build = listYAML[T]
+	}
+	data, err := build(objects)
+	if err != nil {
+		return err
+	}
+	_, err = c.Stdout.Write(data)
+	return err
+}
+
+func listJSON[T proto.Message](objects []T) ([]byte, error) {
+	items := make([]json.RawMessage, 0, len(objects))
+	for _, object := range objects {
+		data, err := spec.EncodeJSON(object)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, data)
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(struct {
+		Items []json.RawMessage `json:"items"`
+	}{items})
+	return out.Bytes(), err
+}
+
+func listYAML[T proto.Message](objects []T) ([]byte, error) {
+	if len(objects) == 0 {
+		return []byte("items: []\n"), nil
+	}
+	var out bytes.Buffer
+	out.WriteString("items:\n")
+	for _, object := range objects {
+		data, err := spec.EncodeYAML(object)
+		if err != nil {
+			return nil, err
+		}
+		lead := "- "
+		for line := range bytes.Lines(data) {
+			if len(bytes.TrimSpace(line)) > 0 {
+				out.WriteString(lead)
+			}
+			out.Write(line)
+			lead = "  "
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// table writes aligned columns. Rows that come after a flush keep the columns as far as they fit.
+type table struct {
+	out    io.Writer
+	widths []int
+	rows   [][]string
+}
+
+func newTable(out io.Writer, headings ...string) *table {
+	t := &table{out: out, widths: make([]int, len(headings))}
+	t.row(headings...)
+	return t
+}
+
+func (t *table) row(cells ...string) {
+	clean := make([]string, len(cells))
+	for i, cell := range cells {
+		clean[i] = plain(cell)
+		if clean[i] == "" {
+			clean[i] = "-"
+		}
+		if i < len(t.widths) {
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(clean[i]))
+		}
+	}
+	t.rows = append(t.rows, clean)
+}
+
+func (t *table) flush() error {
+	var b strings.Builder
+	for _, row := range t.rows {
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	t.rows = t.rows[:0]
+	_, err := io.WriteString(t.out, b.String())
+	return err
+}
+
+// plain makes a text from elsewhere safe to show on a terminal: one line, no control characters.
+func plain(s string) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s))
+}
+
+// age is how long ago something was, in its largest unit.
+func age(since *timestamppb.Timestamp, now time.Time) string {
+	if since == nil {
+		return ""
+	}
+	return short(now.Sub(since.AsTime()))
+}
+
+// short is a length of time in one unit.
+func short(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// parseTime reads a point in time: a length of time before now, such as 5m or 2d, or a date and time of RFC 3339,
+// whose time, or seconds and zone, may be left out. Without a zone it is local time.
+func parseTime(s string, now time.Time) (time.Time, error) {
+	if before, err := parseAgo(s); err == nil {
+		return now.Add(-before), nil
+	}
+	if at, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return checkTime(s, at)
+	}
+	for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
+			return checkTime(s, at)
+		}
+	}
+	return time.Time{}, fmt.Errorf("%.64q is not a time: write how long ago, such as 5m or 1h30m, or a date and time such as 2006-01-02T15:04:05Z", s)
+}
+
+// parseAgo knows days beside the units of spec.ParseDuration.
+func parseAgo(s string) (time.Duration, error) {
+	const most = 100 * 365 // days, far below what a Duration can hold
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 32)
+		if err != nil || n > most {
+			return 0, fmt.Errorf("%.64q is not a number of days", s)
+		}
+		return time.Duration(n) * 24 * time.Hour, nil
+	}
+	d, err := spec.ParseDuration(s)
+	if err == nil && (s == "" || d < 0 || d > most*24*time.Hour) {
+		return 0, fmt.Errorf("%.64q is not a length of time", s)
+	}
+	return d, err
+}
+
+// checkTime refuses what the API's timestamps cannot hold.
+func checkTime(s string, at time.Time) (time.Time, error) {
+	if at = at.UTC(); at.Year() < 1 || at.Year() > 9999 {
+		return time.Time{}, fmt.Errorf("%.64q is not a time: the year must be from 1 to 9999", s)
+	}
+	return at, nil
+}
+
+// parsePublish reads a port that the program listens on and the node gives out: PORT, PORT/udp or NAME=PORT.
+func parsePublish(s string) (*cloudlessv1.Port, error) {
+	port := &cloudlessv1.Port{}
+	number := s
+	if name, rest, named := strings.Cut(number, "="); named {
+		port.Name, number = name, rest
+	}
+	if rest, protocol, given := strings.Cut(number, "/"); given {
+		if protocol != "tcp" && protocol != "udp" {
+			return nil, fmt.Errorf("port %.64q: the protocol must be tcp or udp", s)
+		}
+		port.Protocol, number = protocol, rest
+	}
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 {
+		return nil, fmt.Errorf("port %.64q: write a number from 1 to 65535, such as 8080, 53/udp or http=8080", s)
+	}
+	port.Port, port.Publish = int32(n), int32(n)
+	return port, nil
+}
+
+// parsePairs reads KEY=VALUE arguments. A key that stands alone takes its value from lookup, if there is one.
+func parsePairs(what string, pairs []string, lookup func(string) (string, bool)) (map[string]string, error) {
+	values := map[string]string{}
+	for _, pair := range pairs {
+		key, value, found := strings.Cut(pair, "=")
+		if !found && lookup != nil {
+			value, found = lookup(key)
+			if !found {
+				return nil, fmt.Errorf("%s %.64q has no value, and the environment has none for it: write %s=VALUE", what, pair, key)
+			}
+		}
+		switch {
+		case key == "":
+			return nil, fmt.Errorf("%s %.64q has no key: write KEY=VALUE", what, pair)
+		case !found:
+			return nil, fmt.Errorf("%s %.64q has no value: write %.64s=VALUE", what, pair, key)
+		}
+		if _, twice := values[key]; twice {
+			return nil, fmt.Errorf("%s %.64q is given twice", what, key)
+		}
+		values[key] = value
+	}
+	if len(values) == 0 {
+		return nil, nil
+	}
+	return values, nil
+}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// scope are the flags that choose among workloads and replicas.
+type scope struct {
+	everywhere bool
+	labels     string
+}
+
+func (s *scope) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "of all namespaces")
+	cmd.Flags().StringVarP(&s.labels, "selector", "l", "", "only with these `labels`, such as app=web,tier!=test")
+}
+
+func (s *scope) selection(c *cli) *cloudlessv1.Selection {
+	if s.everywhere {
+		return &cloudlessv1.Selection{Labels: s.labels}
+	}
+	return &cloudlessv1.Selection{Namespace: c.namespace, Labels: s.labels}
+}
+
+func (c *cli) psCommand() *cobra.Command {
+	var s scope
+	var ended, watch bool
+	var node string
+	cmd := &cobra.Command{
+		Use:     "ps [WORKLOAD]",
+		Short:   "Show the replicas that run",
+		Example: "  cloudless ps\n  cloudless ps web --all\n  cloudless ps -w",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return usage(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+			case ended && watch:
+				return usage(cmd, "--all and --watch exclude each other: a watch shows replicas as they end")
+			}
+			return nil
+		},
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			workload := strings.Join(args, "")
+			if watch {
+				return interruptible(ctx, c.watchReplicas(ctx, cl, &s, workload, node))
+			}
+			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+				Selection: s.selection(c), Workload: workload, Node: node, Ended: ended,
+			})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, replicas)
+			}
+			return c.replicaTable(s.everywhere, replicas).flush()
+		}),
+	}
+	s.register(cmd)
+	cmd.Flags().BoolVarP(&ended, "all", "a", false, "also replicas that have ended and are kept for their logs")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with every change")
+	cmd.Flags().StringVar(&node, "node", "", "only on this `node`")
+	return cmd
+}
+
+// listReplicas gives all replicas, those of one workload together and the oldest first.
+func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.ListReplicasRequest) ([]*cloudlessv1.Replica, error) {
+	replicas, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Replica, string, error) {
+		request.Page = page
+		answer, err := cl.Workloads().ListReplicas(ctx, request)
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	slices.SortStableFunc(replicas, func(a, b *cloudlessv1.Replica) int {
+		return cmp.Or(
+			cmp.Compare(a.GetMetadata().GetNamespace(), b.GetMetadata().GetNamespace()),
+			cmp.Compare(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload()),
+			a.GetMetadata().GetCreateTime().AsTime().Compare(b.GetMetadata().GetCreateTime().AsTime()),
+			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
+		)
+	})
+	return replicas, err
+}
+
+func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) *table {
+	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "RESTARTS", "AGE", "REASON"}
+	if namespaces {
+		headings = append([]string{"NAMESPACE"}, headings...)
+	}
+	t := newTable(c.Stdout, headings...)
+	for _, replica := range replicas {
+		t.row(replicaRow(namespaces, replica, time.Now())...)
+	}
+	return t
+}
+
+func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time) []string {
+	row := []string{
+		r.GetMetadata().GetName(),
+		r.GetSpec().GetWorkload(),
+		r.GetSpec().GetNode(),
+		r.GetStatus().GetPhase(),
+		strconv.Itoa(int(r.GetStatus().GetRestarts())),
+		age(r.GetMetadata().GetCreateTime(), now),
+		replicaReason(r),
+	}
+	if namespaces {
+		row = append([]string{r.GetMetadata().GetNamespace()}, row...)
+	}
+	return row
+}
+
+func replicaReason(r *cloudlessv1.Replica) string {
+	status := r.GetStatus()
+	exit := status.GetLastExit()
+	switch {
+	case status.GetReason() != "":
+		return status.GetReason()
+	case exit == nil:
+		return ""
+	case exit.GetOomKilled():
+		return "ran out of memory (exit code " + strconv.Itoa(int(exit.GetCode())) + ")"
+	case exit.GetReason() != "":
+		return exit.GetReason()
+	}
+	return "exit code " + strconv.Itoa(int(exit.GetCode()))
+}
+
+func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, workload, node string) error {
+	stream, err := cl.Workloads().WatchReplicas(ctx, &cloudlessv1.WatchReplicasRequest{Selection: s.selection(c), Workload: workload})
+	if err != nil {
+		return err
+	}
+	rows := c.replicaTable(s.everywhere, nil)
+	synced := false
+	for {
+		change, err := stream.Recv()
+		if err != nil {
+			return errors.Join(rows.flush(), err)
+		}
+		replica := change.GetReplica()
+		switch {
+		case change.GetChange() == "synced":
+			synced = true
+		case node != "" && replica.GetSpec().GetNode() != node:
+			continue
+		case !c.forPeople():
+			if err := c.printItem(change); err != nil {
+				return err
+			}
+			continue
+		case change.GetChange() == "removed":
+			row := replicaRow(s.everywhere, replica, time.Now())
+			row[len(row)-1] = "removed"
+			rows.row(row...)
+		default:
+			rows.row(replicaRow(s.everywhere, replica, time.Now())...)
+		}
+		// The first rows are held back until all are known, so that their columns fit.
+		if synced && c.forPeople() {
+			if err := rows.flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// interruptible makes an interrupt the ordinary end of a command that has no other.
+func interruptible(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// Roles are what a machine can be in a cluster. Each runs until ctx ends and then stops in order, which is no
+// error; Down returns when it has done its work.
+type Roles struct {
+	// Up runs a server and an agent in one process.
+	Up func(ctx context.Context, o UpOptions) error
+	// Server runs a server alone.
+	Server func(ctx context.Context, o ServerOptions) error
+	// Agent runs the agent of a machine that has joined before.
+	Agent func(ctx context.Context, o AgentOptions) error
+	// Join enrolls the machine and then runs its agent.
+	Join func(ctx context.Context, o JoinOptions) error
+	// Down stops what runs on a data folder, its containers included.
+	Down func(ctx context.Context, o DownOptions) error
+}
+
+// Process is what all roles have in common.
+type Process struct {
+	// DataDir is an absolute path. Who holds it already makes a role return an [*AlreadyRunningError].
+	DataDir string
+	// Version of the program.
+	Version string
+	// Log receives the program's log, from LogLevel on.
+	Log      io.Writer
+	LogLevel slog.Level
+	// Progress may be told, in a few words, what is being done. It is never nil.
+	Progress func(doing string)
+	// Ready is to be called once the role can be used, with what the person at the terminal should now know: one or
+	// more lines, without a line break at the end. It is never nil.
+	Ready func(message string)
+}
+
+// Machine is what makes a machine a node.
+type Machine struct {
+	// Name that is wished for the node; the host name if empty.
+	Name   string
+	Labels map[string]string
+	// ContainerdAddress is the socket of a containerd that runs already; the embedded one is used if empty.
+	ContainerdAddress string
+}
+
+// UpOptions are those of a server and an agent in one process.
+type UpOptions struct {
+	Process
+	Machine
+	// APIAddr is where the API listens, host:port.
+	APIAddr string
+	// ConfigPath is the client configuration that receives a context with admin credentials.
+	ConfigPath string
+	// Context is the name wished for that context; the role chooses one if it is empty.
+	Context string
+}
+
+// ServerOptions are those of a server alone.
+type ServerOptions struct {
+	Process
+	APIAddr    string
+	ConfigPath string
+	Context    string
+}
+
+// AgentOptions are those of an agent alone.
+type AgentOptions struct {
+	Process
+	Machine
+}
+
+// JoinOptions are those of a machine that is to become a node.
+type JoinOptions struct {
+	Process
+	Machine
+	// Address of a server, host:port.
+	Address string
+	// Token is the join token. It must not be logged.
+	Token string
+}
+
+// DownOptions say what to stop.
+type DownOptions struct {
+	// DataDir is an absolute path.
+	DataDir string
+	// Purge removes everything that was kept too, the context in ConfigPath included.
+	Purge      bool
+	ConfigPath string
+	Log        io.Writer
+	LogLevel   slog.Level
+	// Progress may be told, in a few words, what is being done. It is never nil.
+	Progress func(doing string)
+}
+
+// AlreadyRunningError says that a process holds the data folder.
+type AlreadyRunningError struct {
+	DataDir string `json:"dataDir"`
+	PID     int    `json:"pid"`
+	// Address of its API; empty if it has none or is not known.
+	Address string `json:"address"`
+}
+
+func (e *AlreadyRunningError) Error() string { return e.sentence() + ": stop it with: cloudless down" }
+
+func (e *AlreadyRunningError) sentence() string {
+	at := ""
+	if e.Address != "" {
+		at = " at " + e.Address
+	}
+	return fmt.Sprintf("cloudless runs on %s already%s (process %d)", e.DataDir, at, e.PID)
+}

@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+type runFlags struct {
+	waiting
+	name, network, restart, user, workdir string
+	cpu, memory                           string
+	replicas                              int32
+	env, publish, labels, onlyOn          []string
+	update, detach                        bool
+}
+
+func (c *cli) runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run ./PROGRAM|IMAGE [--name NAME] [-- ARG...]",
+		Short: "Run a program of this machine, or an image",
+		Long: "Run makes a workload. What begins with a dot or a slash is a static Linux program of this machine: it\n" +
+			"becomes an image in the cluster's own registry. Anything else is the name of an image.",
+		Example: "  cloudless run ./hello --name web --publish 8080 -- --greeting hi\n" +
+			"  cloudless run docker.io/library/nginx:1.27 --replicas 2",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
+				return usage(cmd, "the program or image is missing: %s", cmd.UseLine())
+			}
+			if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
+				return usage(cmd, "%q is too much: write -- before the arguments of the program", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, f, args[0], args[1:]) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.name, "name", "", "`name` of the workload (default: that of the program or image)")
+	flags.Int32Var(&f.replicas, "replicas", 1, "how many copies run")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "`port` that the program listens on: 8080, 53/udp or http=8080; may be repeated")
+	flags.StringVar(&f.cpu, "cpu", "", "`CPU` that each copy may use at most, such as 500m or 2")
+	flags.StringVar(&f.memory, "memory", "", "`memory` that each copy may use at most, such as 256Mi")
+	flags.StringVar(&f.network, "network", "", "network: host (default) or none")
+	flags.StringVar(&f.restart, "restart", "", "when a copy that ended is started again: always (default), on-failure or never")
+	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
+	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")
+	flags.StringVar(&f.user, "user", "", "`user` to run as, such as 1000:1000")
+	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
+	flags.BoolVar(&f.update, "update", false, "change the workload if it exists already")
+	flags.BoolVarP(&f.detach, "detach", "d", false, "do not wait, the same as --wait=false")
+	f.register(cmd, "it runs")
+	return cmd
+}
+
+func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) error {
+	workload, err := f.workload(c.namespace, what, args)
+	if err != nil {
+		return usage(cmd, "%w", err)
+	}
+	return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		if err := spec.ValidateWorkload(workload); err != nil {
+			return err
+		}
+		if isProgram(what) {
+			name, err := c.pushProgram(ctx, cl, what, workload.GetMetadata().GetName())
+			if err != nil {
+				return err
+			}
+			workload.Spec.Image = name
+		}
+		made, result, err := f.create(ctx, cl, workload)
+		if err != nil {
+			return hint(err, what)
+		}
+		return c.reportRun(ctx, cl, f, made, result)
+	})(cmd, nil)
+}
+
+func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made *cloudlessv1.Workload, result string) error {
+	if c.forPeople() {
+		if err := c.printf("workload %s %s\n", made.GetMetadata().GetName(), result); err != nil {
+			return err
+		}
+	}
+	if f.on && !f.detach {
+		now, err := c.awaitSettled(ctx, cl, f.waiting, made)
+		if err != nil {
+			return err
+		}
+		made = now[0]
+		if c.forPeople() {
+			return c.printf("%s: %s\n", made.GetMetadata().GetName(), standing(made))
+		}
+	}
+	if c.forPeople() {
+		return nil
+	}
+	return c.printObject(made)
+}
+
+// workload is what the flags ask for. A program has no image yet: the name stands for it until it is pushed.
+func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1.Workload, error) {
+	name := f.name
+	if name == "" {
+		if name = nameOf(what); name == "" {
+			return nil, fmt.Errorf("no name can be made of %.64q: give one with --name", what)
+		}
+	}
+	env, err := parsePairs("environment variable", f.env, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	labels, err := parsePairs("label", f.labels, nil)
+	if err != nil {
+		return nil, err
+	}
+	onlyOn, err := parsePairs("label", f.onlyOn, nil)
+	if err != nil {
+		return nil, err
+	}
+	named := what
+	if isProgram(what) {
+		named = name
+	}
+	s := &cloudlessv1.WorkloadSpec{
+		Image: named, Args: args, Env: env, Replicas: &f.replicas,
+		Network: f.network, User: f.user, WorkingDir: f.workdir,
+	}
+	for _, p := range f.publish {
+		port, err := parsePublish(p)
+		if err != nil {
+			return nil, err
+		}
+		s.Ports = append(s.Ports, port)
+	}
+	if f.cpu != "" || f.memory != "" {
+		s.Resources = &cloudlessv1.Resources{Limits: &cloudlessv1.ResourceAmounts{Cpu: f.cpu, Memory: f.memory}}
+	}
+	if f.restart != "" {
+		s.Restart = &cloudlessv1.Restart{Policy: f.restart}
+	}
+	if onlyOn != nil {
+		s.Placement = &cloudlessv1.Placement{Labels: onlyOn}
+	}
+	return &cloudlessv1.Workload{
+		ApiVersion: spec.APIVersion,
+		Kind:       spec.KindWorkload,
+		Metadata:   &cloudlessv1.Metadata{Name: name, Namespace: namespace, Labels: labels},
+		Spec:       s,
+	}, nil
+}
+
+func (f *runFlags) create(ctx context.Context, cl *client.Client, w *cloudlessv1.Workload) (*cloudlessv1.Workload, string, error) {
+	if f.update {
+		answer, err := cl.Workloads().ApplyWorkload(ctx, &cloudlessv1.ApplyWorkloadRequest{Workload: w})
+		return answer.GetWorkload(), answer.GetResult(), err
+	}
+	made, err := cl.Workloads().CreateWorkload(ctx, &cloudlessv1.CreateWorkloadRequest{Workload: w})
+	if status.Code(err) == codes.AlreadyExists {
+		err = fmt.Errorf("%w: give another --name, or change it with --update", err)
+	}
+	return made, "created", err
+}
+
+// hint adds what a person may have meant who wrote the name of a program like that of an image.
+func hint(err error, what string) error {
+	if info, stat := os.Stat(what); !isProgram(what) && stat == nil && info.Mode().IsRegular() {
+		return fmt.Errorf("%w: to run the program %s of this folder, write ./%s", err, what, what)
+	}
+	return err
+}
+
+func isProgram(what string) bool {
+	return strings.HasPrefix(what, ".") || filepath.IsAbs(what)
+}
+
+// nameOf makes a workload's name of a path or an image, empty if nothing is left.
+func nameOf(what string) string {
+	base := filepath.Base(what)
+	if !isProgram(what) {
+		base, _, _ = strings.Cut(base, "@")
+		base, _, _ = strings.Cut(base, ":")
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, base)
+	if len(name) > 63 {
+		name = name[:63]
+	}
+	return strings.Trim(name, "-")
+}
+
+// pushProgram makes an image of the program, sends it to the cluster's registry and returns its name. The tag is
+// made of the image's digest, so that another program is another spec.
+func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, workload string) (string, error) {
+	img, err := image.FromBinary(path, image.Options{})
+	if err != nil {
+		return "", err
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return "", fmt.Errorf("make an image of %s: %w", path, err)
+	}
+	local := workload + ":" + digest.Hex[:12]
+	name, err := image.ParseName(local)
+	if err != nil {
+		return "", err
+	}
+	line := newProgress(c.Stderr)
+	defer line.clear()
+	_, err = image.Push(ctx, img, name, image.PushOptions{
+		Transport: cl.HTTPTransport(),
+		Progress: func(done, total int64) {
+			line.show(fmt.Sprintf("sending %s: %d of %d MB", path, done>>20, total>>20))
+		},
+	})
+	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
+		return "", unreachable
+	}
+	return local, err
+}

@@ -1,0 +1,287 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+func entry(replica, line string, second int) *cloudlessv1.LogEntry {
+	return &cloudlessv1.LogEntry{
+		Time: timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 5000, time.UTC)), Replica: replica, Stream: "stdout", Line: []byte(line),
+	}
+}
+
+func TestLogsOfOneReplica(t *testing.T) {
+	c := newCluster(t)
+	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute)}
+	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-a", "two\x00raw", 2)}
+	c.run(t.Context(), "", "logs", "web").expect(t, 0, "one\ntwo\x00raw\n", "")
+	c.run(t.Context(), "", "logs", "web", "--timestamps").expect(t, 0,
+		"2026-01-02T03:04:01.000005Z one\n2026-01-02T03:04:02.000005Z two\x00raw\n", "")
+	got := c.run(t.Context(), "", "logs", "web", "-o", "json")
+	if first, _, _ := strings.Cut(got.stdout, "\n"); !json.Valid([]byte(first)) || !strings.Contains(first, `"line":"b25l"`) {
+		t.Errorf("as the API's JSON: %+v", got)
+	}
+}
+
+func TestLogsOfSeveralReplicasCarryTheirNames(t *testing.T) {
+	c := newCluster(t)
+	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute), replica("web-bcd", "web", "failed", 0, time.Minute)}
+	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-bcd", "two", 2), {Replica: "web-c", Error: "node box is offline"}}
+	complaint := "cloudless: the output of web-c is not complete: node box is offline\n"
+	c.run(t.Context(), "", "logs", "web").expect(t, 1, "web-a   | one\nweb-bcd | two\n", complaint)
+	c.run(t.Context(), "", "logs", "web", "--no-prefix").expect(t, 1, "one\ntwo\n", complaint)
+	c.run(t.Context(), "", "logs", "web", "--replica", "web-a").expect(t, 0, "one\n", "")
+}
+
+func TestLogsShowNamesAsSoonAsAnotherReplicaSpeaks(t *testing.T) {
+	c := newCluster(t)
+	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-b", "two", 2), entry("web-a", "three", 3)}
+	c.run(t.Context(), "", "logs", "web").expect(t, 0, "one\nweb-b | two\nweb-a | three\n", "")
+}
+
+func TestLogsFollowUntilInterrupted(t *testing.T) {
+	c := newCluster(t)
+	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &cancelling{cancel: cancel}
+	code := Main(ctx, Options{
+		Args:  []string{"logs", "--config", c.config, "-f", "--tail", "20", "--since", "5m", "--until", "2030-01-01", "web"},
+		Stdin: strings.NewReader(""), Stdout: out, Stderr: io.Discard,
+	})
+	if code != 0 || out.String() != "one\n" {
+		t.Errorf("exit code %d, output %q", code, out)
+	}
+	r := c.lastLogs
+	if !r.GetFollow() || r.GetTail() != 20 || time.Since(r.GetSince().AsTime()) < 5*time.Minute || r.GetUntil() == nil {
+		t.Errorf("asked for %v", r)
+	}
+}
+
+// cancelling ends the command at its first output, as a person does who has seen enough.
+type cancelling struct {
+	bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (c *cancelling) Write(p []byte) (int, error) {
+	defer c.cancel()
+	return c.Buffer.Write(p)
+}
+
+type execServer = grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]
+
+func started(s execServer) (*cloudlessv1.ExecStart, error) {
+	first, err := s.Recv()
+	if err != nil {
+		return nil, err
+	}
+	return first.GetStart(), s.Send(&cloudlessv1.ExecResponse{Message: &cloudlessv1.ExecResponse_Started{Started: &cloudlessv1.ExecStarted{Replica: "web-a"}}})
+}
+
+func say(s execServer, text string) error {
+	return s.Send(&cloudlessv1.ExecResponse{Message: &cloudlessv1.ExecResponse_Stdout{Stdout: []byte(text)}})
+}
+
+func exit(s execServer, code int32) error {
+	return s.Send(&cloudlessv1.ExecResponse{Message: &cloudlessv1.ExecResponse_Exit{Exit: &cloudlessv1.ExecExit{Code: code}}})
+}
+
+// cat says what it was told to do, repeats its input and ends with 7.
+func cat(s execServer) error {
+	start, err := started(s)
+	if err != nil {
+		return err
+	}
+	if err := say(s, fmt.Sprintf("%s %v %s\n", strings.Join(start.GetCommand(), " "), start.GetEnv(), start.GetReplica())); err != nil {
+		return err
+	}
+	for start.GetStdin() {
+		req, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if req.GetCloseStdin() {
+			break
+		}
+		if err := say(s, string(req.GetStdin())); err != nil {
+			return err
+		}
+	}
+	return exit(s, 7)
+}
+
+func TestExecEndsWithTheCommandsOwnCode(t *testing.T) {
+	c := newCluster(t)
+	c.exec = cat
+	c.run(t.Context(), "typed", "exec", "-i", "-e", "A=b", "--replica", "web-a", "web", "--", "cat", "-v").
+		expect(t, 7, "cat -v map[A:b] web-a\ntyped", "")
+	c.run(t.Context(), "not read", "exec", "web", "ls").expect(t, 7, "ls map[] \n", "")
+
+	c.exec = func(execServer) error { return status.Error(codes.FailedPrecondition, "no replica of web runs") }
+	c.run(t.Context(), "", "exec", "web", "--", "ls").expect(t, 1, "", "cloudless: no replica of web runs\n")
+	if got := c.run(t.Context(), "", "exec", "-t", "web", "--", "ls"); got.code != 2 || !strings.Contains(got.stderr, "there is no terminal here") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestExecHandsSignalsOn(t *testing.T) {
+	c := newCluster(t)
+	c.exec = func(s execServer) error {
+		if _, err := started(s); err != nil {
+			return err
+		}
+		if err := say(s, "ready"); err != nil {
+			return err
+		}
+		req, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := say(s, " "+req.GetSignal()); err != nil {
+			return err
+		}
+		return exit(s, 128+10)
+	}
+	// The interrupt that ends other commands is the command's to answer here.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &cancelling{cancel: func() {
+		cancel()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Error(err)
+		}
+	}}
+	var once bool
+	kill := out.cancel
+	out.cancel = func() {
+		if !once {
+			once = true
+			kill()
+		}
+	}
+	code := Main(ctx, Options{
+		Args: []string{"exec", "--config", c.config, "web", "--", "sleep"}, Stdin: strings.NewReader(""), Stdout: out, Stderr: io.Discard,
+	})
+	if code != 138 || out.String() != "ready SIGUSR1" {
+		t.Errorf("exit code %d, output %q", code, out)
+	}
+}
+
+func TestExecCanBeInterruptedBeforeTheCommandRuns(t *testing.T) {
+	c := newCluster(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c.exec = func(s execServer) error {
+		cancel()
+		<-s.Context().Done()
+		return nil
+	}
+	c.run(ctx, "", "exec", "web", "--", "ls").expect(t, 130, "", "cloudless: interrupted\n")
+}
+
+func TestExecOnATerminal(t *testing.T) {
+	c := newCluster(t)
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	defer slave.Close()
+	if err := pty.Setsize(slave, &pty.Winsize{Cols: 80, Rows: 24}); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TERM", "xterm")
+	c.exec = func(s execServer) error {
+		start, err := started(s)
+		if err != nil {
+			return err
+		}
+		if err := say(s, fmt.Sprintf("%t %dx%d %s\n", start.GetTerminal(), start.GetSize().GetWidth(), start.GetSize().GetHeight(), start.GetEnv()["TERM"])); err != nil {
+			return err
+		}
+		if err := pty.Setsize(slave, &pty.Winsize{Cols: 132, Rows: 43}); err != nil {
+			return err
+		}
+		// The pty is not this process's controlling terminal, so the kernel does not tell it.
+		if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
+			return err
+		}
+		resized, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := say(s, fmt.Sprintf("%dx%d\n", resized.GetResize().GetWidth(), resized.GetResize().GetHeight())); err != nil {
+			return err
+		}
+		// A raw terminal hands the interrupt key on as it is.
+		if _, err := master.Write([]byte{3}); err != nil {
+			return err
+		}
+		key, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := say(s, fmt.Sprintf("key %q\n", key.GetStdin())); err != nil {
+			return err
+		}
+		return exit(s, 0)
+	}
+	var stdout bytes.Buffer
+	code := Main(t.Context(), Options{
+		Args: []string{"exec", "--config", c.config, "-it", "web", "--", "sh"}, Stdin: slave, Stdout: &stdout, Stderr: io.Discard,
+	})
+	if want := "true 80x24 xterm\n132x43\nkey \"\\x03\"\n"; code != 0 || stdout.String() != want {
+		t.Errorf("exit code %d, output %q, want %q", code, stdout.String(), want)
+	}
+}
+
+func TestProgressIsForTerminalsAlone(t *testing.T) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	if err := pty.Setsize(slave, &pty.Winsize{Cols: 10, Rows: 5}); err != nil {
+		t.Fatal(err)
+	}
+	line := newProgress(slave)
+	line.show("short")
+	line.show("short")
+	line.show("longer than the line")
+	line.clear()
+	want := "\r\x1b[Kshort\r\x1b[Klonger t…\r\x1b[K"
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(master, got); err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("shown %q, want %q", got, want)
+	}
+	if err := slave.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	var file bytes.Buffer
+	newProgress(&file).show("anything")
+	if file.Len() != 0 {
+		t.Errorf("a file got %q", &file)
+	}
+}

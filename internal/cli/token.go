@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) tokenCommand() *cobra.Command {
+	cmd := group("token", "Make and revoke what lets machines join and programs call",
+		"  cloudless token create --role node\n  cloudless token ls\n  cloudless token rm ci",
+		c.tokenCreateCommand(), c.tokenListCommand(), c.tokenRemoveCommand())
+	cmd.Aliases = []string{"tokens"}
+	return cmd
+}
+
+func (c *cli) tokenCreateCommand() *cobra.Command {
+	var request cloudlessv1.CreateTokenRequest
+	cmd := &cobra.Command{
+		Use:   "create --role node|admin|operator|viewer",
+		Short: "Make a token; its secret is shown only now",
+		Long: "Create makes a token and prints its secret, which is not stored and never shown again. A token of role\n" +
+			"node lets machines join; the other roles let programs call the API.",
+		Example: "  cloudless token create --role node > join-token\n" +
+			"  cloudless token create --role viewer --name ci --ttl 720h",
+		Args: names(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if request.Role == "" {
+				return usage(cmd, "--role is missing: node lets a machine join; admin, operator or viewer let a program call")
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				answer, err := cl.Tokens().CreateToken(ctx, &request)
+				if err != nil {
+					return err
+				}
+				if !c.forPeople() {
+					return c.printObject(answer)
+				}
+				return c.printToken(answer)
+			})(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&request.Role, "role", "", "what it allows: node, admin, operator or viewer")
+	flags.StringVar(&request.Ttl, "ttl", "", "`time` after which it ends (default 24h)")
+	flags.Int32Var(&request.Uses, "uses", 0, "how many machines may join with it (default 1)")
+	flags.StringVar(&request.Name, "name", "", "`name` of the token (default: chosen by the cluster)")
+	return cmd
+}
+
+// printToken prints the secret alone on standard output, so that it can be piped into a file.
+func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse) error {
+	token := answer.GetToken()
+	c.note("Token %s, role %s, ends %s. Its secret is shown only this once:",
+		token.GetMetadata().GetName(), token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Local().Format(time.DateTime))
+	if err := c.printf("%s\n", answer.GetSecret()); err != nil {
+		return err
+	}
+	if token.GetSpec().GetRole() == "node" {
+		if where, err := c.where(); err == nil {
+			c.note("On the machine that should join: cloudless join %s --token-file FILE", where.Addresses[0])
+		}
+	}
+	return nil
+}
+
+func (c *cli) tokenListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List tokens, without their secrets",
+		Example: "  cloudless token ls",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			tokens, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Token, string, error) {
+				answer, err := cl.Tokens().ListTokens(ctx, &cloudlessv1.ListTokensRequest{Page: page})
+				return answer.GetItems(), answer.GetNext(), err
+			})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, tokens)
+			}
+			t := newTable(c.Stdout, "NAME", "ROLE", "USED", "EXPIRES", "AGE")
+			for _, token := range tokens {
+				t.row(token.GetMetadata().GetName(), token.GetSpec().GetRole(), tokenUses(token),
+					tokenEnd(token, time.Now()), age(token.GetMetadata().GetCreateTime(), time.Now()))
+			}
+			return t.flush()
+		}),
+	}
+}
+
+func tokenUses(token *cloudlessv1.Token) string {
+	if token.GetSpec().GetUses() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", token.GetStatus().GetUsed(), token.GetSpec().GetUses())
+}
+
+func tokenEnd(token *cloudlessv1.Token, now time.Time) string {
+	at := token.GetSpec().GetExpireTime()
+	switch {
+	case at == nil:
+		return "never"
+	case !at.AsTime().After(now):
+		return "has ended"
+	}
+	return "in " + short(at.AsTime().Sub(now))
+}
+
+func (c *cli) tokenRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME",
+		Aliases: []string{"remove", "delete", "revoke"},
+		Short:   "Revoke a token: what uses it is cut off at once",
+		Example: "  cloudless token rm ci",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			if _, err := cl.Tokens().DeleteToken(ctx, &cloudlessv1.DeleteTokenRequest{Name: args[0]}); err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return nil
+			}
+			return c.printf("token %s revoked\n", args[0])
+		}),
+	}
+}

@@ -1,0 +1,316 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// TokenEnv names the environment variable that holds the join token.
+const TokenEnv = "CLOUDLESS_TOKEN"
+
+const defaultAPIAddr = "127.0.0.1:7700"
+
+// processFlags are those of every role.
+type processFlags struct {
+	dataDir, logLevel string
+	detach            bool
+}
+
+func (f *processFlags) register(cmd *cobra.Command) {
+	f.registerDataDir(cmd)
+	cmd.Flags().StringVar(&f.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return when it is ready, and let it run on; its log is cloudless.log in the data folder")
+}
+
+func (f *processFlags) registerDataDir(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", defaultDataDir(), "`folder` of everything that must last")
+}
+
+func defaultDataDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/cloudless"
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "" // asked for when it is needed
+	}
+	return filepath.Join(home, ".local", "share", "cloudless")
+}
+
+func (f *processFlags) absoluteDataDir(cmd *cobra.Command) (string, error) {
+	if f.dataDir == "" {
+		return "", usage(cmd, "--data-dir is missing")
+	}
+	return filepath.Abs(f.dataDir)
+}
+
+// process is what the flags say; Progress and Ready come when it runs.
+func (f *processFlags) process(c *cli, cmd *cobra.Command) (Process, error) {
+	dir, err := f.absoluteDataDir(cmd)
+	if err != nil {
+		return Process{}, err
+	}
+	level, err := parseLevel(f.logLevel)
+	if err != nil {
+		return Process{}, usage(cmd, "%w", err)
+	}
+	return Process{DataDir: dir, Version: c.Version, Log: c.Stderr, LogLevel: level}, nil
+}
+
+func parseLevel(s string) (slog.Level, error) {
+	switch s {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("log level %q is not known: use debug, info, warn or error", s)
+}
+
+// machineFlags are those of roles that make this machine a node.
+type machineFlags struct {
+	name, containerd string
+	labels           []string
+}
+
+func (f *machineFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "name", "", "wished `name` of the node (default: the host name)")
+	cmd.Flags().StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the node; may be repeated")
+	cmd.Flags().StringVar(&f.containerd, "containerd-address", "", "`socket` of a containerd that runs already (default: the built-in one)")
+}
+
+func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
+	labels, err := parsePairs("label", f.labels, nil)
+	if err != nil {
+		return Machine{}, usage(cmd, "%w", err)
+	}
+	return Machine{Name: f.name, Labels: labels, ContainerdAddress: f.containerd}, nil
+}
+
+func (c *cli) upCommand() *cobra.Command {
+	var p processFlags
+	var m machineFlags
+	var address string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Make this machine a cloud of its own",
+		Long: "Up runs a server and an agent in one process and writes a context with admin credentials to the client\n" +
+			"configuration. It runs until it is interrupted; containers go on running and are taken back by the next up.",
+		Example: "  cloudless up --detach\n  cloudless up --data-dir ./cloud2 --api-addr 127.0.0.1:7701 --context second",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			o := UpOptions{APIAddr: address, Context: c.context}
+			if o.Process, err = p.process(c, cmd); err != nil {
+				return err
+			}
+			if o.Machine, err = m.machine(cmd); err != nil {
+				return err
+			}
+			if o.ConfigPath, err = c.configPath(); err != nil {
+				return err
+			}
+			if err := checkAddress(cmd, "--api-addr", address); err != nil {
+				return err
+			}
+			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Up(ctx, o) })
+		},
+	}
+	p.register(cmd)
+	m.register(cmd)
+	cmd.Flags().StringVar(&address, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	return cmd
+}
+
+func (c *cli) serverCommand() *cobra.Command {
+	var p processFlags
+	var address string
+	cmd := &cobra.Command{
+		Use:     "server",
+		Short:   "Run a server alone, without running workloads here",
+		Example: "  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			o := ServerOptions{APIAddr: address, Context: c.context}
+			if o.Process, err = p.process(c, cmd); err != nil {
+				return err
+			}
+			if o.ConfigPath, err = c.configPath(); err != nil {
+				return err
+			}
+			if err := checkAddress(cmd, "--api-addr", address); err != nil {
+				return err
+			}
+			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Server(ctx, o) })
+		},
+	}
+	p.register(cmd)
+	cmd.Flags().StringVar(&address, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	return cmd
+}
+
+func (c *cli) agentCommand() *cobra.Command {
+	var p processFlags
+	var m machineFlags
+	cmd := &cobra.Command{
+		Use:     "agent",
+		Short:   "Run the agent of a machine that has joined before",
+		Example: "  cloudless agent --data-dir /var/lib/cloudless",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			var o AgentOptions
+			if o.Process, err = p.process(c, cmd); err != nil {
+				return err
+			}
+			if o.Machine, err = m.machine(cmd); err != nil {
+				return err
+			}
+			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Agent(ctx, o) })
+		},
+	}
+	p.register(cmd)
+	m.register(cmd)
+	return cmd
+}
+
+func (c *cli) joinCommand() *cobra.Command {
+	var p processFlags
+	var m machineFlags
+	var given joinToken
+	cmd := &cobra.Command{
+		Use:   "join ADDRESS --token-file FILE",
+		Short: "Make this machine a node of a cluster",
+		Long: "Join enrolls this machine with a token of role node and then runs its agent. The token proves the\n" +
+			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.",
+		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach",
+		Args:    names("ADDRESS"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			o := JoinOptions{Address: args[0]}
+			if o.Process, err = p.process(c, cmd); err != nil {
+				return err
+			}
+			if o.Machine, err = m.machine(cmd); err != nil {
+				return err
+			}
+			if err := checkAddress(cmd, "ADDRESS", args[0]); err != nil {
+				return err
+			}
+			if o.Token, err = given.read(cmd, c.Stdin); err != nil {
+				return err
+			}
+			// The child of --detach reads the token from its standard input: there nobody else sees it.
+			return c.runRole(cmd, p.detach, &o.Process, &handover{flag: "token-file", hides: "token", secret: o.Token},
+				func(ctx context.Context) error { return c.Roles.Join(ctx, o) })
+		},
+	}
+	p.register(cmd)
+	m.register(cmd)
+	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)
+	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` that holds the join token, - for standard input")
+	return cmd
+}
+
+// joinToken is where the join token comes from.
+type joinToken struct{ value, file string }
+
+func (t joinToken) read(cmd *cobra.Command, stdin io.Reader) (string, error) {
+	token := t.value
+	switch {
+	case token != "" && t.file != "":
+		return "", usage(cmd, "--token and --token-file exclude each other: leave one out")
+	case token != "":
+	case t.file != "":
+		data, err := readTokenFile(t.file, stdin)
+		if err != nil {
+			return "", fmt.Errorf("read the join token: %w", err)
+		}
+		token = string(data)
+	default:
+		token = os.Getenv(TokenEnv)
+	}
+	// What is started from here has no business with it.
+	if err := os.Unsetenv(TokenEnv); err != nil {
+		return "", err
+	}
+	if token = strings.TrimSpace(token); token == "" {
+		return "", usage(cmd, "the join token is missing: make one with cloudless token create --role node, and hand it over with --token-file or $%s", TokenEnv)
+	}
+	return token, nil
+}
+
+func readTokenFile(file string, stdin io.Reader) ([]byte, error) {
+	const most = 4 << 10
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		stdin = f
+	}
+	data, err := io.ReadAll(io.LimitReader(stdin, most+1))
+	if err == nil && len(data) > most {
+		err = errors.New("the file is too large to be a token")
+	}
+	return data, err
+}
+
+func (c *cli) downCommand() *cobra.Command {
+	var p processFlags
+	var purge bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop what runs here, containers included",
+		Long: "Down stops the process that runs on the data folder and its containers. With --purge nothing is left:\n" +
+			"neither data nor images, logs or the context in the client configuration.",
+		Example: "  cloudless down\n  cloudless down --data-dir ./cloud2 --purge",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			process, err := p.process(c, cmd)
+			if err != nil {
+				return err
+			}
+			path, err := c.configPath()
+			if err != nil {
+				return err
+			}
+			line := newProgress(c.Stderr)
+			defer line.clear()
+			err = c.Roles.Down(cmd.Context(), DownOptions{
+				DataDir: process.DataDir, Purge: purge, ConfigPath: path,
+				Log: c.Stderr, LogLevel: process.LogLevel, Progress: line.show,
+			})
+			if err != nil {
+				return err
+			}
+			line.clear()
+			if purge {
+				return c.printf("stopped, and nothing of %s is left\n", process.DataDir)
+			}
+			return c.printf("stopped; the data stays in %s\n", process.DataDir)
+		},
+	}
+	p.registerDataDir(cmd)
+	cmd.Flags().StringVar(&p.logLevel, "log-level", "warn", "least `level` that is logged: debug, info, warn or error")
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove all data, images and logs too")
+	return cmd
+}
+
+func checkAddress(cmd *cobra.Command, what, address string) error {
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return usage(cmd, "%s %q is not of the form host:port", what, address)
+	}
+	return nil
+}

@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) workloadCommand() *cobra.Command {
+	cmd := group("workload", "Show and change workloads",
+		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
+		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRemoveCommand())
+	cmd.Aliases = []string{"workloads"}
+	return cmd
+}
+
+func (c *cli) workloadListCommand() *cobra.Command {
+	var s scope
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List workloads",
+		Example: "  cloudless workload ls\n  cloudless workload ls -A -l app=web -o json",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			workloads, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
+				answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Selection: s.selection(c), Page: page})
+				return answer.GetItems(), answer.GetNext(), err
+			})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, workloads)
+			}
+			return c.workloadTable(s.everywhere, workloads).flush()
+		}),
+	}
+	s.register(cmd)
+	return cmd
+}
+
+func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) *table {
+	headings := []string{"NAME", "PHASE", "RUNNING", "IMAGE", "AGE", "REASON"}
+	if namespaces {
+		headings = append([]string{"NAMESPACE"}, headings...)
+	}
+	t := newTable(c.Stdout, headings...)
+	for _, w := range workloads {
+		row := []string{
+			w.GetMetadata().GetName(),
+			w.GetStatus().GetPhase(),
+			fmt.Sprintf("%d/%d", w.GetStatus().GetRunning(), desired(w)),
+			w.GetSpec().GetImage(),
+			age(w.GetMetadata().GetCreateTime(), time.Now()),
+			w.GetStatus().GetReason(),
+		}
+		if namespaces {
+			row = append([]string{w.GetMetadata().GetNamespace()}, row...)
+		}
+		t.row(row...)
+	}
+	return t
+}
+
+func (c *cli) workloadGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Show one workload, its replicas and what keeps it from running",
+		Example: "  cloudless workload get web\n  cloudless workload get web -o yaml",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.namespace, Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(w)
+			}
+			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+				Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Workload: args[0],
+			})
+			if err != nil {
+				return err
+			}
+			return c.describeWorkload(w, replicas)
+		}),
+	}
+}
+
+func (c *cli) describeWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Replica) error {
+	status, s := w.GetStatus(), w.GetSpec()
+	f := newFacts(c.Stdout)
+	f.add("Name", w.GetMetadata().GetName())
+	f.add("Namespace", w.GetMetadata().GetNamespace())
+	f.add("Labels", pairs(w.GetMetadata().GetLabels()))
+	f.add("Image", s.GetImage())
+	f.add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
+	f.add("Phase", status.GetPhase())
+	f.add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
+	f.add("Revision", strconv.FormatUint(status.GetRevision(), 10))
+	f.add("Limits", amounts(s.GetResources().GetLimits()))
+	f.add("Requests", amounts(s.GetResources().GetRequests()))
+	f.add("Ports", ports(s.GetPorts()))
+	f.add("Placement", pairs(s.GetPlacement().GetLabels()))
+	f.add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
+	f.add("Reason", status.GetReason())
+	if err := f.flush(); err != nil {
+		return err
+	}
+	if unplaced := status.GetUnplaced(); len(unplaced) > 0 {
+		if err := c.printf("\nWhy it is pending, node by node:\n"); err != nil {
+			return err
+		}
+		t := newTable(c.Stdout, "NODE", "REASON")
+		for _, node := range unplaced {
+			t.row(node.GetNode(), node.GetReason())
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	if len(replicas) == 0 {
+		return nil
+	}
+	if err := c.printf("\n"); err != nil {
+		return err
+	}
+	return c.replicaTable(false, replicas).flush()
+}
+
+func (c *cli) workloadScaleCommand() *cobra.Command {
+	var w waiting
+	cmd := &cobra.Command{
+		Use:     "scale NAME REPLICAS",
+		Short:   "Change how many replicas run",
+		Example: "  cloudless workload scale web 3\n  cloudless workload scale web 0",
+		Args:    names("NAME", "REPLICAS"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			replicas, err := strconv.ParseInt(args[1], 10, 32)
+			if err != nil || replicas < 0 {
+				return usage(cmd, "%q is not a number of replicas", args[1])
+			}
+			return c.changeWorkload(w, "scaled", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+				return cl.Workloads().ScaleWorkload(ctx, &cloudlessv1.ScaleWorkloadRequest{
+					Namespace: c.namespace, Name: args[0], Replicas: int32(replicas),
+				})
+			})(cmd, args)
+		},
+	}
+	w.register(cmd, "they run")
+	return cmd
+}
+
+func (c *cli) workloadRestartCommand() *cobra.Command {
+	var w waiting
+	cmd := &cobra.Command{
+		Use:     "restart NAME",
+		Short:   "Replace every replica by a new one",
+		Example: "  cloudless workload restart web",
+		Args:    names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.changeWorkload(w, "restarted", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+				return cl.Workloads().RestartWorkload(ctx, &cloudlessv1.RestartWorkloadRequest{Namespace: c.namespace, Name: args[0]})
+			})(cmd, args)
+		},
+	}
+	w.register(cmd, "the new ones run")
+	return cmd
+}
+
+// changeWorkload does one change and waits for it.
+func (c *cli) changeWorkload(w waiting, done string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
+	return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		workload, err := change(ctx, cl)
+		if err != nil {
+			return err
+		}
+		if w.on {
+			now, err := c.awaitSettled(ctx, cl, w, workload)
+			if err != nil {
+				return err
+			}
+			workload = now[0]
+		}
+		if !c.forPeople() {
+			return c.printObject(workload)
+		}
+		return c.printf("workload %s %s: %s\n", workload.GetMetadata().GetName(), done, standing(workload))
+	})
+}
+
+func (c *cli) workloadRemoveCommand() *cobra.Command {
+	var w waiting
+	cmd := &cobra.Command{
+		Use:     "rm NAME...",
+		Aliases: []string{"remove", "delete"},
+		Short:   "Stop workloads and remove them",
+		Example: "  cloudless workload rm web\n  cloudless workload rm web db --wait=false",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			var removed []*cloudlessv1.Workload
+			for _, name := range args {
+				workload, err := cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: c.namespace, Name: name})
+				if err != nil {
+					return err
+				}
+				removed = append(removed, workload)
+			}
+			word := "is being removed"
+			if w.on {
+				if err := c.awaitGone(ctx, cl, w, removed...); err != nil {
+					return err
+				}
+				word = "removed"
+			}
+			if !c.forPeople() {
+				return printList(c, removed)
+			}
+			for _, name := range args {
+				if err := c.printf("workload %s %s\n", name, word); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	w.register(cmd, "they are gone")
+	return cmd
+}

@@ -1,0 +1,112 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+const (
+	logDir   = "log"
+	lockFile = "lock"
+	// segmentSize bounds the time to check the log at start.
+	segmentSize     = 16 << 20
+	snapshotsToKeep = 2
+)
+
+// disk is what a server keeps in its folder: the log, votes and terms, and snapshots.
+type disk struct {
+	lock      *os.File
+	log       *wal.WAL
+	snapshots *raft.FileSnapshotStore
+}
+
+// openDisk refuses a folder in which something is damaged or which another process uses.
+func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
+	logs := filepath.Join(dir, logDir)
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return nil, err
+	}
+	d := &disk{}
+	if d.lock, err = lock(filepath.Join(dir, lockFile)); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = d.close()
+		}
+	}()
+	if err := verifyLog(logs); err != nil {
+		return nil, err
+	}
+	if d.log, err = wal.Open(logs, wal.WithLogger(logger), wal.WithSegmentSize(segmentSize)); err != nil {
+		return nil, fmt.Errorf("open the log: %w", err)
+	}
+	if d.snapshots, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsToKeep, logger); err != nil {
+		return nil, fmt.Errorf("open the snapshots: %w", err)
+	}
+	return d, nil
+}
+
+// lock keeps other processes out until the file is closed, be it by the end of this process.
+func lock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = file.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.New("another process is using it: stop that one first")
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return file, nil
+}
+
+// restore brings the newest snapshot into the store and makes sure that the log goes on from there.
+func (d *disk) restore(store *state.Store) error {
+	newest, err := d.snapshots.List()
+	if err != nil {
+		return fmt.Errorf("list the snapshots: %w", err)
+	}
+	covered := uint64(0)
+	if len(newest) > 0 {
+		if err := d.restoreSnapshot(newest[0].ID, store); err != nil {
+			return fmt.Errorf("the snapshot %s cannot be used: %w; restore a backup or let this server rejoin under a new id", newest[0].ID, err)
+		}
+		covered = newest[0].Index
+	}
+	first, err := d.log.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("find the beginning of the log: %w", err)
+	}
+	if first > covered+1 {
+		return fmt.Errorf("the entries %d to %d are missing between the newest snapshot and the log: restore a backup or let this server rejoin under a new id",
+			covered+1, first-1)
+	}
+	return nil
+}
+
+func (d *disk) restoreSnapshot(id string, store *state.Store) error {
+	_, saved, err := d.snapshots.Open(id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(store.Restore(saved), saved.Close())
+}
+
+func (d *disk) close() error {
+	var errs []error
+	if d.log != nil {
+		errs = append(errs, d.log.Close())
+	}
+	return errors.Join(append(errs, d.lock.Close())...)
+}

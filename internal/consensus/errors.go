@@ -1,0 +1,56 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
+
+var (
+	// ErrNotLeader is what a [NotLeaderError] is.
+	ErrNotLeader = errors.New("this server is not the leader")
+	// ErrUncertain says that a proposal may or may not have happened.
+	ErrUncertain = errors.New("it is not known whether the change was made: read again before you repeat it")
+	// ErrShutdown says that this server has stopped.
+	ErrShutdown = errors.New("this server is shutting down: ask another one, or again after its restart")
+)
+
+// NotLeaderError refuses what only a leader may do. Nothing has happened: it may be asked again elsewhere.
+type NotLeaderError struct {
+	// Leader is empty if no leader is known.
+	Leader Server
+}
+
+func (e *NotLeaderError) Error() string {
+	if e.Leader.ID == "" {
+		return "this server is not the leader and knows of none: try again when one has been elected"
+	}
+	return fmt.Sprintf("this server is not the leader: ask the server %s at %s", e.Leader.ID, e.Leader.Address)
+}
+
+// Is makes every NotLeaderError an [ErrNotLeader].
+func (e *NotLeaderError) Is(target error) bool { return target == ErrNotLeader }
+
+// TooLargeError refuses a transaction that would hold up all others.
+type TooLargeError struct {
+	Size int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the change has %d bytes, the largest one allowed has %d: divide it", e.Size, MaxTransaction)
+}
+
+// translate makes errors of raft ours.
+func (c *Consensus) translate(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		leader, _ := c.Leader()
+		return &NotLeaderError{Leader: leader}
+	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrAbortedByRestore):
+		return fmt.Errorf("%w: %w", err, ErrUncertain)
+	case errors.Is(err, raft.ErrRaftShutdown):
+		return c.stopped()
+	}
+	return err
+}

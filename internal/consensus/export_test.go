@@ -1,0 +1,38 @@
+package consensus
+
+import (
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Store returns the store that was given.
+func (c *Consensus) Store() *state.Store { return c.store }
+
+// Raft returns what is beneath.
+func (c *Consensus) Raft() *raft.Raft { return c.raft }
+
+// FirstLogIndex returns the index of the oldest entry of the log.
+func (c *Consensus) FirstLogIndex(t testing.TB) uint64 {
+	first, err := c.disk.log.FirstIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return first
+}
+
+// ApplyRaw brings a transaction into the log without asking whether it is understood.
+func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
+	data, err := proto.Marshal(tx)
+	if err != nil {
+		return err
+	}
+	return c.apply(data).Err
+}
+
+// CheckSegment checks the bytes of one segment of the log.
+func CheckSegment(data []byte, newest bool) string { return checkSegment(data, newest) }

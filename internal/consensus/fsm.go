@@ -1,0 +1,106 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// fsm applies committed entries to the store. Once it met an entry that it cannot understand it does no more, so that
+// this server does not go on with a state that differs from that of the others. Raft calls it from one goroutine.
+type fsm struct {
+	store  *state.Store
+	broken error
+	// failed receives what broke it.
+	failed chan error
+}
+
+var _ raft.BatchingFSM = (*fsm)(nil)
+
+func newFSM(store *state.Store) *fsm {
+	return &fsm{store: store, failed: make(chan error, 1)}
+}
+
+// Apply implements raft.FSM.
+func (f *fsm) Apply(log *raft.Log) any { return f.ApplyBatch([]*raft.Log{log})[0] }
+
+// ApplyBatch implements raft.BatchingFSM. It responds with a state.Outcome for each log.
+func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	entries := make([]state.Entry, 0, len(logs))
+	positions := make([]int, 0, len(logs)) // of the entries in logs
+	for i, log := range logs {
+		if log.Type != raft.LogCommand || f.broken != nil {
+			continue
+		}
+		tx := &statev1.Transaction{}
+		if err := proto.Unmarshal(log.Data, tx); err != nil {
+			// Those before it are whole and still have to be applied.
+			defer f.fail(log.Index, err)
+			break
+		}
+		entries, positions = append(entries, state.Entry{Index: log.Index, Transaction: tx}), append(positions, i)
+	}
+	return f.applyEntries(entries, positions, len(logs))
+}
+
+func (f *fsm) applyEntries(entries []state.Entry, positions []int, logs int) []any {
+	responses := make([]any, logs)
+	if len(entries) > 0 {
+		for i, outcome := range f.store.ApplyAll(entries) {
+			if _, invalid := errors.AsType[*state.InvalidError](outcome.Err); invalid {
+				f.fail(entries[i].Index, outcome.Err)
+				break
+			}
+			responses[positions[i]] = outcome
+		}
+	}
+	for i := range responses {
+		if responses[i] == nil {
+			responses[i] = state.Outcome{Err: ErrUncertain}
+		}
+	}
+	return responses
+}
+
+func (f *fsm) fail(index uint64, reason error) {
+	if f.broken != nil {
+		return
+	}
+	f.broken = fmt.Errorf("the log entry %d is not understood, a newer release must have written it: update this server: %w", index, reason)
+	f.failed <- f.broken
+}
+
+// Snapshot implements raft.FSM.
+func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
+	if f.broken != nil {
+		return nil, f.broken
+	}
+	return saver{f.store.Snapshot()}, nil
+}
+
+// Restore implements raft.FSM.
+func (f *fsm) Restore(saved io.ReadCloser) error {
+	return errors.Join(f.store.Restore(saved), saved.Close())
+}
+
+// saver streams a snapshot to where raft wants it.
+type saver struct {
+	snapshot *state.Snapshot
+}
+
+// Persist implements raft.FSMSnapshot.
+func (s saver) Persist(sink raft.SnapshotSink) error {
+	if err := s.snapshot.Save(sink); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// Release implements raft.FSMSnapshot.
+func (saver) Release() {}

@@ -1,0 +1,190 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// leadership is what this server knows about who leads.
+type leadership struct {
+	mu sync.Mutex
+	// term is not nil while this server leads and its state includes all that leaders before it did.
+	term *term
+	// over is set when there will be no more terms.
+	over bool
+	// change is closed at the next change of anything here, or of who leads.
+	change chan struct{}
+}
+
+// term is one time of leading, which ends with its context.
+type term struct {
+	ctx context.Context
+	end context.CancelCauseFunc
+}
+
+func (l *leadership) init() { l.change = make(chan struct{}) }
+
+// now returns the current term, if there is one, and what to wait for until that may have changed.
+func (l *leadership) now() (*term, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term, l.change
+}
+
+func (l *leadership) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return
+	}
+	ctx, end := context.WithCancelCause(context.Background())
+	l.term = &term{ctx: ctx, end: end}
+	l.broadcast()
+}
+
+func (l *leadership) end(reason error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.term != nil {
+		l.term.end(reason)
+		l.term = nil
+	}
+	l.broadcast()
+}
+
+// finish ends leadership for good.
+func (l *leadership) finish(reason error) {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.end(reason)
+}
+
+// changed wakes those who wait, after a change of who leads.
+func (l *leadership) changed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.broadcast()
+}
+
+func (l *leadership) broadcast() {
+	close(l.change)
+	l.change = make(chan struct{})
+}
+
+// watch follows what raft says about leadership until this server stops.
+func (c *Consensus) watch(notify <-chan bool) {
+	observed := make(chan raft.Observation, 16)
+	observer := raft.NewObserver(observed, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	c.raft.RegisterObserver(observer)
+	defer c.raft.DeregisterObserver(observer)
+	c.leadership.changed() // for what happened before the observer was there
+	for {
+		select {
+		case leads := <-notify:
+			c.take(leads)
+		case <-observed:
+			c.leadership.changed()
+		case err := <-c.fsm.failed:
+			c.logger.Error("this server stops", "error", err)
+			c.shutdown(err)
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// take makes this server leader, or no more.
+func (c *Consensus) take(leads bool) {
+	if !leads {
+		c.leadership.end(ErrNotLeader)
+		c.logger.Info("this server leads no more")
+		return
+	}
+	// Raft answers this when leadership is lost meanwhile, and says so on the channel.
+	if err := c.raft.Barrier(0).Error(); err != nil {
+		c.logger.Info("leadership was lost before it began", "error", err)
+		return
+	}
+	c.leadership.begin()
+	c.logger.Info("this server leads", "term", c.raft.CurrentTerm(), "index", c.store.Snapshot().Index())
+}
+
+// IsLeader tells if this server leads and has the newest state.
+func (c *Consensus) IsLeader() bool {
+	term, _ := c.leadership.now()
+	return term != nil
+}
+
+// Leader returns the server that leads, as far as this one knows.
+func (c *Consensus) Leader() (Server, bool) {
+	address, id := c.raft.LeaderWithID()
+	return Server{ID: string(id), Address: string(address), Voter: id != ""}, id != ""
+}
+
+// WaitLeader waits until some server leads; if it is this one, until it has the newest state.
+func (c *Consensus) WaitLeader(ctx context.Context) error {
+	for {
+		term, change := c.leadership.now()
+		if leader, known := c.Leader(); known && (leader.ID != c.id || term != nil) {
+			return nil
+		}
+		if err := c.await(ctx, change); err != nil {
+			return fmt.Errorf("wait for a leader: %w", err)
+		}
+	}
+}
+
+// Lead runs f while this server leads: f begins when the state includes all that leaders before did, its context
+// ends with leadership, and it is run again when leadership comes back. If f fails while this server leads, Lead
+// returns that error; if it returns nil, it has done its work for this term. Lead returns when ctx ends, after f.
+func (c *Consensus) Lead(ctx context.Context, f func(context.Context) error) error {
+	for {
+		term, change := c.leadership.now()
+		if term != nil {
+			if err := term.run(ctx, f); err != nil {
+				return err
+			}
+			change = term.ctx.Done()
+		}
+		if err := c.await(ctx, change); err != nil {
+			return err
+		}
+	}
+}
+
+// run runs f until it is done or the term has ended, after which its error tells nothing.
+func (t *term) run(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })()
+	if err := f(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// await waits for a change, unless there is no point in waiting any more.
+func (c *Consensus) await(ctx context.Context, change <-chan struct{}) error {
+	select {
+	case <-c.done:
+		return c.stopped()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	default:
+	}
+	select {
+	case <-change:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.done:
+		return c.stopped()
+	}
+}

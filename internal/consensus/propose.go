@@ -1,0 +1,104 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// MaxTransaction is the size in bytes of the largest transaction.
+const MaxTransaction = 8 << 20
+
+// Propose makes the changes of a transaction. When it returns without error they are durable and part of every
+// snapshot that is taken from then on. Refusals by the state come back as they are (see [state.Store.Apply]).
+// A [NotLeaderError] says that nothing has happened, [ErrUncertain] that something may have, which also holds when
+// ctx ended before the outcome was known. The transaction stays the caller's.
+func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+	if err := state.Validate(tx); err != nil {
+		return state.Result{}, err
+	}
+	data, err := proto.Marshal(tx)
+	if err != nil {
+		return state.Result{}, fmt.Errorf("encode the change: %w", err)
+	}
+	if len(data) > MaxTransaction {
+		return state.Result{}, &TooLargeError{Size: len(data)}
+	}
+	if err := ctx.Err(); err != nil {
+		return state.Result{}, context.Cause(ctx)
+	}
+	outcome := make(chan state.Outcome, 1)
+	if !c.start(func() { outcome <- c.apply(data) }) {
+		return state.Result{}, c.stopped()
+	}
+	select {
+	case o := <-outcome:
+		return o.Result, o.Err
+	case <-ctx.Done():
+		return state.Result{}, fmt.Errorf("%w: %w", context.Cause(ctx), ErrUncertain)
+	}
+}
+
+// start runs a proposal unless this server is stopping.
+func (c *Consensus) start(proposal func()) bool {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	if c.closed {
+		return false
+	}
+	c.proposals.Go(proposal)
+	return true
+}
+
+// apply waits for the outcome of an entry, however long it takes.
+func (c *Consensus) apply(data []byte) state.Outcome {
+	future := c.raft.Apply(data, 0)
+	if err := future.Error(); err != nil {
+		return state.Outcome{Err: c.translate(err)}
+	}
+	return future.Response().(state.Outcome)
+}
+
+// Read returns a snapshot that includes every change that was acknowledged before, on whichever server.
+func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
+	if err := c.leads(ctx); err != nil {
+		return nil, err
+	}
+	// As long as no other server can have been elected, all that was acknowledged was applied here.
+	verified := make(chan error, 1)
+	if !c.start(func() { verified <- c.raft.VerifyLeader().Error() }) {
+		return nil, c.stopped()
+	}
+	select {
+	case err := <-verified:
+		if err != nil {
+			return nil, c.translate(err)
+		}
+		return c.store.Snapshot(), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// leads waits until a server that has just been elected has the newest state.
+func (c *Consensus) leads(ctx context.Context) error {
+	for {
+		term, change := c.leadership.now()
+		if term != nil {
+			return nil
+		}
+		if leader, _ := c.Leader(); leader.ID != c.id {
+			return &NotLeaderError{Leader: leader}
+		}
+		if err := c.await(ctx, change); err != nil {
+			return err
+		}
+	}
+}
+
+// Stale returns what this server knows, which may be behind what others have acknowledged.
+func (c *Consensus) Stale() *state.Snapshot { return c.store.Snapshot() }

@@ -1,0 +1,138 @@
+package consensus
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// The log store checks the last batch of entries when it opens, and takes the first thing it does not understand
+// for the end of the log. This file checks every batch before, so that damage in the middle is not mistaken for the
+// torn end of a write that a crash interrupted.
+//
+// A segment file is a header and then frames, all multiples of eight bytes:
+//
+//	entry   1, length in bytes 4 to 8, payload padded to eight bytes
+//	index   2, the same; sealed segments end with one
+//	commit  3, checksum in bytes 4 to 8 of all that follows the commit before it, or of all from the beginning
+const (
+	segmentHeader = 32
+	frameHeader   = 8
+
+	frameEntry  = 1
+	frameIndex  = 2
+	frameCommit = 3
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// verifyLog checks all segments of a log.
+func verifyLog(dir string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil {
+		return err
+	}
+	newest, err := newestSegment(paths)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("check the log: %w", err)
+		}
+		if reason := checkSegment(data, path == newest); reason != "" {
+			return fmt.Errorf("the log is damaged: %s %s; restore a backup or let this server rejoin under a new id",
+				filepath.Base(path), reason)
+		}
+	}
+	return nil
+}
+
+// newestSegment is the one that is being written: the one with the highest number at the end of its name.
+func newestSegment(paths []string) (string, error) {
+	var newest string
+	var highest uint64
+	for _, path := range paths {
+		var first, number uint64
+		if _, err := fmt.Sscanf(filepath.Base(path), "%020d-%016x.wal", &first, &number); err != nil {
+			return "", fmt.Errorf("the log is damaged: %s is no name of a segment: remove what does not belong there", filepath.Base(path))
+		}
+		if newest == "" || number > highest {
+			newest, highest = path, number
+		}
+	}
+	return newest, nil
+}
+
+// checkSegment returns what is wrong with a segment. Only the newest one may have a torn end.
+func checkSegment(data []byte, newest bool) string {
+	whole, sealed := segmentHeader, false // end of the last commit; the first one covers the header too
+	batch, indexed := 0, false            // start of the current batch
+	for offset := segmentHeader; ; {
+		frame, size := frameAt(data, offset)
+		switch frame {
+		case frameEntry:
+		case frameIndex:
+			indexed = true
+		case frameCommit:
+			if !committed(data, batch, offset) {
+				if following, _ := frameAt(data, offset+size); newest && following == 0 {
+					return ""
+				}
+				return fmt.Sprintf("has a wrong checksum for bytes %d to %d", batch, offset)
+			}
+			whole, batch, sealed = offset+size, offset+size, indexed
+		default:
+			return checkEnd(data, whole, sealed || newest)
+		}
+		offset += size
+	}
+}
+
+// checkEnd looks at what follows the last whole batch. A crash leaves at most one unfinished batch there, so a
+// finished one tells of damage before it.
+func checkEnd(data []byte, whole int, complete bool) string {
+	if !complete {
+		return fmt.Sprintf("ends at byte %d without being sealed", whole)
+	}
+	const tries = 8 // what looks like a commit may be the payload of an entry
+	var starts []int
+	for offset := whole; offset+frameHeader <= len(data); offset += frameHeader {
+		if frame, _ := frameAt(data, offset); frame != frameCommit {
+			continue
+		}
+		for _, start := range starts {
+			if committed(data, start, offset) {
+				return fmt.Sprintf("has whole entries at byte %d, after damage from byte %d on", start, whole)
+			}
+		}
+		starts = append(starts[max(0, len(starts)-tries+1):], offset+frameHeader)
+	}
+	return ""
+}
+
+// frameAt returns the kind and the size of a frame, 0 and 0 if there is none.
+func frameAt(data []byte, offset int) (kind byte, size int) {
+	if offset+frameHeader > len(data) {
+		return 0, 0
+	}
+	header := data[offset : offset+frameHeader]
+	kind, size = header[0], frameHeader
+	if kind == frameEntry || kind == frameIndex {
+		length := int(binary.LittleEndian.Uint32(header[4:]))
+		size += (length + frameHeader - 1) / frameHeader * frameHeader
+	}
+	if !slices.Contains([]byte{frameEntry, frameIndex, frameCommit}, kind) || offset+size > len(data) {
+		return 0, 0
+	}
+	return kind, size
+}
+
+// committed tells if the commit frame at end is right about the data from start to there.
+func committed(data []byte, start, end int) bool {
+	return crc32.Checksum(data[start:end], castagnoli) == binary.LittleEndian.Uint32(data[end+4:])
+}

@@ -1,0 +1,112 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Proposer agrees on changes with the other servers.
+type Proposer interface {
+	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
+}
+
+// Loop ticks on every change that may need it, while this server leads.
+type Loop struct {
+	Store    *state.Store
+	Proposer Proposer
+	Logger   *slog.Logger
+}
+
+// Run ticks until ctx ends.
+func (l *Loop) Run(ctx context.Context) error {
+	for {
+		snap, feed := l.Store.Subscribe()
+		if err := l.settle(ctx, everything(snap)); err != nil {
+			return err
+		}
+		for {
+			changes, err := feed.Next(ctx)
+			if errors.Is(err, state.ErrLagged) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			if err := l.settle(ctx, dueAfter(changes)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// settle ticks until its changes are accepted. A change that came between the
+// snapshot and the proposal makes it look again.
+func (l *Loop) settle(ctx context.Context, due Due) error {
+	for !due.Empty() {
+		now := time.Now().UTC()
+		batch := Tick(now, l.Store.Snapshot(), due, newUID)
+		if batch.Len() == 0 {
+			return nil
+		}
+		_, err := l.Proposer.Propose(ctx, batch.Transaction(now))
+		if err == nil {
+			return nil
+		}
+		if _, ok := errors.AsType[*state.ConflictError](err); ok {
+			continue
+		}
+		if _, ok := errors.AsType[*state.ExistsError](err); ok {
+			continue
+		}
+		return err
+	}
+	return nil
+}
+
+func newUID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func everything(snap *state.Snapshot) Due {
+	due := Due{Workloads: map[string]bool{}, Placement: true}
+	for w := range snap.Workloads("", "") {
+		due.Workloads[w.GetMetadata().GetUid()] = true
+	}
+	return due
+}
+
+// dueAfter says what may need a tick after the changes.
+func dueAfter(changes []state.Change) Due {
+	due := Due{Workloads: map[string]bool{}}
+	for _, c := range changes {
+		switch c.Kind {
+		case state.KindWorkload:
+			if c.New != nil {
+				due.Workloads[c.New.GetMetadata().GetUid()] = true
+			}
+		case state.KindNode:
+			due.Placement = true
+		case state.KindReplica:
+			before, _ := c.Old.(*v1.Replica)
+			after, _ := c.New.(*v1.Replica)
+			if before.GetStatus().GetPhase() != after.GetStatus().GetPhase() {
+				r := after
+				if r == nil {
+					r = before
+				}
+				due.Workloads[r.GetSpec().GetWorkloadUid()] = true
+			}
+			if before != nil && rollout.Live(before.GetStatus().GetPhase()) && (after == nil || rollout.Ended(after.GetStatus().GetPhase())) {
+				due.Placement = true // it has made room
+			}
+		}
+	}
+	return due
+}

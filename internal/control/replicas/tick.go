@@ -1,0 +1,248 @@
+package replicas
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Due says what a tick looks at.
+type Due struct {
+	// Workloads by uid.
+	Workloads map[string]bool
+	// Placement asks for another try to place what is pending everywhere,
+	// because a node may have room now.
+	Placement bool
+}
+
+// Empty reports whether there is nothing to do.
+func (d Due) Empty() bool { return len(d.Workloads) == 0 && !d.Placement }
+
+// Tick returns the changes that bring what is due one step nearer to what is
+// desired, and an empty batch when nothing is to be done. newUID is the only
+// source of identity, now the only clock.
+func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) *state.Batch {
+	t := &tick{now: now, snap: snap, newUID: newUID, batch: &state.Batch{}}
+	for _, uid := range slices.Sorted(maps.Keys(due.Workloads)) {
+		if w := snap.Workload(uid); w != nil {
+			t.workload(w)
+		}
+	}
+	if due.Placement {
+		for r := range snap.ReplicasOn("") {
+			t.waits(r)
+		}
+	}
+	t.place()
+	return t.batch
+}
+
+// tick collects the changes of one call.
+type tick struct {
+	now    time.Time
+	snap   *state.Snapshot
+	newUID func() string
+	batch  *state.Batch
+
+	// unplaced replicas by uid: new ones, and pending ones that get another try.
+	unplaced map[string]*v1.Replica
+}
+
+func (t *tick) workload(w *v1.Workload) {
+	deleting := w.GetMetadata().GetDeleteTime() != nil
+	in := rollout.Input{
+		Desired:  int(w.GetSpec().GetReplicas()),
+		Revision: w.GetStatus().GetRevisionUid(),
+		Policy:   w.GetSpec().GetRestart().GetPolicy(),
+		Deleting: deleting,
+	}
+	live := false
+	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		in.Replicas = append(in.Replicas, rollout.ReplicaFromProto(r))
+		live = live || rollout.Live(r.GetStatus().GetPhase())
+	}
+	if deleting && !live {
+		t.remove(w)
+		return
+	}
+	step := rollout.Next(in)
+	stopping := map[string]bool{}
+	for _, uid := range step.Stop {
+		stopping[uid] = true
+		t.stop(t.snap.Replica(uid))
+	}
+	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		if !stopping[r.GetMetadata().GetUid()] {
+			t.waits(r)
+		}
+	}
+	for range step.Create {
+		t.waits(t.newReplica(w))
+	}
+}
+
+// remove takes the workload away. Its ended replicas stay as long as their
+// logs do.
+func (t *tick) remove(w *v1.Workload) {
+	for revision := range t.snap.RevisionsOf(w.GetMetadata().GetUid()) {
+		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())
+	}
+	t.batch.DeleteVersion(state.KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
+	t.event(w, "Deleted", "", "info")
+}
+
+// stop asks the node to stop a replica; one that is on no node has stopped.
+func (t *tick) stop(old *v1.Replica) {
+	if old.GetSpec().GetDesired() == rollout.DesiredStopped {
+		return
+	}
+	r := proto.CloneOf(old)
+	r.Spec.Desired = rollout.DesiredStopped
+	if r.GetSpec().GetNodeUid() == "" {
+		r.Status.Phase = rollout.PhaseStopped
+		r.Status.EndTime = timestamppb.New(t.now)
+	}
+	t.batch.Update(r, old.GetMetadata().GetVersion())
+}
+
+func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
+	uid := t.newUID()
+	return &v1.Replica{
+		ApiVersion: spec.APIVersion,
+		Kind:       "Replica",
+		Metadata: &v1.Metadata{
+			Uid:       uid,
+			Name:      replicaName(w.GetMetadata().GetName(), uid),
+			Namespace: w.GetMetadata().GetNamespace(),
+			Labels:    maps.Clone(w.GetMetadata().GetLabels()),
+		},
+		Spec: &v1.ReplicaSpec{
+			WorkloadUid: w.GetMetadata().GetUid(),
+			Workload:    w.GetMetadata().GetName(),
+			RevisionUid: w.GetStatus().GetRevisionUid(),
+			Revision:    w.GetStatus().GetRevision(),
+			Desired:     rollout.DesiredRunning,
+		},
+		Status: &v1.ReplicaStatus{Phase: rollout.PhasePending},
+	}
+}
+
+// replicaName is the workload's name with the random end of the uid, which
+// has no dash.
+func replicaName(workload, uid string) string {
+	return fmt.Sprintf("%s-%s", workload, uid[len(uid)-8:])
+}
+
+// waits puts a replica that has no node among those to be placed. One of an
+// older revision is about to be stopped and needs no node any more.
+func (t *tick) waits(r *v1.Replica) {
+	if r.GetSpec().GetNodeUid() != "" || rollout.Ended(r.GetStatus().GetPhase()) || r.GetSpec().GetDesired() == rollout.DesiredStopped {
+		return
+	}
+	if w := t.snap.Workload(r.GetSpec().GetWorkloadUid()); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+		return
+	}
+	if t.unplaced == nil {
+		t.unplaced = map[string]*v1.Replica{}
+	}
+	t.unplaced[r.GetMetadata().GetUid()] = r
+}
+
+// place asks the scheduler about everything that waits, in one plan.
+func (t *tick) place() {
+	waiting := map[string][]*v1.Replica{}                      // by workload: they all have the same needs
+	for _, uid := range slices.Sorted(maps.Keys(t.unplaced)) { // oldest first
+		r := t.unplaced[uid]
+		key := r.GetSpec().GetWorkloadUid()
+		waiting[key] = append(waiting[key], r)
+	}
+	var request scheduler.Request
+	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
+		first := waiting[uid][0]
+		needs, err := t.needs(first)
+		if err != nil {
+			t.keepPending(waiting[uid], err.Error())
+			continue
+		}
+		request.Asks = append(request.Asks, scheduler.Ask{
+			Workload: uid, Name: first.GetSpec().GetWorkload(), Count: len(waiting[uid]), Requirements: needs,
+		})
+	}
+	if len(request.Asks) > 0 {
+		t.apply(scheduler.Schedule(view(t.snap), request), waiting)
+	}
+}
+
+func (t *tick) needs(r *v1.Replica) (scheduler.Requirements, error) {
+	revision := t.snap.Revision(r.GetSpec().GetRevisionUid())
+	if revision == nil {
+		return scheduler.Requirements{}, fmt.Errorf("its revision %d does not exist any more", r.GetSpec().GetRevision())
+	}
+	return scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
+}
+
+// apply gives each waiting replica the node that the plan has for its
+// workload; what the plan has no node for stays pending, with the reason.
+func (t *tick) apply(plan scheduler.Plan, waiting map[string][]*v1.Replica) {
+	for _, p := range plan.Placements {
+		t.assign(waiting[p.Workload][0], p)
+		waiting[p.Workload] = waiting[p.Workload][1:]
+	}
+	for _, u := range plan.Unplaced {
+		t.keepPending(waiting[u.Workload], u.Summary())
+	}
+}
+
+func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
+	r := proto.CloneOf(old)
+	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
+	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
+	t.put(old, r)
+	t.event(r, "Placed", "on node "+p.NodeName, "info")
+}
+
+func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
+	for _, old := range replicas {
+		if t.stored(old) && old.GetStatus().GetReason() == reason {
+			continue
+		}
+		r := proto.CloneOf(old)
+		r.Status.Reason = reason
+		t.put(old, r)
+		t.event(r, "Unplaced", reason, "warning")
+	}
+}
+
+func (t *tick) stored(r *v1.Replica) bool { return r.GetMetadata().GetVersion() != 0 }
+
+func (t *tick) put(old, r *v1.Replica) {
+	if t.stored(old) {
+		t.batch.Update(r, old.GetMetadata().GetVersion())
+		return
+	}
+	t.batch.Create(r)
+}
+
+func (t *tick) event(about state.Object, reason, message, severity string) {
+	m := about.GetMetadata()
+	uid := t.newUID()
+	t.batch.Create(&v1.Event{
+		ApiVersion: spec.APIVersion,
+		Kind:       "Event",
+		Metadata:   &v1.Metadata{Uid: uid, Name: uid, Namespace: m.GetNamespace()},
+		Spec: &v1.EventSpec{
+			Time: timestamppb.New(t.now), Severity: severity, Reason: reason, Message: message,
+			ObjectKind: string(state.KindOf(about)), ObjectName: m.GetName(), ObjectUid: m.GetUid(), Actor: "scheduler",
+		},
+	})
+}

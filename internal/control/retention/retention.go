@@ -1,0 +1,106 @@
+// Package retention is the leader's loop that lets go of what is kept only for
+// a while: ended replicas, events, receipts of idempotent calls, expired
+// tokens. Tick is pure. It decides nothing about what still runs.
+package retention
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Limits say how long and how much is kept.
+type Limits struct {
+	// Replicas is how long ended replicas are remembered: as long as their logs.
+	Replicas time.Duration
+	Receipts time.Duration
+	// Tokens is how long an expired token is still listed.
+	Tokens time.Duration
+	Events time.Duration
+	// MaxEvents bounds the number of events, whatever their age.
+	MaxEvents int
+}
+
+// DefaultLimits are those of a new cluster.
+var DefaultLimits = Limits{
+	Replicas: 24 * time.Hour, Receipts: 24 * time.Hour, Tokens: 24 * time.Hour,
+	Events: 7 * 24 * time.Hour, MaxEvents: 10_000,
+}
+
+// maxDeletions keeps one transaction small; the next tick does the rest.
+const maxDeletions = 5_000
+
+// Tick returns what is to be deleted now.
+func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
+	batch := &state.Batch{}
+	drop := func(kind state.Kind, uid string) bool {
+		batch.Delete(kind, uid)
+		return batch.Len() < maxDeletions
+	}
+	for r := range snap.Replicas("", "") {
+		old := rollout.Ended(r.GetStatus().GetPhase()) && now.Sub(r.GetStatus().GetEndTime().AsTime()) > limits.Replicas
+		if old && !drop(state.KindReplica, r.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
+	for r := range snap.Receipts() {
+		if now.Sub(r.GetMetadata().GetCreateTime().AsTime()) > limits.Receipts && !drop(state.KindReceipt, r.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
+	for t := range snap.Tokens("") {
+		if now.Sub(t.GetSpec().GetExpireTime().AsTime()) > limits.Tokens && !drop(state.KindToken, t.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
+	surplus := snap.Count(state.KindEvent) - limits.MaxEvents
+	for e := range snap.OldestEvents() {
+		if surplus <= 0 && now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events {
+			break
+		}
+		surplus--
+		if !drop(state.KindEvent, e.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
+	return batch
+}
+
+// Proposer agrees on changes with the other servers.
+type Proposer interface {
+	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
+}
+
+// interval is far shorter than any limit and far longer than a tick takes.
+const interval = time.Minute
+
+// Run ticks now and then until ctx ends.
+func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limits) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		now := time.Now().UTC()
+		if batch := Tick(now, store.Snapshot(), limits); batch.Len() > 0 {
+			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !conflicted(err) {
+				return err
+			}
+			if batch.Len() >= maxDeletions {
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+func conflicted(err error) bool {
+	_, ok := errors.AsType[*state.ConflictError](err)
+	return ok
+}

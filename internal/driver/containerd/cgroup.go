@@ -1,0 +1,192 @@
+package containerd
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroups is where the machine's cgroups are. It reads and removes; making them
+// and setting limits is runc's work.
+type cgroups struct {
+	unified string            // mount point of version 2, if it has the controllers
+	v1      map[string]string // mount point by controller otherwise
+}
+
+// findCgroups tells version 2 from version 1. On a machine with both, the
+// controllers are with version 1.
+func findCgroups() (cgroups, error) {
+	const root = "/sys/fs/cgroup"
+	var stat unix.Statfs_t
+	if err := unix.Statfs(root, &stat); err != nil {
+		return cgroups{}, fmt.Errorf("look at %s: %w", root, err)
+	}
+	if stat.Type == unix.CGROUP2_SUPER_MAGIC {
+		return cgroups{unified: root}, nil
+	}
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return cgroups{}, fmt.Errorf("look for cgroups: %w", err)
+	}
+	defer mounts.Close()
+	v1, err := parseCgroupMounts(mounts)
+	if err != nil {
+		return cgroups{}, fmt.Errorf("look for cgroups: %w", err)
+	}
+	if v1["memory"] == "" || v1["cpu"] == "" {
+		return cgroups{}, errors.New("the cgroup controllers cpu and memory are not mounted; mount them below " + root)
+	}
+	return cgroups{v1: v1}, nil
+}
+
+// parseCgroupMounts finds the mount points of version 1 in the format of
+// /proc/self/mountinfo. A hierarchy without controllers goes by its name.
+func parseCgroupMounts(r io.Reader) (map[string]string, error) {
+	found := map[string]string{}
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		mount, super, ok := strings.Cut(lines.Text(), " - ")
+		fields, superFields := strings.Fields(mount), strings.Fields(super)
+		if !ok || len(fields) < 5 || len(superFields) < 3 || superFields[0] != "cgroup" {
+			continue
+		}
+		for option := range strings.SplitSeq(superFields[2], ",") {
+			if option != "rw" && option != "ro" {
+				found[option] = fields[4]
+			}
+		}
+	}
+	return found, lines.Err()
+}
+
+// dir is the folder of a cgroup in the hierarchy of that controller.
+func (c cgroups) dir(controller, path string) string {
+	if c.unified != "" {
+		return filepath.Join(c.unified, path)
+	}
+	return filepath.Join(c.v1[controller], path)
+}
+
+// dirs are all folders of a cgroup, one in each hierarchy.
+func (c cgroups) dirs(path string) []string {
+	if c.unified != "" {
+		return []string{filepath.Join(c.unified, path)}
+	}
+	var dirs []string
+	for _, mount := range c.v1 {
+		if dir := filepath.Join(mount, path); !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	// On a hybrid machine runc also joins the version 2 that has no controllers.
+	return append(dirs, filepath.Join("/sys/fs/cgroup/unified", path))
+}
+
+// kill ends every process in the cgroup and those below, and returns when they
+// are gone.
+func (c cgroups) kill(path string) error {
+	for range 500 {
+		pids, err := c.pids(path)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill process %d: %w", pid, err)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("cgroup %s: its processes do not die", path)
+}
+
+func (c cgroups) pids(path string) ([]int, error) {
+	var pids []int
+	root := c.dir("memory", path)
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.Name() != "cgroup.procs" {
+			return nil
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		for field := range strings.FieldsSeq(string(data)) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				return fmt.Errorf("read %s: %w", file, err)
+			}
+			if pid > 0 { // 0 stands for a process outside our pid namespace
+				pids = append(pids, pid)
+			}
+		}
+		return nil
+	})
+	// A cgroup may go away while it is read, and then has no processes.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		err = nil
+	}
+	return pids, err
+}
+
+// remove takes the cgroup and those below away, in every hierarchy.
+func (c cgroups) remove(path string) error {
+	var errs []error
+	for _, dir := range c.dirs(path) {
+		errs = append(errs, removeCgroup(dir))
+	}
+	return errors.Join(errs...)
+}
+
+func removeCgroup(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove a cgroup: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeCgroup(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	// A cgroup stays busy for a moment after its last process was reaped.
+	for range 100 {
+		if err = unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove the cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+// limitsSwap reports whether the kernel accounts swap, without which setting a
+// limit for it fails.
+func (c cgroups) limitsSwap() bool {
+	if c.unified == "" {
+		_, err := os.Stat(filepath.Join(c.v1["memory"], "memory.memsw.limit_in_bytes"))
+		return err == nil
+	}
+	// The root has no limits; any cgroup below it does.
+	found, err := filepath.Glob(filepath.Join(c.unified, "*", "memory.swap.max"))
+	return err == nil && len(found) > 0
+}

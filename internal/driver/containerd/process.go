@@ -1,0 +1,84 @@
+package containerd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// killShims kills the shims whose program lies in dir; of that task only,
+// unless id is empty.
+func killShims(dir, id string) error {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return fmt.Errorf("look for shims: %w", err)
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if err := killShim(pid, dir, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killShim holds on to the process before it looks at it, so that it never
+// kills another one that was given the same number.
+func killShim(pid int, dir, id string) error {
+	handle, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	defer unix.Close(handle)
+	if !isShim(pid, dir, id) {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill shim %d: %w", pid, err)
+	}
+	return waitGone(handle)
+}
+
+func isShim(pid int, dir, id string) bool {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	exe, err := os.Readlink(filepath.Join(proc, "exe"))
+	if err != nil || filepath.Dir(exe) != dir {
+		return false
+	}
+	if id == "" {
+		return true
+	}
+	args, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+	words := bytes.Split(args, []byte{0})
+	at := slices.IndexFunc(words, func(word []byte) bool { return string(word) == "-id" })
+	return err == nil && at >= 0 && at+1 < len(words) && string(words[at+1]) == id
+}
+
+// waitGone returns when the process has ended.
+func waitGone(handle int) error {
+	poll := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(poll, int(killTime.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for a shim to end: %w", err)
+		case n == 0:
+			return errors.New("a shim does not die")
+		default:
+			return nil
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// Purge removes everything of this driver from the machine: tasks, images,
+// processes, mounts, cgroups, sockets and folders. Of an outside daemon it
+// removes the namespace of this cloud and nothing else. The driver must be
+// closed.
+func Purge(ctx context.Context, opts Options) error {
+	d, err := Open(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	err = d.removeAllTasks(ctx)
+	if err == nil && !opts.embedded() {
+		err = d.emptyNamespace(d.scope(ctx))
+	}
+	if err := errors.Join(err, d.Close()); err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	if err := errors.Join(d.purgeProcesses(), d.purgeFolders()); err != nil {
+		return fmt.Errorf("purge: %w", err)
+	}
+	return nil
+}
+
+func (d *Driver) removeAllTasks(ctx context.Context) error {
+	all, err := d.List(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, task := range all {
+		errs = append(errs, d.Remove(ctx, task.ID))
+	}
+	return errors.Join(errs...)
+}
+
+// emptyNamespace takes this cloud's things out of an outside daemon.
+func (d *Driver) emptyNamespace(ctx context.Context) error {
+	all, err := d.client.ImageService().List(ctx)
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	for _, img := range all {
+		if err := absent(d.client.ImageService().Delete(ctx, img.Name, images.SynchronousDelete())); err != nil {
+			return fmt.Errorf("remove image %s: %w", img.Name, err)
+		}
+	}
+	held, err := d.client.LeasesService().List(ctx)
+	if err != nil {
+		return fmt.Errorf("list leases: %w", err)
+	}
+	for _, lease := range held {
+		if err := absent(d.client.LeasesService().Delete(ctx, lease)); err != nil {
+			return fmt.Errorf("remove lease %s: %w", lease.ID, err)
+		}
+	}
+	if err := d.removeSnapshots(ctx); err != nil {
+		return err
+	}
+	if err := absent(d.client.NamespaceService().Delete(ctx, d.opts.namespace())); err != nil {
+		return fmt.Errorf("remove the namespace %s: %w", d.opts.namespace(), err)
+	}
+	return nil
+}
+
+// removeSnapshots removes what the collector has not, children before parents.
+func (d *Driver) removeSnapshots(ctx context.Context) error {
+	service := d.client.SnapshotService(d.snapshotter)
+	for {
+		var keys []string
+		err := service.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+			keys = append(keys, info.Name)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("list snapshots: %w", err)
+		}
+		removed := false
+		for _, key := range keys {
+			switch err := service.Remove(ctx, key); {
+			case err == nil || errdefs.IsNotFound(err):
+				removed = true
+			case !errdefs.IsFailedPrecondition(err): // which means that it has children
+				return fmt.Errorf("remove snapshot %s: %w", key, err)
+			}
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		if !removed {
+			return fmt.Errorf("%d snapshots cannot be removed because they are in use", len(keys))
+		}
+	}
+}
+
+// purgeProcesses ends what no daemon knows of.
+func (d *Driver) purgeProcesses() error {
+	return errors.Join(
+		killShims(d.opts.shimDir(), ""),
+		d.cgroups.kill(d.opts.cgroupParent()),
+		d.cgroups.remove(d.opts.cgroupParent()),
+	)
+}
+
+func (d *Driver) purgeFolders() error {
+	var errs []error
+	for _, dir := range []string{
+		d.opts.stateDir(), d.opts.socketDir(), d.opts.runcDir(), d.opts.recordDir(), d.opts.fifoDir(),
+		d.opts.rootDir(), d.opts.shimDir(),
+	} {
+		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// unmountBelow takes away every mount in dir, so that removing dir never
+// reaches into one.
+func unmountBelow(dir string) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for mounts below %s: %w", dir, err)
+	}
+	if err := mount.UnmountRecursive(real, 0); err != nil {
+		return fmt.Errorf("unmount what is below %s: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/v2/contrib/seccomp"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+const (
+	defaultPath     = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	defaultPIDLimit = 4096
+	cpuPeriod       = 100_000 // microseconds
+	minCPUShares    = 2       // the least that the kernel takes
+
+	// Open files: few by default, because some programs close every number up
+	// to the limit; many for those that ask.
+	openFilesSoft = 1024
+	openFilesHard = 524_288
+)
+
+// capabilities are what root in a container keeps. What makes devices, raw
+// packets, new roots and audit records, or passes capabilities on, is not here.
+var capabilities = []string{
+	"CAP_CHOWN",
+	"CAP_DAC_OVERRIDE",
+	"CAP_FOWNER",
+	"CAP_FSETID",
+	"CAP_KILL",
+	"CAP_NET_BIND_SERVICE",
+	"CAP_SETGID",
+	"CAP_SETUID",
+}
+
+// processLimits are what the kernel grants every process of a task.
+type processLimits struct {
+	openFiles specs.POSIXRlimit
+	oomScore  int // of being killed when the machine runs out of memory
+}
+
+// findProcessLimits stays within what this process has itself: where it lacks
+// the right to exceed that, its containers could not start.
+func findProcessLimits() (processLimits, error) {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return processLimits{}, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	text, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return processLimits{}, fmt.Errorf("read the OOM score: %w", err)
+	}
+	score, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return processLimits{}, fmt.Errorf("read the OOM score: %w", err)
+	}
+	return processLimits{
+		openFiles: specs.POSIXRlimit{
+			Type: "RLIMIT_NOFILE",
+			Soft: min(openFilesSoft, own.Max),
+			Hard: min(openFilesHard, own.Max),
+		},
+		oomScore: max(0, score), // above the shim and this process, which protect themselves
+	}, nil
+}
+
+var validTaskID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,74}[a-z0-9])?$`)
+
+func validateTask(task driver.Task) error {
+	var problem string
+	switch r := task.Resources; {
+	case !validTaskID.MatchString(task.ID):
+		problem = "its id must be 1 to 76 lower-case letters, digits and inner dashes"
+	case task.Image == "":
+		problem = "it names no image"
+	case !filepath.IsAbs(task.LogDir):
+		problem = fmt.Sprintf("its log folder %q is not an absolute path", task.LogDir)
+	case task.Network != driver.NetworkHost && task.Network != driver.NetworkNone:
+		problem = fmt.Sprintf("network %q: want %q or %q", task.Network, driver.NetworkHost, driver.NetworkNone)
+	case task.WorkingDir != "" && !filepath.IsAbs(task.WorkingDir):
+		problem = fmt.Sprintf("its working folder %q is not an absolute path", task.WorkingDir)
+	case r.CPURequest < 0 || r.CPULimit < 0 || r.MemoryLimit < 0 || r.PIDLimit < 0:
+		problem = "a resource is negative"
+	default:
+		return nil
+	}
+	return fmt.Errorf("task %q: %s: %w", task.ID, problem, driver.ErrInvalid)
+}
+
+// spec describes the container to runc. The user is left to be root unless it
+// is given in numbers; see lookupUser.
+func (d *Driver) spec(ctx context.Context, task driver.Task, container *containers.Container, config imagespec.ImageConfig) (*oci.Spec, error) {
+	args, err := commandLine(task, config)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := oci.GenerateSpec(d.scope(ctx), d.client, container,
+		oci.WithProcessArgs(args...),
+		oci.WithCapabilities(capabilities),
+		seccomp.WithDefaultProfile(),
+		oci.WithNoNewPrivileges,
+		oci.WithCgroup(d.cgroupPath(task.ID)),
+		oci.WithHostname(task.Hostname),
+		oci.WithProcessCwd(firstOf(task.WorkingDir, config.WorkingDir, "/")),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("describe the container of task %s: %w", task.ID, err)
+	}
+	spec.Process.Env = environment(config.Env, task.Env)
+	spec.Process.Rlimits = []specs.POSIXRlimit{d.limits.openFiles}
+	spec.Process.OOMScoreAdj = &d.limits.oomScore
+	spec.Root.Readonly = task.ReadOnlyRoot
+	if uid, gid, ok := numericUser(firstOf(task.User, config.User, "0:0")); ok {
+		spec.Process.User = specs.User{UID: uid, GID: gid, AdditionalGids: []uint32{gid}}
+	}
+	d.setResources(spec.Linux.Resources, task.Resources)
+	d.setCgroupView(spec)
+	if task.Network == driver.NetworkHost {
+		useHostNetwork(spec)
+	}
+	return spec, nil
+}
+
+// commandLine combines the image's words with the task's. A command of the
+// task's own makes the image's arguments meaningless.
+func commandLine(task driver.Task, config imagespec.ImageConfig) ([]string, error) {
+	args := slices.Concat(config.Entrypoint, config.Cmd)
+	switch {
+	case len(task.Command) > 0:
+		args = slices.Concat(task.Command, task.Args)
+	case len(task.Args) > 0:
+		args = slices.Concat(config.Entrypoint, task.Args)
+	}
+	if len(args) == 0 || args[0] == "" {
+		return nil, fmt.Errorf("task %s: neither it nor the image %s names a command: %w", task.ID, task.Image, driver.ErrInvalid)
+	}
+	return args, nil
+}
+
+// environment puts the task's variables over the image's.
+func environment(image []string, task map[string]string) []string {
+	env := map[string]string{"PATH": defaultPath}
+	for _, variable := range image {
+		name, value, _ := strings.Cut(variable, "=")
+		env[name] = value
+	}
+	maps.Copy(env, task)
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list
+}
+
+// numericUser reads "uid:gid", and the names of root, which need no lookup.
+func numericUser(user string) (uid, gid uint32, ok bool) {
+	if user == "root" || user == "0" {
+		return 0, 0, true
+	}
+	first, second, ok := strings.Cut(user, ":")
+	u, errU := strconv.ParseUint(first, 10, 31)
+	g, errG := strconv.ParseUint(second, 10, 31)
+	return uint32(u), uint32(g), ok && errU == nil && errG == nil
+}
+
+// lookupUser finds a user that is not given in numbers in the task's root
+// filesystem, which must be there, and reports whether there was one to find.
+func (d *Driver) lookupUser(ctx context.Context, user string, container *containers.Container, spec *oci.Spec) (bool, error) {
+	if _, _, ok := numericUser(user); ok {
+		return false, nil
+	}
+	err := oci.WithUser(user)(d.scope(ctx), d.client, container, spec)
+	if err == nil {
+		err = oci.WithAdditionalGIDs(user)(d.scope(ctx), d.client, container, spec)
+	}
+	if errors.Is(err, oci.ErrNoUsersFound) || errors.Is(err, oci.ErrNoGroupsFound) || errors.Is(err, os.ErrNotExist) {
+		return false, fmt.Errorf("user %q does not exist in the image: %w", user, driver.ErrInvalid)
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up user %q: %w", user, err)
+	}
+	return true, nil
+}
+
+func (d *Driver) setResources(to *specs.LinuxResources, from driver.Resources) {
+	to.CPU = &specs.LinuxCPU{}
+	if from.CPURequest > 0 {
+		to.CPU.Shares = new(uint64)
+		*to.CPU.Shares = max(minCPUShares, uint64(from.CPURequest)*1024/1000)
+	}
+	if from.CPULimit > 0 {
+		quota, period := from.CPULimit*cpuPeriod/1000, uint64(cpuPeriod)
+		to.CPU.Quota, to.CPU.Period = &quota, &period
+	}
+	if from.MemoryLimit > 0 {
+		to.Memory = &specs.LinuxMemory{Limit: &from.MemoryLimit}
+		// Without swap of its own, so that the limit means memory.
+		if d.cgroups.limitsSwap() {
+			to.Memory.Swap = &from.MemoryLimit
+		}
+	}
+	pids := from.PIDLimit
+	if pids == 0 {
+		pids = defaultPIDLimit
+	}
+	to.Pids = &specs.LinuxPids{Limit: &pids}
+}
+
+// setCgroupView shows the container its own cgroup, read-only, so that programs
+// can see their limits.
+func (d *Driver) setCgroupView(spec *oci.Spec) {
+	spec.Mounts = append(spec.Mounts, specs.Mount{
+		Destination: "/sys/fs/cgroup",
+		Type:        "cgroup",
+		Source:      "cgroup",
+		Options:     []string{"ro", "nosuid", "noexec", "nodev"},
+	})
+	if d.cgroups.unified != "" {
+		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	}
+}
+
+// useHostNetwork takes the own network namespace away; without one, runc makes
+// one in which only loopback is up.
+func useHostNetwork(spec *oci.Spec) {
+	spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.NetworkNamespace
+	})
+	for _, file := range []string{"/etc/hosts", "/etc/resolv.conf"} {
+		if _, err := os.Stat(file); err == nil {
+			spec.Mounts = append(spec.Mounts, specs.Mount{
+				Destination: file, Source: file, Type: "bind", Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"},
+			})
+		}
+	}
+}
+
+func firstOf(words ...string) string {
+	for _, word := range words {
+		if word != "" {
+			return word
+		}
+	}
+	return ""
+}

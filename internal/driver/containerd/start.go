@@ -1,0 +1,206 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/logfile"
+)
+
+// stockRuntime is the shim that an outside daemon brings with it.
+const stockRuntime = "io.containerd.runc.v2"
+
+// undoTime bounds the clearing away after a start that failed.
+const undoTime = 30 * time.Second
+
+// Start makes the container and runs it. A task that was started before, in
+// this run or an earlier one, is left as it is; what a crash left of one that
+// was not is removed first.
+func (d *Driver) Start(ctx context.Context, task driver.Task) (err error) {
+	if err := validateTask(task); err != nil {
+		return err
+	}
+	d.tasks.Lock(task.ID)
+	defer d.tasks.Unlock(task.ID)
+	started, err := d.started(ctx, task.ID)
+	if started || err != nil {
+		return err
+	}
+	img, err := d.image(ctx, task.Image)
+	if err != nil {
+		return fmt.Errorf("start task %s: %w", task.ID, err)
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		if undoErr := d.remove(undo, task.ID); undoErr != nil {
+			err = errors.Join(err, fmt.Errorf("clear away what was left: %w", undoErr))
+		}
+	}()
+	mounts, err := d.create(ctx, task, img)
+	if err != nil {
+		return err
+	}
+	return d.run(ctx, task, mounts)
+}
+
+// started reports whether there is nothing to start, and clears away a task
+// that was made but not started.
+func (d *Driver) started(ctx context.Context, id string) (bool, error) {
+	container, err := d.container(ctx, id)
+	if errors.Is(err, driver.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	status, err := d.status(ctx, container)
+	if err != nil {
+		return false, err
+	}
+	if status.State != driver.StateCreated {
+		return true, nil
+	}
+	return false, d.remove(ctx, id)
+}
+
+// create makes the container and its snapshot. The container comes first: it
+// keeps the snapshot from being collected, and makes List name the task.
+func (d *Driver) create(ctx context.Context, task driver.Task, img image) ([]mount.Mount, error) {
+	container := containers.Container{
+		ID:          task.ID,
+		Labels:      d.labels(task, img),
+		Image:       task.Image,
+		Snapshotter: d.snapshotter,
+		SnapshotKey: task.ID,
+	}
+	spec, err := d.spec(ctx, task, &container, img.config)
+	if err != nil {
+		return nil, err
+	}
+	if container.Spec, err = typeurl.MarshalAny(spec); err != nil {
+		return nil, fmt.Errorf("describe the container of task %s: %w", task.ID, err)
+	}
+	if container.Runtime, err = d.runtime(); err != nil {
+		return nil, err
+	}
+	if _, err := d.client.ContainerService().Create(ctx, container); err != nil {
+		return nil, fmt.Errorf("make the container of task %s: %w", task.ID, err)
+	}
+	mounts, err := d.client.SnapshotService(d.snapshotter).Prepare(ctx, task.ID, img.parent)
+	if err != nil {
+		d.images.drop(task.Image)
+		return nil, fmt.Errorf("make the root filesystem of task %s: %w", task.ID, err)
+	}
+	return mounts, d.setUser(ctx, firstOf(task.User, img.config.User, "root"), container, spec)
+}
+
+// setUser completes the container once its root filesystem can be asked who the
+// user is.
+func (d *Driver) setUser(ctx context.Context, user string, container containers.Container, spec *oci.Spec) error {
+	changed, err := d.lookupUser(ctx, user, &container, spec)
+	if err != nil {
+		return fmt.Errorf("start task %s: %w", container.ID, err)
+	}
+	if !changed {
+		return nil
+	}
+	if container.Spec, err = typeurl.MarshalAny(spec); err != nil {
+		return fmt.Errorf("describe the container of task %s: %w", container.ID, err)
+	}
+	if _, err := d.client.ContainerService().Update(ctx, container, "spec"); err != nil {
+		return fmt.Errorf("change the container of task %s: %w", container.ID, err)
+	}
+	return nil
+}
+
+func (d *Driver) labels(task driver.Task, img image) map[string]string {
+	labels := map[string]string{labelBoot: d.bootID}
+	if img.config.StopSignal != "" {
+		labels[labelStop] = img.config.StopSignal
+	}
+	for key, value := range maps.All(task.Labels) {
+		labels[labelOwner+key] = value
+	}
+	return labels
+}
+
+// runtime is our own shim under our own daemon and the stock one elsewhere, in
+// both cases with a state folder that no other cloud uses.
+func (d *Driver) runtime() (containers.RuntimeInfo, error) {
+	name := d.shim
+	if !d.opts.embedded() {
+		name = stockRuntime
+	}
+	runc, err := typeurl.MarshalAny(&options.Options{BinaryName: d.runc, Root: d.opts.runcDir()})
+	if err != nil {
+		return containers.RuntimeInfo{}, fmt.Errorf("describe the runtime: %w", err)
+	}
+	return containers.RuntimeInfo{Name: name, Options: runc}, nil
+}
+
+// run starts the shim and, through it, the container's first process.
+func (d *Driver) run(ctx context.Context, task driver.Task, mounts []mount.Mount) error {
+	if err := os.MkdirAll(task.LogDir, 0o700); err != nil {
+		return fmt.Errorf("make the log folder of task %s: %w", task.ID, err)
+	}
+	log := d.logURI(task)
+	service := d.client.TaskService()
+	_, err := service.Create(ctx, &tasks.CreateTaskRequest{
+		ContainerID: task.ID,
+		Rootfs:      mount.ToProto(mounts),
+		Stdout:      log,
+		Stderr:      log,
+	})
+	if err != nil {
+		return runError(task, err)
+	}
+	if _, err := service.Start(ctx, &tasks.StartRequest{ContainerID: task.ID}); err != nil {
+		return runError(task, err)
+	}
+	return d.records.write(task.ID, record{StartedAt: time.Now()})
+}
+
+func (d *Driver) logURI(task driver.Task) string {
+	limits := logfile.Limits{
+		MaxFileBytes: task.Logs.MaxFileBytes,
+		MaxFiles:     task.Logs.MaxFiles,
+		MaxAge:       task.Logs.MaxAge,
+	}
+	if d.opts.embedded() {
+		return logfile.URI(task.LogDir, limits)
+	}
+	return logfile.BinaryURI(d.shim, task.LogDir, limits)
+}
+
+// runError tells a task that can never run from a machine that is in trouble.
+// runc has no codes for it, only sentences.
+func runError(task driver.Task, err error) error {
+	err = native(err)
+	for _, hopeless := range []string{"unable to start container process: exec:", "chdir to cwd", "exec format error"} {
+		if strings.Contains(err.Error(), hopeless) {
+			return fmt.Errorf("start task %s: %w: %w", task.ID, driver.ErrInvalid, err)
+		}
+	}
+	if errdefs.IsAlreadyExists(err) {
+		return fmt.Errorf("start task %s: containerd has one of that name: %w", task.ID, err)
+	}
+	return fmt.Errorf("start task %s: %w", task.ID, err)
+}

@@ -1,0 +1,179 @@
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/signal"
+
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// killTime is how long a process may take to die once it was killed.
+const killTime = 10 * time.Second
+
+// Stop sends the signal, or the image's own if it is empty, or SIGTERM.
+func (d *Driver) Stop(ctx context.Context, id string, name string, grace time.Duration) error {
+	container, err := d.container(ctx, id)
+	if err != nil {
+		return err
+	}
+	sig, err := signal.ParseSignal(firstOf(name, container.Labels[labelStop], "SIGTERM"))
+	if err != nil {
+		return fmt.Errorf("stop task %s: %w: %w", id, driver.ErrInvalid, err)
+	}
+	if err := d.kill(ctx, id, sig); err != nil {
+		return err
+	}
+	patient, cancel := context.WithTimeout(ctx, grace)
+	_, err = d.Wait(patient, id)
+	cancel()
+	if err == nil || errors.Is(err, errNeverStarted) || errors.Is(err, driver.ErrNotFound) {
+		return nil
+	}
+	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("stop task %s: %w", id, err)
+	}
+	if err := d.kill(ctx, id, syscall.SIGKILL); err != nil {
+		return err
+	}
+	if _, err := d.Wait(ctx, id); err != nil {
+		return fmt.Errorf("stop task %s: %w", id, err)
+	}
+	return nil
+}
+
+// kill sends a signal to the task's first process. One that has exited is not
+// an error.
+func (d *Driver) kill(ctx context.Context, id string, sig syscall.Signal) error {
+	if sig == syscall.SIGKILL {
+		if err := d.records.change(id, func(rec *record) { rec.Killed = true }); err != nil {
+			return err
+		}
+	}
+	_, err := d.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)})
+	if err = native(err); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+		return fmt.Errorf("send signal %d to task %s: %w", sig, id, err)
+	}
+	return nil
+}
+
+// Remove kills the task if it runs and takes everything of it away.
+func (d *Driver) Remove(ctx context.Context, id string) error {
+	if !validTaskID.MatchString(id) {
+		return fmt.Errorf("remove task %q: %w", id, driver.ErrInvalid)
+	}
+	d.tasks.Lock(id)
+	defer d.tasks.Unlock(id)
+	return d.remove(ctx, id)
+}
+
+// remove does not rely on any state: it may follow a crash at any point. The
+// container goes last, so that List names the task until all else is gone.
+func (d *Driver) remove(ctx context.Context, id string) error {
+	if err := d.end(ctx, id); err != nil {
+		if !d.opts.embedded() {
+			return fmt.Errorf("remove task %s: %w", id, err)
+		}
+		d.opts.Log.Warn("A shim does not end its task and is killed.", "task", id, "error", err)
+		if err := killShims(d.opts.shimDir(), id); err != nil {
+			return fmt.Errorf("remove task %s: %w", id, err)
+		}
+		if err := d.end(ctx, id); err != nil {
+			return fmt.Errorf("remove task %s: %w", id, err)
+		}
+	}
+	path := d.cgroupPath(id)
+	if err := d.cgroups.kill(path); err != nil {
+		return fmt.Errorf("remove task %s: %w", id, err)
+	}
+	err := errors.Join(
+		d.removeBundle(id),
+		d.cgroups.remove(path),
+		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
+		removeDeadSocket(d.shimSocket(id)),
+		d.records.remove(id),
+		absent(d.client.SnapshotService(d.snapshotter).Remove(ctx, id)),
+	)
+	if err == nil {
+		err = absent(d.client.ContainerService().Delete(ctx, id))
+	}
+	if err != nil {
+		return fmt.Errorf("remove task %s: %w", id, err)
+	}
+	return nil
+}
+
+// end kills the task and lets the shim clear away and end itself.
+func (d *Driver) end(ctx context.Context, id string) error {
+	process, err := d.process(ctx, id)
+	if process == nil || err != nil {
+		return err
+	}
+	if err := d.kill(ctx, id, syscall.SIGKILL); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, killTime)
+	defer cancel()
+	if _, err := d.Wait(ctx, id); err != nil && !errors.Is(err, driver.ErrNotFound) && !errors.Is(err, errNeverStarted) {
+		return err
+	}
+	_, err = d.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
+	return absent(native(err))
+}
+
+// absent makes a success of finding nothing to remove.
+func absent(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// removeBundle takes what a daemon that was killed left of the task's bundle.
+// An outside daemon keeps its bundles to itself.
+func (d *Driver) removeBundle(id string) error {
+	if !d.opts.embedded() {
+		return nil
+	}
+	inside := filepath.Join("io.containerd.runtime.v2.task", d.opts.namespace(), id)
+	bundle := filepath.Join(d.opts.stateDir(), inside)
+	if err := mount.UnmountRecursive(filepath.Join(bundle, "rootfs"), 0); err != nil {
+		return fmt.Errorf("unmount the root filesystem: %w", err)
+	}
+	return errors.Join(os.RemoveAll(bundle), os.RemoveAll(filepath.Join(d.opts.rootDir(), inside)))
+}
+
+// shimSocket is where a shim listens, as containerd names it.
+func (d *Driver) shimSocket(id string) string {
+	dir := d.opts.socketDir()
+	if !d.opts.embedded() {
+		dir = filepath.Join(defaults.DefaultStateDir, "s")
+	}
+	name := sha256.Sum256([]byte(filepath.Join(d.opts.address(), d.opts.namespace(), id)))
+	return filepath.Join(dir, fmt.Sprintf("%x", name))
+}
+
+// removeDeadSocket removes a socket on which nobody listens.
+func removeDeadSocket(path string) error {
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		conn.Close()
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the socket of a dead shim: %w", err)
+	}
+	return nil
+}

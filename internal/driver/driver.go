@@ -1,0 +1,206 @@
+// Package driver is the contract between the agent and whatever really runs a
+// replica: containers today, microVMs and WebAssembly later.
+//
+// A driver runs tasks. A task is one attempt at running a replica on this
+// machine: it is started once, exits once and is removed once. Restart policy,
+// assignments and everything else that spans attempts belong to the agent; a
+// driver knows nothing of workloads, servers or the cluster.
+//
+// What a driver guarantees:
+//   - Tasks outlive the process that started them. After a crash of the agent,
+//     List names every task that still exists and Wait attaches to it again.
+//   - Every verb may be repeated: starting what runs, stopping what has stopped
+//     and removing what is gone are not errors.
+//   - Remove leaves nothing behind: no process, mount, namespace, cgroup,
+//     socket or file, whatever state the task was in.
+//   - Output of a task goes to Task.LogDir in the format of package logfile,
+//     except where an ability is missing and Capabilities says so.
+//
+// Package drivertest holds the conformance suite that every driver passes.
+package driver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// The failures that an agent treats differently from each other. Drivers wrap
+// them with what they were doing and to what.
+var (
+	// ErrNotFound means that the driver has no task of that id.
+	ErrNotFound = errors.New("no such task")
+	// ErrImage means that the image cannot be had: it does not exist, may not be
+	// pulled or is for another architecture. Trying again at once will not help.
+	ErrImage = errors.New("image not available")
+	// ErrInvalid means that the task can never start as it is described, for
+	// example because its command does not exist in the image.
+	ErrInvalid = errors.New("task cannot run")
+	// ErrNotRunning means that the verb needs a running task.
+	ErrNotRunning = errors.New("task is not running")
+)
+
+// Driver runs tasks by one technology on this machine.
+type Driver interface {
+	// Name is the word by which a workload's spec asks for this driver.
+	Name() string
+
+	// Capabilities says what this driver can and cannot do on this machine.
+	Capabilities() Capabilities
+
+	// Prepare fetches and unpacks what the task needs, so that Start is quick.
+	Prepare(ctx context.Context, task Task) error
+
+	// Start runs the task. When it fails, nothing of the task is left.
+	Start(ctx context.Context, task Task) error
+
+	// Wait blocks until the task has exited and all its output is on disk.
+	// It may be called any number of times, also after a crash of the caller and
+	// after the exit. An error means that the exit could not be observed, never
+	// that the task failed.
+	Wait(ctx context.Context, id string) (Exit, error)
+
+	// Stop asks the task to end by signal and kills it when grace has passed.
+	// It returns when the task has exited.
+	Stop(ctx context.Context, id string, signal string, grace time.Duration) error
+
+	// Remove takes away every trace of the task, killing it first if it runs.
+	Remove(ctx context.Context, id string) error
+
+	// List returns every task that this driver has on this machine.
+	List(ctx context.Context) ([]Status, error)
+}
+
+// Execer is a driver that runs further processes inside a running task.
+type Execer interface {
+	Exec(ctx context.Context, id string, exec Exec) (Process, error)
+}
+
+// Meter is a driver that measures what a task uses.
+type Meter interface {
+	Stats(ctx context.Context, id string) (Stats, error)
+}
+
+// Capabilities is what the agent reports and what users are told.
+type Capabilities struct {
+	// Version names the technology and its version, for example "containerd 2.4.2".
+	Version string
+	// Missing has one sentence for each thing this driver cannot do here.
+	Missing []string
+}
+
+// Task describes one attempt at running a replica.
+type Task struct {
+	ID     string            // unique on this machine, made of [a-z0-9-], at most 76 characters
+	Labels map[string]string // handed back by List, for the owner's own use
+
+	Image      string            // full reference, pinned by digest where it is known
+	Command    []string          // replaces the image's entrypoint if not empty
+	Args       []string          // replaces the image's command if not empty
+	Env        map[string]string // added to the image's environment
+	WorkingDir string            // the image's own if empty
+	User       string            // name or uid[:gid]; the image's own if empty
+	Hostname   string
+
+	ReadOnlyRoot bool
+	Network      Network
+	Resources    Resources
+
+	LogDir string
+	Logs   LogLimits
+}
+
+// Network says which network the task sees.
+type Network string
+
+// The networks a task can have.
+const (
+	NetworkHost Network = "host" // the machine's own
+	NetworkNone Network = "none" // a namespace of its own with loopback only
+)
+
+// Resources are what the task is promised and what it may not exceed. Zero
+// means nothing promised, or no limit.
+type Resources struct {
+	CPURequest  int64 // thousandths of a CPU; becomes the weight under contention
+	CPULimit    int64 // thousandths of a CPU
+	MemoryLimit int64 // bytes
+	PIDLimit    int64
+}
+
+// LogLimits bounds what a task's log may take on disk.
+type LogLimits struct {
+	MaxFileBytes int64
+	MaxFiles     int
+	MaxAge       time.Duration
+}
+
+// State is where a task stands.
+type State string
+
+// A task moves forward through these states and never back.
+const (
+	StateCreated State = "created" // exists but does not run; a crash came between
+	StateRunning State = "running"
+	StateExited  State = "exited"
+)
+
+// Status is one task as the driver sees it.
+type Status struct {
+	ID        string
+	Labels    map[string]string
+	State     State
+	PID       int // of the task's first process, 0 when there is none
+	StartedAt time.Time
+	Exit      *Exit // set once State is exited and the status is known
+}
+
+// Exit is how a task ended.
+type Exit struct {
+	Code      int // 128+n when killed by signal n
+	OOMKilled bool
+	At        time.Time
+	// Reason is set when the code alone would mislead, for example when the
+	// task's supervisor was killed.
+	Reason string
+}
+
+// Exec describes a further process inside a task.
+type Exec struct {
+	Command    []string
+	Env        map[string]string
+	WorkingDir string
+	User       string
+	Terminal   bool
+	Width      uint16 // of the terminal, 0 for the default
+	Height     uint16
+
+	Stdin  io.Reader // nil for none
+	Stdout io.Writer // nil discards
+	Stderr io.Writer // unused with a terminal
+}
+
+// Process is a process started by Exec.
+type Process interface {
+	// Wait returns the exit code once the process has ended and its output has
+	// been written. Cancelling ctx kills the process.
+	Wait(ctx context.Context) (int, error)
+	Resize(ctx context.Context, width, height uint16) error
+	// Signal sends a signal by name, for example "SIGTERM".
+	Signal(ctx context.Context, signal string) error
+}
+
+// Stats is what a task has used since its start, and uses now.
+type Stats struct {
+	At               time.Time
+	CPUNanos         uint64 // total
+	ThrottledNanos   uint64 // total
+	ThrottledPeriods uint64
+	MemoryBytes      uint64 // working set
+	MemoryLimit      uint64 // 0 when there is none
+	OOMKills         uint64
+	PIDs             uint64
+	BlockReadBytes   uint64
+	BlockWriteBytes  uint64
+}

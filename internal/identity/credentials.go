@@ -1,0 +1,133 @@
+package identity
+
+import (
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+const (
+	pemCertificate = "CERTIFICATE"
+	pemPrivateKey  = "PRIVATE KEY"
+)
+
+// Credentials are what a member proves its identity with: a private key, its certificate and the CA's. They do not
+// change.
+type Credentials struct {
+	id    ID
+	trust *Trust
+	cert  *tls.Certificate
+}
+
+// NewCredentials puts together a key and the chain that [CA.Issue] answered its request with. It checks that they
+// belong together, not that the certificate still holds.
+func NewCredentials(key crypto.Signer, chain [][]byte) (*Credentials, error) {
+	if len(chain) != 2 {
+		return nil, fmt.Errorf("expected the certificate and that of its CA, got %d certificates", len(chain))
+	}
+	leaf, err := x509.ParseCertificate(chain[0])
+	if err != nil {
+		return nil, fmt.Errorf("parse certificate: %w", err)
+	}
+	trust, err := ParseTrust(chain[1])
+	if err != nil {
+		return nil, err
+	}
+	if err := leaf.CheckSignatureFrom(trust.root); err != nil {
+		return nil, fmt.Errorf("certificate %s is not from the CA that came with it: %w", serial(leaf), err)
+	}
+	id, err := trust.member(leaf)
+	if err != nil {
+		return nil, err
+	}
+	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !public.Equal(leaf.PublicKey) {
+		return nil, fmt.Errorf("certificate %s of %s is for another key", serial(leaf), id)
+	}
+	cert := &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: leaf}
+	return &Credentials{id: id, trust: trust, cert: cert}, nil
+}
+
+// LoadCredentials reads what [Credentials.Save] wrote. The error is fs.ErrNotExist when there is nothing yet.
+func LoadCredentials(path string) (*Credentials, error) {
+	data, err := readPrivate(path)
+	if err != nil {
+		return nil, fmt.Errorf("load credentials: %w", err)
+	}
+	key, chain, err := decodeCredentials(data)
+	if err != nil {
+		return nil, fmt.Errorf("load credentials from %s: %w", path, err)
+	}
+	c, err := NewCredentials(key, chain)
+	if err != nil {
+		return nil, fmt.Errorf("load credentials from %s: %w", path, err)
+	}
+	return c, nil
+}
+
+func decodeCredentials(data []byte) (key crypto.Signer, chain [][]byte, err error) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		switch {
+		case block.Type == pemCertificate:
+			chain = append(chain, block.Bytes)
+		case block.Type == pemPrivateKey && key == nil:
+			// The parser's error is not passed on: it could quote the key.
+			parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+			signer, ok := parsed.(crypto.Signer)
+			if err != nil || !ok {
+				return nil, nil, errors.New("the private key is damaged")
+			}
+			key = signer
+		default:
+			return nil, nil, fmt.Errorf("unexpected PEM block %q", block.Type)
+		}
+	}
+	if key == nil {
+		return nil, nil, errors.New("no private key found")
+	}
+	return key, chain, nil
+}
+
+// Save writes the credentials to one file of mode 0600. Key and certificates share it, so that a crash between two
+// writes cannot leave a key without its certificate.
+func (c *Credentials) Save(path string) error {
+	key, err := x509.MarshalPKCS8PrivateKey(c.cert.PrivateKey)
+	if err != nil {
+		return fmt.Errorf("save credentials of %s: %w", c.id, err)
+	}
+	data := pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: key})
+	for _, der := range c.cert.Certificate {
+		data = append(data, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der})...)
+	}
+	if err := writePrivate(path, data); err != nil {
+		return fmt.Errorf("save credentials of %s: %w", c.id, err)
+	}
+	return nil
+}
+
+// ID is whose credentials they are.
+func (c *Credentials) ID() ID { return c.id }
+
+// Trust is what to verify the other members of the cluster by.
+func (c *Credentials) Trust() *Trust { return c.trust }
+
+// NotAfter is when the certificate ends.
+func (c *Credentials) NotAfter() time.Time { return c.cert.Leaf.NotAfter }
+
+// Certificate is the certificate, its key and the CA's certificate, as the tls package wants them. It is a
+// [CertificateSource] that never changes.
+func (c *Credentials) Certificate() (*tls.Certificate, error) { return c.cert, nil }
+
+// String names the member, never the key.
+func (c *Credentials) String() string { return "credentials of " + c.id.String() }
+
+// GoString names the member, never the key.
+func (c *Credentials) GoString() string { return c.String() }
+
+// LogValue names the member, never the key.
+func (c *Credentials) LogValue() slog.Value { return slog.StringValue(c.String()) }

@@ -1,0 +1,144 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+
+	// A timer stands still while the machine is suspended and does not follow a clock that is set right, so the
+	// date is looked at this often whatever the timer says.
+	longestWait = 10 * time.Minute
+)
+
+// RotatorOptions configures a [Rotator].
+type RotatorOptions struct {
+	// Current are the credentials to begin with.
+	Current *Credentials
+	// Path is where new credentials are saved, as by [Credentials.Save]. Empty
+	// for one who is given new ones at every start and need not keep them.
+	Path string
+	// Renew has a certificate request answered by the cluster's CA: what [CA.Issue] returns, by whatever way.
+	Renew func(ctx context.Context, csr []byte) (chain [][]byte, err error)
+	Log   *slog.Logger
+}
+
+// Rotator renews the certificate of a member, with a new key each time, when two thirds of its life have passed.
+// Open connections are not touched: a certificate matters only while two ends shake hands.
+type Rotator struct {
+	path    string
+	renew   func(context.Context, []byte) ([][]byte, error)
+	log     *slog.Logger
+	current atomic.Pointer[Credentials]
+}
+
+// NewRotator makes a rotator; [Rotator.Run] makes it turn.
+func NewRotator(o RotatorOptions) (*Rotator, error) {
+	if o.Current == nil || o.Renew == nil || o.Log == nil {
+		return nil, errors.New("a certificate rotator needs Current, Renew and Log")
+	}
+	r := &Rotator{path: o.Path, renew: o.Renew, log: o.Log.With("identity", o.Current.ID().String())}
+	r.current.Store(o.Current)
+	return r, nil
+}
+
+// Certificate is the certificate to use now. It is a [CertificateSource].
+func (r *Rotator) Certificate() (*tls.Certificate, error) { return r.current.Load().Certificate() }
+
+// Run keeps the certificate fresh until the context ends, and returns nil then. A renewal that fails is tried
+// again, after pauses that grow from about a second to about five minutes, or to a tenth of the certificate's life
+// if that is less.
+func (r *Rotator) Run(ctx context.Context) error {
+	due := renewalTime(r.current.Load())
+	retry := firstRetry
+	for {
+		if !sleep(ctx, min(time.Until(due), longestWait)) {
+			return nil
+		}
+		if time.Now().Before(due) {
+			continue
+		}
+		next, err := r.rotate(ctx)
+		switch {
+		case err == nil:
+			r.log.InfoContext(ctx, "certificate renewed", "until", next.NotAfter())
+			// A clock that is far ahead sees a fresh certificate as old: do not ask for another at once.
+			due, retry = later(renewalTime(next), time.Now().Add(lifetime(next)/10)), firstRetry
+		case ctx.Err() != nil:
+			return nil
+		default:
+			pause := retry/2 + rand.N(retry/2)
+			r.log.WarnContext(ctx, "certificate not renewed", "error", err, "until", r.current.Load().NotAfter(), "retry", pause)
+			due = time.Now().Add(pause)
+			retry = min(2*retry, max(firstRetry, min(lastRetry, lifetime(r.current.Load())/10)))
+		}
+	}
+}
+
+// rotate has one certificate issued, saves it, and only then puts it to use.
+func (r *Rotator) rotate(ctx context.Context) (*Credentials, error) {
+	old := r.current.Load()
+	key, csr, err := NewKeyAndCSR()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := r.renew(ctx, csr)
+	if err != nil {
+		return nil, fmt.Errorf("renew certificate of %s: %w", old.ID(), err)
+	}
+	next, err := NewCredentials(key, chain)
+	if err != nil {
+		return nil, fmt.Errorf("renew certificate of %s: %w", old.ID(), err)
+	}
+	if next.ID() != old.ID() || next.Trust().Fingerprint() != old.Trust().Fingerprint() {
+		return nil, fmt.Errorf("renew certificate of %s: got one for %s from CA %s", old.ID(), next.ID(), next.Trust().Fingerprint())
+	}
+	if r.path != "" {
+		if err := next.Save(r.path); err != nil {
+			return nil, err
+		}
+	}
+	r.current.Store(next)
+	return next, nil
+}
+
+// lifetime is how long a certificate held when it was issued; that it is dated back does not count.
+func lifetime(c *Credentials) time.Duration {
+	leaf := c.cert.Leaf
+	return max(leaf.NotAfter.Sub(leaf.NotBefore)-clockSkew, time.Second)
+}
+
+// renewalTime is when two thirds of the certificate's life have passed, or up to a twentieth of its life sooner, so
+// that members who enrolled together do not all come back together.
+func renewalTime(c *Credentials) time.Time {
+	life := lifetime(c)
+	return c.NotAfter().Add(-life/3 - rand.N(life/20))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// sleep waits, and reports false when the context ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,89 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+)
+
+// CertificateSource gives the certificate for the next handshake. [Rotator.Certificate] is one.
+type CertificateSource func() (*tls.Certificate, error)
+
+// ServerTLS is the configuration of a server of the cluster. Client certificates are verified if given: a client
+// without one has to show another credential to whoever answers it. [PeerID] tells who the client is.
+//
+// Sessions may be resumed: the tls package then checks the certificate of the first handshake again (its dates and
+// its root), and the identity is checked for every connection here. What it cannot know is that an identity was
+// revoked: whoever answers asks the state.
+func ServerTLS(trust *Trust, source CertificateSource) *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS13,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return source() },
+		ClientAuth:     tls.VerifyClientCertIfGiven,
+		ClientCAs:      trust.pool,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return nil
+			}
+			_, err := trust.member(state.PeerCertificates[0])
+			return err
+		},
+	}
+}
+
+// ClientTLS is the configuration of a member or user that calls a server of the cluster. The server is known by its
+// identity, not by a host name, so that it may move to any address. Without a source no certificate is shown, and
+// the caller has to authenticate otherwise.
+func ClientTLS(trust *Trust, source CertificateSource) *tls.Config {
+	config := verifyingClient(func(chain []*x509.Certificate) error { return verifyServer(trust, chain) })
+	if source != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return source() }
+	}
+	return config
+}
+
+// JoinTLS is the configuration of a machine that knows nothing of the cluster but the fingerprint in its join
+// token. The server has to send its CA's certificate along; the handshake fails, before the machine has sent
+// anything of its own, unless that is the very one the token names and the server is a server under it.
+func JoinTLS(ca Fingerprint) *tls.Config {
+	return verifyingClient(func(chain []*x509.Certificate) error {
+		for _, cert := range chain {
+			if sha256.Sum256(cert.Raw) != ca {
+				continue
+			}
+			trust, err := newTrust(cert)
+			if err != nil {
+				return err
+			}
+			return verifyServer(trust, chain)
+		}
+		return errors.New("the server does not belong to the cluster that the join token is for: " +
+			"check the address, or create a token in the cluster that is meant")
+	})
+}
+
+// verifyingClient replaces the verification by host name with another. VerifyConnection, unlike
+// VerifyPeerCertificate, is called for resumed sessions too.
+func verifyingClient(verify func(chain []*x509.Certificate) error) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		InsecureSkipVerify: true, // of the host name; verify does the rest
+		VerifyConnection:   func(state tls.ConnectionState) error { return verify(state.PeerCertificates) },
+	}
+}
+
+func verifyServer(trust *Trust, chain []*x509.Certificate) error {
+	if len(chain) == 0 {
+		return errors.New("the server showed no certificate")
+	}
+	id, err := trust.verify(chain[0], x509.ExtKeyUsageServerAuth)
+	if err != nil {
+		return err
+	}
+	if id.Kind() != KindServer {
+		return fmt.Errorf("%s answered as a server, but is not one", id)
+	}
+	return nil
+}

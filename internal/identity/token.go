@@ -1,0 +1,188 @@
+package identity
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"strings"
+)
+
+// A token is written as words of lower-case letters and digits with underscores between them, so that a double
+// click takes all of it:
+//
+//	cljoin_<id>_<secret>_<fingerprint of the CA>_<checksum>
+//	clapi_<id>_<secret>_<checksum>
+//
+// The prefix tells the kinds apart and lets scanners for leaked secrets find them.
+const (
+	joinPrefix = "cljoin"
+	apiPrefix  = "clapi"
+
+	tokenIDSize     = 10
+	tokenSecretSize = 32
+	checksumSize    = crc32.Size
+)
+
+var base32Lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// tokenSecret is what JoinToken and APIToken have in common. The secret lies in a function, because fmt prints
+// unexported fields, and the memory behind pointers, of a struct whose methods it cannot call.
+type tokenSecret struct {
+	kind   string
+	id     string
+	secret func() []byte
+}
+
+func newTokenSecret(kind string) tokenSecret {
+	var id [tokenIDSize]byte
+	secret := make([]byte, tokenSecretSize)
+	// crypto/rand never fails: it ends the program rather than return something guessable.
+	_, _ = rand.Read(id[:])
+	_, _ = rand.Read(secret)
+	return tokenSecret{kind: kind, id: base32Lower.EncodeToString(id[:]), secret: func() []byte { return secret }}
+}
+
+func (t tokenSecret) bytes() []byte {
+	if t.secret == nil {
+		return nil
+	}
+	return t.secret()
+}
+
+// ID finds the token among the stored ones. It is not secret.
+func (t tokenSecret) ID() string { return t.id }
+
+// Hash is what the cluster stores of the token. A plain digest is enough for a secret of 256 random bits: there is
+// nothing to guess from a dictionary.
+func (t tokenSecret) Hash() []byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "cloudless token\x00%s\x00%s\x00", t.kind, t.id)
+	h.Write(t.bytes())
+	return h.Sum(nil)
+}
+
+// Matches reports, in a time that tells nothing, whether the stored hash is that of this token.
+func (t tokenSecret) Matches(hash []byte) bool {
+	return t.secret != nil && subtle.ConstantTimeCompare(t.Hash(), hash) == 1
+}
+
+// String is the token with its secret left out.
+func (t tokenSecret) String() string { return t.kind + "_" + t.id + "_redacted" }
+
+// GoString is the token with its secret left out.
+func (t tokenSecret) GoString() string { return t.String() }
+
+// LogValue is the token with its secret left out.
+func (t tokenSecret) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+// JoinToken lets a machine enroll. It carries the fingerprint of the CA, by which the machine verifies the server
+// before it says anything.
+type JoinToken struct {
+	tokenSecret
+	ca Fingerprint
+}
+
+// NewJoinToken makes a join token of the cluster with this CA.
+func NewJoinToken(ca Fingerprint) JoinToken {
+	return JoinToken{tokenSecret: newTokenSecret(joinPrefix), ca: ca}
+}
+
+// ParseJoinToken reads what [JoinToken.Reveal] wrote; white space around it is ignored.
+func ParseJoinToken(s string) (JoinToken, error) {
+	t, rest, err := parseToken(s, joinPrefix, len(Fingerprint{}))
+	if err != nil {
+		return JoinToken{}, err
+	}
+	return JoinToken{tokenSecret: t, ca: Fingerprint(rest)}, nil
+}
+
+// CA is the fingerprint of the CA of the cluster to join.
+func (t JoinToken) CA() Fingerprint { return t.ca }
+
+// Reveal is the whole token, secret included. It is shown once, to whoever created the token.
+func (t JoinToken) Reveal() string { return t.reveal(t.ca[:]) }
+
+// APIToken lets its bearer call the API.
+type APIToken struct {
+	tokenSecret
+}
+
+// NewAPIToken makes an API token.
+func NewAPIToken() APIToken { return APIToken{newTokenSecret(apiPrefix)} }
+
+// ParseAPIToken reads what [APIToken.Reveal] wrote; white space around it is ignored.
+func ParseAPIToken(s string) (APIToken, error) {
+	t, _, err := parseToken(s, apiPrefix, 0)
+	return APIToken{t}, err
+}
+
+// Reveal is the whole token, secret included. It is shown once, to whoever created the token.
+func (t APIToken) Reveal() string { return t.reveal(nil) }
+
+func (t tokenSecret) reveal(rest []byte) string {
+	words := []string{t.kind, t.id, base32Lower.EncodeToString(t.bytes())}
+	if len(rest) > 0 {
+		words = append(words, base32Lower.EncodeToString(rest))
+	}
+	body := strings.Join(words, "_")
+	return body + "_" + checksum(body)
+}
+
+// checksum catches a token that was mistyped or cut off, so that the user hears that instead of "denied".
+func checksum(body string) string {
+	sum := binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(body)))
+	return base32Lower.EncodeToString(sum)
+}
+
+// parseToken reads a token of one kind that carries restSize bytes after its secret. Its errors never quote more
+// than the prefix: the rest may be a secret, wherever a typing error has put it.
+func parseToken(s, kind string, restSize int) (t tokenSecret, rest []byte, err error) {
+	words := strings.Split(strings.TrimSpace(s), "_")
+	if words[0] != kind {
+		return t, nil, wrongTokenKind(words[0], kind)
+	}
+	sizes := []int{tokenIDSize, tokenSecretSize, restSize, checksumSize}
+	if restSize == 0 {
+		sizes = []int{tokenIDSize, tokenSecretSize, checksumSize}
+	}
+	damaged := fmt.Errorf("the %s token is mistyped or cut off: copy it again, whole", tokenNoun(kind))
+	if len(words) != 1+len(sizes) {
+		return t, nil, damaged
+	}
+	fields := make([][]byte, len(sizes))
+	for i, size := range sizes {
+		// The decoder ignores stray bits at the end; encoding again makes sure that a token has one form only.
+		fields[i], err = base32Lower.DecodeString(words[i+1])
+		if err != nil || len(fields[i]) != size || base32Lower.EncodeToString(fields[i]) != words[i+1] {
+			return t, nil, damaged
+		}
+	}
+	last := len(words) - 1
+	if checksum(strings.Join(words[:last], "_")) != words[last] {
+		return t, nil, damaged
+	}
+	return tokenSecret{kind: kind, id: words[1], secret: func() []byte { return fields[1] }}, fields[2], nil
+}
+
+func wrongTokenKind(got, want string) error {
+	switch {
+	case got == joinPrefix && want == apiPrefix:
+		return errors.New("this is a join token, which only enrolls machines: calling the API needs an API token (clapi_…)")
+	case got == apiPrefix && want == joinPrefix:
+		return errors.New("this is an API token, which cannot enroll a machine: joining needs a join token (cljoin_…)")
+	}
+	return fmt.Errorf("this is not a token: %s tokens begin with %s_", tokenNoun(want), want)
+}
+
+func tokenNoun(kind string) string {
+	if kind == joinPrefix {
+		return "join"
+	}
+	return "API"
+}

@@ -1,0 +1,154 @@
+package image_test
+
+import (
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+
+	"github.com/cloudless/cloudless/internal/image"
+)
+
+func TestPushReportsProgressAndDigest(t *testing.T) {
+	host, transport := serve(t, nil)
+	img := randomImage(t)
+	to := parse(t, host+"/x:1") // one letter is enough for a name
+
+	var reports [][2]int64
+	progress := func(done, total int64) { reports = append(reports, [2]int64{done, total}) }
+	got, err := image.Push(t.Context(), img, to, image.PushOptions{Transport: transport, Progress: progress})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != want.String() {
+		t.Errorf("digest %s, want %s", got, want)
+	}
+	checkReports(t, reports, blobBytes(t, img))
+
+	reports = nil
+	if _, err := image.Push(t.Context(), img, parse(t, host+"/x:2"), image.PushOptions{Transport: transport, Progress: progress}); err != nil {
+		t.Fatal(err)
+	}
+	checkReports(t, reports, blobBytes(t, img))
+}
+
+func TestFailedAttemptIsTakenOutOfTheProgress(t *testing.T) {
+	var failed atomic.Bool
+	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method != http.MethodPatch || failed.Swap(true) {
+			return false
+		}
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	img, err := random.Image(1024, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reports [][2]int64
+	_, err = image.Push(t.Context(), img, parse(t, host+"/hello:1"), image.PushOptions{
+		Transport: transport,
+		Progress:  func(done, total int64) { reports = append(reports, [2]int64{done, total}) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !failed.Load() {
+		t.Fatal("no attempt failed")
+	}
+	checkReports(t, reports, blobBytes(t, img))
+}
+
+func TestPushNamesWhatFailed(t *testing.T) {
+	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	_, err := image.Push(t.Context(), randomImage(t), parse(t, host+"/hello:1"), image.PushOptions{Transport: transport})
+	if err == nil || !strings.Contains(err.Error(), "push "+host+"/hello:1") {
+		t.Errorf("got %v, want it to name the image", err)
+	}
+}
+
+func TestPushRefusesAnotherImagesDigest(t *testing.T) {
+	host, transport := serve(t, nil)
+	_, err := image.Push(t.Context(), randomImage(t), parse(t, host+"/hello@"+digest), image.PushOptions{Transport: transport})
+	if err == nil || !strings.Contains(err.Error(), "give the name a tag") {
+		t.Errorf("got %v, want a refusal with the way out", err)
+	}
+}
+
+// serve starts an empty registry behind TLS; intercept may answer in its place.
+func serve(t *testing.T, intercept func(http.ResponseWriter, *http.Request) bool) (string, http.RoundTripper) {
+	t.Helper()
+	handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if intercept == nil || !intercept(w, req) {
+			handler.ServeHTTP(w, req)
+		}
+	}))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String(), srv.Client().Transport
+}
+
+// checkReports wants the sum to stay within the total and to end there.
+func checkReports(t *testing.T, reports [][2]int64, total int64) {
+	t.Helper()
+	if len(reports) == 0 {
+		t.Fatal("no progress was reported")
+	}
+	for _, r := range reports {
+		if r[0] <= 0 || r[0] > r[1] || r[1] != total {
+			t.Errorf("reported %d of %d, the total is %d", r[0], r[1], total)
+		}
+	}
+	if last := reports[len(reports)-1]; last[0] != total {
+		t.Errorf("ended at %d of %d", last[0], total)
+	}
+}
+
+func blobBytes(t *testing.T, img v1.Image) int64 {
+	t.Helper()
+	m, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := m.Config.Size
+	for _, l := range m.Layers {
+		total += l.Size
+	}
+	return total
+}
+
+func randomImage(t *testing.T) v1.Image {
+	t.Helper()
+	img, err := random.Image(64<<10, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func parse(t *testing.T, s string) image.Name {
+	t.Helper()
+	n, err := image.ParseName(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

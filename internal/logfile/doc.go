@@ -1,0 +1,34 @@
+// Package logfile is the on-disk log of one replica: what its containers wrote
+// to standard output and standard error, with the time and the stream.
+//
+// A log is a directory of files numbered in the order in which they were
+// started (00000001.log, 00000002.log, …). A file is only ever appended to and
+// is never renamed; the oldest ones are removed when there are too many of them
+// or when they are too old. A file holds one record a line:
+//
+//	2026-01-02T15:04:05.000000000Z stdout F payload
+//
+// The stamp is UTC and has a fixed width, so that stamps compare as text. The
+// letter says which part of an output line the record is:
+//
+//	F  a whole line              P  the first part of a line
+//	f  the last part of a line   p  a part in between
+//
+// Lines are split in parts when they are longer than 16 KiB, or when the
+// container pauses in the middle of one, as a prompt does: a part is on disk
+// shortly after it was written, however long the rest of the line takes.
+//
+// What the package guarantees:
+//   - A [Writer] never blocks on a disk that takes no more. It drops what it
+//     cannot write, and says in the log how much that was as soon as it can.
+//   - Memory is bounded, whatever the length of a line.
+//   - Stamps never decrease within one file, whatever the clock does.
+//   - Records are whole: what a crash cut short is never joined to what follows
+//     and never delivered.
+//   - [Read] delivers every record once and in the order of each stream, while
+//     files are written, started and removed, and after a crash of the writer.
+//     The order between the two streams is that of the writer, which reads two
+//     pipes and cannot know more.
+//
+// The package must not know of containers, replicas, containerd or the API.
+package logfile

@@ -1,0 +1,322 @@
+package logfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTail(t *testing.T) {
+	dir := t.TempDir()
+	w := openLog(t, dir, WriterOptions{Limits: Limits{MaxFileBytes: 150, MaxFiles: 100}})
+	write(t, w, Stdout, "1\n2\n3\n")
+	write(t, w, Stderr, "4\n5\n")
+	w.append(Stdout, []byte("6 begins, "))
+	write(t, w, Stderr, "7\n")
+	w.append(Stderr, []byte("8 begins, "))
+	w.append(Stdout, []byte("6 goes on, "))
+	write(t, w, Stdout, "6 ends\n")
+	w.append(Stderr, []byte("8 waits"))
+
+	lines := []string{
+		"stdout: 1", "stdout: 2", "stdout: 3", "stderr: 4", "stderr: 5", "stderr: 7",
+		"stdout: 6 begins, 6 goes on, 6 ends", "stderr: 8 begins, 8 waits",
+	}
+	// Lines in the order in which they end; what waits is the last.
+	for n := range len(lines) + 2 {
+		entries := read(t, dir, Options{Tail: n})
+		entries = append(entries, Entry{Stream: Stderr}) // ends what waits
+		got := join(entries)
+		if n == 0 {
+			equal(t, got, []string{"stderr: "})
+			continue
+		}
+		equal(t, got, lines[max(0, len(lines)-n):])
+	}
+}
+
+func TestTailOfALargeLogReadsLittle(t *testing.T) {
+	dir := t.TempDir()
+	w := openLog(t, dir, WriterOptions{})
+	write(t, w, Stderr, "long ago\n")
+	write(t, w, Stdout, strings.Repeat("line\n", 100_000))
+	info, err := os.Stat(filepath.Join(dir, "00000001.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(dir, "00000001.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	counted := &countingReaderAt{ReaderAt: f}
+	last := &tail{remaining: 20}
+	_, err = readBackward(counted, info.Size(), func(offset int64, line []byte) bool {
+		return last.visit(position{1, offset}, line)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counted.bytes > backwardBlock {
+		t.Errorf("read %d of %d bytes for 20 lines", counted.bytes, info.Size())
+	}
+	if got := len(read(t, dir, Options{Tail: 20})); got != 20 {
+		t.Errorf("got %d lines, want 20", got)
+	}
+}
+
+type countingReaderAt struct {
+	io.ReaderAt
+	bytes int
+}
+
+func (c *countingReaderAt) ReadAt(b []byte, offset int64) (int, error) {
+	c.bytes += len(b)
+	return c.ReaderAt.ReadAt(b, offset)
+}
+
+func TestSinceAndUntil(t *testing.T) {
+	dir := t.TempDir()
+	c := newClock()
+	start := c.Time
+	w := openLog(t, dir, WriterOptions{Now: c.now, Limits: Limits{MaxFileBytes: 100, MaxFiles: 100}})
+	for minute := range 6 {
+		write(t, w, Stdout, fmt.Sprintf("%d\n", minute))
+		c.add(time.Minute)
+	}
+	at := func(minute int) time.Time { return start.Add(time.Duration(minute) * time.Minute) }
+	tests := []struct {
+		opts Options
+		want string
+	}{
+		{Options{Tail: -1}, "0 1 2 3 4 5"},
+		{Options{Tail: -1, Since: at(4)}, "4 5"},
+		{Options{Tail: -1, Until: at(2)}, "0 1 2"},
+		{Options{Tail: -1, Since: at(1).Add(1), Until: at(4).Add(-1)}, "2 3"},
+		{Options{Tail: 1, Since: at(1), Until: at(3)}, "3"},
+		{Options{Tail: 9, Since: at(1), Until: at(3)}, "1 2 3"},
+		{Options{Tail: 9, Since: at(9)}, ""},
+		{Options{Tail: 2, Until: at(-1)}, ""},
+		{Options{Tail: -1, Follow: true, Until: at(2)}, "0 1 2"}, // which has passed
+	}
+	for _, test := range tests {
+		var got []string
+		for _, e := range read(t, dir, test.opts) {
+			got = append(got, e.Line)
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%+v: got %q, want %q", test.opts, got, test.want)
+		}
+	}
+}
+
+func TestLogThatDoesNotExistIsEmpty(t *testing.T) {
+	if got := all(t, filepath.Join(t.TempDir(), "nothing")); len(got) != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestReadStopsWithTheErrorOfItsCallback(t *testing.T) {
+	dir := t.TempDir()
+	write(t, openLog(t, dir, WriterOptions{}), Stdout, "1\n2\n")
+	enough := errors.New("enough")
+	calls := 0
+	err := Read(t.Context(), dir, Options{Tail: -1, Follow: true}, func(Entry) error {
+		calls++
+		return enough
+	})
+	if err != enough || calls != 1 {
+		t.Errorf("got %v after %d calls", err, calls)
+	}
+}
+
+// follow reads a log in the background; lines are what it delivers, joined.
+func follow(t *testing.T, dir string, opts Options) (entries <-chan Entry, result <-chan error) {
+	t.Helper()
+	delivered, done := make(chan Entry), make(chan error, 1)
+	opts.Follow = true
+	go func() {
+		defer close(delivered)
+		done <- Read(t.Context(), dir, opts, func(e Entry) error {
+			select {
+			case delivered <- e:
+				return nil
+			case <-t.Context().Done():
+				return t.Context().Err()
+			}
+		})
+	}()
+	return delivered, done
+}
+
+func TestFollowWaitsForTheLog(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b", "c")
+	finished := make(chan struct{})
+	entries, result := follow(t, dir, Options{Tail: 1 << 30, Done: finished})
+	w := openLog(t, dir, WriterOptions{})
+	write(t, w, Stdout, "1\n")
+	if e := <-entries; e.Line != "1" {
+		t.Errorf("got %+v", e)
+	}
+	write(t, w, Stderr, "2\n")
+	if e := <-entries; e.Line != "2" || e.Stream != Stderr {
+		t.Errorf("got %+v", e)
+	}
+	write(t, w, Stdout, "3\n")
+	close(finished)
+	if e := <-entries; e.Line != "3" {
+		t.Errorf("got %+v", e)
+	}
+	if e, ok := <-entries; ok {
+		t.Errorf("got %+v after the end", e)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFollowNeverDeliversHalfARecord(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, "00000001.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	entries, _ := follow(t, dir, Options{Tail: -1})
+	text := "2026-01-02T03:04:05.000000000Z stdout F slow\n"
+	for range 3 {
+		for i := range len(text) {
+			if _, err := f.WriteString(text[i : i+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if e := <-entries; e.Line != "slow" {
+			t.Errorf("got %+v", e)
+		}
+	}
+}
+
+func TestFollowEndsWhenTheLogIsRemoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "log")
+	w := openLog(t, dir, WriterOptions{})
+	write(t, w, Stdout, "1\n")
+	entries, result := follow(t, dir, Options{Tail: -1})
+	<-entries
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFollowEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	write(t, openLog(t, dir, WriterOptions{}), Stdout, "1\n")
+	err := Read(ctx, dir, Options{Tail: -1, Follow: true}, func(Entry) error {
+		cancel()
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFollowEndsAtUntil(t *testing.T) {
+	until := time.Now().Add(50 * time.Millisecond)
+	if got := read(t, t.TempDir(), Options{Tail: -1, Follow: true, Until: until}); len(got) != 0 {
+		t.Errorf("got %v", got)
+	}
+	if time.Now().Before(until) {
+		t.Error("the end came early")
+	}
+}
+
+// Numbered lines on both streams, while files are started, the writer is killed
+// and replaced, and two readers follow: none is missing and none comes twice.
+func TestFollowAcrossRotationAndRestarts(t *testing.T) {
+	const writers, lines = 8, 5000
+	dir := filepath.Join(t.TempDir(), "log")
+	finished := make(chan struct{})
+	first, firstResult := follow(t, dir, Options{Tail: -1, Done: finished})
+	second, secondResult := follow(t, dir, Options{Tail: 1 << 30, Done: finished})
+	go func() {
+		defer close(finished)
+		for i := range writers {
+			w, err := Open(dir, WriterOptions{Limits: Limits{MaxFileBytes: 200 << 10, MaxFiles: 1000}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			pumpNumbers(t, w, i*lines, lines)
+			w.file.Close() // all that is left of a writer that was killed
+		}
+	}()
+	secondLines := make(chan []string)
+	go func() { secondLines <- collect(second) }()
+	checkNumbers(t, collect(first), writers*lines)
+	checkNumbers(t, <-secondLines, writers*lines)
+	for _, result := range []<-chan error{firstResult, secondResult} {
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	}
+	checkNumbers(t, join(all(t, dir)), writers*lines)
+}
+
+// pumpNumbers writes numbers through a pipe for each stream at the same time.
+func pumpNumbers(t *testing.T, w *Writer, from, count int) {
+	errs := make(chan error)
+	for _, stream := range []Stream{Stdout, Stderr} {
+		r, pw, err := os.Pipe()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		go func() {
+			defer pw.Close()
+			for i := range count {
+				fmt.Fprintf(pw, "%d\n", from+i)
+			}
+		}()
+		go func() {
+			defer r.Close()
+			errs <- w.Pump(stream, r)
+		}()
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func collect(entries <-chan Entry) []string {
+	var got []Entry
+	for e := range entries {
+		got = append(got, e)
+	}
+	return join(got)
+}
+
+func checkNumbers(t *testing.T, lines []string, count int) {
+	t.Helper()
+	next := map[string]int{}
+	for _, line := range lines {
+		stream, number, _ := strings.Cut(line, ": ")
+		if want := fmt.Sprint(next[stream]); number != want {
+			t.Fatalf("%s: got line %s, want %s", stream, number, want)
+		}
+		next[stream]++
+	}
+	if next["stdout"] != count || next["stderr"] != count {
+		t.Errorf("got %v lines, want %d of each", next, count)
+	}
+}

@@ -1,0 +1,310 @@
+package logfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// batchBytes is how many bytes of records are handed to the kernel at once.
+const batchBytes = 64 << 10
+
+// WriterOptions configures a [Writer].
+type WriterOptions struct {
+	Limits Limits
+	// Now is the clock that stamps records; time.Now if nil.
+	Now func() time.Time
+}
+
+// Writer appends to a log. Its methods may be called from several goroutines.
+type Writer struct {
+	dir    string
+	limits Limits
+	now    func() time.Time
+
+	mu      sync.Mutex
+	closed  bool
+	file    *os.File // nil until there is something to write
+	seq     uint64   // the highest number seen or used
+	size    int64    // of file, up to the last whole record
+	started time.Time
+	last    time.Time // stamp of the last record in file
+	older   []olderFile
+	open    [2]bool // by stream: the last record was a part of a line
+	out     []byte
+	lost    loss
+}
+
+// olderFile is a file that is complete.
+type olderFile struct {
+	seq  uint64
+	last time.Time
+}
+
+// loss is what could not be written since the log last said so.
+type loss struct {
+	lines, bytes int64
+	cause        error
+}
+
+// Open makes the directory if need be and returns a writer that goes on where
+// the last one ended, however that ended. A full disk is no error: what it
+// cannot take is dropped, as at any later time.
+func Open(dir string, opts WriterOptions) (*Writer, error) {
+	if err := opts.Limits.validate(); err != nil {
+		return nil, fmt.Errorf("open log %s: %w", dir, err)
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	seqs, err := listFiles(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	w := &Writer{dir: dir, limits: opts.Limits.withDefaults(), now: opts.Now}
+	for i, seq := range seqs {
+		w.seq = seq
+		if i < len(seqs)-1 || !w.resume(seq) {
+			w.older = append(w.older, olderFile{seq, w.lastStampOf(seq)})
+		}
+	}
+	return w, nil
+}
+
+// resume goes on writing to an existing file. It reports false if that cannot
+// be, for example because another writer still has it; the next file then
+// takes its place.
+func (w *Writer) resume(seq uint64) bool {
+	f, err := os.OpenFile(filePath(w.dir, seq), os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return false
+	}
+	if !claim(f) {
+		f.Close()
+		return false
+	}
+	last, end, err := lastStamp(f)
+	if err == nil {
+		// What a crash cut short would be glued to the next record.
+		err = f.Truncate(end)
+	}
+	if err != nil {
+		f.Close()
+		return false
+	}
+	w.file, w.size, w.started, w.last = f, end, firstStamp(f), last
+	return true
+}
+
+// lastStampOf is the stamp of the last record of a file. One that cannot be
+// read counts as old, so that its age is no reason to keep it.
+func (w *Writer) lastStampOf(seq uint64) time.Time {
+	f, err := os.Open(filePath(w.dir, seq))
+	if err != nil {
+		return time.Time{}
+	}
+	defer f.Close()
+	last, _, err := lastStamp(f)
+	if err != nil {
+		return time.Time{}
+	}
+	return last
+}
+
+// Close ends the log. What is written afterwards is dropped.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil
+	}
+	w.admitLoss()
+	w.closed = true
+	if w.file == nil {
+		return nil
+	}
+	if err := w.file.Close(); err != nil {
+		return fmt.Errorf("close log: %w", err)
+	}
+	return nil
+}
+
+// append writes output of a stream: lines, and behind the last newline the
+// part of a line that goes on in the next call.
+func (w *Writer) append(stream Stream, p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(p) > 0 && !w.closed {
+		stamp, ready := w.prepare()
+		p = w.fill(stream, stamp, p)
+		if !ready {
+			w.lose(stream, w.out, w.lost.cause)
+			continue
+		}
+		if err := w.flush(stream); err == nil {
+			w.last = stamp
+		}
+	}
+}
+
+// prepare sees to it that there is a file with room, and returns the stamp for
+// the next batch. It reports false if nothing can be written now.
+func (w *Writer) prepare() (stamp time.Time, ready bool) {
+	now := w.now().UTC()
+	if w.isDue(now) {
+		if err := w.nextFile(now); err != nil {
+			w.lost.cause = err
+			return now, false
+		}
+	}
+	if now.Before(w.last) {
+		now = w.last
+	}
+	return now, w.admitLoss()
+}
+
+// isDue reports whether the next file must be started.
+func (w *Writer) isDue(now time.Time) bool {
+	if w.file == nil || w.size >= w.limits.MaxFileBytes {
+		return true
+	}
+	// A quarter: files go one by one, and with five of them nothing goes early.
+	return w.limits.MaxAge > 0 && w.size > 0 && now.Sub(w.started) > w.limits.MaxAge/4
+}
+
+// nextFile puts a new file in the place of the present one.
+func (w *Writer) nextFile(now time.Time) error {
+	if w.file != nil {
+		w.older = append(w.older, olderFile{w.seq, w.last})
+		w.file.Close() // every write has already been reported
+		w.file, w.size, w.last = nil, 0, time.Time{}
+	}
+	w.prune(now)
+	for {
+		w.seq++
+		f, err := os.OpenFile(filePath(w.dir, w.seq), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o640)
+		if errors.Is(err, os.ErrExist) {
+			continue // of another writer that has not ended yet
+		}
+		if err != nil {
+			w.seq--
+			return err
+		}
+		if !claim(f) {
+			f.Close()
+			continue
+		}
+		w.file, w.started = f, now
+		return nil
+	}
+}
+
+// prune removes the files that are too old, and makes room for one more.
+func (w *Writer) prune(now time.Time) {
+	for len(w.older) > 0 {
+		tooMany := len(w.older) >= w.limits.MaxFiles
+		tooOld := w.limits.MaxAge > 0 && now.Sub(w.older[0].last) > w.limits.MaxAge
+		if !tooMany && !tooOld {
+			return
+		}
+		// A file that cannot be removed now will not be removed by trying again
+		// with each batch; the next writer tries.
+		_ = os.Remove(filePath(w.dir, w.older[0].seq))
+		w.older = w.older[1:]
+	}
+}
+
+// fill turns output into a batch of records and returns what did not fit.
+func (w *Writer) fill(stream Stream, stamp time.Time, p []byte) (rest []byte) {
+	w.out = stamp.AppendFormat(w.out[:0], stampLayout)
+	head := string(w.out)
+	w.out = w.out[:0]
+	open := &w.open[stream.index()]
+	for len(p) > 0 && len(w.out) < batchBytes {
+		line, after, ends := cutPart(p)
+		w.out = append(w.out, head...)
+		w.out = record{stream: stream, begins: !*open, ends: ends, line: line}.appendRest(w.out)
+		*open = !ends
+		p = after
+	}
+	return p
+}
+
+// flush writes the batch. What cannot be written is counted as lost, and what
+// was written only in part is taken back up to the last whole record.
+func (w *Writer) flush(stream Stream) error {
+	n, err := w.file.Write(w.out)
+	if err == nil {
+		w.size += int64(n)
+		return nil
+	}
+	kept := wholeRecords(w.out[:n])
+	w.size += int64(kept)
+	if truncErr := w.file.Truncate(w.size); truncErr != nil {
+		// Nothing may follow half a record in the same file.
+		w.older = append(w.older, olderFile{w.seq, w.last})
+		w.file.Close()
+		w.file, w.size, w.last = nil, 0, time.Time{}
+	}
+	w.lose(stream, w.out[kept:], err)
+	return err
+}
+
+// lose counts records that were not written.
+func (w *Writer) lose(stream Stream, records []byte, cause error) {
+	lines, bytes := measure(records)
+	w.lost.lines += lines
+	w.lost.bytes += bytes
+	w.lost.cause = cause
+	w.open[stream.index()] = false
+}
+
+// admitLoss says in the log what was lost, if anything was, and reports
+// whether the log is usable.
+func (w *Writer) admitLoss() bool {
+	if w.lost.bytes == 0 && w.lost.lines == 0 {
+		return true
+	}
+	if w.file == nil {
+		return false
+	}
+	stamp := w.now().UTC()
+	if stamp.Before(w.last) {
+		stamp = w.last
+	}
+	said := w.lost
+	w.lost = loss{}
+	text := fmt.Sprintf("cloudless: %d lines (%d bytes) of output were lost here: %v", said.lines, said.bytes, reason(said.cause))
+	w.out = record{time: stamp, stream: Stderr, begins: true, ends: true, line: []byte(text)}.appendTo(w.out[:0])
+	w.open[Stderr.index()] = false
+	if err := w.flush(Stderr); err != nil {
+		said.cause = err
+		w.lost = said
+		return false
+	}
+	w.last = stamp
+	return true
+}
+
+// reason is the error without the path, which is of no use to who reads a log.
+func reason(err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	return err
+}
+
+// claim takes a file for this process until it is closed and reports false if
+// another one has it. Two writers can meet in one log when the output of a
+// container outlives the container. File systems without locks are trusted.
+func claim(f *os.File) bool {
+	return !errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}

@@ -1,0 +1,93 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	uploadLife    = 7 * 24 * time.Hour
+	purgeInterval = 24 * time.Hour
+)
+
+// purgeUploads removes uploads that were given up, now and every day, until the
+// context ends. The storage library has a function for it, but that one writes
+// to the process-wide logger.
+func purgeUploads(ctx context.Context, dir string, log *slog.Logger) {
+	ticker := time.NewTicker(purgeInterval)
+	defer ticker.Stop()
+	for {
+		removed, err := purgeOnce(ctx, dir, time.Now().Add(-uploadLife))
+		if err != nil && ctx.Err() == nil {
+			log.Warn("could not remove all abandoned image uploads, will try again", "error", err, "in", purgeInterval)
+		}
+		if removed > 0 {
+			log.Info("removed abandoned image uploads", "number", removed)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// purgeOnce removes the uploads that began before the given time and returns
+// their number. An upload is a folder repositories/<name>/_uploads/<id> in
+// which a file says when it began.
+func purgeOnce(ctx context.Context, dir string, before time.Time) (int, error) {
+	var removed int
+	var failed []error
+	root := filepath.Join(dir, "docker", "registry", "v2", "repositories")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // nothing was pushed yet, or it was finished this moment
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !entry.IsDir():
+			return nil
+		case filepath.Base(filepath.Dir(path)) == "_uploads":
+			gone, err := removeIfOld(path, before)
+			if err != nil {
+				failed = append(failed, err)
+			}
+			if gone {
+				removed++
+			}
+			return fs.SkipDir
+		case strings.HasPrefix(entry.Name(), "_") && entry.Name() != "_uploads":
+			return fs.SkipDir // manifests and layers
+		}
+		return nil
+	})
+	return removed, errors.Join(append(failed, err)...)
+}
+
+func removeIfOld(upload string, before time.Time) (bool, error) {
+	content, err := os.ReadFile(filepath.Join(upload, "startedat"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // just beginning or just finished
+	}
+	if err != nil {
+		return false, fmt.Errorf("read when an upload began: %w", err)
+	}
+	// An upload whose beginning cannot be read can be of no use: resuming it needs that too.
+	began, err := time.Parse(time.RFC3339, string(content))
+	if err == nil && !began.Before(before) {
+		return false, nil
+	}
+	if err := os.RemoveAll(upload); err != nil {
+		return false, fmt.Errorf("remove an abandoned upload: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,131 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/distribution/distribution/v3"
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	"github.com/distribution/distribution/v3/registry/storage"
+	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+)
+
+// Options are what a registry needs.
+type Options struct {
+	Dir    string       // holds everything, and nobody else's files; created if missing
+	Logger *slog.Logger // gets what goes wrong, and at debug level every request
+}
+
+// Registry is an open registry. Its methods may be called concurrently.
+type Registry struct {
+	app       *handlers.App
+	images    catalog
+	log       logBridge
+	closed    <-chan struct{}
+	closeOnce func()
+}
+
+// catalog is the part of the storage that is read without going through HTTP.
+type catalog interface {
+	distribution.Namespace
+	distribution.RepositoryEnumerator
+}
+
+// Open opens the registry in its folder. The context is only for opening; the
+// registry lives until Close.
+func Open(ctx context.Context, opts Options) (*Registry, error) {
+	if opts.Dir == "" {
+		return nil, errors.New("open registry: no folder was given: set Dir")
+	}
+	if opts.Logger == nil {
+		return nil, errors.New("open registry: no logger was given: set Logger")
+	}
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open registry: %w", err)
+	}
+	secret, err := loadSecret(filepath.Join(opts.Dir, "upload-secret"))
+	if err != nil {
+		return nil, fmt.Errorf("open registry: %w", err)
+	}
+	log := newLogBridge(opts.Logger)
+	lifetime, cancel := context.WithCancel(log.context(context.WithoutCancel(ctx)))
+	images, err := openCatalog(lifetime, opts.Dir)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("open registry: %w", err)
+	}
+
+	r := &Registry{
+		app:    handlers.NewApp(lifetime, config(opts.Dir, secret)),
+		images: images,
+		log:    log,
+		closed: lifetime.Done(),
+	}
+	var running sync.WaitGroup
+	running.Go(func() { purgeUploads(lifetime, opts.Dir, opts.Logger) })
+	r.closeOnce = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		closeEvents(r.app)
+	})
+	return r, nil
+}
+
+// Close ends the registry's goroutines and waits for them. The server that
+// serves Handler should have been shut down before; requests that come later
+// are answered with 503.
+func (r *Registry) Close() error {
+	r.closeOnce()
+	return r.app.Shutdown()
+}
+
+// Handler serves the OCI distribution API under /v2/. Whoever gets through to
+// it may read, write and delete everything.
+func (r *Registry) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		select {
+		case <-r.closed:
+			http.Error(w, "the registry is shutting down: try again", http.StatusServiceUnavailable)
+		default:
+			r.app.ServeHTTP(w, req.WithContext(r.log.context(req.Context())))
+		}
+	})
+}
+
+func openCatalog(ctx context.Context, dir string) (catalog, error) {
+	parameters := filesystem.DriverParameters{RootDirectory: dir, MaxThreads: storageThreads}
+	namespace, err := storage.NewRegistry(ctx, filesystem.New(parameters))
+	if err != nil {
+		return nil, err
+	}
+	images, ok := namespace.(catalog)
+	if !ok {
+		return nil, fmt.Errorf("the storage (%T) cannot list its repositories", namespace)
+	}
+	return images, nil
+}
+
+// storageThreads bounds the number of threads that wait for the disk at once.
+const storageThreads = 100
+
+func config(dir, secret string) *configuration.Configuration {
+	c := &configuration.Configuration{
+		Storage: configuration.Storage{
+			"filesystem": configuration.Parameters{"rootdirectory": dir, "maxthreads": storageThreads},
+			"delete":     configuration.Parameters{"enabled": true},
+			// Its purger cannot be waited for; purgeUploads does the same.
+			"maintenance": configuration.Parameters{"uploadpurging": map[any]any{"enabled": false}},
+		},
+	}
+	c.HTTP.Secret = secret
+	// Absolute ones would repeat whatever host the client claims to talk to.
+	c.HTTP.RelativeURLs = true
+	return c
+}

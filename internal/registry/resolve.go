@@ -1,0 +1,203 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/distribution/distribution/v3"
+	"github.com/distribution/distribution/v3/manifest/schema2"
+	storagedriver "github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ErrNotFound is what errors wrap when the registry has no such repository,
+// tag or digest.
+var ErrNotFound = errors.New("not in the cluster's registry")
+
+// Descriptor is what the registry knows about an image.
+type Descriptor struct {
+	Digest    string
+	Size      int64 // of the manifest, as everywhere in OCI
+	MediaType string
+	Platforms []string // as linux/amd64 or linux/arm/v7; none if it is not an image that runs
+}
+
+// Repository is a repository and its tags in alphabetical order. It has none if
+// its images can be reached by digest only.
+type Repository struct {
+	Name string
+	Tags []string
+}
+
+// Resolve returns what a tag or digest of a repository stands for now. The
+// repository is named without the registry's host.
+func (r *Registry) Resolve(ctx context.Context, name, ref string) (Descriptor, error) {
+	ctx = r.log.context(ctx)
+	d, err := r.resolve(ctx, name, ref)
+	if err != nil {
+		return Descriptor{}, fmt.Errorf("image %s, reference %s: %w", name, ref, err)
+	}
+	return d, nil
+}
+
+func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, error) {
+	named, err := reference.WithName(name)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	repo, err := r.images.Repository(ctx, named)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	dgst, err := digestOf(ctx, repo, named, ref)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	manifests, err := repo.Manifests(ctx)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	manifest, err := manifests.Get(ctx, dgst)
+	if _, unknown := errors.AsType[distribution.ErrManifestUnknownRevision](err); unknown {
+		return Descriptor{}, ErrNotFound
+	}
+	if err != nil {
+		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
+	}
+	mediaType, payload, err := manifest.Payload()
+	if err != nil {
+		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
+	}
+	platforms, err := platformsOf(ctx, repo, payload)
+	if err != nil {
+		return Descriptor{}, err
+	}
+	return Descriptor{
+		Digest:    dgst.String(),
+		Size:      int64(len(payload)),
+		MediaType: mediaType,
+		Platforms: platforms,
+	}, nil
+}
+
+// digestOf tells digests from tags, which cannot contain a colon, and never
+// hands the storage a tag that is not one, since it becomes a file name.
+func digestOf(ctx context.Context, repo distribution.Repository, named reference.Named, ref string) (digest.Digest, error) {
+	if d, err := digest.Parse(ref); err == nil {
+		return d, nil
+	}
+	tagged, err := reference.WithTag(named, ref)
+	if err != nil {
+		return "", err
+	}
+	d, err := repo.Tags(ctx).Get(ctx, tagged.Tag())
+	if _, unknown := errors.AsType[distribution.ErrTagUnknown](err); unknown {
+		return "", ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the tag: %w", err)
+	}
+	return d.Digest, nil
+}
+
+// platformsOf reads them from an index, where they stand beside the images, or
+// from the configuration of a single image.
+func platformsOf(ctx context.Context, repo distribution.Repository, payload []byte) ([]string, error) {
+	var manifest struct {
+		Config    *ocispec.Descriptor  `json:"config"`
+		Manifests []ocispec.Descriptor `json:"manifests"`
+	}
+	if err := json.Unmarshal(payload, &manifest); err != nil {
+		return nil, fmt.Errorf("read the manifest: %w", err)
+	}
+	var found []ocispec.Platform
+	for _, m := range manifest.Manifests {
+		if m.Platform != nil {
+			found = append(found, *m.Platform)
+		}
+	}
+	if c := manifest.Config; c != nil && (c.MediaType == ocispec.MediaTypeImageConfig || c.MediaType == schema2.MediaTypeImageConfig) {
+		p, err := readPlatform(ctx, repo, c.Digest)
+		if err != nil {
+			return nil, fmt.Errorf("read the configuration: %w", err)
+		}
+		found = append(found, p)
+	}
+	return platformNames(found), nil
+}
+
+// maxConfig bounds what a client can make us read into memory.
+const maxConfig = 4 << 20
+
+func readPlatform(ctx context.Context, repo distribution.Repository, config digest.Digest) (ocispec.Platform, error) {
+	blob, err := repo.Blobs(ctx).Open(ctx, config)
+	if err != nil {
+		return ocispec.Platform{}, err
+	}
+	defer blob.Close()
+	var p ocispec.Platform
+	err = json.NewDecoder(io.LimitReader(blob, maxConfig)).Decode(&p)
+	return p, err
+}
+
+// platformNames leaves out what only accompanies an image, as signatures and
+// attestations do, which call themselves unknown.
+func platformNames(platforms []ocispec.Platform) []string {
+	var names []string
+	for _, p := range platforms {
+		if p.OS == "" || p.OS == "unknown" || p.Architecture == "" {
+			continue
+		}
+		name := p.OS + "/" + p.Architecture
+		if p.Variant != "" {
+			name += "/" + p.Variant
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// List returns all repositories in alphabetical order.
+func (r *Registry) List(ctx context.Context) ([]Repository, error) {
+	ctx = r.log.context(ctx)
+	var names []string
+	err := r.images.Enumerate(ctx, func(name string) error {
+		names = append(names, name)
+		return ctx.Err()
+	})
+	if _, empty := errors.AsType[storagedriver.PathNotFoundError](err); err != nil && !empty {
+		return nil, fmt.Errorf("list repositories: %w", err)
+	}
+	slices.Sort(names)
+	var repositories []Repository
+	for _, name := range names {
+		tags, err := r.tags(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("list the tags of %s: %w", name, err)
+		}
+		repositories = append(repositories, Repository{Name: name, Tags: tags})
+	}
+	return repositories, nil
+}
+
+func (r *Registry) tags(ctx context.Context, name string) ([]string, error) {
+	named, err := reference.WithName(name)
+	if err != nil {
+		return nil, err
+	}
+	repo, err := r.images.Repository(ctx, named)
+	if err != nil {
+		return nil, err
+	}
+	tags, err := repo.Tags(ctx).All(ctx)
+	if _, untagged := errors.AsType[distribution.ErrRepositoryUnknown](err); untagged {
+		return nil, nil
+	}
+	return tags, err
+}

@@ -1,0 +1,171 @@
+// Package rollout says what may change now on the way of one workload to its
+// desired state: how many replicas to create and which to stop.
+//
+// It is a pure function that takes one step; called again with what came of it,
+// it takes the next, until all replicas are of the current revision and as many
+// as desired. It guarantees that a replacement takes away at most one running
+// replica at a time, and only while every replica of the current revision runs:
+// a revision that does not come up stops there, with the rest still serving.
+//
+// An outdated replica is stopped before its successor is created, because in
+// the network of the node both would want the same ports. It knows nothing of
+// nodes: where replicas go is the scheduler's matter.
+package rollout
+
+import (
+	"cmp"
+	"slices"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Replica is what is known of one replica. Uids are UUIDv7, so that their order
+// is the order of creation.
+type Replica struct {
+	UID string
+	// Revision is the uid of the revision that it runs.
+	Revision string
+	Phase    string
+	Desired  string
+	Node     string
+}
+
+// ReplicaFromProto reads a replica. One without a phase is pending.
+func ReplicaFromProto(r *v1.Replica) Replica {
+	return Replica{
+		UID:      r.GetMetadata().GetUid(),
+		Revision: r.GetSpec().GetRevisionUid(),
+		Phase:    cmp.Or(r.GetStatus().GetPhase(), PhasePending),
+		Desired:  cmp.Or(r.GetSpec().GetDesired(), DesiredRunning),
+		Node:     r.GetSpec().GetNodeUid(),
+	}
+}
+
+// Input is one workload as it should be and as it is.
+type Input struct {
+	// Desired is the number of replicas.
+	Desired int
+	// Revision is the uid of the revision that should run.
+	Revision string
+	// Policy is the restart policy: "always", "on-failure" or "never".
+	Policy string
+	// Deleting is whether the workload is to go.
+	Deleting bool
+	// Replicas are all that are known, ended ones too, in any order.
+	Replicas []Replica
+}
+
+// Step is what to do now.
+type Step struct {
+	// Create is how many replicas of the current revision to create.
+	Create int
+	// Stop are the uids of the replicas to stop.
+	Stop []string
+	// Settled is whether the desired state is reached.
+	Settled bool
+}
+
+// Next returns the next step.
+func Next(in Input) Step {
+	now := sortOut(in)
+	want := max(0, in.Desired-now.done)
+	if in.Deleting {
+		want = 0
+	}
+
+	var step Step
+	stop := func(r Replica) { step.Stop = append(step.Stop, r.UID) }
+
+	// Too many: the least useful go at once.
+	kept := now.wanted
+	if surplus := len(kept) - want; surplus > 0 {
+		slices.SortFunc(kept, in.leastUseful)
+		for _, r := range kept[:surplus] {
+			stop(r)
+		}
+		kept = kept[surplus:]
+	}
+
+	// Outdated and not running: nothing is lost by replacing it at once.
+	var running []Replica
+	current, unready := 0, 0
+	for _, r := range kept {
+		switch {
+		case r.Revision == in.Revision:
+			current++
+			if r.Phase != PhaseRunning {
+				unready++
+			}
+		case r.Phase == PhaseRunning:
+			running = append(running, r)
+		default:
+			stop(r)
+		}
+	}
+
+	// Too few: created at once, except that whoever is on its way out keeps its
+	// place until it is gone.
+	step.Create = max(0, want-current-len(running)-now.leaving)
+
+	// Outdated and running: the oldest goes when nothing else is under way.
+	if len(running) > 0 && unready == 0 && now.leaving == 0 && len(step.Stop) == 0 && step.Create == 0 {
+		stop(slices.MinFunc(running, byAge))
+	}
+
+	slices.Sort(step.Stop)
+	step.Settled = len(step.Stop) == 0 && step.Create == 0 && len(running) == 0 && unready == 0 && !now.stopping
+	return step
+}
+
+// situation is the replicas sorted out.
+type situation struct {
+	// wanted live and are to go on.
+	wanted []Replica
+	// done counts those of the current revision that have done their work.
+	done int
+	// leaving counts outdated ones on their way out whose program may still
+	// hold what a successor needs.
+	leaving int
+	// stopping is whether any is on its way out.
+	stopping bool
+}
+
+func sortOut(in Input) situation {
+	var s situation
+	for _, r := range in.Replicas {
+		going := r.Desired == DesiredStopped
+		switch {
+		case Ended(r.Phase):
+			if !going && r.Revision == in.Revision && done(r.Phase, in.Policy) {
+				s.done++
+			}
+		case going || r.Phase == PhaseStopping:
+			s.stopping = true
+			if r.Revision != in.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
+				s.leaving++
+			}
+		default:
+			s.wanted = append(s.wanted, r)
+		}
+	}
+	return s
+}
+
+// leastUseful orders replicas by how little is lost without them: those that do
+// not run, then outdated ones, then the newest.
+func (in Input) leastUseful(a, b Replica) int {
+	rank := func(r Replica) int {
+		n := 0
+		if r.Phase == PhaseRunning {
+			n += 2
+		}
+		if r.Revision == in.Revision {
+			n++
+		}
+		return n
+	}
+	return cmp.Or(rank(a)-rank(b), byAge(b, a))
+}
+
+// byAge puts older replicas first.
+func byAge(a, b Replica) int { return cmp.Compare(a.UID, b.UID) }

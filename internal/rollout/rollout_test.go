@@ -1,0 +1,241 @@
+package rollout_test
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+)
+
+// replicas reads "1 old running, 2 new backoff stopped": uid, revision, phase
+// and, if it is not running, what is desired.
+func replicas(texts ...string) (rs []rollout.Replica) {
+	for _, s := range texts {
+		r := rollout.Replica{Desired: rollout.DesiredRunning}
+		// A missing last word leaves the default.
+		_, _ = fmt.Sscan(s, &r.UID, &r.Revision, &r.Phase, &r.Desired)
+		rs = append(rs, r)
+	}
+	return rs
+}
+
+func TestNext(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		desired int
+		policy  string
+		have    []rollout.Replica
+		want    rollout.Step
+	}{
+		{"the first replicas are created at once", 3, "always", nil, rollout.Step{Create: 3}},
+		{"what is there is enough", 2, "always", replicas("1 new running", "2 new running"), rollout.Step{Settled: true}},
+		{"what comes up is waited for", 1, "always", replicas("1 new preparing"), rollout.Step{}},
+		{"scaling up adds what is missing", 3, "always", replicas("1 new running"), rollout.Step{Create: 2}},
+		{"scaling down takes the newest", 1, "always", replicas("1 new running", "2 new running", "3 new running"), rollout.Step{Stop: []string{"2", "3"}}},
+		{"but first what does not run", 1, "always", replicas("1 new backoff", "2 new running", "3 new pending"), rollout.Step{Stop: []string{"1", "3"}}},
+		{"and then what is outdated", 1, "always", replicas("1 old running", "2 new running"), rollout.Step{Stop: []string{"1"}}},
+		{"scaling to none stops all", 0, "always", replicas("1 old running", "2 new pending"), rollout.Step{Stop: []string{"1", "2"}}},
+		{"one outdated replica is replaced first, the oldest", 2, "always", replicas("2 old running", "1 old running"), rollout.Step{Stop: []string{"1"}}},
+		{"its successor waits until it is gone", 2, "always", replicas("1 old stopping stopped", "2 old running"), rollout.Step{}},
+		{"and then is created", 2, "always", replicas("1 old stopped stopped", "2 old running"), rollout.Step{Create: 1}},
+		{"the next one waits until the successor runs", 2, "always", replicas("2 old running", "3 new preparing"), rollout.Step{}},
+		{"and for ever if it does not", 2, "always", replicas("2 old running", "3 new backoff"), rollout.Step{}},
+		{"then it is its turn", 2, "always", replicas("2 old running", "3 new running"), rollout.Step{Stop: []string{"2"}}},
+		{"outdated ones that do not run are all replaced at once", 3, "always", replicas("1 old pending", "2 old backoff", "3 old running"), rollout.Step{Create: 2, Stop: []string{"1", "2"}}},
+		{"a stopping replica of the current revision does not delay scaling up", 2, "always", replicas("1 new running", "2 new stopping stopped"), rollout.Step{Create: 1}},
+		{"a lost replica is replaced", 1, "always", replicas("1 new lost"), rollout.Step{Create: 1}},
+		{"what ended is replaced under always", 2, "always", replicas("1 new completed", "2 new failed"), rollout.Step{Create: 2}},
+		{"what completed is done under on-failure", 2, "on-failure", replicas("1 new completed", "2 new failed"), rollout.Step{Create: 1}},
+		{"what ended is done under never", 2, "never", replicas("1 new completed", "2 new failed"), rollout.Step{Settled: true}},
+		{"a lost job runs again under never", 1, "never", replicas("1 new lost"), rollout.Step{Create: 1}},
+		{"a done job of an old revision runs again", 1, "never", replicas("1 old completed"), rollout.Step{Create: 1}},
+		{"what was stopped is not done", 1, "never", replicas("1 new completed stopped"), rollout.Step{Create: 1}},
+		{"done ones count when scaling", 2, "never", replicas("1 new completed", "2 new running", "3 new running"), rollout.Step{Stop: []string{"3"}}},
+	} {
+		got := rollout.Next(rollout.Input{Desired: c.desired, Revision: "new", Policy: c.policy, Replicas: c.have})
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestDeleting(t *testing.T) {
+	in := rollout.Input{Desired: 3, Revision: "new", Policy: "always", Deleting: true, Replicas: replicas(
+		"1 new running", "2 old pending", "3 new stopping stopped", "4 new failed")}
+	if got, want := rollout.Next(in), (rollout.Step{Stop: []string{"1", "2"}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	in.Replicas = replicas("1 new stopped stopped", "4 new failed")
+	if got := rollout.Next(in); !reflect.DeepEqual(got, rollout.Step{Settled: true}) {
+		t.Errorf("got %+v when all are gone", got)
+	}
+}
+
+func TestReplicaFromProto(t *testing.T) {
+	got := rollout.ReplicaFromProto(&v1.Replica{Metadata: &v1.Metadata{Uid: "1"}, Spec: &v1.ReplicaSpec{RevisionUid: "r"}})
+	if want := (rollout.Replica{UID: "1", Revision: "r", Phase: "pending", Desired: "running"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// world is one workload whose replicas live, fail and are lost.
+type world struct {
+	in   rollout.Input
+	made int
+}
+
+// act takes one step and checks what it may take away.
+func (w *world) act(t *rapid.T) rollout.Step {
+	before := slices.Clone(w.in.Replicas)
+	step := rollout.Next(w.in)
+	if !slices.Equal(before, w.in.Replicas) {
+		t.Fatal("the input was changed")
+	}
+	live, serving, taken := 0, 0, 0
+	for i := range w.in.Replicas {
+		r := &w.in.Replicas[i]
+		going := slices.Contains(step.Stop, r.UID)
+		if going && (r.Desired == rollout.DesiredStopped || rollout.Ended(r.Phase)) {
+			t.Fatalf("%+v is stopped again", *r)
+		}
+		if r.Desired == rollout.DesiredRunning && rollout.Live(r.Phase) && r.Phase != rollout.PhaseStopping {
+			live++
+			if r.Phase == rollout.PhaseRunning {
+				serving++
+				if going {
+					taken++
+				}
+			}
+		}
+		if going {
+			r.Desired = rollout.DesiredStopped
+		}
+	}
+	want := w.want()
+	if live <= want && taken > 0 && (taken > 1 || serving < want) {
+		t.Fatalf("a replacement takes away %d of %d running replicas, %d are wanted: %+v", taken, serving, want, before)
+	}
+	if live-len(step.Stop)+step.Create > max(want, live) {
+		t.Fatalf("%+v makes too many of %+v", step, before)
+	}
+	for range step.Create {
+		w.made++
+		w.in.Replicas = append(w.in.Replicas, rollout.Replica{
+			UID: fmt.Sprintf("%05d", w.made), Revision: w.in.Revision, Phase: rollout.PhasePending, Desired: rollout.DesiredRunning,
+		})
+	}
+	return step
+}
+
+// want is how many replicas have yet to run.
+func (w *world) want() int {
+	if w.in.Deleting {
+		return 0
+	}
+	return max(0, w.in.Desired-w.doneCount())
+}
+
+func (w *world) doneCount() int {
+	n := 0
+	for _, r := range w.in.Replicas {
+		if r.Revision != w.in.Revision || r.Desired != rollout.DesiredRunning {
+			continue
+		}
+		completed, failed := r.Phase == rollout.PhaseCompleted, r.Phase == rollout.PhaseFailed
+		if completed && w.in.Policy != "always" || failed && w.in.Policy == "never" {
+			n++
+		}
+	}
+	return n
+}
+
+// advance lets a replica take its next step; with trouble it may be a bad one.
+func (w *world) advance(t *rapid.T, r *rollout.Replica, trouble bool) {
+	switch {
+	case rollout.Ended(r.Phase):
+	case trouble && r.Phase != rollout.PhasePending && rapid.IntRange(0, 19).Draw(t, "lost") == 0:
+		r.Phase = rollout.PhaseLost
+	case r.Desired == rollout.DesiredStopped:
+		if r.Phase == rollout.PhaseStopping || r.Phase == rollout.PhasePending {
+			r.Phase = rollout.PhaseStopped
+		} else {
+			r.Phase = rollout.PhaseStopping
+		}
+	case r.Phase == rollout.PhasePending:
+		r.Phase = rollout.PhasePlaced
+	case r.Phase == rollout.PhasePlaced:
+		r.Phase = rollout.PhasePreparing
+	case r.Phase == rollout.PhasePreparing, r.Phase == rollout.PhaseBackoff:
+		r.Phase = rollout.PhaseRunning
+	case trouble && rapid.IntRange(0, 4).Draw(t, "exit") == 0:
+		w.exit(r, rapid.Bool().Draw(t, "well"))
+	}
+}
+
+// exit ends a program and does what the policy says.
+func (w *world) exit(r *rollout.Replica, well bool) {
+	switch {
+	case w.in.Policy == "always", w.in.Policy == "on-failure" && !well:
+		r.Phase = rollout.PhaseBackoff
+	case well:
+		r.Phase = rollout.PhaseCompleted
+	default:
+		r.Phase = rollout.PhaseFailed
+	}
+}
+
+// However a workload is changed and whatever befalls its replicas: when that
+// ends, it comes to exactly the desired number at the newest revision.
+func TestConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{in: rollout.Input{Revision: "r0", Policy: rapid.SampledFrom([]string{"always", "on-failure", "never"}).Draw(t, "policy")}}
+		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "change") {
+			case 0:
+				w.in.Desired = rapid.IntRange(0, 6).Draw(t, "desired")
+			case 1:
+				w.in.Revision = fmt.Sprint("r", i+1)
+			case 2, 3, 4, 5:
+				w.act(t)
+			default:
+				if n := len(w.in.Replicas); n > 0 {
+					w.advance(t, &w.in.Replicas[rapid.IntRange(0, n-1).Draw(t, "replica")], true)
+				}
+			}
+		}
+		w.in.Deleting = rapid.IntRange(0, 9).Draw(t, "delete") == 0
+		w.settle(t)
+
+		running := 0
+		for _, r := range w.in.Replicas {
+			if rollout.Ended(r.Phase) {
+				continue
+			}
+			if r.Phase != rollout.PhaseRunning || r.Revision != w.in.Revision {
+				t.Fatalf("settled with %+v", r)
+			}
+			running++
+		}
+		if running != w.want() {
+			t.Fatalf("settled with %d running, want %d of %+v", running, w.want(), w.in)
+		}
+	})
+}
+
+// settle goes on without trouble until nothing is left to do.
+func (w *world) settle(t *rapid.T) {
+	for range 200 {
+		if w.act(t).Settled {
+			return
+		}
+		for i := range w.in.Replicas {
+			w.advance(t, &w.in.Replicas[i], false)
+		}
+	}
+	t.Fatalf("does not come to rest: %+v", w.in)
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+type attachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
+
+// attachments are the log and exec streams that agents have been asked to open
+// and have not opened yet.
+type attachments struct {
+	mu      sync.Mutex
+	waiting map[string]*attachment
+}
+
+type attachment struct {
+	node     string
+	stream   chan attachStream
+	released chan struct{}
+}
+
+// attach asks a node's agent for a stream and waits for it. The stream lives
+// until release is called.
+func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (stream attachStream, release func(), err error) {
+	current := s.sessions.get(node)
+	if current == nil {
+		return nil, nil, refuse(codes.Unavailable, "node %s is not connected", s.nodeName(node))
+	}
+	request.Id = rand.Text()
+	wanted := &attachment{node: node, stream: make(chan attachStream), released: make(chan struct{})}
+	s.attachments.add(request.GetId(), wanted)
+	release = sync.OnceFunc(func() {
+		s.attachments.remove(request.GetId())
+		close(wanted.released)
+	})
+	current.open(request)
+	select {
+	case stream = <-wanted.stream:
+		return stream, release, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-current.ctx.Done():
+		err = refuse(codes.Unavailable, "node %s was disconnected", s.nodeName(node))
+	}
+	release()
+	return nil, nil, err
+}
+
+func (s *Server) nodeName(uid string) string {
+	if n := s.store.Snapshot().Node(uid); n != nil {
+		return n.GetMetadata().GetName()
+	}
+	return uid
+}
+
+func (a *attachments) add(id string, wanted *attachment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting[id] = wanted
+}
+
+func (a *attachments) remove(id string) *attachment {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wanted := a.waiting[id]
+	delete(a.waiting, id)
+	return wanted
+}
+
+// Attach hands the agent's stream to whoever waits for it.
+func (s *agentService) Attach(stream attachStream) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	node := caller(stream.Context()).ID.Name()
+	wanted := s.attachments.remove(first.GetId())
+	if wanted == nil || wanted.node != node {
+		return refuse(codes.NotFound, "nobody waits for this stream")
+	}
+	select {
+	case wanted.stream <- stream:
+	case <-wanted.released:
+		return nil
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+	select {
+	case <-wanted.released:
+		return nil
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+}

@@ -1,0 +1,102 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+var (
+	anyone   = []string{} // proves itself in another way, see Enroll
+	readers  = []string{roleViewer, roleOperator, roleAdmin}
+	writers  = []string{roleOperator, roleAdmin}
+	admins   = []string{roleAdmin}
+	agents   = []string{roleNode}
+	everyone = []string{roleViewer, roleOperator, roleAdmin, roleNode, roleServer}
+)
+
+// permissions says which roles may call a method. What is not listed here is
+// refused to everybody.
+var permissions = map[string][]string{
+	v1.WorkloadService_CreateWorkload_FullMethodName:  writers,
+	v1.WorkloadService_ApplyWorkload_FullMethodName:   writers,
+	v1.WorkloadService_UpdateWorkload_FullMethodName:  writers,
+	v1.WorkloadService_DeleteWorkload_FullMethodName:  writers,
+	v1.WorkloadService_ScaleWorkload_FullMethodName:   writers,
+	v1.WorkloadService_RestartWorkload_FullMethodName: writers,
+	v1.WorkloadService_Exec_FullMethodName:            writers,
+	v1.WorkloadService_GetWorkload_FullMethodName:     readers,
+	v1.WorkloadService_ListWorkloads_FullMethodName:   readers,
+	v1.WorkloadService_WatchWorkloads_FullMethodName:  readers,
+	v1.WorkloadService_ListReplicas_FullMethodName:    readers,
+	v1.WorkloadService_WatchReplicas_FullMethodName:   readers,
+	v1.WorkloadService_Logs_FullMethodName:            readers,
+
+	v1.ClusterService_GetCluster_FullMethodName: everyone,
+	v1.ClusterService_WhoAmI_FullMethodName:     everyone,
+	v1.NodeService_GetNode_FullMethodName:       readers,
+	v1.NodeService_ListNodes_FullMethodName:     readers,
+	v1.NodeService_WatchNodes_FullMethodName:    readers,
+	v1.ImageService_GetImage_FullMethodName:     readers,
+	v1.ImageService_ListImages_FullMethodName:   readers,
+	v1.EventService_ListEvents_FullMethodName:   readers,
+	v1.EventService_WatchEvents_FullMethodName:  readers,
+
+	v1.TokenService_CreateToken_FullMethodName: admins,
+	v1.TokenService_ListTokens_FullMethodName:  admins,
+	v1.TokenService_DeleteToken_FullMethodName: admins,
+
+	v1.EnrollmentService_Enroll_FullMethodName: anyone,
+	v1.EnrollmentService_Renew_FullMethodName:  agents,
+	v1.AgentService_Session_FullMethodName:     agents,
+	v1.AgentService_Attach_FullMethodName:      agents,
+
+	"/grpc.health.v1.Health/Check":                                   everyone,
+	"/grpc.health.v1.Health/Watch":                                   everyone,
+	"/grpc.health.v1.Health/List":                                    everyone,
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      everyone,
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": everyone,
+}
+
+// open reports whether a method is called without an identity.
+func open(method string) bool {
+	return method == v1.EnrollmentService_Enroll_FullMethodName
+}
+
+// forbidden is a refusal to an identity that is known.
+type forbidden struct {
+	principal Principal
+	what      string
+	roles     []string
+}
+
+func (f *forbidden) Error() string {
+	return fmt.Sprintf("%s has role %q, which may not %s; it needs role %s",
+		f.principal.ID.Name(), f.principal.Role, f.what, strings.Join(f.roles, " or "))
+}
+
+func authorize(p Principal, method string) error {
+	roles := permissions[method]
+	if slices.Contains(roles, p.Role) {
+		return nil
+	}
+	return &forbidden{principal: p, what: "call " + strings.TrimPrefix(method, "/"), roles: roles}
+}
+
+// authorizeHTTP is the same for what is served besides the API: the registry
+// may be read by all and written by writers, everything else is for readers.
+func authorizeHTTP(p Principal, registry, write bool) error {
+	roles, what := readers, "read this"
+	switch {
+	case registry && write:
+		roles, what = writers, "push images"
+	case registry:
+		roles, what = everyone, "pull images"
+	}
+	if slices.Contains(roles, p.Role) {
+		return nil
+	}
+	return &forbidden{principal: p, what: what, roles: roles}
+}

@@ -1,0 +1,44 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// newOwnCertificate keeps this server's own certificate fresh. It is issued
+// here, because every server holds the authority's key, and it is kept in
+// memory only.
+func newOwnCertificate(o Options) (*identity.Rotator, error) {
+	id, err := identity.NewID(o.CA.Trust().Cluster(), identity.KindServer, o.UID)
+	if err != nil {
+		return nil, err
+	}
+	options := identity.IssueOptions{TTL: o.CertificateTTL, Server: true, Client: true}
+	for _, host := range append([]string{"localhost", "127.0.0.1", "::1"}, o.Hosts...) {
+		if ip := net.ParseIP(host); ip != nil {
+			options.IPs = append(options.IPs, ip)
+		} else {
+			options.DNSNames = append(options.DNSNames, host)
+		}
+	}
+	issue := func(_ context.Context, csr []byte) ([][]byte, error) {
+		return o.CA.Issue(csr, id, options, time.Now().UTC())
+	}
+	key, csr, err := identity.NewKeyAndCSR()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := issue(context.Background(), csr)
+	if err != nil {
+		return nil, fmt.Errorf("issue this server's certificate: %w", err)
+	}
+	credentials, err := identity.NewCredentials(key, chain)
+	if err != nil {
+		return nil, err
+	}
+	return identity.NewRotator(identity.RotatorOptions{Current: credentials, Renew: issue, Log: o.Logger})
+}

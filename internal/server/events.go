@@ -1,0 +1,108 @@
+package server
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// eventService is the EventService.
+type eventService struct {
+	v1.UnimplementedEventServiceServer
+	*Server
+}
+
+// event is a line about an object, caused by the caller in ctx.
+func (s *Server) event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
+	m := about.GetMetadata()
+	uid := s.newUID()
+	actor := "server/" + s.uid
+	if id := caller(ctx).ID; !id.IsZero() {
+		actor = string(id.Kind()) + "/" + id.Name()
+	}
+	return &v1.Event{
+		ApiVersion: spec.APIVersion,
+		Kind:       "Event",
+		Metadata:   &v1.Metadata{Uid: uid, Name: uid, Namespace: m.GetNamespace()},
+		Spec: &v1.EventSpec{
+			Time:       timestamppb.New(s.now()),
+			Severity:   "info",
+			Reason:     reason,
+			Message:    message,
+			ObjectKind: string(state.KindOf(about)),
+			ObjectName: m.GetName(),
+			ObjectUid:  m.GetUid(),
+			Actor:      actor,
+		},
+	}
+}
+
+func eventMatches(e *v1.Event, namespace, object string) bool {
+	return (namespace == "" || e.GetMetadata().GetNamespace() == namespace || e.GetMetadata().GetNamespace() == "") &&
+		(object == "" || e.GetSpec().GetObjectName() == object || isReplicaOf(e, object))
+}
+
+// isReplicaOf lets the events of a workload's replicas count as its own: a
+// replica is named after its workload, with a suffix that has no dash.
+func isReplicaOf(e *v1.Event, workload string) bool {
+	name := e.GetSpec().GetObjectName()
+	dash := strings.LastIndexByte(name, '-')
+	return e.GetSpec().GetObjectKind() == string(state.KindReplica) && dash > 0 && name[:dash] == workload
+}
+
+func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(before string) iter.Seq[*v1.Event] { return snap.Events(before) },
+		func(e *v1.Event) string { return e.GetMetadata().GetUid() },
+		func(e *v1.Event) bool { return eventMatches(e, request.GetNamespace(), request.GetObject()) })
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListEventsResponse{Items: items, Next: next}, nil
+}
+
+func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.ServerStreamingServer[v1.Event]) error {
+	start := func(*state.Snapshot) error { return nil }
+	return s.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
+		for _, c := range changes {
+			e, ok := c.New.(*v1.Event)
+			if !ok || !eventMatches(e, request.GetNamespace(), request.GetObject()) {
+				continue
+			}
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sliceAfter lets a sorted slice of images be read in pages.
+func sliceAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
+	return func(after string) iter.Seq[*v1.Image] {
+		i, found := slices.BinarySearchFunc(all, after, func(i *v1.Image, name string) int {
+			if byImageName(i) < name {
+				return -1
+			}
+			if byImageName(i) > name {
+				return 1
+			}
+			return 0
+		})
+		if found {
+			i++
+		}
+		return slices.Values(all[i:])
+	}
+}

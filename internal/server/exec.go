@@ -1,0 +1,100 @@
+package server
+
+import (
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	start := first.GetStart()
+	if start == nil {
+		return refuse(codes.InvalidArgument, "exec begins with start")
+	}
+	r, err := execTarget(s.store.Snapshot(), start)
+	if err != nil {
+		return err
+	}
+	down, release, err := s.attach(stream.Context(), r.GetSpec().GetNodeUid(), &v1.Open{
+		What: &v1.Open_Exec{Exec: &v1.OpenExec{ReplicaUid: r.GetMetadata().GetUid(), Start: start}},
+	})
+	if err != nil {
+		return err
+	}
+	defer release()
+	s.logger.InfoContext(stream.Context(), "exec", "replica", r.GetMetadata().GetName(), "caller", caller(stream.Context()).ID.String())
+	go forwardInput(stream, down) // ends with either stream
+	return forwardOutput(down, stream)
+}
+
+// execTarget finds the replica to run in: the named one, or any that runs.
+func execTarget(snap *state.Snapshot, start *v1.ExecStart) (*v1.Replica, error) {
+	namespace := orDefault(start.GetNamespace())
+	w := snap.WorkloadByName(namespace, start.GetWorkload())
+	if w == nil {
+		return nil, notFound("workload", namespace, start.GetWorkload())
+	}
+	var other *v1.Replica
+	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		if start.GetReplica() != "" && start.GetReplica() != r.GetMetadata().GetName() {
+			continue
+		}
+		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+			return r, nil
+		}
+		other = r
+	}
+	switch {
+	case other != nil:
+		return nil, refuse(codes.FailedPrecondition, "no replica of %s is running: %s is %s; see: cloudless ps --all", start.GetWorkload(), other.GetMetadata().GetName(), other.GetStatus().GetPhase())
+	case start.GetReplica() != "":
+		return nil, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps", start.GetWorkload(), start.GetReplica())
+	default:
+		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: cloudless workload scale %s 1", start.GetWorkload(), start.GetWorkload())
+	}
+}
+
+func forwardInput(from grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse], to attachStream) {
+	for {
+		request, err := from.Recv()
+		if err != nil {
+			return
+		}
+		if to.Send(&v1.AttachDown{Message: &v1.AttachDown_Exec{Exec: request}}) != nil {
+			return
+		}
+	}
+}
+
+func forwardOutput(from attachStream, to grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
+	for {
+		up, err := from.Recv()
+		if errors.Is(err, io.EOF) {
+			return refuse(codes.Unavailable, "the node ended the stream before the command had ended")
+		}
+		if err != nil {
+			return refuse(codes.Unavailable, "connection to the node lost: %s", err)
+		}
+		switch m := up.GetMessage().(type) {
+		case *v1.AttachUp_Error:
+			return refuse(codes.FailedPrecondition, "%s", m.Error)
+		case *v1.AttachUp_Exec:
+			if err := to.Send(m.Exec); err != nil {
+				return err
+			}
+			if m.Exec.GetExit() != nil {
+				return nil
+			}
+		}
+	}
+}

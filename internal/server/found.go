@@ -1,0 +1,84 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// featureLevel is what this version understands. It rises with every kind of
+// object or change that an older server could not apply.
+const featureLevel = 1
+
+// sealContext binds the sealed key to its use: sealed data of another use does
+// not open as a CA key.
+func sealContext(cluster string) string { return "cloudless/ca-key/" + cluster }
+
+// Found returns the cluster's authority. In an empty state it founds the
+// cluster first.
+func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer) (*identity.CA, error) {
+	snap, err := c.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if snap.Authority() == nil {
+		if err := found(ctx, c, sealer); err != nil {
+			return nil, fmt.Errorf("found the cluster: %w", err)
+		}
+		if snap, err = c.Read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	authority := snap.Authority()
+	key, err := sealer.Unseal(authority.GetSealedKey(), sealContext(authority.GetMetadata().GetUid()))
+	if err != nil {
+		return nil, fmt.Errorf("open the cluster's CA key: %w", err)
+	}
+	return identity.LoadCA(authority.GetCertificate(), key)
+}
+
+func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer) error {
+	now := time.Now().UTC()
+	id := uuid.Must(uuid.NewV7()).String()
+	ca, err := identity.NewCA(id, now)
+	if err != nil {
+		return err
+	}
+	key, err := ca.MarshalKey()
+	if err != nil {
+		return err
+	}
+	sealed, err := sealer.Seal(key, sealContext(id))
+	if err != nil {
+		return err
+	}
+	range6, err := ipam.RandomULA(rand.Reader)
+	if err != nil {
+		return err
+	}
+	var b state.Batch
+	b.Create(&v1.Cluster{
+		ApiVersion: spec.APIVersion,
+		Kind:       "Cluster",
+		Metadata:   &v1.Metadata{Uid: id, Name: "cloudless"},
+		Spec:       &v1.ClusterSpec{RangeV4: ipam.DefaultRange4().String(), RangeV6: range6.String()},
+		Status: &v1.ClusterStatus{
+			CaCertificate: string(ca.Trust().PEM()), CaFingerprint: ca.Trust().Fingerprint().String(),
+			Epoch: 1, FeatureLevel: featureLevel,
+		},
+	})
+	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})
+	_, err = c.Propose(ctx, b.Transaction(now))
+	return err
+}

@@ -1,0 +1,50 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// newGateway turns HTTP/JSON into gRPC calls over the inner listener. Streams
+// are JSON lines; exec is a WebSocket.
+func (s *Server) newGateway() (http.Handler, error) {
+	conn, err := s.inner.dial()
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(s.stopping, func() { _ = conn.Close() })
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.HTTPBodyMarshaler{Marshaler: &runtime.JSONPb{
+			MarshalOptions:   protojson.MarshalOptions{},
+			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: false}, // a misspelt field is an error
+		}}),
+		// No header of the caller becomes metadata: identities cannot be forged.
+		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return caller(r.Context()).metadata() }),
+	)
+	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		v1.RegisterWorkloadServiceHandler, v1.RegisterNodeServiceHandler, v1.RegisterClusterServiceHandler,
+		v1.RegisterTokenServiceHandler, v1.RegisterImageServiceHandler, v1.RegisterEventServiceHandler,
+	} {
+		if err := register(s.stopping, mux, conn); err != nil {
+			return nil, err
+		}
+	}
+	exec := &execSocket{client: v1.NewWorkloadServiceClient(conn), logger: s.logger}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ":exec") {
+			exec.ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}), nil
+}

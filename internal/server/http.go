@@ -1,0 +1,88 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/cloudless/cloudless/api"
+)
+
+// newHTTP is everything that is not gRPC: HTTP/JSON, the registry, metrics.
+func (s *Server) newHTTP() (http.Handler, error) {
+	gateway, err := s.newGateway()
+	if err != nil {
+		return nil, err
+	}
+	known := http.NewServeMux()
+	known.Handle("/v1/", gateway)
+	known.Handle("/v2/", s.registry.Handler())
+	known.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
+	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(api.OpenAPI)
+	})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.Handle("/", s.identified(known))
+	return mux, nil
+}
+
+// identified lets nobody pass who has not proved an identity.
+func (s *Server) identified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		registry := r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/")
+		p, err := s.identify(r)
+		if err != nil {
+			if registry {
+				w.Header().Set("WWW-Authenticate", `Basic realm="cloudless"`)
+			} else {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="cloudless"`)
+			}
+			writeError(w, status.Error(codes.Unauthenticated, err.Error()))
+			return
+		}
+		if !strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself
+			write := r.Method != http.MethodGet && r.Method != http.MethodHead
+			if err := authorizeHTTP(p, registry, write); err != nil {
+				writeError(w, statusOf(err))
+				return
+			}
+		}
+		ctx, release := s.revoked.bind(withPrincipal(r.Context(), p), p)
+		defer release()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// identify proves the caller by client certificate, bearer token, or, as
+// registry clients do it, by a token as the password.
+func (s *Server) identify(r *http.Request) (Principal, error) {
+	if r.TLS == nil {
+		return Principal{}, errNoIdentity
+	}
+	if p, ok, err := s.auth.fromTLS(credentials.TLSInfo{State: *r.TLS}); ok {
+		return p, err
+	}
+	if secret, ok := bearer(r.Header.Get("Authorization")); ok {
+		return s.auth.fromToken(secret)
+	}
+	if _, secret, ok := r.BasicAuth(); ok {
+		return s.auth.fromToken(secret)
+	}
+	return Principal{}, errNoIdentity
+}
+
+// writeError answers in the form that the gateway gives its errors.
+func writeError(w http.ResponseWriter, err error) {
+	st := status.Convert(err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(runtime.HTTPStatusFromCode(st.Code()))
+	_ = json.NewEncoder(w).Encode(map[string]any{"code": st.Code(), "message": st.Message()})
+}

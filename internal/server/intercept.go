@@ -1,0 +1,163 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// guard is what every gRPC call passes: prove, permit, validate, and map the
+// error of whatever comes after.
+type guard struct {
+	auth    *authenticator
+	revoked *revocations
+	logger  *slog.Logger
+	metrics *metrics
+	// stopping ends every stream, so that the server can stop.
+	stopping context.Context
+}
+
+func (g *guard) admit(ctx context.Context, method string) (context.Context, error) {
+	if open(method) {
+		return ctx, nil
+	}
+	p, err := g.auth.fromContext(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if err := authorize(p, method); err != nil {
+		return nil, err
+	}
+	return withPrincipal(ctx, p), nil
+}
+
+func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	started := time.Now()
+	defer func() { err = g.finish(ctx, info.FullMethod, started, recover(), err) }()
+	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	if err := validate(request); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
+}
+
+func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	started := time.Now()
+	defer func() { err = g.finish(stream.Context(), info.FullMethod, started, recover(), err) }()
+	ctx, err := g.admit(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	ctx, release := g.revoked.bind(ctx, caller(ctx))
+	defer release()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(g.stopping, func() { cancel(errStopping) })()
+	if p := caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
+		return status.Error(codes.Unauthenticated, errUnknownToken.Error()) // revoked before it was bound
+	}
+	err = handler(service, &guardedStream{ServerStream: stream, ctx: ctx})
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errStopping):
+		return status.Error(codes.Unavailable, cause.Error())
+	case errors.Is(cause, errUnknownToken):
+		return status.Error(codes.Unauthenticated, cause.Error())
+	}
+	return err
+}
+
+// finish is the one place where errors become codes, and where a bug in one
+// call is kept from ending the process.
+func (g *guard) finish(ctx context.Context, method string, started time.Time, panicked any, err error) error {
+	if panicked != nil {
+		g.logger.ErrorContext(ctx, "call panicked", "method", method, "panic", panicked, "stack", string(debug.Stack()))
+		err = status.Error(codes.Internal, "the server failed to answer this call; its log says more")
+	}
+	err = statusOf(err)
+	code := status.Code(err)
+	g.metrics.called(method, code, time.Since(started))
+	if code == codes.Internal || code == codes.Unknown {
+		g.logger.ErrorContext(ctx, "call failed", "method", method, "error", err)
+	}
+	return err
+}
+
+func validate(message any) error {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return nil
+	}
+	return spec.Validate(m)
+}
+
+// guardedStream validates what comes in and carries the principal.
+type guardedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *guardedStream) Context() context.Context { return s.ctx }
+
+func (s *guardedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return validate(m)
+}
+
+// revocations ends the streams of a token when the token is revoked or expires.
+type revocations struct {
+	mu      sync.Mutex
+	next    int
+	streams map[string]map[int]context.CancelCauseFunc
+}
+
+func newRevocations() *revocations {
+	return &revocations{streams: map[string]map[int]context.CancelCauseFunc{}}
+}
+
+func (r *revocations) bind(ctx context.Context, p Principal) (context.Context, func()) {
+	if p.TokenUID == "" {
+		return ctx, func() {}
+	}
+	ctx, stopTimer := context.WithDeadlineCause(ctx, p.Expires, errUnknownToken)
+	ctx, cancel := context.WithCancelCause(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next++
+	key := r.next
+	if r.streams[p.TokenUID] == nil {
+		r.streams[p.TokenUID] = map[int]context.CancelCauseFunc{}
+	}
+	r.streams[p.TokenUID][key] = cancel
+	return ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.streams[p.TokenUID], key)
+		if len(r.streams[p.TokenUID]) == 0 {
+			delete(r.streams, p.TokenUID)
+		}
+		cancel(nil)
+		stopTimer()
+	}
+}
+
+func (r *revocations) revoke(tokenUID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, cancel := range r.streams[tokenUID] {
+		cancel(errUnknownToken)
+	}
+}

@@ -1,0 +1,268 @@
+package server
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Logs merges the output of a workload's replicas. What is already written is
+// merged by time; while following, entries come as they arrive.
+func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
+	target, err := logTarget(s.store.Snapshot(), request)
+	if err != nil {
+		return err
+	}
+	if request.GetFollow() {
+		return s.followLogs(request, target, stream)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	var sources []<-chan *v1.LogEntry
+	for _, r := range target.replicas(s.store.Snapshot()) {
+		sources = append(sources, s.logSource(ctx, r, request))
+	}
+	return mergeLogs(sources, stream.Send)
+}
+
+// logWorkload is the workload whose logs are wanted. It may have been deleted
+// already: its ended replicas are kept as long as their logs.
+type logWorkload struct {
+	uid     string
+	replica string
+}
+
+func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, error) {
+	namespace := orDefault(request.GetNamespace())
+	target := logWorkload{replica: request.GetReplica()}
+	if w := snap.WorkloadByName(namespace, request.GetWorkload()); w != nil {
+		target.uid = w.GetMetadata().GetUid()
+		return target, nil
+	}
+	var newest string
+	for r := range snap.Replicas(namespace, "") {
+		if r.GetSpec().GetWorkload() == request.GetWorkload() && r.GetMetadata().GetUid() > newest {
+			newest, target.uid = r.GetMetadata().GetUid(), r.GetSpec().GetWorkloadUid()
+		}
+	}
+	if target.uid == "" {
+		return target, notFound("workload", namespace, request.GetWorkload())
+	}
+	return target, nil
+}
+
+func (t logWorkload) wants(r *v1.Replica) bool {
+	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" &&
+		(t.replica == "" || t.replica == r.GetMetadata().GetName())
+}
+
+func (t logWorkload) replicas(snap *state.Snapshot) []*v1.Replica {
+	var all []*v1.Replica
+	for r := range snap.ReplicasOf(t.uid) {
+		if t.wants(r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// logSource reads one replica's log from its node in the background, until it
+// ends or ctx does.
+func (s *Server) logSource(ctx context.Context, r *v1.Replica, request *v1.LogsRequest) <-chan *v1.LogEntry {
+	entries := make(chan *v1.LogEntry, 64)
+	go func() {
+		defer close(entries)
+		err := s.readLog(ctx, r, request, func(e *v1.LogEntry) error {
+			select {
+			case entries <- e:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			select {
+			case entries <- &v1.LogEntry{Replica: r.GetMetadata().GetName(), Error: fmt.Sprintf("log of %s: %s", r.GetMetadata().GetName(), err)}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return entries
+}
+
+func (s *Server) readLog(ctx context.Context, r *v1.Replica, request *v1.LogsRequest, emit func(*v1.LogEntry) error) error {
+	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: &v1.OpenLogs{
+		ReplicaUid: r.GetMetadata().GetUid(),
+		Follow:     request.GetFollow(),
+		Tail:       request.Tail,
+		Since:      request.GetSince(),
+		Until:      request.GetUntil(),
+	}}})
+	if err != nil {
+		return err
+	}
+	defer release()
+	// Recv knows only the agent's context; let go of the stream when the reader leaves.
+	defer context.AfterFunc(ctx, release)()
+	for {
+		up, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch m := up.GetMessage().(type) {
+		case *v1.AttachUp_Error:
+			return refuse(codes.FailedPrecondition, "%s", m.Error)
+		case *v1.AttachUp_Log:
+			m.Log.Replica = r.GetMetadata().GetName()
+			if err := emit(m.Log); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// mergeLogs merges sources that are each ordered by time.
+func mergeLogs(sources []<-chan *v1.LogEntry, send func(*v1.LogEntry) error) error {
+	var heads logHeap
+	for _, source := range sources {
+		if e, ok := <-source; ok {
+			heads = append(heads, logHead{e, source})
+		}
+	}
+	heap.Init(&heads)
+	for len(heads) > 0 {
+		if err := send(heads[0].entry); err != nil {
+			return err
+		}
+		if e, ok := <-heads[0].source; ok {
+			heads[0].entry = e
+			heap.Fix(&heads, 0)
+		} else {
+			heap.Pop(&heads)
+		}
+	}
+	return nil
+}
+
+type logHead struct {
+	entry  *v1.LogEntry
+	source <-chan *v1.LogEntry
+}
+
+type logHeap []logHead
+
+func (h logHeap) Len() int      { return len(h) }
+func (h logHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *logHeap) Push(x any)   { *h = append(*h, x.(logHead)) }
+
+func (h logHeap) Less(i, j int) bool {
+	a, b := h[i].entry.GetTime().AsTime(), h[j].entry.GetTime().AsTime()
+	if a.Equal(b) {
+		return h[i].entry.GetReplica() < h[j].entry.GetReplica()
+	}
+	return a.Before(b)
+}
+
+func (h *logHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
+
+// followLogs follows the replicas that are there and those that come later,
+// until the caller leaves or the workload and all its replicas are gone.
+func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	merged := make(chan *v1.LogEntry)
+	ended := make(chan string)
+	following := map[string]bool{}
+	follow := func(r *v1.Replica, request *v1.LogsRequest) {
+		uid := r.GetMetadata().GetUid()
+		if following[uid] || !target.wants(r) {
+			return
+		}
+		following[uid] = true
+		go s.forwardLog(ctx, r, request, merged, ended)
+	}
+	snap, feed := s.store.Subscribe()
+	for _, r := range target.replicas(snap) {
+		follow(r, request)
+	}
+	newcomers := s.placedReplicas(ctx, feed)
+	active := len(following)
+	for {
+		if active == 0 && s.store.Snapshot().Workload(target.uid) == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-merged:
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		case <-ended:
+			active--
+		case r, ok := <-newcomers:
+			if !ok {
+				return refuse(codes.Unavailable, "following the log fell too far behind; begin again")
+			}
+			before := len(following)
+			// A replica that is new has nothing from before: show all of it.
+			follow(r, &v1.LogsRequest{Follow: true, Until: request.GetUntil()})
+			active += len(following) - before
+		}
+	}
+}
+
+func (s *Server) forwardLog(ctx context.Context, r *v1.Replica, request *v1.LogsRequest, merged chan<- *v1.LogEntry, ended chan<- string) {
+	for e := range s.logSource(ctx, r, request) {
+		select {
+		case merged <- e:
+		case <-ctx.Done():
+		}
+	}
+	select {
+	case ended <- r.GetMetadata().GetUid():
+	case <-ctx.Done():
+	}
+}
+
+// placedReplicas gives every replica whose placement or workload changes.
+func (s *Server) placedReplicas(ctx context.Context, feed *state.Subscription) <-chan *v1.Replica {
+	placed := make(chan *v1.Replica)
+	go func() {
+		defer close(placed)
+		for {
+			changes, err := feed.Next(ctx)
+			if err != nil {
+				return
+			}
+			for _, c := range changes {
+				r, ok := c.New.(*v1.Replica)
+				if !ok {
+					continue
+				}
+				select {
+				case placed <- r:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return placed
+}

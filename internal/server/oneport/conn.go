@@ -1,0 +1,123 @@
+package oneport
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// conn is a connection of the port, below TLS, because net/http wants the *tls.Conn itself on top.
+type conn struct {
+	net.Conn
+	port *Port
+	id   identity.ID // of the peer, once known; guarded by port.mu
+
+	// Both belong to the goroutine of the handshake and do not change after it.
+	route   *route
+	working bool // holds one of port.slots
+}
+
+// track takes a connection into the port's care, or closes it if the port is closed.
+func (p *Port) track(raw net.Conn) *conn {
+	c := &conn{Conn: raw, port: p}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = raw.Close()
+		return nil
+	}
+	p.conns[c] = struct{}{}
+	return c
+}
+
+// identify notes whose connection it is.
+func (p *Port) identify(c *conn, state tls.ConnectionState) {
+	id, _ := identity.PeerID(state)
+	p.mu.Lock()
+	c.id = id
+	p.mu.Unlock()
+}
+
+// enter waits for one of the port's slots.
+func (c *conn) enter(ctx context.Context) error {
+	select {
+	case c.port.slots <- struct{}{}:
+		c.working = true
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the handshakes before this one: %w", ctx.Err())
+	}
+}
+
+// leave gives the slot back, if there is one.
+func (c *conn) leave() {
+	if c.working {
+		c.working = false
+		<-c.port.slots
+	}
+}
+
+// Read gives the slot back first: from here on the handshake waits for its client, which may never answer.
+func (c *conn) Read(b []byte) (int, error) {
+	c.leave()
+	return c.Conn.Read(b)
+}
+
+// Close takes the connection out of the port's care. It may be called more than once.
+func (c *conn) Close() error {
+	c.port.mu.Lock()
+	delete(c.port.conns, c)
+	c.port.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// route leads to one of the servers behind the port; for that server it is a net.Listener.
+type route struct {
+	addr net.Addr
+	tls  *tls.Config
+	next chan net.Conn
+
+	closing sync.Once
+	closed  chan struct{}
+}
+
+func newRoute(addr net.Addr, base *tls.Config, protocols ...string) *route {
+	config := base.Clone()
+	config.NextProtos = protocols
+	return &route{addr: addr, tls: config, next: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// deliver hands a connection over to whoever accepts from the route.
+func (r *route) deliver(ctx context.Context, c net.Conn) error {
+	select {
+	case r.next <- c:
+		return nil
+	case <-r.closed:
+		return net.ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the server to take the connection: %w", ctx.Err())
+	}
+}
+
+// Accept gives the next connection, its handshake done.
+func (r *route) Accept() (net.Conn, error) {
+	select {
+	case c := <-r.next:
+		return c, nil
+	case <-r.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close makes Accept return net.ErrClosed and ends this way into the port, not the port.
+func (r *route) Close() error {
+	r.closing.Do(func() { close(r.closed) })
+	return nil
+}
+
+// Addr is the address of the port.
+func (r *route) Addr() net.Addr { return r.addr }

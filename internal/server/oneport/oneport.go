@@ -1,0 +1,242 @@
+// Package oneport serves everything the cluster offers on one TCP port with TLS 1.3.
+//
+// What a client offers in ALPN decides who answers it. One that offers h2 alone is a gRPC library and gets grpc-go
+// on the bare connection, which is more than twice as fast as grpc-go behind net/http. One that offers http/1.1 too,
+// or nothing, is a browser, curl or the like and gets net/http; should it speak gRPC after all, [Handler] sees that
+// in the content type.
+//
+// It guarantees that
+//   - nothing but a finished handshake reaches a server, so that a client with a certificate is a verified member;
+//   - a client that stalls in its handshake delays nobody else and is cut off when its time is up;
+//   - a rush of clients is admitted a few at a time, in the order of arrival, so that the first are served while the
+//     last still wait, instead of all timing out together;
+//   - all connections of an identity can be cut at once.
+//
+// It must not know what is served, nor who may do what.
+package oneport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+const (
+	defaultHandshakeTimeout = 10 * time.Second
+	defaultMaxHandshakes    = 128
+	longestAcceptPause      = time.Second
+)
+
+// Options configures a [Port].
+type Options struct {
+	// Address to listen on, such as 127.0.0.1:7700.
+	Address string
+	// Trust is what client certificates are verified by.
+	Trust *identity.Trust
+	// Certificate is asked for the server's certificate at every handshake.
+	Certificate identity.CertificateSource
+	Log         *slog.Logger
+
+	// HandshakeTimeout is how long a client may take from the connection to the first request; 10 s by default.
+	HandshakeTimeout time.Duration
+	// MaxHandshakes is how many handshakes are worked on at once; 128 by default. One that waits for its client
+	// does not count.
+	MaxHandshakes int
+}
+
+// Port is one TCP port with two servers behind it.
+type Port struct {
+	listener net.Listener
+	tls      *tls.Config
+	grpc     *route
+	http     *route
+	timeout  time.Duration
+	slots    chan struct{} // one for each handshake that is worked on
+	log      *slog.Logger
+
+	mu     sync.Mutex
+	conns  map[*conn]struct{} // all that are open, those in their handshake included
+	closed bool
+}
+
+// Listen opens the port. Connections are accepted once [Port.Run] runs.
+func Listen(ctx context.Context, o Options) (*Port, error) {
+	if o.Trust == nil || o.Certificate == nil || o.Log == nil {
+		return nil, errors.New("a port needs Trust, Certificate and Log")
+	}
+	if o.HandshakeTimeout < 0 || o.MaxHandshakes < 0 {
+		return nil, errors.New("HandshakeTimeout and MaxHandshakes of a port cannot be negative")
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", o.Address)
+	if err != nil {
+		return nil, fmt.Errorf("open port: %w", err)
+	}
+	return newPort(listener, o), nil
+}
+
+func newPort(listener net.Listener, o Options) *Port {
+	if o.HandshakeTimeout == 0 {
+		o.HandshakeTimeout = defaultHandshakeTimeout
+	}
+	if o.MaxHandshakes == 0 {
+		o.MaxHandshakes = defaultMaxHandshakes
+	}
+	config := identity.ServerTLS(o.Trust, o.Certificate)
+	p := &Port{
+		listener: listener,
+		tls:      config,
+		grpc:     newRoute(listener.Addr(), config, "h2"),
+		http:     newRoute(listener.Addr(), config, "h2", "http/1.1"),
+		timeout:  o.HandshakeTimeout,
+		slots:    make(chan struct{}, o.MaxHandshakes),
+		log:      o.Log,
+		conns:    make(map[*conn]struct{}),
+	}
+	config.GetConfigForClient = p.admit
+	return p
+}
+
+// Addr is the address that the port listens on.
+func (p *Port) Addr() net.Addr { return p.listener.Addr() }
+
+// GRPC gives the connections of gRPC clients, for a grpc.Server with [Port.GRPCCredentials].
+func (p *Port) GRPC() net.Listener { return p.grpc }
+
+// HTTP gives the connections of all other clients as *tls.Conn, for an http.Server without a TLSConfig of its own,
+// which then speaks HTTP/2 or HTTP/1.1 as agreed in the handshake.
+func (p *Port) HTTP() net.Listener { return p.http }
+
+// Run accepts connections until the context ends or the port is closed, and returns nil then. After that there is no
+// new connection and no unfinished handshake; established connections belong to the servers that took them, who
+// can end them gracefully, until [Port.Close].
+func (p *Port) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var pending sync.WaitGroup
+	pending.Go(func() {
+		<-ctx.Done()
+		_ = p.listener.Close()
+	})
+	defer func() {
+		cancel()
+		_ = p.grpc.Close()
+		_ = p.http.Close()
+		pending.Wait()
+	}()
+	for {
+		raw, err := p.accept(ctx)
+		if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accept connections on %s: %w", p.Addr(), err)
+		}
+		if c := p.track(raw); c != nil {
+			pending.Go(func() { p.handshake(ctx, c) })
+		}
+	}
+}
+
+// accept takes the next connection. A shortage, of file descriptors for example, is waited out: connections that end
+// will end it, whereas giving up would end the whole port.
+func (p *Port) accept(ctx context.Context) (net.Conn, error) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, longestAcceptPause) {
+		raw, err := p.listener.Accept()
+		if err == nil || !isShortage(err) {
+			return raw, err
+		}
+		p.log.WarnContext(ctx, "connection not accepted", "error", err, "retry", pause)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func isShortage(err error) bool {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	return ok && slices.Contains([]syscall.Errno{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
+	}, errno)
+}
+
+// handshake brings a connection to the server that its client asks for, within the time it has.
+func (p *Port) handshake(ctx context.Context, c *conn) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	secure := tls.Server(c, p.tls)
+	err := secure.HandshakeContext(ctx)
+	c.leave()
+	if err == nil {
+		p.identify(c, secure.ConnectionState())
+		err = c.route.deliver(ctx, secure)
+	}
+	if err != nil {
+		p.log.DebugContext(ctx, "connection refused", "peer", c.RemoteAddr(), "error", err)
+		_ = c.Close()
+	}
+}
+
+// admit is called when the hello of a client has arrived: it looks at what the client speaks, and waits for its turn
+// before the costly part of the handshake begins.
+func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	c, ok := hello.Conn.(*conn)
+	if !ok {
+		return nil, fmt.Errorf("connection of type %T was not accepted by this port", hello.Conn)
+	}
+	c.route = p.http
+	if slices.Contains(hello.SupportedProtos, "h2") && !slices.Contains(hello.SupportedProtos, "http/1.1") {
+		c.route = p.grpc
+	}
+	if err := c.enter(hello.Context()); err != nil {
+		return nil, err
+	}
+	return c.route.tls, nil
+}
+
+// CloseIdentity cuts all connections of a member at once, and says how many. To lock a member out, first make sure
+// that its calls are refused, then call this: a connection that comes up meanwhile can do nothing.
+func (p *Port) CloseIdentity(id identity.ID) int {
+	return p.cut(func(c *conn) bool { return !id.IsZero() && c.id == id })
+}
+
+// Close ends the port and cuts every connection. It may be called more than once.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	err := p.listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
+	_ = p.grpc.Close()
+	_ = p.http.Close()
+	p.cut(func(*conn) bool { return true })
+	return err
+}
+
+// cut closes connections below TLS: a farewell could wait for a peer that does not read.
+func (p *Port) cut(which func(*conn) bool) int {
+	p.mu.Lock()
+	var doomed []*conn
+	for c := range p.conns {
+		if which(c) {
+			doomed = append(doomed, c)
+		}
+	}
+	p.mu.Unlock()
+	for _, c := range doomed {
+		_ = c.Close()
+	}
+	return len(doomed)
+}

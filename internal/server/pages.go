@@ -1,0 +1,41 @@
+package server
+
+import (
+	"encoding/base64"
+	"iter"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+const defaultPageSize = 100
+
+// page takes one page out of all. The token names the last object of the page
+// before, so that objects that come and go between two pages make no other
+// object appear twice or not at all.
+func page[T state.Object](wanted *v1.Page, all func(after string) iter.Seq[T], cursor func(T) string, match func(T) bool) (items []T, next string, err error) {
+	after, err := base64.RawURLEncoding.DecodeString(wanted.GetToken())
+	if err != nil {
+		return nil, "", &spec.Error{Violations: []spec.Violation{{
+			Field: "page.token", Message: "is not a token that a list has given; begin again without one",
+		}}}
+	}
+	size := int(wanted.GetSize())
+	if size == 0 {
+		size = defaultPageSize
+	}
+	for item := range all(string(after)) {
+		if !match(item) {
+			continue
+		}
+		if len(items) == size {
+			last := cursor(items[size-1])
+			return items, base64.RawURLEncoding.EncodeToString([]byte(last)), nil
+		}
+		items = append(items, item)
+	}
+	return items, "", nil
+}
+
+func byPath[T state.Object](o T) string { return state.Path(o) }

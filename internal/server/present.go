@@ -1,0 +1,85 @@
+package server
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// present is a workload as the API shows it: what is stored, with a status
+// that is derived from its replicas at this moment. explain adds why replicas
+// are pending, node by node.
+func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
+	w := proto.CloneOf(stored)
+	if w.Status == nil {
+		w.Status = &v1.WorkloadStatus{}
+	}
+	st := w.Status
+	st.Desired = w.GetSpec().GetReplicas()
+	var completed int32
+	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		switch phase := r.GetStatus().GetPhase(); phase {
+		case rollout.PhaseRunning:
+			st.Running++
+		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
+			st.Pending++
+		case rollout.PhaseBackoff:
+			st.Failed++
+			st.Reason = fmt.Sprintf("replica %s: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
+		case rollout.PhaseCompleted:
+			completed++
+		case rollout.PhaseFailed:
+			st.Failed++
+			st.Reason = fmt.Sprintf("replica %s failed: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
+		}
+		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetRevisionUid() != st.GetRevisionUid() {
+			st.Outdated++
+		}
+	}
+	st.Phase = phaseOf(w, completed)
+	if explain && st.Pending > 0 {
+		st.Unplaced = s.explain(snap, w.GetMetadata().GetUid())
+		if len(st.Unplaced) > 0 {
+			st.Reason = "no node can take the pending replicas"
+		}
+	}
+	return w
+}
+
+func phaseOf(w *v1.Workload, completed int32) string {
+	st := w.GetStatus()
+	switch {
+	case w.GetMetadata().GetDeleteTime() != nil:
+		return "deleting"
+	case st.GetDesired() == 0 && st.GetRunning() == 0:
+		return "stopped"
+	case st.GetRunning() >= st.GetDesired() && st.GetOutdated() == 0:
+		return "running"
+	case completed > 0 && completed+st.GetRunning() >= st.GetDesired():
+		if st.GetRunning() > 0 {
+			return "running"
+		}
+		return "completed"
+	case st.GetRunning() > 0:
+		return "degraded"
+	case st.GetFailed() > 0:
+		return "failed"
+	default:
+		return "pending"
+	}
+}
+
+// presentNode adds what only this server's memory holds.
+func (s *Server) presentNode(snap *state.Snapshot, stored *v1.Node) *v1.Node {
+	n := proto.CloneOf(stored)
+	if n.Status == nil {
+		n.Status = &v1.NodeStatus{}
+	}
+	s.nodes.Observe(n)
+	n.Status.Requested = s.requested(snap, n.GetMetadata().GetUid())
+	return n
+}

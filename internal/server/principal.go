@@ -1,0 +1,179 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// The roles a caller can have.
+const (
+	roleAdmin    = "admin"
+	roleOperator = "operator"
+	roleViewer   = "viewer"
+	roleNode     = "node"
+	roleServer   = "server"
+)
+
+// Principal is who is calling, once that has been proved.
+type Principal struct {
+	ID   identity.ID
+	Role string
+	// TokenUID is set when the proof was an API token.
+	TokenUID string
+	// Expires is when the proof ends, zero for certificates.
+	Expires time.Time
+}
+
+var (
+	errNoIdentity   = errors.New("this call needs an identity: send an API token as 'Authorization: Bearer …' or use a client certificate of this cluster")
+	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; create one with: cloudless token create --role operator")
+)
+
+type principalKey struct{}
+
+func withPrincipal(ctx context.Context, p Principal) context.Context {
+	return context.WithValue(ctx, principalKey{}, p)
+}
+
+// caller returns the principal that the interceptors proved.
+func caller(ctx context.Context) Principal {
+	p, _ := ctx.Value(principalKey{}).(Principal)
+	return p
+}
+
+// authenticator proves identities against the replicated state.
+type authenticator struct {
+	cluster  string
+	snapshot func() *state.Snapshot
+	now      func() time.Time
+}
+
+// fromTLS proves a member of the cluster by its certificate, which the
+// handshake has verified already. A member that is no longer in the state has
+// no identity any more, however long its certificate lasts.
+func (a *authenticator) fromTLS(info credentials.TLSInfo) (Principal, bool, error) {
+	id, ok := identity.PeerID(info.State)
+	if !ok {
+		return Principal{}, false, nil
+	}
+	switch id.Kind() {
+	case identity.KindNode:
+		if a.snapshot().Node(id.Name()) == nil {
+			return Principal{}, true, errors.New("node " + id.Name() + " is not a member of this cluster any more: join it again with a new token")
+		}
+		return Principal{ID: id, Role: roleNode}, true, nil
+	case identity.KindServer:
+		return Principal{ID: id, Role: roleServer}, true, nil
+	default:
+		return Principal{}, true, errors.New("certificates of kind " + string(id.Kind()) + " cannot call the API")
+	}
+}
+
+// fromToken proves a user by an API token.
+func (a *authenticator) fromToken(secret string) (Principal, error) {
+	parsed, err := identity.ParseAPIToken(secret)
+	if err != nil {
+		return Principal{}, err
+	}
+	snap := a.snapshot()
+	credential := snap.Credential(parsed.ID())
+	if credential == nil || !parsed.Matches(credential.GetHash()) {
+		return Principal{}, errUnknownToken
+	}
+	token := snap.Token(credential.GetTokenUid())
+	if token == nil {
+		return Principal{}, errUnknownToken
+	}
+	expires := token.GetSpec().GetExpireTime().AsTime()
+	if !a.now().Before(expires) {
+		return Principal{}, errUnknownToken
+	}
+	id, err := identity.NewID(a.cluster, identity.KindUser, token.GetMetadata().GetName())
+	if err != nil {
+		return Principal{}, err
+	}
+	return Principal{ID: id, Role: token.GetSpec().GetRole(), TokenUID: token.GetMetadata().GetUid(), Expires: expires}, nil
+}
+
+// fromContext proves the caller of a gRPC call.
+func (a *authenticator) fromContext(ctx context.Context) (Principal, error) {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return Principal{}, errNoIdentity
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	switch info := from.AuthInfo.(type) {
+	case innerAuth:
+		return principalFromMetadata(md)
+	case credentials.TLSInfo:
+		if p, ok, err := a.fromTLS(info); ok {
+			return p, err
+		}
+	default:
+		return Principal{}, errNoIdentity
+	}
+	header := md.Get("authorization")
+	if len(header) != 1 {
+		return Principal{}, errNoIdentity
+	}
+	secret, ok := bearer(header[0])
+	if !ok {
+		return Principal{}, errNoIdentity
+	}
+	return a.fromToken(secret)
+}
+
+func bearer(header string) (string, bool) {
+	scheme, secret, ok := strings.Cut(header, " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(secret), true
+}
+
+// The gateway proves its callers itself and hands the result on over a private
+// in-memory connection. These keys are believed on that connection only.
+const (
+	metadataID      = "x-cloudless-id"
+	metadataRole    = "x-cloudless-role"
+	metadataToken   = "x-cloudless-token-uid"
+	metadataExpires = "x-cloudless-expires"
+)
+
+func (p Principal) metadata() metadata.MD {
+	md := metadata.Pairs(metadataID, p.ID.String(), metadataRole, p.Role)
+	if p.TokenUID != "" {
+		md.Set(metadataToken, p.TokenUID)
+		md.Set(metadataExpires, p.Expires.Format(time.RFC3339Nano))
+	}
+	return md
+}
+
+func principalFromMetadata(md metadata.MD) (Principal, error) {
+	first := func(key string) string {
+		if values := md.Get(key); len(values) == 1 {
+			return values[0]
+		}
+		return ""
+	}
+	id, err := identity.ParseID(first(metadataID))
+	if err != nil {
+		return Principal{}, errNoIdentity
+	}
+	p := Principal{ID: id, Role: first(metadataRole), TokenUID: first(metadataToken)}
+	if p.TokenUID != "" {
+		if p.Expires, err = time.Parse(time.RFC3339Nano, first(metadataExpires)); err != nil {
+			return Principal{}, errNoIdentity
+		}
+	}
+	return p, nil
+}

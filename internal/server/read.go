@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"iter"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func (s *workloads) GetWorkload(ctx context.Context, request *v1.GetWorkloadRequest) (*v1.Workload, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace := orDefault(request.GetNamespace())
+	w := snap.WorkloadByName(namespace, request.GetName())
+	if w == nil {
+		return nil, notFound("workload", namespace, request.GetName())
+	}
+	return s.present(snap, w, true), nil
+}
+
+func (s *workloads) ListWorkloads(ctx context.Context, request *v1.ListWorkloadsRequest) (*v1.ListWorkloadsResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	selection := request.GetSelection()
+	selector, err := spec.ParseSelector(selection.GetLabels())
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Workload] {
+		return snap.Workloads(selection.GetNamespace(), after)
+	}, byPath, func(w *v1.Workload) bool {
+		return selector.Matches(w.GetMetadata().GetLabels())
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, w := range items {
+		items[i] = s.present(snap, w, false)
+	}
+	return &v1.ListWorkloadsResponse{Items: items, Next: next}, nil
+}
+
+func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRequest) (*v1.ListReplicasResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	selection := request.GetSelection()
+	selector, err := spec.ParseSelector(selection.GetLabels())
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Replica] {
+		return snap.Replicas(selection.GetNamespace(), after)
+	}, byPath, func(r *v1.Replica) bool {
+		return (request.GetEnded() || !rollout.Ended(r.GetStatus().GetPhase())) &&
+			(request.GetWorkload() == "" || r.GetSpec().GetWorkload() == request.GetWorkload()) &&
+			(request.GetNode() == "" || r.GetSpec().GetNode() == request.GetNode()) &&
+			selector.Matches(r.GetMetadata().GetLabels())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListReplicasResponse{Items: items, Next: next}, nil
+}

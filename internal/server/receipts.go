@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// receipt makes a creating call harmless to repeat: the first call leaves it
+// in the state, in the same transaction as the object.
+type receipt struct {
+	name    string // empty when the call has no key
+	request []byte
+}
+
+func newReceipt(ctx context.Context, method, key string, request proto.Message) (receipt, error) {
+	if key == "" {
+		return receipt{}, nil
+	}
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(request)
+	if err != nil {
+		return receipt{}, fmt.Errorf("encode the request: %w", err)
+	}
+	// Keys of different callers and methods never meet.
+	name := sha256.Sum256([]byte(caller(ctx).ID.String() + "\x00" + method + "\x00" + key))
+	content := sha256.Sum256(data)
+	return receipt{name: hex.EncodeToString(name[:]), request: content[:]}, nil
+}
+
+// find returns the object that an earlier call with this key made.
+func (r receipt) find(snap *state.Snapshot) (uid string, ok bool, err error) {
+	if r.name == "" {
+		return "", false, nil
+	}
+	earlier := snap.Receipt(r.name)
+	if earlier == nil {
+		return "", false, nil
+	}
+	if string(earlier.GetRequestHash()) != string(r.request) {
+		return "", false, refuse(codes.InvalidArgument, "this idempotency key was used for a different request; use a new key for each request")
+	}
+	return earlier.GetObjectUid(), true, nil
+}
+
+func (r receipt) keep(b *state.Batch, uid string) {
+	if r.name == "" {
+		return
+	}
+	b.Create(&statev1.Receipt{
+		Metadata:    &v1.Metadata{Uid: r.name, Name: r.name},
+		RequestHash: r.request,
+		ObjectUid:   uid,
+	})
+}
+
+// repeated is the answer to a repeated call: the object as it is now, or only
+// its uid when it has been deleted since.
+func repeated(snap *state.Snapshot, uid string) *v1.Workload {
+	if w := snap.Workload(uid); w != nil {
+		return w
+	}
+	return &v1.Workload{Metadata: &v1.Metadata{Uid: uid}}
+}

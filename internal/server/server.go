@@ -1,0 +1,260 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/oneport"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Nodes is told what the agents' sessions say. It must not block.
+type Nodes interface {
+	Connected(uid string, status *v1.NodeStatus)
+	Heartbeat(uid string, beat *v1.Heartbeat)
+	Disconnected(uid string)
+	// Observe adds to a node what is known only here: usage and when it was last seen.
+	Observe(n *v1.Node)
+}
+
+// Placement answers questions about where replicas are and could be.
+type Placement interface {
+	// Explain says, for each node, why it cannot take the pending replicas.
+	Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason
+	// Requested is the sum of what is promised to the replicas on a node.
+	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
+}
+
+// Options is what a Server is made of.
+type Options struct {
+	UID     string // of this server
+	Version string
+	// Address to listen on.
+	Address string
+	// Hosts are further names and addresses by which clients that check host
+	// names may reach this server.
+	Hosts []string
+
+	Store     *state.Store
+	Consensus *consensus.Consensus
+	CA        *identity.CA
+	Registry  *registry.Registry
+	Nodes     Nodes
+	Placement Placement
+	Logger    *slog.Logger
+
+	// CertificateTTL is how long certificates of nodes and of this server hold.
+	// They are renewed well before. 0 means thirty days.
+	CertificateTTL time.Duration
+}
+
+// Server is the API edge of one server process.
+type Server struct {
+	uid, version, address string
+
+	store          *state.Store
+	consensus      *consensus.Consensus
+	ca             *identity.CA
+	registry       *registry.Registry
+	nodes          Nodes
+	placement      Placement
+	logger         *slog.Logger
+	certificateTTL time.Duration
+
+	port        *oneport.Port
+	certificate *identity.Rotator
+	auth        *authenticator
+	revoked     *revocations
+	sessions    *sessions
+	attachments *attachments
+	reports     *reports
+	metrics     *metrics
+
+	grpc  *grpc.Server
+	http  *http.Server
+	inner *innerListener
+	// stopping ends when the server does; every stream ends with it.
+	stopping context.Context
+	stop     context.CancelCauseFunc
+}
+
+var errStopping = errors.New("this server is stopping")
+
+// New opens the port. Nothing is answered before Run.
+func New(ctx context.Context, o Options) (*Server, error) {
+	if o.CertificateTTL == 0 {
+		o.CertificateTTL = certificateTTL
+	}
+	s := &Server{
+		uid: o.UID, version: o.Version,
+		store: o.Store, consensus: o.Consensus, ca: o.CA, registry: o.Registry,
+		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
+		revoked:     newRevocations(),
+		sessions:    &sessions{byNode: map[string]*session{}},
+		attachments: &attachments{waiting: map[string]*attachment{}},
+		reports:     newReports(),
+		metrics:     newMetrics(o.Consensus, o.Store),
+		inner:       newInnerListener(),
+	}
+	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.auth = &authenticator{cluster: o.CA.Trust().Cluster(), snapshot: o.Store.Snapshot, now: s.now}
+	var err error
+	if s.certificate, err = newOwnCertificate(o); err != nil {
+		return nil, err
+	}
+	s.port, err = oneport.Listen(ctx, oneport.Options{
+		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.address = s.port.Addr().String()
+	s.grpc = s.newGRPC()
+	handler, err := s.newHTTP()
+	if err != nil {
+		return nil, errors.Join(err, s.port.Close())
+	}
+	s.http = &http.Server{
+		Handler:           oneport.Handler(s.grpc, handler),
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return s.stopping },
+	}
+	return s, nil
+}
+
+// Address is where the server listens.
+func (s *Server) Address() string { return s.address }
+
+func (s *Server) newGRPC() *grpc.Server {
+	guard := &guard{auth: s.auth, revoked: s.revoked, logger: s.logger, metrics: s.metrics, stopping: s.stopping}
+	server := grpc.NewServer(
+		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
+		grpc.UnaryInterceptor(guard.unary),
+		grpc.StreamInterceptor(guard.stream),
+		grpc.MaxRecvMsgSize(8<<20),
+		// Thousands of idle sessions share these.
+		grpc.SharedWriteBuffer(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	v1.RegisterWorkloadServiceServer(server, &workloads{Server: s})
+	v1.RegisterNodeServiceServer(server, &nodeService{Server: s})
+	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
+	v1.RegisterTokenServiceServer(server, &tokenService{Server: s})
+	v1.RegisterImageServiceServer(server, &imageService{Server: s})
+	v1.RegisterEventServiceServer(server, &eventService{Server: s})
+	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
+	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
+	healthv1.RegisterHealthServer(server, health.NewServer())
+	reflection.Register(server)
+	return server
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.port.Run(ctx) })
+	g.Go(func() error { return s.certificate.Run(ctx) })
+	g.Go(func() error { return s.dispatch(ctx) })
+	g.Go(func() error { return s.record(ctx) })
+	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.port.GRPC())) })
+	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.inner)) })
+	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
+	g.Go(func() error {
+		<-ctx.Done()
+		s.shutdown()
+		return nil
+	})
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// shutdown ends streams first, then gives calls that are under way a moment.
+func (s *Server) shutdown() {
+	s.stop(errStopping)
+	patience, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	defer context.AfterFunc(patience, s.grpc.Stop)()
+	if err := s.http.Shutdown(patience); err != nil {
+		_ = s.http.Close()
+	}
+	s.grpc.GracefulStop()
+	_ = s.inner.Close()
+	_ = s.port.Close()
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) || errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) now() time.Time { return time.Now().UTC() }
+
+// newUID is ordered by time, so that the newest objects are found together.
+func (s *Server) newUID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func (s *Server) explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
+	return s.placement.Explain(snap, workloadUID)
+}
+
+func (s *Server) requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
+	return s.placement.Requested(snap, nodeUID)
+}
+
+// maxAttempts bounds how often a proposal is made again because the state has
+// changed under it. Each attempt that fails means that another one succeeded.
+const maxAttempts = 64
+
+// propose builds a transaction on the newest state and makes it again when the
+// state has moved on in the meantime. The snapshot it returns has the changes.
+func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
+	var err error
+	for range maxAttempts {
+		var b state.Batch
+		snap := s.store.Snapshot()
+		if err := build(snap, &b); err != nil {
+			return nil, err
+		}
+		if b.Len() == 0 {
+			return snap, nil
+		}
+		if _, err = s.consensus.Propose(ctx, b.Transaction(s.now())); err == nil {
+			return s.store.Snapshot(), nil
+		}
+		if !movedOn(err) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
+}
+
+func movedOn(err error) bool {
+	if _, ok := errors.AsType[*state.ConflictError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*state.ExistsError](err)
+	return ok
+}

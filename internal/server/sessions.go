@@ -1,0 +1,291 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// sessions are the agents that are connected now, one session for each node.
+type sessions struct {
+	mu     sync.Mutex
+	byNode map[string]*session
+}
+
+// session is what waits to be sent to one agent. Only names of replicas wait
+// here: what is sent about them is read at the moment of sending, so that a
+// slow agent costs no memory and receives no outdated word.
+type session struct {
+	node   string
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wake   chan struct{}
+
+	mu    sync.Mutex
+	full  bool
+	dirty map[string]bool
+	opens []*v1.Open
+}
+
+var errReplaced = errors.New("another session of the same node has taken over")
+
+// enter makes a new session the node's current one and ends an older one.
+func (s *sessions) enter(ctx context.Context, node string) *session {
+	ctx, cancel := context.WithCancelCause(ctx)
+	entered := &session{node: node, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, dirty: map[string]bool{}}
+	entered.signal()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.byNode[node]; old != nil {
+		old.cancel(errReplaced)
+	}
+	s.byNode[node] = entered
+	return entered
+}
+
+// leave reports whether the node has no session any more.
+func (s *sessions) leave(gone *session) bool {
+	gone.cancel(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byNode[gone.node] != gone {
+		return false
+	}
+	delete(s.byNode, gone.node)
+	return true
+}
+
+func (s *sessions) get(node string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byNode[node]
+}
+
+// each calls f for every session there is.
+func (s *sessions) each(f func(*session)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.byNode {
+		f(one)
+	}
+}
+
+func (s *session) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) mark(replica string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dirty[replica] = true
+	s.signal()
+}
+
+func (s *session) markAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = true
+	s.signal()
+}
+
+func (s *session) open(o *v1.Open) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opens = append(s.opens, o)
+	s.signal()
+}
+
+// take empties the session.
+func (s *session) take() (full bool, dirty []string, opens []*v1.Open) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full, opens = s.full, s.opens
+	for uid := range s.dirty {
+		dirty = append(dirty, uid)
+	}
+	slices.Sort(dirty)
+	s.full, s.dirty, s.opens = false, map[string]bool{}, nil
+	return full, dirty, opens
+}
+
+// agentService is the AgentService.
+type agentService struct {
+	v1.UnimplementedAgentServiceServer
+	*Server
+}
+
+func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
+	if !s.consensus.IsLeader() {
+		return refuse(codes.Unavailable, "this server does not lead the cluster now; try another one")
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if hello == nil {
+		return refuse(codes.InvalidArgument, "a session begins with hello")
+	}
+	node := caller(stream.Context()).ID.Name()
+	current := s.sessions.enter(stream.Context(), node)
+	s.nodes.Connected(node, hello.GetStatus())
+	s.reports.submit(node, hello.GetReplicas())
+	defer func() {
+		if s.sessions.leave(current) {
+			s.nodes.Disconnected(node)
+		}
+	}()
+	received := make(chan error, 1)
+	go func() { received <- s.receive(stream, node) }() // ends with the stream
+	return s.send(stream, current, received)
+}
+
+// receive takes what the agent says until the stream ends.
+func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], node string) error {
+	for {
+		up, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		switch m := up.GetMessage().(type) {
+		case *v1.SessionUp_Heartbeat:
+			s.nodes.Heartbeat(node, m.Heartbeat)
+		case *v1.SessionUp_Report:
+			s.reports.submit(node, m.Report.GetReplicas())
+		default:
+			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats and reports only")
+		}
+	}
+}
+
+// send passes on what waits in the session until the stream ends.
+func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session, received <-chan error) error {
+	for {
+		select {
+		case err := <-received:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-current.ctx.Done():
+			return refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
+		case <-current.wake:
+		}
+		full, dirty, opens := current.take()
+		if message := s.assignments(current.node, full, dirty); message != nil {
+			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}}); err != nil {
+				return err
+			}
+		}
+		for _, o := range opens {
+			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Open{Open: o}}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// assignments is what the node must know now: everything, or what is new about
+// the replicas that changed.
+func (s *agentService) assignments(node string, full bool, dirty []string) *v1.Assignments {
+	if !full && len(dirty) == 0 {
+		return nil
+	}
+	snap := s.store.Snapshot()
+	message := &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch(), Full: full}
+	assign := func(r *v1.Replica) {
+		message.Assign = append(message.Assign, &v1.Assignment{Replica: r, Revision: snap.Revision(r.GetSpec().GetRevisionUid())})
+	}
+	if full {
+		for r := range snap.ReplicasOn(node) {
+			if rollout.Live(r.GetStatus().GetPhase()) {
+				assign(r)
+			}
+		}
+		return message
+	}
+	for _, uid := range dirty {
+		if r := snap.Replica(uid); assigned(r, node) {
+			assign(r)
+		} else {
+			message.Remove = append(message.Remove, uid)
+		}
+	}
+	return message
+}
+
+func assigned(r *v1.Replica, node string) bool {
+	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
+}
+
+// dispatch marks, for every change of a replica, the session of the node that
+// it concerns. One loop serves all sessions, so that a change costs the same
+// however many agents are connected.
+func (s *Server) dispatch(ctx context.Context) error {
+	for {
+		_, feed := s.store.Subscribe()
+		s.sessions.each((*session).markAll)
+		for {
+			changes, err := feed.Next(ctx)
+			if errors.Is(err, state.ErrLagged) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			for _, c := range changes {
+				s.route(c)
+			}
+		}
+	}
+}
+
+func (s *Server) route(c state.Change) {
+	switch {
+	case c.Kind == state.KindToken && c.New == nil:
+		s.revoked.revoke(c.Old.GetMetadata().GetUid())
+	case c.Kind == state.KindReplica:
+		before, _ := c.Old.(*v1.Replica)
+		after, _ := c.New.(*v1.Replica)
+		uid := before.GetMetadata().GetUid()
+		if after != nil {
+			uid = after.GetMetadata().GetUid()
+		}
+		for _, node := range concerned(before, after) {
+			if current := s.sessions.get(node); current != nil {
+				current.mark(uid)
+			}
+		}
+	}
+}
+
+// concerned are the nodes for which the change of a replica means something: a
+// new status alone came from the agent itself and is no news to it.
+func concerned(before, after *v1.Replica) []string {
+	was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
+	if before != nil && after != nil && proto.Equal(before.GetSpec(), after.GetSpec()) &&
+		rollout.Live(before.GetStatus().GetPhase()) == rollout.Live(after.GetStatus().GetPhase()) {
+		return nil
+	}
+	var nodes []string
+	if was != "" {
+		nodes = append(nodes, was)
+	}
+	if is != "" && is != was {
+		nodes = append(nodes, is)
+	}
+	return nodes
+}

@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/coder/websocket"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// execSocket serves exec to those who cannot speak gRPC: one JSON message of
+// ExecRequest or ExecResponse in each WebSocket frame.
+type execSocket struct {
+	client v1.WorkloadServiceClient
+	logger *slog.Logger
+}
+
+const maxSocketFrame = 1 << 20
+
+func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	namespace, workload, ok := execPath(r.URL.Path)
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	socket, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return // Accept has answered
+	}
+	defer func() { _ = socket.CloseNow() }()
+	socket.SetReadLimit(maxSocketFrame)
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.Context(), caller(r.Context()).metadata()))
+	defer cancel()
+	stream, err := e.client.Exec(ctx)
+	if err != nil {
+		closeSocket(socket, err)
+		return
+	}
+	go func() { // ends when the socket or the call does
+		defer cancel()
+		for first := true; ; first = false {
+			request, err := readRequest(ctx, socket)
+			if err != nil {
+				return
+			}
+			if start := request.GetStart(); first && start != nil {
+				start.Namespace, start.Workload = namespace, workload // the path decides
+			}
+			if stream.Send(request) != nil {
+				return
+			}
+		}
+	}()
+	closeSocket(socket, e.answer(ctx, stream, socket))
+}
+
+func (e *execSocket) answer(ctx context.Context, stream v1.WorkloadService_ExecClient, socket *websocket.Conn) error {
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := protojson.Marshal(response)
+		if err != nil {
+			return err
+		}
+		if err := socket.Write(ctx, websocket.MessageText, data); err != nil {
+			return err
+		}
+	}
+}
+
+func readRequest(ctx context.Context, socket *websocket.Conn) (*v1.ExecRequest, error) {
+	_, data, err := socket.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	request := &v1.ExecRequest{}
+	if err := protojson.Unmarshal(data, proto.Message(request)); err != nil {
+		_ = socket.Close(websocket.StatusInvalidFramePayloadData, "a frame must be one JSON message of ExecRequest")
+		return nil, err
+	}
+	return request, nil
+}
+
+func closeSocket(socket *websocket.Conn, err error) {
+	if err == nil {
+		_ = socket.Close(websocket.StatusNormalClosure, "")
+		return
+	}
+	reason := status.Convert(err).Message()
+	_ = socket.Close(websocket.StatusPolicyViolation, reason[:min(len(reason), 120)])
+}
+
+// execPath takes /v1/namespaces/{namespace}/workloads/{workload}:exec apart.
+func execPath(path string) (namespace, workload string, ok bool) {
+	rest, ok := strings.CutPrefix(strings.TrimSuffix(path, ":exec"), "/v1/namespaces/")
+	if !ok {
+		return "", "", false
+	}
+	namespace, workload, ok = strings.Cut(rest, "/workloads/")
+	return namespace, workload, ok && namespace != "" && workload != "" && !strings.Contains(workload, "/")
+}

@@ -1,0 +1,144 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+const defaultTokenTTL = 24 * time.Hour
+
+// tokenService is the TokenService.
+type tokenService struct {
+	v1.UnimplementedTokenServiceServer
+	*Server
+}
+
+// tokenSecret is a join token or an API token.
+type tokenSecret interface {
+	ID() string
+	Hash() []byte
+	Reveal() string
+}
+
+func (s *tokenService) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
+	return s.CreateToken(ctx, request)
+}
+
+// CreateToken makes a token on behalf of the caller in ctx. Repeating a call by
+// its idempotency key returns the token without its secret, which is nowhere
+// kept.
+func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
+	token, secret, err := s.newToken(request)
+	if err != nil {
+		return nil, err
+	}
+	receipt, err := newReceipt(ctx, v1.TokenService_CreateToken_FullMethodName, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return nil, err
+	}
+	var earlier *v1.Token
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		if uid, ok, err := receipt.find(snap); ok || err != nil {
+			earlier = snap.Token(uid)
+			return err
+		}
+		m := token.GetMetadata()
+		if snap.TokenByName(m.GetName()) != nil {
+			return refuse(codes.AlreadyExists, "token %s exists already; choose another name, or revoke it with: cloudless token rm %s", m.GetName(), m.GetName())
+		}
+		b.Create(token)
+		b.Create(&statev1.Credential{
+			Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: m.GetUid(),
+		})
+		b.Create(s.event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
+		receipt.keep(b, m.GetUid())
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if earlier != nil {
+		return &v1.CreateTokenResponse{Token: earlier}, nil
+	}
+	return &v1.CreateTokenResponse{Token: snap.Token(token.GetMetadata().GetUid()), Secret: secret.Reveal()}, nil
+}
+
+func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {
+	ttl := defaultTokenTTL
+	if request.GetTtl() != "" {
+		var err error
+		if ttl, err = spec.ParseDuration(request.GetTtl()); err != nil {
+			return nil, nil, err
+		}
+	}
+	uses := request.GetUses()
+	var secret tokenSecret
+	if request.GetRole() == roleNode {
+		secret = identity.NewJoinToken(s.ca.Trust().Fingerprint())
+		uses = max(uses, 1)
+	} else {
+		secret = identity.NewAPIToken()
+		if uses != 0 {
+			return nil, nil, &spec.Error{Violations: []spec.Violation{{
+				Field: "uses", Message: "is only for tokens of role node; an API token may be used until it expires",
+			}}}
+		}
+	}
+	name := request.GetName()
+	if name == "" {
+		name = request.GetRole() + "-" + secret.ID()
+	}
+	return &v1.Token{
+		ApiVersion: spec.APIVersion,
+		Kind:       "Token",
+		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: name},
+		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.now().Add(ttl)), Uses: uses},
+		Status:     &v1.TokenStatus{},
+	}, secret, nil
+}
+
+// AcceptsAdmin reports whether the secret is that of a valid admin token.
+func (s *Server) AcceptsAdmin(secret string) bool {
+	p, err := s.auth.fromToken(secret)
+	return err == nil && p.Role == roleAdmin
+}
+
+func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Token] { return snap.Tokens(after) }, byPath,
+		func(*v1.Token) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListTokensResponse{Items: items, Next: next}, nil
+}
+
+func (s *tokenService) DeleteToken(ctx context.Context, request *v1.DeleteTokenRequest) (*v1.DeleteTokenResponse, error) {
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		token := snap.TokenByName(request.GetName())
+		if token == nil {
+			return notFound("token", "", request.GetName())
+		}
+		b.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
+		b.Create(s.event(ctx, token, "Revoked", "it can be used no longer"))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeleteTokenResponse{}, nil
+}

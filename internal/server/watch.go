@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// What a watch says about an object.
+const (
+	changeAdded   = "added"
+	changeChanged = "changed"
+	changeRemoved = "removed"
+	changeSynced  = "synced"
+)
+
+// watch follows the state: start is called with the first snapshot, then
+// change for every batch of changes with a snapshot that contains it. A
+// watcher that is too slow is told to begin again.
+func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, change func(*state.Snapshot, []state.Change) error) error {
+	snap, feed := s.store.Subscribe()
+	if err := start(snap); err != nil {
+		return err
+	}
+	for {
+		changes, err := feed.Next(ctx)
+		if errors.Is(err, state.ErrLagged) {
+			return refuse(codes.Unavailable, "this watch fell too far behind; begin again")
+		}
+		if err != nil {
+			return err
+		}
+		if err := change(s.store.Snapshot(), changes); err != nil {
+			return err
+		}
+	}
+}
+
+// tracker turns "this object may differ" into added, changed and removed, and
+// leaves out what looks the same as before.
+type tracker[T proto.Message] struct {
+	sent map[string]T
+	send func(change string, object T) error
+}
+
+func newTracker[T proto.Message](send func(string, T) error) *tracker[T] {
+	return &tracker[T]{sent: map[string]T{}, send: send}
+}
+
+func (t *tracker[T]) present(uid string, object T) error {
+	old, known := t.sent[uid]
+	if known && proto.Equal(old, object) {
+		return nil
+	}
+	t.sent[uid] = object
+	if known {
+		return t.send(changeChanged, object)
+	}
+	return t.send(changeAdded, object)
+}
+
+func (t *tracker[T]) absent(uid string) error {
+	old, known := t.sent[uid]
+	if !known {
+		return nil
+	}
+	delete(t.sent, uid)
+	return t.send(changeRemoved, old)
+}
+
+func (s *workloads) WatchWorkloads(request *v1.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[v1.WorkloadChange]) error {
+	selection := request.GetSelection()
+	selector, err := spec.ParseSelector(selection.GetLabels())
+	if err != nil {
+		return err
+	}
+	matches := func(w *v1.Workload) bool {
+		m := w.GetMetadata()
+		return (selection.GetNamespace() == "" || selection.GetNamespace() == m.GetNamespace()) &&
+			(request.GetName() == "" || request.GetName() == m.GetName()) &&
+			selector.Matches(m.GetLabels())
+	}
+	out := newTracker(func(change string, w *v1.Workload) error {
+		return stream.Send(&v1.WorkloadChange{Change: change, Workload: w})
+	})
+	refresh := func(snap *state.Snapshot, uid string) error {
+		w := snap.Workload(uid)
+		if w == nil || !matches(w) {
+			return out.absent(uid)
+		}
+		return out.present(uid, s.present(snap, w, false))
+	}
+	return s.watch(stream.Context(), func(snap *state.Snapshot) error {
+		for w := range snap.Workloads(selection.GetNamespace(), "") {
+			if err := refresh(snap, w.GetMetadata().GetUid()); err != nil {
+				return err
+			}
+		}
+		return stream.Send(&v1.WorkloadChange{Change: changeSynced})
+	}, func(snap *state.Snapshot, changes []state.Change) error {
+		for uid := range touchedWorkloads(changes) {
+			if err := refresh(snap, uid); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// touchedWorkloads are those whose shown form may differ after the changes.
+func touchedWorkloads(changes []state.Change) map[string]bool {
+	touched := map[string]bool{}
+	for _, c := range changes {
+		for _, m := range []state.Object{c.Old, c.New} {
+			switch o := m.(type) {
+			case *v1.Workload:
+				touched[o.GetMetadata().GetUid()] = true
+			case *v1.Replica:
+				touched[o.GetSpec().GetWorkloadUid()] = true
+			}
+		}
+	}
+	return touched
+}
+
+func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.ServerStreamingServer[v1.ReplicaChange]) error {
+	selection := request.GetSelection()
+	selector, err := spec.ParseSelector(selection.GetLabels())
+	if err != nil {
+		return err
+	}
+	matches := func(r *v1.Replica) bool {
+		return (selection.GetNamespace() == "" || selection.GetNamespace() == r.GetMetadata().GetNamespace()) &&
+			(request.GetWorkload() == "" || request.GetWorkload() == r.GetSpec().GetWorkload()) &&
+			selector.Matches(r.GetMetadata().GetLabels())
+	}
+	out := newTracker(func(change string, r *v1.Replica) error {
+		return stream.Send(&v1.ReplicaChange{Change: change, Replica: r})
+	})
+	return s.watch(stream.Context(), func(snap *state.Snapshot) error {
+		for r := range snap.Replicas(selection.GetNamespace(), "") {
+			if matches(r) {
+				if err := out.present(r.GetMetadata().GetUid(), r); err != nil {
+					return err
+				}
+			}
+		}
+		return stream.Send(&v1.ReplicaChange{Change: changeSynced})
+	}, func(_ *state.Snapshot, changes []state.Change) error {
+		return eachChanged(changes, out, matches)
+	})
+}
+
+// eachChanged passes every changed object of one kind to the tracker.
+func eachChanged[T state.Object](changes []state.Change, out *tracker[T], matches func(T) bool) error {
+	for _, c := range changes {
+		if now, ok := c.New.(T); ok && matches(now) {
+			if err := out.present(now.GetMetadata().GetUid(), now); err != nil {
+				return err
+			}
+			continue
+		}
+		if old, ok := c.Old.(T); ok {
+			if err := out.absent(old.GetMetadata().GetUid()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

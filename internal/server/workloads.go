@@ -1,0 +1,319 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// workloads is the WorkloadService.
+type workloads struct {
+	v1.UnimplementedWorkloadServiceServer
+	*Server
+}
+
+func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorkloadRequest) (*v1.Workload, error) {
+	wanted, err := accept(request.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	receipt, err := newReceipt(ctx, v1.WorkloadService_CreateWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return nil, err
+	}
+	image, err := s.pin(ctx, wanted.GetSpec().GetImage())
+	if err != nil {
+		return nil, err
+	}
+	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
+		if uid, ok, err := receipt.find(snap); ok || err != nil {
+			return repeated(snap, uid), err
+		}
+		m := wanted.GetMetadata()
+		if snap.WorkloadByName(m.GetNamespace(), m.GetName()) != nil {
+			return nil, exists(snap, m)
+		}
+		w := s.create(ctx, b, wanted, image)
+		receipt.keep(b, w.GetMetadata().GetUid())
+		return w, nil
+	})
+}
+
+func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkloadRequest) (*v1.ApplyWorkloadResponse, error) {
+	wanted, err := accept(request.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	receipt, err := newReceipt(ctx, v1.WorkloadService_ApplyWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return nil, err
+	}
+	image, err := s.pin(ctx, wanted.GetSpec().GetImage())
+	if err != nil {
+		return nil, err
+	}
+	var result string
+	w, err := s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
+		result = "unchanged"
+		if uid, ok, err := receipt.find(snap); ok || err != nil {
+			return repeated(snap, uid), err
+		}
+		m := wanted.GetMetadata()
+		old := snap.WorkloadByName(m.GetNamespace(), m.GetName())
+		if old == nil {
+			if m.GetVersion() != 0 {
+				return nil, refuse(codes.Aborted, "workload %s was at version %d and does not exist any more; apply it without metadata.version to create it anew", m.GetName(), m.GetVersion())
+			}
+			result = "created"
+			w := s.create(ctx, b, wanted, image)
+			receipt.keep(b, w.GetMetadata().GetUid())
+			return w, nil
+		}
+		if err := changeable(old, m.GetVersion()); err != nil {
+			return nil, err
+		}
+		w, changed := s.update(ctx, snap, b, old, wanted, image)
+		if changed {
+			result = "updated"
+			receipt.keep(b, w.GetMetadata().GetUid())
+		}
+		return w, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ApplyWorkloadResponse{Workload: w, Result: result}, nil
+}
+
+func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorkloadRequest) (*v1.Workload, error) {
+	wanted, err := accept(request.GetWorkload())
+	if err != nil {
+		return nil, err
+	}
+	m := wanted.GetMetadata()
+	if m.GetVersion() == 0 {
+		return nil, &spec.Error{Violations: []spec.Violation{{
+			Field: "metadata.version", Message: "is missing: an update names the version it was made from; read the workload first, or use apply",
+		}}}
+	}
+	image, err := s.pin(ctx, wanted.GetSpec().GetImage())
+	if err != nil {
+		return nil, err
+	}
+	return s.changeNamed(ctx, m.GetNamespace(), m.GetName(), m.GetVersion(),
+		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			w, _ := s.update(ctx, snap, b, old, wanted, image)
+			return w, nil
+		})
+}
+
+func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkloadRequest) (*v1.Workload, error) {
+	return s.changeNamed(ctx, request.GetNamespace(), request.GetName(), request.GetVersion(),
+		func(_ *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			if old.GetSpec().GetReplicas() == request.GetReplicas() {
+				return old, nil
+			}
+			w := proto.CloneOf(old)
+			w.Spec.Replicas = proto.Int32(request.GetReplicas())
+			b.Update(w, old.GetMetadata().GetVersion())
+			b.Create(s.event(ctx, w, "Scaled", fmt.Sprintf("from %d to %d replicas", old.GetSpec().GetReplicas(), request.GetReplicas())))
+			return w, nil
+		})
+}
+
+func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWorkloadRequest) (*v1.Workload, error) {
+	return s.changeNamed(ctx, request.GetNamespace(), request.GetName(), 0,
+		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			w := proto.CloneOf(old)
+			current := snap.Revision(old.GetStatus().GetRevisionUid())
+			revision := s.revise(b, w, current.GetSpec().GetImage())
+			revision.Spec.Restart = current.GetSpec().GetRestart() + 1
+			b.Update(w, old.GetMetadata().GetVersion())
+			b.Create(s.event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
+			return w, nil
+		})
+}
+
+func (s *workloads) DeleteWorkload(ctx context.Context, request *v1.DeleteWorkloadRequest) (*v1.Workload, error) {
+	namespace := orDefault(request.GetNamespace())
+	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
+		old := snap.WorkloadByName(namespace, request.GetName())
+		if old == nil {
+			return nil, notFound("workload", namespace, request.GetName())
+		}
+		if err := sameVersion(old, request.GetVersion()); err != nil {
+			return nil, err
+		}
+		if old.GetMetadata().GetDeleteTime() != nil {
+			return old, nil
+		}
+		w := proto.CloneOf(old)
+		w.Metadata.DeleteTime = timestamppb.New(s.now())
+		b.Update(w, old.GetMetadata().GetVersion())
+		b.Create(s.event(ctx, w, "Deleting", "its replicas are being stopped"))
+		return w, nil
+	})
+}
+
+// accept brings a workload from outside into canonical form and checks it.
+func accept(from *v1.Workload) (*v1.Workload, error) {
+	w := proto.CloneOf(from)
+	spec.Normalize(w)
+	if err := spec.ValidateWorkload(w); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// create adds a new workload and its first revision to the batch.
+func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload, image string) *v1.Workload {
+	w := &v1.Workload{
+		ApiVersion: wanted.GetApiVersion(),
+		Kind:       wanted.GetKind(),
+		Metadata: &v1.Metadata{
+			Uid:         s.newUID(),
+			Name:        wanted.GetMetadata().GetName(),
+			Namespace:   wanted.GetMetadata().GetNamespace(),
+			Labels:      wanted.GetMetadata().GetLabels(),
+			Annotations: wanted.GetMetadata().GetAnnotations(),
+		},
+		Spec:   wanted.GetSpec(),
+		Status: &v1.WorkloadStatus{},
+	}
+	s.revise(b, w, image)
+	b.Create(w)
+	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%d replicas of %s", w.GetSpec().GetReplicas(), w.GetSpec().GetImage())))
+	return w
+}
+
+// update brings an existing workload to what is wanted, with a new revision
+// only where what runs would differ.
+func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batch, old, wanted *v1.Workload, image string) (*v1.Workload, bool) {
+	current := snap.Revision(old.GetStatus().GetRevisionUid())
+	sameTemplate := image == current.GetSpec().GetImage() && sameBesidesReplicas(old.GetSpec(), wanted.GetSpec())
+	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
+		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
+		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
+	if sameAll {
+		return old, false
+	}
+	w := proto.CloneOf(old)
+	w.Spec = wanted.GetSpec()
+	w.Metadata.Labels = wanted.GetMetadata().GetLabels()
+	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
+	if !sameTemplate {
+		revision := s.revise(b, w, image)
+		revision.Spec.Restart = current.GetSpec().GetRestart()
+	}
+	b.Update(w, old.GetMetadata().GetVersion())
+	b.Create(s.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d", w.GetStatus().GetRevision())))
+	return w, true
+}
+
+func sameBesidesReplicas(a, b *v1.WorkloadSpec) bool {
+	if a.GetReplicas() != b.GetReplicas() {
+		b = proto.CloneOf(b)
+		b.Replicas = proto.Int32(a.GetReplicas())
+	}
+	return spec.Equal(a, b)
+}
+
+// revise adds the next revision of w to the batch and points w at it.
+func (s *Server) revise(b *state.Batch, w *v1.Workload, image string) *v1.Revision {
+	w.Status.Revision++
+	w.Status.RevisionUid = s.newUID()
+	revision := &v1.Revision{
+		ApiVersion: w.GetApiVersion(),
+		Kind:       "Revision",
+		Metadata: &v1.Metadata{
+			Uid:       w.GetStatus().GetRevisionUid(),
+			Name:      revisionName(w),
+			Namespace: w.GetMetadata().GetNamespace(),
+		},
+		Spec: &v1.RevisionSpec{
+			WorkloadUid: w.GetMetadata().GetUid(),
+			Number:      w.GetStatus().GetRevision(),
+			Workload:    proto.CloneOf(w.GetSpec()),
+			Image:       image,
+		},
+	}
+	b.Create(revision)
+	return revision
+}
+
+// revisionName is unique even when a name is used again after a deletion.
+func revisionName(w *v1.Workload) string {
+	return fmt.Sprintf("%s-%d", w.GetMetadata().GetUid(), w.GetStatus().GetRevision())
+}
+
+// changeNamed changes one existing workload.
+func (s *Server) changeNamed(ctx context.Context, namespace, name string, version uint64, f func(*state.Snapshot, *state.Batch, *v1.Workload) (*v1.Workload, error)) (*v1.Workload, error) {
+	namespace = orDefault(namespace)
+	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
+		old := snap.WorkloadByName(namespace, name)
+		if old == nil {
+			return nil, notFound("workload", namespace, name)
+		}
+		if err := changeable(old, version); err != nil {
+			return nil, err
+		}
+		return f(snap, b, old)
+	})
+}
+
+// change runs f until what it proposed is accepted, and returns the workload
+// as it is shown.
+func (s *Server) change(ctx context.Context, f func(*state.Snapshot, *state.Batch) (*v1.Workload, error)) (*v1.Workload, error) {
+	var w *v1.Workload
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		var err error
+		w, err = f(snap, b)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if stored := snap.Workload(w.GetMetadata().GetUid()); stored != nil {
+		w = stored
+	}
+	return s.present(snap, w, false), nil
+}
+
+func changeable(w *v1.Workload, version uint64) error {
+	if w.GetMetadata().GetDeleteTime() != nil {
+		return refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", w.GetMetadata().GetName())
+	}
+	return sameVersion(w, version)
+}
+
+func sameVersion(w *v1.Workload, version uint64) error {
+	actual := w.GetMetadata().GetVersion()
+	if version == 0 || version == actual {
+		return nil
+	}
+	return &outdated{current: w, err: &state.ConflictError{
+		Kind: "workload", Name: w.GetMetadata().GetName(), UID: w.GetMetadata().GetUid(), Expected: version, Actual: actual,
+	}}
+}
+
+func exists(snap *state.Snapshot, m *v1.Metadata) error {
+	if snap.WorkloadByName(m.GetNamespace(), m.GetName()).GetMetadata().GetDeleteTime() != nil {
+		return refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", m.GetName())
+	}
+	return refuse(codes.AlreadyExists, "workload %s exists already in namespace %s; change it with apply, or choose another name", m.GetName(), m.GetNamespace())
+}
+
+func orDefault(namespace string) string {
+	if namespace == "" {
+		return spec.DefaultNamespace
+	}
+	return namespace
+}

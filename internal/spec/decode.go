@@ -1,0 +1,284 @@
+package spec
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// maxFound is where the decoder gives up on a document.
+const maxFound = 1000
+
+type position struct{ line, column int }
+
+// decoder fills a message from a tree and remembers where every field stands,
+// so that what is found wrong later can be pointed at.
+type decoder struct {
+	positions map[string]position
+	found     violations
+}
+
+func (d *decoder) refuse(node *yaml.Node, path, format string, args ...any) {
+	d.found = append(d.found, Violation{
+		Field: path, Message: fmt.Sprintf(format, args...), Line: node.Line, Column: node.Column,
+	})
+}
+
+// locate gives a violation the position of its field or, if that is not in the
+// file, of the closest one around it.
+func (d *decoder) locate(v *Violation) {
+	if v.Line > 0 {
+		return
+	}
+	for path := v.Field; ; path = parentPath(path) {
+		if p, ok := d.positions[path]; ok {
+			v.Line, v.Column = p.line, p.column
+			return
+		}
+	}
+}
+
+// object chooses the message by kind and fills it.
+func (d *decoder) object(node *yaml.Node) proto.Message {
+	if node.Kind != yaml.MappingNode {
+		d.refuse(node, "", "must be an object with kind, metadata and spec, not %s", nodeName(node))
+		return nil
+	}
+	kind, version := scalarAt(node, "kind"), scalarAt(node, "apiVersion")
+	if kind == nil || kind.Value == "" {
+		d.refuse(node, "kind", "is missing: write kind: %s", KindWorkload)
+		return nil
+	}
+	if version != nil && version.Value != "" && version.Value != APIVersion {
+		d.refuse(version, "apiVersion", "%q is not known; this version of cloudless reads %s", version.Value, APIVersion)
+		return nil
+	}
+	msg := newObject(kind.Value)
+	if msg == nil {
+		d.refuse(kind, "kind", "%q cannot be in a file; a file may hold %s", kind.Value, KindWorkload)
+		return nil
+	}
+	d.message("", msg.ProtoReflect(), node, 0)
+	return msg
+}
+
+// scalarAt looks up a key of a mapping, nil if it is not a plain value.
+func scalarAt(node *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == key && node.Content[i+1].Kind == yaml.ScalarNode {
+			return node.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// plainNode refuses what files need not have and can do harm with.
+func (d *decoder) plainNode(path string, node *yaml.Node, depth int) bool {
+	switch {
+	case depth > maxDepth:
+		d.refuse(node, path, "%v", errTooDeep)
+	case node.Kind == yaml.AliasNode, node.Anchor != "":
+		d.refuse(node, path, "anchors and aliases are not read; write the value out")
+	case strings.HasPrefix(node.Tag, "!") && !slices.Contains(knownTags, node.ShortTag()):
+		d.refuse(node, path, "the tag %s is not read; write a plain value", node.Tag)
+	default:
+		return true
+	}
+	return false
+}
+
+var knownTags = []string{"!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq"}
+
+// pairs calls use for every entry of a mapping with a key of its own.
+func (d *decoder) pairs(path string, node *yaml.Node, use func(key, value *yaml.Node)) {
+	if node.Kind != yaml.MappingNode {
+		d.refuse(node, path, "must have fields, not be %s", nodeName(node))
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(node.Content) && len(d.found) < maxFound; i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		if key.Kind != yaml.ScalarNode || isNull(key) || key.Anchor != "" {
+			d.refuse(key, path, "every key must be a plain word")
+			continue
+		}
+		if line, again := seen[key.Value]; again {
+			d.refuse(key, path, "%q is given twice, first in line %d", key.Value, line)
+			continue
+		}
+		seen[key.Value] = key.Line
+		use(key, value)
+	}
+}
+
+func (d *decoder) message(path string, msg protoreflect.Message, node *yaml.Node, depth int) {
+	fields := msg.Descriptor().Fields()
+	given := map[protoreflect.FieldNumber]bool{}
+	d.pairs(path, node, func(key, value *yaml.Node) {
+		f := fields.ByJSONName(key.Value)
+		if f == nil {
+			f = fields.ByName(protoreflect.Name(key.Value))
+		}
+		switch {
+		case f == nil:
+			d.refuse(key, namePath(path, key.Value), "is not a known field; %s", suggestion(key.Value, fields))
+		case given[f.Number()]:
+			d.refuse(key, fieldPath(path, f), "is given twice, as %s and as %s", f.JSONName(), f.Name())
+		default:
+			given[f.Number()] = true
+			d.field(fieldPath(path, f), msg, f, key, value, depth+1)
+		}
+	})
+}
+
+func (d *decoder) field(path string, msg protoreflect.Message, f protoreflect.FieldDescriptor, key, value *yaml.Node, depth int) {
+	if !d.plainNode(path, value, depth) {
+		return
+	}
+	d.positions[path] = position{key.Line, key.Column}
+	switch {
+	case isNull(value): // As in JSON: not given.
+	case f.IsList():
+		d.list(path, msg.Mutable(f).List(), f, value, depth)
+	case f.IsMap():
+		d.mapping(path, msg.Mutable(f).Map(), f, value, depth)
+	default:
+		if v, ok := d.value(path, f, msg.NewField(f), value, depth); ok {
+			msg.Set(f, v)
+		}
+	}
+}
+
+func (d *decoder) list(path string, list protoreflect.List, f protoreflect.FieldDescriptor, node *yaml.Node, depth int) {
+	if node.Kind != yaml.SequenceNode {
+		d.refuse(node, path, "must be a list, not %s", nodeName(node))
+		return
+	}
+	for i, item := range node.Content {
+		at := indexPath(path, i)
+		d.positions[at] = position{item.Line, item.Column}
+		if v, ok := d.entry(at, f, list.NewElement, item, depth+1); ok {
+			list.Append(v)
+		}
+	}
+}
+
+func (d *decoder) mapping(path string, m protoreflect.Map, f protoreflect.FieldDescriptor, node *yaml.Node, depth int) {
+	d.pairs(path, node, func(key, value *yaml.Node) {
+		at := keyPath(path, key.Value)
+		d.positions[at] = position{key.Line, key.Column}
+		if v, ok := d.entry(at, f.MapValue(), m.NewValue, value, depth+1); ok {
+			m.Set(protoreflect.ValueOfString(key.Value).MapKey(), v)
+		}
+	})
+}
+
+// entry reads a value that cannot be left out.
+func (d *decoder) entry(path string, f protoreflect.FieldDescriptor, empty func() protoreflect.Value, node *yaml.Node, depth int) (protoreflect.Value, bool) {
+	if !d.plainNode(path, node, depth) {
+		return protoreflect.Value{}, false
+	}
+	if isNull(node) {
+		d.refuse(node, path, `is empty; write "" for an empty text`)
+		return protoreflect.Value{}, false
+	}
+	return d.value(path, f, empty(), node, depth)
+}
+
+// value reads one value, into the given one if it is a message.
+func (d *decoder) value(path string, f protoreflect.FieldDescriptor, empty protoreflect.Value, node *yaml.Node, depth int) (protoreflect.Value, bool) {
+	if node.Kind == yaml.ScalarNode {
+		d.positions[path] = position{node.Line, node.Column}
+	}
+	if f.Message() != nil && f.Message().FullName() != timestampName {
+		d.message(path, empty.Message(), node, depth)
+		return empty, true
+	}
+	if node.Kind != yaml.ScalarNode {
+		d.refuse(node, path, "must be a single value, not %s", nodeName(node))
+		return protoreflect.Value{}, false
+	}
+	v, want := scalar(f, node)
+	if want != "" {
+		d.refuse(node, path, "must be %s", want)
+		return protoreflect.Value{}, false
+	}
+	return v, true
+}
+
+var timestampName = (*timestamppb.Timestamp)(nil).ProtoReflect().Descriptor().FullName()
+
+// scalar reads a plain value, or says what it must be.
+func scalar(f protoreflect.FieldDescriptor, node *yaml.Node) (v protoreflect.Value, want string) {
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		// cpu: 1 and env: {DEBUG: true} mean the text that stands there.
+		return protoreflect.ValueOfString(node.Value), ""
+	case protoreflect.BoolKind:
+		b, err := strconv.ParseBool(node.Value)
+		if err != nil || node.ShortTag() != "!!bool" {
+			return v, "true or false"
+		}
+		return protoreflect.ValueOfBool(b), ""
+	case protoreflect.Int32Kind:
+		n, err := strconv.ParseInt(node.Value, 10, 32)
+		if err != nil {
+			return v, fmt.Sprintf("a whole number up to %d", math.MaxInt32)
+		}
+		return protoreflect.ValueOfInt32(int32(n)), ""
+	case protoreflect.Int64Kind:
+		n, err := strconv.ParseInt(node.Value, 10, 64)
+		if err != nil {
+			return v, "a whole number"
+		}
+		return protoreflect.ValueOfInt64(n), ""
+	case protoreflect.Uint64Kind:
+		n, err := strconv.ParseUint(node.Value, 10, 64)
+		if err != nil {
+			return v, "a whole number from 0"
+		}
+		return protoreflect.ValueOfUint64(n), ""
+	case protoreflect.BytesKind:
+		b, err := base64.StdEncoding.DecodeString(node.Value)
+		if err != nil {
+			return v, "bytes in base64"
+		}
+		return protoreflect.ValueOfBytes(b), ""
+	case protoreflect.MessageKind:
+		t, err := time.Parse(time.RFC3339Nano, node.Value)
+		if err != nil || timestamppb.New(t).CheckValid() != nil {
+			return v, "a time such as 2006-01-02T15:04:05Z"
+		}
+		return protoreflect.ValueOfMessage(timestamppb.New(t).ProtoReflect()), ""
+	default:
+		return v, "left out: a file cannot give it"
+	}
+}
+
+func isNull(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null"
+}
+
+func nodeName(node *yaml.Node) string {
+	switch {
+	case node.Kind == yaml.MappingNode:
+		return "fields"
+	case node.Kind == yaml.SequenceNode:
+		return "a list"
+	case node.Kind == yaml.AliasNode:
+		return "an alias"
+	case isNull(node):
+		return "empty"
+	default:
+		return "a single value"
+	}
+}

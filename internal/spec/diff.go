@@ -1,0 +1,134 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// FieldChange is one field that differs. A value that is not there is empty.
+type FieldChange struct {
+	Field    string
+	Old, New string
+}
+
+// Equal reports whether two specs mean the same, however they are written.
+func Equal(a, b *v1.WorkloadSpec) bool {
+	return proto.Equal(Normalized(a), Normalized(b))
+}
+
+// EqualExceptReplicas reports whether two specs differ at most in the number of
+// replicas, which is to say whether going from one to the other replaces none.
+func EqualExceptReplicas(a, b *v1.WorkloadSpec) bool {
+	a, b = Normalized(a), Normalized(b)
+	a.Replicas, b.Replicas = nil, nil
+	return proto.Equal(a, b)
+}
+
+// Diff lists the fields in which two specs differ in meaning: in the order of
+// the contract, map entries by key. It is empty exactly if they are Equal.
+func Diff(a, b *v1.WorkloadSpec) []FieldChange {
+	var d differ
+	d.message("spec", Normalized(a).ProtoReflect(), Normalized(b).ProtoReflect())
+	return d.changes
+}
+
+type differ struct {
+	changes []FieldChange
+}
+
+func (d *differ) message(path string, a, b protoreflect.Message) {
+	fields := a.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		at := fieldPath(path, f)
+		switch {
+		case f.IsList():
+			d.list(at, f, a.Get(f).List(), b.Get(f).List())
+		case f.IsMap():
+			d.mapping(at, f.MapValue(), a.Get(f).Map(), b.Get(f).Map())
+		default:
+			d.value(at, f, present(a, f), present(b, f))
+		}
+	}
+}
+
+func (d *differ) list(path string, f protoreflect.FieldDescriptor, a, b protoreflect.List) {
+	for i := range max(a.Len(), b.Len()) {
+		var old, now protoreflect.Value
+		if i < a.Len() {
+			old = a.Get(i)
+		}
+		if i < b.Len() {
+			now = b.Get(i)
+		}
+		d.value(indexPath(path, i), f, old, now)
+	}
+}
+
+func (d *differ) mapping(path string, f protoreflect.FieldDescriptor, a, b protoreflect.Map) {
+	keys := map[string]protoreflect.MapKey{}
+	for _, m := range []protoreflect.Map{a, b} {
+		m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
+			keys[k.String()] = k
+			return true
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		d.value(keyPath(path, name), f, a.Get(keys[name]), b.Get(keys[name]))
+	}
+}
+
+// value compares two values of a field, of which either may be missing.
+func (d *differ) value(path string, f protoreflect.FieldDescriptor, a, b protoreflect.Value) {
+	switch {
+	case !a.IsValid() && !b.IsValid():
+	case f.Message() == nil:
+		if a.IsValid() != b.IsValid() || !a.Equal(b) {
+			d.changes = append(d.changes, FieldChange{Field: path, Old: text(a), New: text(b)})
+		}
+	case a.IsValid() && b.IsValid():
+		d.message(path, a.Message(), b.Message())
+	default:
+		d.appeared(path, a, b)
+	}
+}
+
+// appeared compares a message with none. One without content still differs from
+// none, for instance as an entry of a list.
+func (d *differ) appeared(path string, a, b protoreflect.Value) {
+	before := len(d.changes)
+	if a.IsValid() {
+		d.message(path, a.Message(), a.Message().Type().Zero())
+	} else {
+		d.message(path, b.Message().Type().Zero(), b.Message())
+	}
+	if len(d.changes) > before {
+		return
+	}
+	change := FieldChange{Field: path, New: "{}"}
+	if a.IsValid() {
+		change.Old, change.New = change.New, change.Old
+	}
+	d.changes = append(d.changes, change)
+}
+
+// present returns the value of a field, invalid if it is not set.
+func present(m protoreflect.Message, f protoreflect.FieldDescriptor) protoreflect.Value {
+	if f.HasPresence() && !m.Has(f) {
+		return protoreflect.Value{}
+	}
+	return m.Get(f)
+}
+
+func text(v protoreflect.Value) string {
+	if !v.IsValid() {
+		return ""
+	}
+	return fmt.Sprint(v.Interface())
+}

@@ -1,0 +1,76 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxShown bounds how many violations Error prints, so that a hopeless file
+// gives a readable answer.
+const maxShown = 50
+
+// Violation is one thing that is wrong with an object, in words for its author.
+type Violation struct {
+	// Field is the path as the author writes it: spec.ports[0].port. It is
+	// empty when the whole object is meant.
+	Field string
+	// Message continues the field's name: "must be between 1 and 65535".
+	Message string
+	// Line and Column begin at 1 and are 0 when there is no file.
+	Line, Column int
+}
+
+// Error says everything that is wrong with what was given.
+type Error struct {
+	// File is the name of the file, empty when there is none.
+	File       string
+	Violations []Violation
+}
+
+// Error gives one line for each violation.
+func (e *Error) Error() string {
+	lines := make([]string, 0, min(len(e.Violations), maxShown)+1)
+	for i, v := range e.Violations {
+		if i == maxShown {
+			lines = append(lines, fmt.Sprintf("and %d more", len(e.Violations)-maxShown))
+			break
+		}
+		lines = append(lines, e.line(v))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (e *Error) line(v Violation) string {
+	var parts []string
+	if e.File != "" {
+		at := e.File
+		if v.Line > 0 {
+			at += ":" + strconv.Itoa(v.Line) + ":" + strconv.Itoa(v.Column)
+		}
+		parts = append(parts, at)
+	}
+	if v.Field != "" {
+		parts = append(parts, v.Field)
+	}
+	return strings.Join(append(parts, v.Message), ": ")
+}
+
+// violations gathers what is wrong.
+type violations []Violation
+
+func (v *violations) add(field, format string, args ...any) {
+	*v = append(*v, Violation{Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+func (v violations) has(field string) bool {
+	return slices.ContainsFunc(v, func(one Violation) bool { return one.Field == field })
+}
+
+func (v violations) err() error {
+	if len(v) == 0 {
+		return nil
+	}
+	return &Error{Violations: v}
+}

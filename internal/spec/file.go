@@ -1,0 +1,136 @@
+package spec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// MaxFileSize is how large a file may be, all its documents together.
+const MaxFileSize = 4 << 20
+
+// errTooDeep refuses a file that nests deeper than any object.
+var errTooDeep = fmt.Errorf("nests deeper than %d levels", maxDepth)
+
+// Document is one object of a file, valid but not normalized.
+type Document struct {
+	Kind    string
+	Message proto.Message
+	// Line is where the object begins.
+	Line int
+}
+
+// newObject returns an empty object of a kind that files may hold, else nil.
+func newObject(kind string) proto.Message {
+	if kind == KindWorkload {
+		return &v1.Workload{}
+	}
+	return nil
+}
+
+// Decode reads a file of YAML or JSON documents. The name stands in errors
+// only. Whatever is wrong, in all documents, comes as one *Error with lines and
+// columns.
+func Decode(name string, data []byte) ([]Document, error) {
+	if len(data) > MaxFileSize {
+		return nil, fileError(name, 0, "has %d bytes and may have %d; split it into several files", len(data), MaxFileSize)
+	}
+	nodes, err := readNodes(name, data)
+	if err != nil {
+		return nil, err
+	}
+	var docs []Document
+	broken := &Error{File: name}
+	for _, node := range nodes {
+		doc, found, err := decodeObject(node)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		broken.Violations = append(broken.Violations, found...)
+		docs = append(docs, doc)
+	}
+	if len(broken.Violations) > 0 {
+		return nil, broken
+	}
+	return docs, nil
+}
+
+func fileError(name string, line int, format string, args ...any) error {
+	v := Violation{Message: fmt.Sprintf(format, args...), Line: line}
+	if line > 0 {
+		v.Column = 1
+	}
+	return &Error{File: name, Violations: []Violation{v}}
+}
+
+// readNodes gives the root of every document that is not empty.
+func readNodes(name string, data []byte) ([]*yaml.Node, error) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if start := bytes.TrimLeft(data, " \t\r\n"); len(start) > 0 && start[0] == '{' {
+		// A flow mapping of YAML begins like this too, so what is not JSON gets
+		// its second chance.
+		if nodes, err := readJSON(data); err == nil {
+			return nodes, nil
+		}
+	}
+	var nodes []*yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var doc yaml.Node
+		err := dec.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return nodes, nil
+		}
+		if err != nil {
+			return nil, syntaxError(name, err)
+		}
+		if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 && !isNull(doc.Content[0]) {
+			nodes = append(nodes, doc.Content[0])
+		}
+	}
+}
+
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
+
+// syntaxError moves the line that the YAML reader names to where ours stand.
+func syntaxError(name string, err error) error {
+	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 0
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		text = text[len(m[0]):]
+	}
+	return fileError(name, line, "is not YAML: %s", text)
+}
+
+// decodeObject reads one document and checks it. Its error is for what is not
+// the author's fault.
+func decodeObject(node *yaml.Node) (Document, violations, error) {
+	d := &decoder{positions: map[string]position{"": {node.Line, node.Column}}}
+	msg := d.object(node)
+	if len(d.found) == 0 {
+		found, err := violationsOf(msg)
+		if err != nil {
+			return Document{}, nil, err
+		}
+		d.found = found
+	}
+	for i := range d.found {
+		d.locate(&d.found[i])
+	}
+	slices.SortStableFunc(d.found, func(a, b Violation) int { return a.Line - b.Line })
+	doc := Document{Message: msg, Line: node.Line}
+	if w, ok := msg.(*v1.Workload); ok {
+		doc.Kind = w.GetKind()
+	}
+	return doc, d.found, nil
+}

@@ -1,0 +1,116 @@
+package spec
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Defaults of the contract.
+const (
+	defaultDriver     = "container"
+	defaultNetwork    = "host"
+	defaultProtocol   = "tcp"
+	defaultPolicy     = "always"
+	defaultBackoff    = "1s"
+	defaultMaxBackoff = "1m"
+	defaultReset      = "5m"
+	defaultSignal     = "SIGTERM"
+	defaultGrace      = "10s"
+)
+
+// Normalize brings a workload to its canonical form in place: what was left out
+// is filled in and amounts are written in one way. What cannot be read is left
+// as it is, for Validate to refuse.
+func Normalize(w *v1.Workload) {
+	w.ApiVersion, w.Kind = APIVersion, KindWorkload
+	if w.Metadata == nil {
+		w.Metadata = &v1.Metadata{}
+	}
+	fill(&w.Metadata.Namespace, DefaultNamespace)
+	if w.Spec == nil {
+		w.Spec = &v1.WorkloadSpec{}
+	}
+	normalizeSpec(w.Spec)
+}
+
+// Normalized returns a spec in canonical form and leaves the given one alone.
+func Normalized(s *v1.WorkloadSpec) *v1.WorkloadSpec {
+	c := &v1.WorkloadSpec{}
+	proto.Merge(c, s)
+	normalizeSpec(c)
+	return c
+}
+
+func normalizeSpec(s *v1.WorkloadSpec) {
+	fill(&s.Driver, defaultDriver)
+	fill(&s.Network, defaultNetwork)
+	if s.Replicas == nil {
+		s.Replicas = proto.Int32(1)
+	}
+	s.Resources = normalResources(s.Resources)
+	for _, p := range s.Ports {
+		if p != nil {
+			fill(&p.Protocol, defaultProtocol)
+		}
+	}
+	if s.Restart == nil {
+		s.Restart = &v1.Restart{}
+	}
+	fill(&s.Restart.Policy, defaultPolicy)
+	normalDuration(&s.Restart.Backoff, defaultBackoff)
+	normalDuration(&s.Restart.MaxBackoff, defaultMaxBackoff)
+	normalDuration(&s.Restart.Reset_, defaultReset)
+	if len(s.Placement.GetLabels()) == 0 {
+		s.Placement = nil
+	}
+	if s.Stop == nil {
+		s.Stop = &v1.Stop{}
+	}
+	fill(&s.Stop.Signal, defaultSignal)
+	normalDuration(&s.Stop.Grace, defaultGrace)
+}
+
+// normalResources returns nil where nothing is said, so that saying nothing has
+// one form. A limit without a request is requested too.
+func normalResources(r *v1.Resources) *v1.Resources {
+	limits := normalAmounts(r.GetLimits())
+	requests := normalAmounts(r.GetRequests())
+	if limits != nil {
+		if requests == nil {
+			requests = &v1.ResourceAmounts{}
+		}
+		fill(&requests.Cpu, limits.Cpu)
+		fill(&requests.Memory, limits.Memory)
+	}
+	if requests == nil {
+		return nil
+	}
+	return &v1.Resources{Requests: requests, Limits: limits}
+}
+
+func normalAmounts(a *v1.ResourceAmounts) *v1.ResourceAmounts {
+	if a.GetCpu() == "" && a.GetMemory() == "" {
+		return nil
+	}
+	if millis, err := ParseCPU(a.Cpu); err == nil {
+		a.Cpu = FormatCPU(millis)
+	}
+	if n, err := ParseBytes(a.Memory); err == nil {
+		a.Memory = FormatBytes(n)
+	}
+	return a
+}
+
+func normalDuration(s *string, otherwise string) {
+	fill(s, otherwise)
+	if d, err := ParseDuration(*s); err == nil {
+		*s = FormatDuration(d)
+	}
+}
+
+func fill(s *string, otherwise string) {
+	if *s == "" {
+		*s = otherwise
+	}
+}

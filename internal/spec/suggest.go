@@ -1,0 +1,49 @@
+package spec
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// suggestion names the field that was probably meant, or all there are.
+func suggestion(name string, fields protoreflect.FieldDescriptors) string {
+	names := make([]string, fields.Len())
+	for i := range names {
+		names[i] = fields.Get(i).JSONName()
+	}
+	best := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	if distance(name, best) <= max(1, len(best)/3) {
+		return "did you mean " + best + "?"
+	}
+	slices.Sort(names)
+	return "there are " + strings.Join(names, ", ")
+}
+
+// distance counts the letters to insert, delete or change to get from a to b,
+// whatever their case.
+func distance(a, b string) int {
+	const longest = 64 // No field's name is as long.
+	a, b = strings.ToLower(a), strings.ToLower(b)
+	if len(a) > longest {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

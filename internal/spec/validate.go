@@ -1,0 +1,161 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// validator is built when it is first needed: it compiles the rules, which
+// programs that validate nothing must not pay for. It has no state but a cache.
+var validator = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
+
+// Validate checks a request or an object against the rules of the contract and,
+// if it is or carries a workload, against what rules cannot say. What is wrong
+// comes as *Error, with the same paths for an object and for a request that
+// carries it.
+func Validate(msg proto.Message) error {
+	found, err := violationsOf(msg)
+	if err != nil {
+		return err
+	}
+	return found.err()
+}
+
+// ValidateWorkload is Validate for a workload.
+func ValidateWorkload(w *v1.Workload) error { return Validate(w) }
+
+func violationsOf(msg proto.Message) (violations, error) {
+	rules, err := validator()
+	if err != nil {
+		return nil, fmt.Errorf("prepare the rules of the contract: %w", err)
+	}
+	var found violations
+	if err := rules.Validate(msg); err != nil {
+		broken, ok := errors.AsType[*protovalidate.ValidationError](err)
+		if !ok {
+			return nil, fmt.Errorf("apply the rules of the contract to %s: %w", msg.ProtoReflect().Descriptor().Name(), err)
+		}
+		for _, v := range broken.Violations {
+			found.add(objectPath(msg.ProtoReflect().Descriptor(), v.Proto.GetField()), "%s", plain(v))
+		}
+	}
+	if w := workloadIn(msg); w != nil {
+		checkWorkload(w, &found)
+	}
+	return found, nil
+}
+
+// workloadIn returns the workload that a message is or carries, nil for none.
+func workloadIn(msg proto.Message) *v1.Workload {
+	switch m := msg.(type) {
+	case *v1.Workload:
+		return m
+	case interface{ GetWorkload() *v1.Workload }:
+		return m.GetWorkload()
+	default:
+		return nil
+	}
+}
+
+// objectPath turns the path of a violation into the author's words: JSON names,
+// and without the field of a request that only carries the object.
+func objectPath(root protoreflect.MessageDescriptor, path *validate.FieldPath) string {
+	steps := path.GetElements()
+	if len(steps) > 1 {
+		if f := fieldOf(root, steps[0]); f != nil && isObject(f.Message()) && !isObject(root) {
+			root, steps = f.Message(), steps[1:]
+		}
+	}
+	text := ""
+	for _, step := range steps {
+		f := fieldOf(root, step)
+		if f == nil {
+			return protovalidate.FieldPathString(path)
+		}
+		text = fieldPath(text, f)
+		switch step.WhichSubscript() {
+		case validate.FieldPathElement_Index_case:
+			text = indexPath(text, int(step.GetIndex()))
+		case validate.FieldPathElement_StringKey_case:
+			text = keyPath(text, step.GetStringKey())
+		}
+		root = f.Message()
+		if f.IsMap() {
+			root = f.MapValue().Message()
+		}
+	}
+	return text
+}
+
+func fieldOf(msg protoreflect.MessageDescriptor, step *validate.FieldPathElement) protoreflect.FieldDescriptor {
+	if msg == nil {
+		return nil
+	}
+	return msg.Fields().ByNumber(protoreflect.FieldNumber(step.GetFieldNumber()))
+}
+
+// isObject reports whether a message is a noun of the API.
+func isObject(msg protoreflect.MessageDescriptor) bool {
+	if msg == nil {
+		return false
+	}
+	f := msg.Fields().ByName("metadata")
+	return f != nil && f.Message() != nil && f.Message().FullName() == (*v1.Metadata)(nil).ProtoReflect().Descriptor().FullName()
+}
+
+// Standard rules speak of values, lists and item(s); these are their sentences
+// for people.
+var rewordings = []struct {
+	rule *regexp.Regexp
+	text string
+}{
+	{regexp.MustCompile(`^must be greater than or equal to (\S+) and less than or equal to (\S+)$`), "must be between $1 and $2"},
+	{regexp.MustCompile(`^must be greater than or equal to (\S+)$`), "must be at least $1"},
+	{regexp.MustCompile(`^must be less than or equal to (\S+)$`), "must be at most $1"},
+	{regexp.MustCompile(`^must be at least 1 (characters|bytes)$`), "is missing"},
+	{regexp.MustCompile(`^map must be at (least|most) (\d+) entries$`), "must have at $1 $2 entries"},
+	{regexp.MustCompile(`^must contain at least 1 item\(s\)$`), "is missing"},
+	{regexp.MustCompile(`^must contain at least (\d+) item\(s\)$`), "must have at least $1 entries"},
+	{regexp.MustCompile(`^must contain no more than (\d+) item\(s\)$`), "must have at most $1 entries"},
+	{regexp.MustCompile(`^value is required$`), "is missing"},
+	{regexp.MustCompile(`^value (is|must) `), "$1 "},
+}
+
+// plain gives the sentence of a violation.
+func plain(v *protovalidate.Violation) string {
+	if v.Proto.GetRuleId() == "string.in" && v.RuleDescriptor != nil && v.RuleDescriptor.IsList() {
+		return "must be " + choice(v.RuleValue.List())
+	}
+	text := v.Proto.GetMessage()
+	for _, r := range rewordings {
+		if r.rule.MatchString(text) {
+			return r.rule.ReplaceAllString(text, r.text)
+		}
+	}
+	return text
+}
+
+// choice lists the words that may be given; the empty one stands for leaving
+// the field out and is not shown.
+func choice(list protoreflect.List) string {
+	words := make([]string, 0, list.Len())
+	for i := range list.Len() {
+		words = append(words, list.Get(i).String())
+	}
+	words = slices.DeleteFunc(words, func(w string) bool { return w == "" })
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}

@@ -1,0 +1,135 @@
+package spec_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func hello() *v1.Workload {
+	return &v1.Workload{Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: "hello:1"}}
+}
+
+func TestValidWorkload(t *testing.T) {
+	w := hello()
+	w.Spec.Resources = &v1.Resources{
+		Requests: &v1.ResourceAmounts{Cpu: "250m", Memory: "128Mi"},
+		Limits:   &v1.ResourceAmounts{Cpu: "1", Memory: "256Mi"},
+	}
+	w.Spec.Ports = []*v1.Port{{Name: "http", Port: 8080, Publish: 8080}, {Port: 8080, Protocol: "udp"}}
+	for _, image := range []string{"hello", "hello:1", "docker.io/library/nginx:1.27", "localhost:5000/a/b_c", "a@sha256:" + strings.Repeat("0", 64)} {
+		w.Spec.Image = image
+		if err := spec.ValidateWorkload(w); err != nil {
+			t.Errorf("image %s: %v", image, err)
+		}
+	}
+}
+
+// Every refusal in the words that a user reads.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		change func(w *v1.Workload)
+		want   string
+	}{
+		{func(w *v1.Workload) { w.Metadata = nil }, `metadata: is missing`},
+		{func(w *v1.Workload) { w.Spec = nil }, `spec: is missing`},
+		{func(w *v1.Workload) { w.Metadata.Name = "" }, `metadata.name: is missing`},
+		{func(w *v1.Workload) { w.Metadata.Name = "Web" }, `metadata.name: must be 1 to 63 lower-case letters, digits or dashes, and begin and end with a letter or digit`},
+		{func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"a": "ü"} }, `metadata.labels["a"]: must be at most 63 letters, digits, dashes, dots or underscores, and begin and end with a letter or digit`},
+		{func(w *v1.Workload) { w.Kind = "Pod" }, `kind: must be Workload`},
+		{func(w *v1.Workload) { w.Spec.Image = "" }, `spec.image: is missing: name an image such as hello:1`},
+		{func(w *v1.Workload) { w.Spec.Image = "Hello World" }, `spec.image: must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…`},
+		{func(w *v1.Workload) { w.Spec.WorkingDir = "tmp" }, `spec.workingDir: must be an absolute path`},
+		{func(w *v1.Workload) { w.Spec.Env = map[string]string{"1A": ""} }, `spec.env["1A"]: must be the name of an environment variable: letters, digits and underscores, not beginning with a digit`},
+		{func(w *v1.Workload) { w.Spec.Replicas = proto.Int32(-1) }, `spec.replicas: must be between 0 and 100000`},
+		{func(w *v1.Workload) { w.Spec.Driver = "vm" }, `spec.driver: must be container`},
+		{func(w *v1.Workload) { w.Spec.Network = "bridge" }, `spec.network: must be host or none`},
+		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Policy: "maybe"} }, `spec.restart.policy: must be always, on-failure or never`},
+		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{MaxBackoff: "soon"} }, `spec.restart.maxBackoff: must be a length of time such as 500ms, 10s, 5m or 1h30m`},
+		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Backoff: "90s"} }, `spec.restart.backoff: must be at most maxBackoff: 1m30s is longer than 1m`},
+		{func(w *v1.Workload) { w.Spec.Stop = &v1.Stop{Grace: "999999999h"} }, `spec.stop.grace: "999999999h" must be a length of time such as 500ms, 10s, 5m or 1h30m`},
+		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{}} }, `spec.ports[0].port: must be between 1 and 65535`},
+		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 8080}} }, `spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},
+		{
+			func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Name: "a", Port: 80}, {Name: "a", Port: 81}} },
+			`spec.ports[1].name: is the name of spec.ports[0] too; names of ports must differ`,
+		},
+		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 80}, {Port: 80, Protocol: "tcp"}} }, `spec.ports[1].port: 80/tcp is the port of spec.ports[0] too`},
+		{
+			func(w *v1.Workload) { w.Spec.Network, w.Spec.Ports = "none", []*v1.Port{{Port: 80}} },
+			`spec.ports: cannot be reached with network none; leave them out or use network host`,
+		},
+		{limits("", "1Ki"), `spec.resources.limits.memory: a memory limit of 1Ki is too small: nothing can run below 4Mi`},
+		{limits("1m", ""), `spec.resources.limits.cpu: a CPU limit of 1m is too small: the kernel holds none below 10m`},
+		{limits("0", ""), `spec.resources.limits.cpu: must be more than 0; leave it out for no limit`},
+		{limits("lots", ""), `spec.resources.limits.cpu: must be an amount of CPU such as 2, 0.5 or 250m`},
+		{limits("", "9999999P"), `spec.resources.limits.memory: "9999999P" is too large`},
+		{func(w *v1.Workload) {
+			limits("1", "1Gi")(w)
+			w.Spec.Resources.Requests = &v1.ResourceAmounts{Cpu: "1500m", Memory: "2Gi"}
+		}, "spec.resources.requests.cpu: must be at most the limit: 1500m is more than 1\n" +
+			"spec.resources.requests.memory: must be at most the limit: 2Gi is more than 1Gi"},
+		{func(w *v1.Workload) {
+			w.Spec.Env = map[string]string{}
+			for _, key := range strings.Split("ABCDEFGHI", "") {
+				w.Spec.Env[key] = strings.Repeat("x", 128<<10)
+			}
+		}, `spec.env: is too large: command, args and env have 1179675 bytes together and may have 1048576; put large contents into the image`},
+	} {
+		w := hello()
+		c.change(w)
+		before := proto.CloneOf(w)
+		// The same words for the object and for every request that carries it.
+		for _, msg := range []proto.Message{w, &v1.CreateWorkloadRequest{Workload: w}, &v1.ApplyWorkloadRequest{Workload: w}, &v1.UpdateWorkloadRequest{Workload: w}} {
+			err := spec.Validate(msg)
+			if _, ok := errors.AsType[*spec.Error](err); !ok || err.Error() != c.want {
+				t.Errorf("%T is refused with\n%v\nwant\n%s", msg, err, c.want)
+			}
+		}
+		if !proto.Equal(w, before) {
+			t.Error("validation has changed the workload")
+		}
+	}
+}
+
+func limits(cpu, memory string) func(*v1.Workload) {
+	return func(w *v1.Workload) {
+		w.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Cpu: cpu, Memory: memory}}
+	}
+}
+
+func TestOtherRequests(t *testing.T) {
+	for want, msg := range map[string]proto.Message{
+		"workload: is missing":                                  &v1.CreateWorkloadRequest{},
+		"name: is missing":                                      &v1.GetWorkloadRequest{},
+		"page.size: must be between 0 and 1000":                 &v1.ListWorkloadsRequest{Page: &v1.Page{Size: 1001}},
+		"role: must be admin, operator, viewer or node":         &v1.CreateTokenRequest{Role: "root"},
+		"tail: must be at least 0":                              &v1.LogsRequest{Workload: "web", Tail: proto.Int32(-1)},
+		"command: is missing":                                   &v1.ExecStart{Workload: "web"},
+		"selection.labels: must be at most 1024 characters":     &v1.ListWorkloadsRequest{Selection: &v1.Selection{Labels: strings.Repeat("a", 1025)}},
+		"csr: is missing":                                       &v1.RenewRequest{},
+		"idempotencyKey: must be at most 128 characters":        &v1.CreateWorkloadRequest{Workload: hello(), IdempotencyKey: strings.Repeat("a", 129)},
+		"start.workload: is missing\nstart.command: is missing": &v1.ExecRequest{Message: &v1.ExecRequest_Start{Start: &v1.ExecStart{}}},
+	} {
+		if err := spec.Validate(msg); err == nil || err.Error() != want {
+			t.Errorf("%T is refused with\n%v\nwant\n%s", msg, err, want)
+		}
+	}
+	if err := spec.Validate(&v1.ListWorkloadsRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkValidate(b *testing.B) {
+	w := hello()
+	for b.Loop() {
+		if err := spec.Validate(w); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package spec
+
+import (
+	"fmt"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+const (
+	// minMemory is the least that a process with its kernel structures fits in.
+	minMemory = 4 << 20
+	// minCPU is the kernel's smallest quota, 1 ms in a period of 100 ms.
+	minCPU = 10
+	// maxArguments stays below the 2 MiB that Linux grants to the arguments and
+	// the environment of a process together.
+	maxArguments = 1 << 20
+)
+
+// imageName is the syntax of an image's name, with the registry left open.
+var imageName = lazyRegexp(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*` +
+	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,128})?$`)
+
+// checkWorkload adds what the rules of the contract cannot say: how fields
+// depend on each other.
+func checkWorkload(w *v1.Workload, found *violations) {
+	if w.GetMetadata() != nil && w.GetMetadata().GetName() == "" {
+		found.add("metadata.name", "is missing")
+	}
+	if w.GetSpec() == nil {
+		return
+	}
+	// Defaults take part: a backoff must not be longer than the longest one,
+	// also when that one was left out.
+	s := Normalized(w.GetSpec())
+	if s.Image != "" && !imageName().MatchString(s.Image) {
+		found.add("spec.image", "must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…")
+	}
+	checkArguments(s, found)
+	checkResources(w.GetSpec().GetResources(), s.Resources, found)
+	checkPorts(s, found)
+	checkDurations(s, found)
+}
+
+func checkArguments(s *v1.WorkloadSpec, found *violations) {
+	total := 0
+	for _, list := range [][]string{s.Command, s.Args} {
+		for _, arg := range list {
+			total += len(arg) + 1
+		}
+	}
+	for key, value := range s.Env {
+		total += len(key) + len(value) + 2
+	}
+	if total > maxArguments {
+		found.add("spec.env", "is too large: command, args and env have %d bytes together and may have %d; put large contents into the image", total, maxArguments)
+	}
+}
+
+// checkResources is given what the author wrote and its canonical form, so that
+// a request that follows from a limit is not blamed on the author.
+func checkResources(written, r *v1.Resources, found *violations) {
+	const path = "spec.resources"
+	limitCPU, okCPU := readAmount(path+".limits.cpu", r.GetLimits().GetCpu(), ParseCPU, found)
+	limitMemory, okMemory := readAmount(path+".limits.memory", r.GetLimits().GetMemory(), ParseBytes, found)
+	switch {
+	case okCPU && limitCPU == 0:
+		found.add(path+".limits.cpu", "must be more than 0; leave it out for no limit")
+	case okCPU && limitCPU < minCPU:
+		found.add(path+".limits.cpu", "a CPU limit of %s is too small: the kernel holds none below %s", FormatCPU(limitCPU), FormatCPU(minCPU))
+	}
+	if okMemory && limitMemory < minMemory {
+		found.add(path+".limits.memory", "a memory limit of %s is too small: nothing can run below %s", FormatBytes(limitMemory), FormatBytes(minMemory))
+	}
+	if n, ok := readAmount(path+".requests.cpu", written.GetRequests().GetCpu(), ParseCPU, found); ok && okCPU && n > limitCPU {
+		found.add(path+".requests.cpu", "must be at most the limit: %s is more than %s", FormatCPU(n), FormatCPU(limitCPU))
+	}
+	if n, ok := readAmount(path+".requests.memory", written.GetRequests().GetMemory(), ParseBytes, found); ok && okMemory && n > limitMemory {
+		found.add(path+".requests.memory", "must be at most the limit: %s is more than %s", FormatBytes(n), FormatBytes(limitMemory))
+	}
+}
+
+// readAmount parses an amount that may be missing. The rules of the contract
+// refuse what is malformed; what remains is what they cannot count.
+func readAmount[T any](path, s string, parse func(string) (T, error), found *violations) (T, bool) {
+	var none T
+	if s == "" || found.has(path) {
+		return none, false
+	}
+	n, err := parse(s)
+	if err != nil {
+		found.add(path, "%v", err)
+		return none, false
+	}
+	return n, true
+}
+
+func checkPorts(s *v1.WorkloadSpec, found *violations) {
+	if s.Network == "none" && len(s.Ports) > 0 {
+		found.add("spec.ports", "cannot be reached with network none; leave them out or use network host")
+		return
+	}
+	names, numbers := map[string]int{}, map[string]int{}
+	for i, p := range s.Ports {
+		path := indexPath("spec.ports", i)
+		if first, taken := names[p.GetName()]; taken && p.GetName() != "" {
+			found.add(path+".name", "is the name of %s too; names of ports must differ", indexPath("spec.ports", first))
+		} else {
+			names[p.GetName()] = i
+		}
+		number := fmt.Sprintf("%d/%s", p.GetPort(), p.GetProtocol())
+		if first, taken := numbers[number]; taken {
+			found.add(path+".port", "%s is the port of %s too", number, indexPath("spec.ports", first))
+		} else {
+			numbers[number] = i
+		}
+		if s.Network == "host" && p.GetPublish() != 0 && p.GetPublish() != p.GetPort() {
+			found.add(path+".publish", "must be %d like port, or left out: with network host ports are not translated", p.GetPort())
+		}
+	}
+}
+
+func checkDurations(s *v1.WorkloadSpec, found *violations) {
+	backoff, ok := readAmount("spec.restart.backoff", s.Restart.Backoff, ParseDuration, found)
+	longest, okLongest := readAmount("spec.restart.maxBackoff", s.Restart.MaxBackoff, ParseDuration, found)
+	if ok && okLongest && backoff > longest {
+		found.add("spec.restart.backoff", "must be at most maxBackoff: %s is longer than %s", FormatDuration(backoff), FormatDuration(longest))
+	}
+	readAmount("spec.restart.reset", s.Restart.Reset_, ParseDuration, found)
+	readAmount("spec.stop.grace", s.Stop.Grace, ParseDuration, found)
+}

@@ -1,0 +1,66 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrLagged tells a subscriber that it lost changes. It must subscribe again and start from the new snapshot.
+var ErrLagged = errors.New("changes were lost because the subscriber was too slow or the state was replaced: subscribe again")
+
+// ConflictError refuses a change that was made from another version than the one that is there.
+type ConflictError struct {
+	Kind      Kind
+	Name, UID string
+	// Expected is the version that the change was made from, Actual the one that is there.
+	Expected, Actual uint64
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s has changed: you named version %d, it is at version %d now; read it again and repeat the change",
+		describe(e.Kind, e.Name, e.UID), e.Expected, e.Actual)
+}
+
+// ExistsError refuses to create what is there already, or to give a name that is taken.
+type ExistsError struct {
+	Kind Kind
+	// Name and UID of the object that is there.
+	Name, UID string
+}
+
+func (e *ExistsError) Error() string {
+	return fmt.Sprintf("%s exists already (uid %s): choose another name, or update or delete that one",
+		describe(e.Kind, e.Name, e.UID), e.UID)
+}
+
+// NotFoundError refuses to change what is not there.
+type NotFoundError struct {
+	Kind      Kind
+	Name, UID string
+}
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("%s does not exist: it may have been deleted; list what is there, or create it",
+		describe(e.Kind, e.Name, e.UID))
+}
+
+// InvalidError refuses a transaction that cannot be understood as a whole.
+type InvalidError struct {
+	// Change is the position of the change that is wrong, -1 if it is the transaction itself.
+	Change int
+	Reason string
+}
+
+func (e *InvalidError) Error() string {
+	if e.Change < 0 {
+		return "the transaction " + e.Reason
+	}
+	return fmt.Sprintf("change %d of the transaction %s", e.Change, e.Reason)
+}
+
+func describe(kind Kind, name, uid string) string {
+	if name == "" {
+		return fmt.Sprintf("%s %s", kind, uid)
+	}
+	return fmt.Sprintf("%s %q", kind, name)
+}

@@ -1,0 +1,125 @@
+package state
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+)
+
+// feedSize is how many changes a subscriber may be behind: about a second of the fastest writing seen.
+const feedSize = 1 << 15
+
+// Change is one object that was created (Old is nil), replaced or deleted (New is nil).
+type Change struct {
+	Kind     Kind
+	Old, New Object
+}
+
+// feed publishes snapshots and the changes between them. It keeps the newest changes for all subscribers together:
+// a subscriber is no more than a position, so that there is nothing to clean up after one.
+type feed struct {
+	newest atomic.Pointer[Snapshot]
+
+	mu     sync.Mutex
+	ring   []Change
+	oldest uint64 // position of the oldest change that is kept
+	end    uint64 // position after the newest change
+	// wake is closed by the next change. It is nil while nobody waits, so that writers pay for waiters only.
+	wake chan struct{}
+}
+
+func (f *feed) init(first *Snapshot) {
+	f.ring = make([]Change, feedSize)
+	f.newest.Store(first)
+}
+
+// publish makes a snapshot the newest one, together with the changes that led to it.
+func (f *feed) publish(s *Snapshot, changes []Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, change := range changes {
+		f.ring[f.end%feedSize] = change
+		f.end++
+	}
+	if f.end > feedSize {
+		f.oldest = max(f.oldest, f.end-feedSize)
+	}
+	s.position = f.end
+	f.newest.Store(s)
+	if len(changes) > 0 {
+		f.broadcast()
+	}
+}
+
+// reset makes a snapshot the newest one that has nothing to do with those before it.
+func (f *feed) reset(s *Snapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.ring)
+	f.end++ // a position that no subscriber has reached
+	f.oldest = f.end
+	s.position = f.end
+	f.newest.Store(s)
+	f.broadcast()
+}
+
+func (f *feed) broadcast() {
+	if f.wake != nil {
+		close(f.wake)
+		f.wake = nil
+	}
+}
+
+// after returns the changes after a position, or what to wait for if there are none.
+func (f *feed) after(position uint64) ([]Change, <-chan struct{}, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if position < f.oldest {
+		return nil, nil, ErrLagged
+	}
+	if position == f.end {
+		if f.wake == nil {
+			f.wake = make(chan struct{})
+		}
+		return nil, f.wake, nil
+	}
+	changes := make([]Change, 0, f.end-position)
+	for ; position < f.end; position++ {
+		changes = append(changes, f.ring[position%feedSize])
+	}
+	return changes, nil, nil
+}
+
+// Subscription follows the changes after a snapshot. It is for one goroutine and holds nothing that would have to be
+// closed.
+type Subscription struct {
+	feed     *feed
+	position uint64
+}
+
+// Subscribe returns the newest state and a subscription to all changes after it.
+func (s *Store) Subscribe() (*Snapshot, *Subscription) {
+	snapshot := s.Snapshot()
+	return snapshot, &Subscription{feed: &s.feed, position: snapshot.position}
+}
+
+// Next waits until there are changes and returns all of them, of whole transactions and in their order. They are
+// part of the store's newest snapshot by then. Changes that are there already are returned even if ctx has ended.
+// Once it returned [ErrLagged] it will always do so.
+func (s *Subscription) Next(ctx context.Context) ([]Change, error) {
+	for {
+		changes, wake, err := s.feed.after(s.position)
+		if err != nil {
+			return nil, err
+		}
+		if len(changes) > 0 {
+			s.position += uint64(len(changes))
+			return changes, nil
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}

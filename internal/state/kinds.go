@@ -1,0 +1,85 @@
+package state
+
+import (
+	"encoding/binary"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Kind names one table, by the name of the kind's field in statev1.Object.
+type Kind string
+
+// The kinds of objects that are stored.
+const (
+	KindCluster    Kind = "cluster"
+	KindNode       Kind = "node"
+	KindWorkload   Kind = "workload"
+	KindRevision   Kind = "revision"
+	KindReplica    Kind = "replica"
+	KindToken      Kind = "token"
+	KindEvent      Kind = "event"
+	KindAuthority  Kind = "authority"
+	KindCredential Kind = "credential"
+	KindReceipt    Kind = "receipt"
+)
+
+// Names of the indexes. Every table has the first two.
+const (
+	indexUID      = "id" // memdb wants this name for the primary one
+	indexName     = "name"
+	indexWorkload = "workload"
+	indexNode     = "node"
+)
+
+// table says how the objects of one kind are kept. A new kind is a field in statev1.Object, a constant above, a line
+// in tables and its getters in snapshot.go.
+type table struct {
+	kind Kind
+	// named objects must have a name. Whatever has one has it alone.
+	named bool
+	// single means that there is at most one.
+	single bool
+	// indexes by which its objects are found beside uid and name.
+	indexes map[string]keyFunc
+}
+
+// keyFunc makes an object's key in one index.
+type keyFunc func(Object) []byte
+
+var tables = []table{
+	{kind: KindCluster, named: true, single: true},
+	{kind: KindNode, named: true},
+	{kind: KindWorkload, named: true},
+	{kind: KindRevision, indexes: map[string]keyFunc{
+		indexWorkload: by(func(r *v1.Revision) []byte {
+			return binary.BigEndian.AppendUint64(key(r.GetSpec().GetWorkloadUid()), r.GetSpec().GetNumber())
+		}),
+	}},
+	{kind: KindReplica, named: true, indexes: map[string]keyFunc{
+		indexWorkload: by(func(r *v1.Replica) []byte {
+			return key(r.GetSpec().GetWorkloadUid(), r.GetMetadata().GetName())
+		}),
+		indexNode: by(func(r *v1.Replica) []byte {
+			return key(r.GetSpec().GetNodeUid(), r.GetMetadata().GetNamespace(), r.GetMetadata().GetName())
+		}),
+	}},
+	{kind: KindToken, named: true},
+	{kind: KindEvent},
+	{kind: KindAuthority, single: true},
+	{kind: KindCredential},
+	{kind: KindReceipt, named: true},
+}
+
+// ordinals are the positions of the kinds in tables.
+var ordinals = func() map[Kind]int {
+	byKind := make(map[Kind]int, len(tables))
+	for i, t := range tables {
+		byKind[t.kind] = i
+	}
+	return byKind
+}()
+
+// by makes a keyFunc of one for the kind's own type.
+func by[T Object](f func(T) []byte) keyFunc {
+	return func(o Object) []byte { return f(o.(T)) }
+}

@@ -1,0 +1,165 @@
+package state
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+
+	"github.com/hashicorp/go-memdb"
+	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+)
+
+// A saved snapshot is a SnapshotHeader, as many Objects as it says, each of them preceded by its length, and the
+// CRC-32C of all that as four big-endian bytes.
+const (
+	saveFormat = 1
+	// maxSavedObject keeps a damaged length from asking for all the memory.
+	maxSavedObject = 64 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Save writes the whole state, object by object, without holding up anybody.
+func (s *Snapshot) Save(w io.Writer) error {
+	buffered := bufio.NewWriterSize(w, 1<<16)
+	sum := crc32.New(castagnoli)
+	if err := s.saveObjects(io.MultiWriter(buffered, sum)); err != nil {
+		return fmt.Errorf("save the state at index %d: %w", s.index, err)
+	}
+	if _, err := buffered.Write(binary.BigEndian.AppendUint32(nil, sum.Sum32())); err != nil {
+		return fmt.Errorf("save the state at index %d: %w", s.index, err)
+	}
+	if err := buffered.Flush(); err != nil {
+		return fmt.Errorf("save the state at index %d: %w", s.index, err)
+	}
+	return nil
+}
+
+func (s *Snapshot) saveObjects(w io.Writer) error {
+	header := &statev1.SnapshotHeader{Format: saveFormat, Index: s.index}
+	for _, count := range s.counts {
+		header.Objects += uint64(count)
+	}
+	marshal := protodelim.MarshalOptions{MarshalOptions: proto.MarshalOptions{Deterministic: true}}
+	if _, err := marshal.MarshalTo(w, header); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		for object := range listByPrefix[Object](s, t.kind, indexUID, nil) {
+			if _, err := marshal.MarshalTo(w, wrap(object)); err != nil {
+				return fmt.Errorf("%s %s: %w", t.kind, object.GetMetadata().GetUid(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// Restore replaces the whole state by a saved one. If that is damaged, incomplete or of an unknown format, the state
+// stays as it is. All subscriptions end with [ErrLagged].
+func (s *Store) Restore(r io.Reader) error {
+	db := newDB()
+	saved, err := load(r, db)
+	if err != nil {
+		return fmt.Errorf("restore the state: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.db = db
+	s.feed.reset(saved)
+	return nil
+}
+
+func load(r io.Reader, db *memdb.MemDB) (*Snapshot, error) {
+	in := &summedReader{in: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli)}
+	header := &statev1.SnapshotHeader{}
+	if err := in.next(header); err != nil {
+		return nil, fmt.Errorf("read the header of the snapshot: %w", err)
+	}
+	if header.GetFormat() != saveFormat {
+		return nil, fmt.Errorf("the snapshot has format %d, this release reads format %d: use the release that wrote it, or a newer one",
+			header.GetFormat(), saveFormat)
+	}
+	w := &work{txn: db.Txn(true), index: header.GetIndex(), counts: make([]int, len(tables))}
+	for i := range header.GetObjects() {
+		if err := w.loadObject(in); err != nil {
+			return nil, fmt.Errorf("object %d of %d: %w", i+1, header.GetObjects(), err)
+		}
+	}
+	if err := in.end(); err != nil {
+		return nil, err
+	}
+	w.txn.Commit()
+	return &Snapshot{txn: db.Txn(false), index: w.index, counts: w.counts}, nil
+}
+
+func (w *work) loadObject(in *summedReader) error {
+	wrapped := &statev1.Object{}
+	if err := in.next(wrapped); err != nil {
+		return err
+	}
+	kind, object := unwrap(wrapped)
+	if kind == "" || hasUnknown(wrapped) {
+		return errors.New("the snapshot holds a kind of object that this release does not know: use the release that wrote it, or a newer one")
+	}
+	if reason := checkObject(kind, object); reason != "" {
+		return fmt.Errorf("the snapshot is damaged: it %s", reason)
+	}
+	if w.first(kind, indexUID, uidKey(object)) != nil || w.rival(kind, object, nil) != nil {
+		return fmt.Errorf("the snapshot is damaged: it has the %s %q (uid %s) twice", kind, Path(object), object.GetMetadata().GetUid())
+	}
+	w.replace(kind, nil, object)
+	return nil
+}
+
+// summedReader reads messages and sums up all bytes of them.
+type summedReader struct {
+	in  *bufio.Reader
+	sum hash.Hash32
+}
+
+func (r *summedReader) Read(p []byte) (int, error) {
+	n, err := r.in.Read(p)
+	_, _ = r.sum.Write(p[:n]) // a hash takes everything
+	return n, err
+}
+
+func (r *summedReader) ReadByte() (byte, error) {
+	b, err := r.in.ReadByte()
+	if err == nil {
+		_, _ = r.sum.Write([]byte{b})
+	}
+	return b, err
+}
+
+func (r *summedReader) next(m proto.Message) error {
+	err := protodelim.UnmarshalOptions{MaxSize: maxSavedObject}.UnmarshalFrom(r, m)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("the snapshot is cut off")
+	}
+	if err != nil {
+		return fmt.Errorf("the snapshot is damaged: %w", err)
+	}
+	return nil
+}
+
+// end reads the sum, which must be right and the last of the input.
+func (r *summedReader) end() error {
+	var stored [4]byte
+	if _, err := io.ReadFull(r.in, stored[:]); err != nil {
+		return fmt.Errorf("the snapshot is cut off before its checksum: %w", err)
+	}
+	if sum := binary.BigEndian.Uint32(stored[:]); sum != r.sum.Sum32() {
+		return fmt.Errorf("the snapshot is damaged: its checksum is %08x, it should be %08x", r.sum.Sum32(), sum)
+	}
+	if _, err := r.in.ReadByte(); !errors.Is(err, io.EOF) {
+		return errors.New("the snapshot is damaged: something follows its end")
+	}
+	return nil
+}

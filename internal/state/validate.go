@@ -1,0 +1,96 @@
+package state
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+)
+
+// Validate returns an [*InvalidError] unless a transaction can be understood as a whole: it is what a proposer asks
+// before the transaction enters the log. A transaction in the log that fails here was written by a newer release.
+func Validate(tx *statev1.Transaction) error {
+	if reason := checkTransaction(tx); reason != "" {
+		return &InvalidError{Change: -1, Reason: reason}
+	}
+	for i, change := range tx.GetChanges() {
+		if reason := checkChange(change); reason != "" {
+			return &InvalidError{Change: i, Reason: reason}
+		}
+	}
+	return nil
+}
+
+const reasonNewer = "holds fields that this release does not know: update this server"
+
+func checkTransaction(tx *statev1.Transaction) string {
+	switch {
+	case len(tx.GetChanges()) == 0:
+		return "has no changes"
+	case !tx.GetTime().IsValid():
+		return "is not stamped with a time"
+	case hasUnknown(tx):
+		return reasonNewer
+	}
+	return ""
+}
+
+func checkChange(change *statev1.Change) string {
+	if hasUnknown(change) {
+		return reasonNewer
+	}
+	switch action := change.GetAction().(type) {
+	case *statev1.Change_Put:
+		return checkPut(action.Put)
+	case *statev1.Change_Delete:
+		return checkKey(action.Delete)
+	case *statev1.Change_Check:
+		if change.ExpectVersion == nil {
+			return "checks an object without naming a version"
+		}
+		return checkKey(action.Check)
+	}
+	return "has no action"
+}
+
+func checkPut(wrapped *statev1.Object) string {
+	if hasUnknown(wrapped) {
+		return reasonNewer
+	}
+	kind, object := unwrap(wrapped)
+	if kind == "" {
+		return "puts no object of a known kind"
+	}
+	return checkObject(kind, object)
+}
+
+// checkObject holds whatever the tables rely on.
+func checkObject(kind Kind, object Object) string {
+	metadata := object.GetMetadata()
+	switch {
+	case metadata.GetUid() == "":
+		return fmt.Sprintf("puts a %s without uid", kind)
+	case metadata.GetName() == "" && tables[ordinals[kind]].named:
+		return fmt.Sprintf("puts the %s %s without name", kind, metadata.GetUid())
+	case strings.Contains(metadata.GetUid()+metadata.GetName()+metadata.GetNamespace(), "\x00"):
+		return fmt.Sprintf("puts a %s with a zero byte in uid, name or namespace", kind)
+	}
+	return ""
+}
+
+func checkKey(key *statev1.Key) string {
+	if hasUnknown(key) {
+		return reasonNewer
+	}
+	if _, known := ordinals[Kind(key.GetKind())]; !known {
+		return fmt.Sprintf("names the unknown kind %q", key.GetKind())
+	}
+	if uid := key.GetUid(); uid == "" || strings.Contains(uid, "\x00") {
+		return fmt.Sprintf("names a %s without a proper uid", key.GetKind())
+	}
+	return ""
+}
+
+func hasUnknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }

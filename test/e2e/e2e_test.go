@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// bin holds the programs under test and those that they run.
+var bin string
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	if os.Geteuid() != 0 {
+		return 1, fmt.Errorf("these tests run containers and need root")
+	}
+	dir, err := os.MkdirTemp("", "cloudless-e2e-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	bin = dir
+	built, err := filepath.Abs("../../bin/cloudless")
+	if err != nil {
+		return 1, err
+	}
+	if _, err := os.Stat(built); err != nil {
+		return 1, fmt.Errorf("bin/cloudless is missing: run make build first")
+	}
+	if err := os.Symlink(built, filepath.Join(dir, "cloudless")); err != nil {
+		return 1, err
+	}
+	for name, source := range map[string]string{"probe": "./probe", "hello": "../../examples/hello"} {
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), source)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return m.Run(), nil
+}
+
+// TestStories runs every script in testdata. Each has a folder of its own, a
+// free address, a client configuration of its own, and leaves nothing behind.
+func TestStories(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and containers; make test runs it")
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		Cmds:                commands,
+		Setup:               setup,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+func setup(env *testscript.Env) error {
+	api, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	other, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	data := filepath.Join(env.WorkDir, "data")
+	for key, value := range map[string]string{
+		"PATH":             bin + ":" + os.Getenv("PATH"),
+		"BIN":              bin,
+		"ADDR":             api,
+		"ADDR2":            other,
+		"DATA":             data,
+		"CLOUDLESS_CONFIG": filepath.Join(env.WorkDir, "config.yaml"),
+		"HOME":             env.WorkDir,
+	} {
+		env.Setenv(key, value)
+	}
+	env.Defer(func() { cleanup(env) })
+	return nil
+}
+
+// cleanup takes down whatever a script has left running.
+func cleanup(env *testscript.Env) {
+	entries, _ := filepath.Glob(filepath.Join(env.WorkDir, "*", "cloud.json"))
+	for _, entry := range entries {
+		down := exec.Command(filepath.Join(bin, "cloudless"), "down", "--purge", "--data-dir", filepath.Dir(entry))
+		down.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+env.Getenv("CLOUDLESS_CONFIG"))
+		if out, err := down.CombinedOutput(); err != nil {
+			env.T().Log("cleanup:", strings.TrimSpace(string(out)), err)
+		}
+	}
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String(), nil
+}

@@ -1,0 +1,162 @@
+// Command probe is what end-to-end tests run inside containers: each of its
+// verbs shows one thing that a container sees or does.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|cat|status|links|both ...")
+	}
+	args := os.Args[2:]
+	switch os.Args[1] {
+	case "count":
+		count(args)
+	case "sleep":
+		sleep()
+	case "exit":
+		os.Exit(number(args, 0))
+	case "eat":
+		eat()
+	case "limits":
+		limits()
+	case "size":
+		size()
+	case "signal":
+		onSignal()
+	case "cat":
+		cat()
+	case "status":
+		show("/proc/self/status")
+	case "links":
+		show("/proc/net/dev")
+	case "both":
+		fmt.Println("to stdout")
+		fmt.Fprintln(os.Stderr, "to stderr")
+		sleep()
+	case "env":
+		fmt.Println(strings.Join(os.Environ(), "\n"))
+	case "touch":
+		if err := os.WriteFile(args[0], nil, 0o600); err != nil {
+			fail(err.Error())
+		}
+	default:
+		fail("unknown verb " + os.Args[1])
+	}
+}
+
+func fail(why string) {
+	fmt.Fprintln(os.Stderr, why)
+	os.Exit(2)
+}
+
+func number(args []string, fallback int) int {
+	if len(args) == 0 {
+		return fallback
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		fail(err.Error())
+	}
+	return n
+}
+
+// count prints numbered lines, one every so many milliseconds, until SIGTERM.
+func count(args []string) {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	tick := time.NewTicker(time.Duration(number(args, 10)) * time.Millisecond)
+	out := bufio.NewWriter(os.Stdout)
+	for i := 0; ; i++ {
+		fmt.Fprintf(out, "line %d\n", i)
+		_ = out.Flush()
+		select {
+		case <-stop:
+			fmt.Println("stopped")
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func sleep() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
+	<-stop
+}
+
+// eat takes memory until it is killed.
+func eat() {
+	var kept [][]byte
+	for {
+		block := make([]byte, 1<<20)
+		for i := range block {
+			block[i] = byte(i)
+		}
+		kept = append(kept, block)
+		fmt.Println("MiB", len(kept))
+	}
+}
+
+// limits prints what the container may use, from the files it sees.
+func limits() {
+	for _, file := range []string{
+		"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us",
+		"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/cpu.max",
+	} {
+		if data, err := os.ReadFile(file); err == nil {
+			fmt.Printf("%s %s", file, data)
+		}
+	}
+}
+
+// size prints the size of the terminal now and after every change.
+func size() {
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	for {
+		ws, err := unix.IoctlGetWinsize(0, unix.TIOCGWINSZ)
+		if err != nil {
+			fail(err.Error())
+		}
+		fmt.Printf("size %dx%d\n", ws.Col, ws.Row)
+		<-changed
+	}
+}
+
+// onSignal exits with 100 and the number of the first signal.
+func onSignal() {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1)
+	fmt.Println("waiting")
+	s := <-got
+	fmt.Println("got", s)
+	os.Exit(100 + int(s.(syscall.Signal)))
+}
+
+func cat() {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		fmt.Println("read", in.Text())
+	}
+	fmt.Println("end of input")
+}
+
+func show(file string) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		fail(err.Error())
+	}
+	_, _ = os.Stdout.Write(data)
+}

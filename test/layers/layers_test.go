@@ -1,0 +1,179 @@
+package layers
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/cloudless/cloudless/"
+
+// layer says how high a package stands. A package may import what stands lower,
+// and nothing beside or above it, but for the exceptions below.
+var layer = map[string]int{
+	"api":                             0,
+	"api/gen/cloudless/v1":            0,
+	"api/gen/cloudless/state/v1":      0,
+	"internal/spec":                   0,
+	"internal/logfile":                1,
+	"internal/driver":                 1,
+	"internal/driver/drivertest":      1,
+	"internal/scheduler":              1,
+	"internal/rollout":                1,
+	"internal/state":                  1,
+	"internal/ipam":                   1,
+	"internal/image":                  1,
+	"internal/consensus":              2,
+	"internal/identity":               2,
+	"internal/registry":               2,
+	"internal/driver/containerd":      2,
+	"internal/driver/containerd/shim": 2,
+	"internal/server":                 3,
+	"internal/server/oneport":         3,
+	"internal/control/nodes":          3,
+	"internal/control/replicas":       3,
+	"internal/control/retention":      3,
+	"internal/agent":                  3,
+	"internal/agent/machine":          3,
+	"client":                          4,
+	"internal/cli":                    4,
+	"internal/app":                    5,
+	"cmd/cloudless":                   6,
+	"cmd/cloudless-shim":              6,
+}
+
+// sideways are the imports within one layer that are meant.
+var sideways = map[string][]string{
+	"internal/spec":              {"api/gen/cloudless/v1"},
+	"api/gen/cloudless/state/v1": {"api/gen/cloudless/v1"},
+	"internal/driver/drivertest": {"internal/driver", "internal/logfile"},
+	"internal/cli":               {"client"},
+	"internal/driver/containerd": {"internal/driver/containerd/shim"},
+	"internal/server":            {"internal/server/oneport"},
+	"internal/agent":             {"internal/agent/machine"},
+}
+
+// The shim runs once per container: it stays as small as it can be.
+var shimMayImport = map[string]bool{"internal/logfile": true}
+
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+	GoFiles    []string
+}
+
+// packages lists those of this repository.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var all []pkg
+	for decoder := json.NewDecoder(out); ; {
+		var p pkg
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("go list found only %d packages", len(all))
+	}
+	return all
+}
+
+func TestImportsOnlyGoDown(t *testing.T) {
+	for _, p := range packages(t) {
+		from := strings.TrimPrefix(p.ImportPath, module)
+		if strings.HasPrefix(from, "test/") {
+			continue
+		}
+		height, known := layer[from]
+		if !known {
+			t.Errorf("package %s has no layer: give it one in this test and in docs/architecture.md", from)
+			continue
+		}
+		for _, imported := range p.Imports {
+			to, ours := strings.CutPrefix(imported, module)
+			if !ours || layer[to] < height {
+				continue
+			}
+			if !contains(sideways[from], to) {
+				t.Errorf("%s (layer %d) imports %s (layer %d)", from, height, to, layer[to])
+			}
+		}
+	}
+}
+
+func TestShimStaysSmall(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.ImportPath != module+"cmd/cloudless-shim" {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if to, ours := strings.CutPrefix(imported, module); ours && !shimMayImport[to] {
+				t.Errorf("cmd/cloudless-shim imports %s", to)
+			}
+		}
+	}
+}
+
+// The server's and the agent's code meet only in the API.
+func TestServerAndAgentMeetOnlyInTheAPI(t *testing.T) {
+	for _, p := range packages(t) {
+		from := strings.TrimPrefix(p.ImportPath, module)
+		if !strings.HasPrefix(from, "internal/agent") {
+			continue
+		}
+		for _, imported := range p.Imports {
+			to := strings.TrimPrefix(imported, module)
+			for _, forbidden := range []string{"internal/server", "internal/control", "internal/state", "internal/consensus"} {
+				if strings.HasPrefix(to, forbidden) {
+					t.Errorf("%s imports %s", from, to)
+				}
+			}
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) == 0 || strings.Contains(p.ImportPath, "/api/gen/") {
+			continue
+		}
+		kind, name := "Package ", path.Base(p.ImportPath)
+		if strings.HasPrefix(p.ImportPath, module+"cmd/") {
+			kind = "Command "
+		}
+		if !strings.HasPrefix(p.Doc, kind+name) && !strings.HasPrefix(p.Doc, "Command "+name) {
+			t.Errorf("%s: its doc comment must begin with %q, not %q", p.ImportPath, kind+name, p.Doc)
+		}
+	}
+}
+
+func contains(all []string, one string) bool {
+	for _, s := range all {
+		if s == one {
+			return true
+		}
+	}
+	return false
+}

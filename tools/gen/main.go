@@ -1,0 +1,174 @@
+// Command gen compiles the .proto files under api and writes the Go code, the
+// HTTP gateway and the OpenAPI document under api/gen.
+//
+// It needs neither protoc nor copies of foreign .proto files: imports such as
+// google/api/annotations.proto come from the descriptors that are linked into
+// their Go packages.
+//
+//	go run ./gen -root ..
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/bufbuild/protocompile"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/pluginpb"
+
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "google.golang.org/genproto/googleapis/api/annotations"
+	_ "google.golang.org/protobuf/types/known/durationpb"
+	_ "google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// plugin is one code generator and the parameter it is called with.
+type plugin struct {
+	name, parameter string
+	// public plugins see only the public API.
+	public bool
+}
+
+var plugins = []plugin{
+	{name: "protoc-gen-go", parameter: "paths=source_relative"},
+	{name: "protoc-gen-go-grpc", parameter: "paths=source_relative"},
+	{name: "protoc-gen-grpc-gateway", parameter: "paths=source_relative", public: true},
+	{name: "protoc-gen-openapiv2", parameter: "allow_merge=true,merge_file_name=cloudless,json_names_for_fields=true,simple_operation_ids=true,output_format=json", public: true},
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("gen: ")
+	root := flag.String("root", "..", "folder of the repository")
+	flag.Parse()
+	if err := run(context.Background(), *root); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, root string) error {
+	source, target := filepath.Join(root, "api"), filepath.Join(root, "api", "gen")
+	names, err := protoFiles(source)
+	if err != nil {
+		return err
+	}
+	set, err := compile(ctx, source, names)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(target); err != nil {
+		return fmt.Errorf("empty %s: %w", target, err)
+	}
+	for _, p := range plugins {
+		if err := generate(ctx, p, set, names, target); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+func protoFiles(root string) ([]string, error) {
+	var names []string
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".proto" {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		names = append(names, filepath.ToSlash(name))
+		return err
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// compile returns the files and all they import, imports first.
+func compile(ctx context.Context, root string, names []string) ([]*descriptorpb.FileDescriptorProto, error) {
+	linked := protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+		file, err := protoregistry.GlobalFiles.FindFileByPath(path)
+		if err != nil {
+			return protocompile.SearchResult{}, err
+		}
+		return protocompile.SearchResult{Proto: protodesc.ToFileDescriptorProto(file)}, nil
+	})
+	compiler := protocompile.Compiler{
+		Resolver: protocompile.CompositeResolver{
+			&protocompile.SourceResolver{ImportPaths: []string{root}},
+			linked,
+		},
+		SourceInfoMode: protocompile.SourceInfoStandard,
+	}
+	files, err := compiler.Compile(ctx, names...)
+	if err != nil {
+		return nil, err
+	}
+	var set []*descriptorpb.FileDescriptorProto
+	seen := map[string]bool{}
+	var add func(protoreflect.FileDescriptor)
+	add = func(file protoreflect.FileDescriptor) {
+		if seen[file.Path()] {
+			return
+		}
+		seen[file.Path()] = true
+		for i := range file.Imports().Len() {
+			add(file.Imports().Get(i).FileDescriptor)
+		}
+		set = append(set, protodesc.ToFileDescriptorProto(file))
+	}
+	for _, file := range files {
+		add(file)
+	}
+	return set, nil
+}
+
+func generate(ctx context.Context, p plugin, set []*descriptorpb.FileDescriptorProto, names []string, target string) error {
+	if p.public {
+		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			return strings.HasPrefix(name, "cloudless/state/")
+		})
+	}
+	request, err := proto.Marshal(&pluginpb.CodeGeneratorRequest{
+		FileToGenerate: names,
+		Parameter:      &p.parameter,
+		ProtoFile:      set,
+	})
+	if err != nil {
+		return err
+	}
+	var stdout bytes.Buffer
+	cmd := exec.CommandContext(ctx, "go", "tool", p.name)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	var response pluginpb.CodeGeneratorResponse
+	if err := proto.Unmarshal(stdout.Bytes(), &response); err != nil {
+		return err
+	}
+	if response.Error != nil {
+		return errors.New(response.GetError())
+	}
+	for _, file := range response.File {
+		path := filepath.Join(target, filepath.FromSlash(file.GetName()))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(file.GetContent()), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
