@@ -32,7 +32,7 @@ generate: ## Make api/gen from the .proto files.
 shim: $(SHIM) ## Build the shim that is embedded in cloudless.
 
 # The shim runs once per container, so it is built without gRPC and stripped.
-$(SHIM): go.mod go.sum $(wildcard cmd/cloudless-shim/*.go internal/shim/*.go internal/logfile/*.go)
+$(SHIM): go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-shim/*.go internal/logfile/*.go))
 	CGO_ENABLED=0 go build -tags no_grpc -trimpath -ldflags "-s -w" -o build/cloudless-shim ./cmd/cloudless-shim
 	gzip -9nc build/cloudless-shim > $@.tmp
 	mv $@.tmp $@

@@ -215,7 +215,7 @@ type watchedTLS struct {
 func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		w.link.failed(&handshakeError{address: raw.RemoteAddr().String(), err: err})
+		w.link.failed(handshakeFailed(raw.RemoteAddr().String(), err))
 		return nil, nil, err
 	}
 	w.link.failed(nil)
@@ -242,13 +242,26 @@ func newHTTPTransport(trust *identity.Trust, link *link) *http.Transport {
 func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	var failures []error
 	for _, address := range l.addresses {
-		conn, err := (&tls.Dialer{NetDialer: &dialer, Config: config}).DialContext(ctx, "tcp", address)
+		conn, err := shakeHands(ctx, config, address)
 		if err == nil {
 			return conn, nil
 		}
 		failures = append(failures, err)
 	}
 	return nil, &UnreachableError{Addresses: l.addresses, Err: errors.Join(failures...)}
+}
+
+func shakeHands(ctx context.Context, config *tls.Config, address string) (net.Conn, error) {
+	raw, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, handshakeFailed(address, err)
+	}
+	return conn, nil
 }
 
 // HTTPTransport carries HTTPS requests to the cluster with the client's token. Whatever host a request names, the

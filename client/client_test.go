@@ -85,6 +85,25 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestDialTellsABrokenConnectionFromAStranger(t *testing.T) {
+	a := newAuthority(t, "one")
+	listener := listen(t)
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	_, err := client.Dial(t.Context(), a.context(listener.Addr().String()))
+	if err == nil || !strings.Contains(err.Error(), "broke while it was made") {
+		t.Errorf("Dial = %v", err)
+	}
+}
+
 func TestCallsSayThatTheClusterWentAway(t *testing.T) {
 	a := newAuthority(t, "one")
 	var server *grpc.Server
@@ -184,11 +203,13 @@ func TestHTTPGoesToTheClusterAlone(t *testing.T) {
 func TestHTTPRefusesAnotherCluster(t *testing.T) {
 	mine, other := newAuthority(t, "mine"), newAuthority(t, "other")
 	reached := false
-	address := other.serveHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
-	c := dial(t, mine.context(mine.serve(identity.KindServer, named("mine").register), address))
-	// The first server speaks gRPC alone, so that HTTP falls back to the second, which is a stranger.
+	stranger := other.serveHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
+	var own *grpc.Server
+	address := mine.serve(identity.KindServer, func(r grpc.ServiceRegistrar) { own = r.(*grpc.Server) })
+	c := dial(t, mine.context(address, stranger))
+	own.Stop() // so that only the stranger is left
 	_, err := (&http.Client{Transport: c.HTTPTransport()}).Get("https://registry.cloudless.internal/v2/")
-	if err == nil || reached {
-		t.Errorf("a stranger was told the token: %v", err)
+	if err == nil || reached || !strings.Contains(err.Error(), "is not valid in cluster mine") {
+		t.Errorf("a stranger was spoken to: %v", err)
 	}
 }

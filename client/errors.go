@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -26,11 +27,11 @@ func (e *UnreachableError) Error() string {
 	at := strings.Join(e.Addresses, ", ")
 	var handshake *handshakeError
 	switch {
-	case errors.Is(e.Err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("cannot reach the cluster at %s: is it running? start it with: cloudless up", at)
 	case errors.As(e.Err, &handshake):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names: %v: "+
 			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address, handshake.err)
+	case errors.Is(e.Err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("cannot reach the cluster at %s: is it running? start it with: cloudless up", at)
 	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded):
 		return fmt.Sprintf("cannot reach the cluster at %s: it does not answer: check the address and the network", at)
 	}
@@ -44,6 +45,7 @@ func (e *UnreachableError) GRPCStatus() *status.Status {
 	return status.New(codes.Unavailable, e.Error())
 }
 
+// handshakeError says that the other end could not prove to be a server of the cluster.
 type handshakeError struct {
 	address string
 	err     error
@@ -54,6 +56,16 @@ func (e *handshakeError) Error() string {
 }
 
 func (e *handshakeError) Unwrap() error { return e.err }
+
+// handshakeFailed tells a proof that failed from a connection that did.
+func handshakeFailed(address string, err error) error {
+	for _, broken := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, net.ErrClosed, os.ErrDeadlineExceeded, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, broken) {
+			return fmt.Errorf("the connection to %s broke while it was made: %w", address, err)
+		}
+	}
+	return &handshakeError{address: address, err: err}
+}
 
 // callError is the error of a call in words for people. status.Code and status.Convert see through it.
 type callError struct {

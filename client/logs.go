@@ -74,7 +74,7 @@ func (j *lineJoiner) add(entry *cloudlessv1.LogEntry) (LogLine, bool) {
 	if !open {
 		line = &LogLine{Time: entry.GetTime().AsTime(), Replica: source.replica, Stream: source.stream}
 	}
-	line.Line = append(line.Line, entry.GetLine()...)
+	line.Line = append(append(line.Line, entry.GetText()...), entry.GetRaw()...)
 	if entry.GetPartial() && len(line.Line) < LongestLogLine {
 		j.open[source] = line
 		return LogLine{}, false

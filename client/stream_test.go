@@ -52,7 +52,7 @@ func TestLogsPutLinesTogether(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	entry := func(replica, stream, line string, partial bool) *cloudlessv1.LogEntry {
 		at = at.Add(time.Second)
-		return &cloudlessv1.LogEntry{Time: timestamppb.New(at), Replica: replica, Stream: stream, Line: []byte(line), Partial: partial}
+		return &cloudlessv1.LogEntry{Time: timestamppb.New(at), Replica: replica, Stream: stream, Text: line, Partial: partial}
 	}
 	entries := []*cloudlessv1.LogEntry{
 		entry("a", "stdout", "one ", true),
@@ -94,7 +94,7 @@ func TestLogsBreakEndlessLines(t *testing.T) {
 	const parts = 20
 	srv := &workloads{logs: func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
 		for i := range parts {
-			if err := s.Send(&cloudlessv1.LogEntry{Replica: "a", Line: part, Partial: i < parts-1}); err != nil {
+			if err := s.Send(&cloudlessv1.LogEntry{Replica: "a", Text: string(part), Partial: i < parts-1}); err != nil {
 				return err
 			}
 		}
@@ -116,7 +116,7 @@ func TestLogsEndWhenTheReaderHasEnough(t *testing.T) {
 	ended := make(chan error, 1)
 	srv := &workloads{logs: func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
 		for {
-			if err := s.Send(&cloudlessv1.LogEntry{Replica: "a", Line: []byte("again")}); err != nil {
+			if err := s.Send(&cloudlessv1.LogEntry{Replica: "a", Text: "again"}); err != nil {
 				ended <- err
 				return err
 			}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -54,11 +55,16 @@ func logOptions(open *v1.OpenLogs) logfile.Options {
 }
 
 func logEntry(replica string, e logfile.Entry) *v1.LogEntry {
-	return &v1.LogEntry{
+	entry := &v1.LogEntry{
 		Time:    timestamppb.New(e.Time),
 		Replica: replica,
 		Stream:  string(e.Stream),
-		Line:    []byte(e.Line),
 		Partial: e.Partial,
 	}
+	if utf8.ValidString(e.Line) {
+		entry.Text = e.Line
+	} else {
+		entry.Raw = []byte(e.Line)
+	}
+	return entry
 }

@@ -26,8 +26,9 @@ type tasks struct {
 	mu      sync.Mutex
 	byID    map[string]*task
 	changed *sync.Cond
-	starts  []string // ids of every task that was ever started
-	stops   []string // "id signal grace" of every stop
+	starts  []string   // ids of every task that was ever started
+	stops   []string   // "id signal grace" of every stop
+	execs   []*process // every further process
 
 	prepare func(context.Context, driver.Task) error // nil succeeds
 	hold    chan struct{}                            // if set, Start has done its work but does not return before it is closed
@@ -98,6 +99,16 @@ func (t *tasks) reboot() {
 	defer t.mu.Unlock()
 	for _, task := range t.byID {
 		t.end(task, driver.Exit{Code: 255, Reason: "lost"})
+	}
+}
+
+// release lets go of a Start that is held.
+func (t *tasks) release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hold != nil {
+		close(t.hold)
+		t.hold = nil
 	}
 }
 
@@ -258,7 +269,7 @@ func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Pro
 	for key, value := range e.Env {
 		cmd.Env = append(cmd.Env, key+"="+value)
 	}
-	p := &process{cmd: cmd, cancel: cancel, sizes: make(chan [2]uint16, 16)}
+	p := &process{cmd: cmd, cancel: cancel, sizes: make(chan [2]uint16, 16), ended: make(chan struct{})}
 	if e.Stdin != nil {
 		stdin, err := cmd.StdinPipe()
 		if err != nil {
@@ -274,6 +285,9 @@ func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Pro
 		cancel()
 		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.execs = append(h.execs, p)
 	return p, nil
 }
 
@@ -281,12 +295,14 @@ type process struct {
 	cmd    *exec.Cmd
 	cancel context.CancelFunc
 	sizes  chan [2]uint16
+	ended  chan struct{} // closed when the process is dead
 }
 
 func (p *process) Wait(ctx context.Context) (int, error) {
 	defer p.cancel()
 	defer context.AfterFunc(ctx, p.cancel)()
 	err := p.cmd.Wait()
+	close(p.ended)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}

@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
@@ -85,6 +87,7 @@ func (n *node) crash() {
 	if err := os.CopyFS(after, os.DirFS(n.dir)); err != nil {
 		n.t.Fatal(err)
 	}
+	n.tasks.release()
 	n.stop()
 	n.dir = after
 }
@@ -135,7 +138,7 @@ type server struct {
 func newServer(t *testing.T) *server {
 	s := &server{sessions: make(chan *session), attached: make(chan *attached)}
 	listener := bufconn.Listen(1 << 20)
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 	v1.RegisterAgentServiceServer(srv, s)
 	serving := make(chan struct{})
 	go func() { defer close(serving); _ = srv.Serve(listener) }()
@@ -154,7 +157,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// leave makes the server refuse sessions; its sessions end.
+// setAway makes the server refuse new sessions.
 func (s *server) setAway(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +182,13 @@ func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Sessio
 	if err != nil {
 		return err
 	}
-	sess := &session{stream: stream, hello: first.GetHello(), ups: make(chan *v1.SessionUp), end: make(chan struct{})}
+	sess := &session{
+		stream: stream,
+		hello:  first.GetHello(),
+		ups:    make(chan *v1.SessionUp),
+		heard:  map[string][]*v1.ReplicaStatus{},
+		end:    make(chan struct{}),
+	}
 	select {
 	case s.sessions <- sess:
 	case <-stream.Context().Done():
@@ -214,6 +223,7 @@ type session struct {
 	stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]
 	hello  *v1.Hello
 	ups    chan *v1.SessionUp
+	heard  map[string][]*v1.ReplicaStatus // by uid: received and not yet awaited
 	end    chan struct{}
 }
 
@@ -242,14 +252,22 @@ func (s *session) open(t *testing.T, o *v1.Open) {
 }
 
 // await reads reports until the replica is in the phase, and returns its status.
-func (s *session) await(uid, phase string) *v1.ReplicaStatus {
-	for up := range s.ups {
-		for _, report := range up.GetReport().GetReplicas() {
-			if report.GetUid() == uid && report.GetStatus().GetPhase() == phase {
-				return report.GetStatus()
+// What is said of other replicas meanwhile can be awaited later.
+func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
+	t.Helper()
+	for range 10_000 { // heartbeats, too: more than two hours of them is never
+		for len(s.heard[uid]) > 0 {
+			status := s.heard[uid][0]
+			s.heard[uid] = s.heard[uid][1:]
+			if status.GetPhase() == phase {
+				return status
 			}
 		}
+		for _, report := range (<-s.ups).GetReport().GetReplicas() {
+			s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
+		}
 	}
+	t.Fatalf("replica %s is never %s", uid, phase)
 	return nil
 }
 

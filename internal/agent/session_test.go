@@ -22,7 +22,7 @@ func TestSessionRunsWhatIsAssigned(t *testing.T) {
 			t.Error("ready before the first assignments")
 		}
 		s.send(t, full(assignment("a")))
-		if status := s.await("a", "running"); status.GetPid() != 1001 || status.GetStartTime() == nil {
+		if status := s.await(t, "a", "running"); status.GetPid() != 1001 || status.GetStartTime() == nil {
 			t.Errorf("running without a pid or a start time: %v", status)
 		}
 		<-n.agent.Ready()
@@ -38,7 +38,7 @@ func TestStoppingTheAgentLeavesTasksRunning(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a")))
-		s.await("a", "running")
+		s.await(t, "a", "running")
 		n.stop()
 		if got := n.tasks.ids(); !slices.Equal(got, []string{"a-1"}) {
 			t.Errorf("tasks after the agent has ended: %v", got)
@@ -91,7 +91,7 @@ func TestBrokenSessionTouchesNothingAndComesBack(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a")))
-		s.await("a", "running")
+		s.await(t, "a", "running")
 		close(s.end)
 		s = n.join()
 		if got := s.said("a").GetPhase(); got != "running" {
@@ -114,7 +114,7 @@ func TestServersAwayForADay(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a")))
-		s.await("a", "running")
+		s.await(t, "a", "running")
 		n.server.setAway(true)
 		close(s.end)
 		time.Sleep(12 * time.Hour)
@@ -139,7 +139,7 @@ func TestOlderEpochIsIgnored(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, &v1.Assignments{Epoch: 7, Full: true, Assign: []*v1.Assignment{assignment("a")}})
-		s.await("a", "running")
+		s.await(t, "a", "running")
 		n.crash()
 
 		n.start()
@@ -164,12 +164,12 @@ func TestFullSetRemovesWhatItDoesNotName(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a"), assignment("b")))
-		s.await("a", "running")
-		s.await("b", "running")
+		s.await(t, "a", "running")
+		s.await(t, "b", "running")
 		close(s.end)
 		s = n.join()
 		s.send(t, full(assignment("b")))
-		s.await("a", "stopped")
+		s.await(t, "a", "stopped")
 		synctest.Wait()
 		if got := n.tasks.ids(); !slices.Equal(got, []string{"b-1"}) {
 			t.Errorf("there are %v", got)
@@ -187,9 +187,9 @@ func TestDeltaRemovesOnlyWhatItNames(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a"), assignment("b")))
-		s.await("b", "running")
+		s.await(t, "b", "running")
 		s.send(t, &v1.Assignments{Epoch: 1, Remove: []string{"a"}, Assign: []*v1.Assignment{assignment("c")}})
-		s.await("c", "running")
+		s.await(t, "c", "running")
 		synctest.Wait()
 		if got := n.tasks.ids(); !slices.Equal(got, []string{"b-1", "c-1"}) {
 			t.Errorf("there are %v", got)
@@ -203,7 +203,7 @@ func TestAssignmentWithoutAProperUIDIsIgnored(t *testing.T) {
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("../../etc"), assignment("a")))
-		s.await("a", "running")
+		s.await(t, "a", "running")
 		if got := n.tasks.started(); !slices.Equal(got, []string{"a-1"}) {
 			t.Errorf("started %v", got)
 		}

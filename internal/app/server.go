@@ -139,40 +139,41 @@ func runServer(ctx context.Context, o cli.ServerOptions) error {
 const adminTTL = "8760h"
 
 // writeContext puts a context with admin credentials into the client
-// configuration, unless a working one for this cluster is there.
-func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (string, error) {
-	trust := p.ca.Trust()
-	config, err := client.LoadConfig(path)
-	if err != nil {
-		return "", err
-	}
-	for _, existing := range config.Contexts {
-		if existing.Cluster == trust.Cluster() && p.accepts(existing.Token) {
-			return existing.Name, p.saveContext(path, existing)
-		}
-	}
-	made, err := p.server.CreateToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
-	if err != nil {
-		return "", fmt.Errorf("create admin token: %w", err)
-	}
+// configuration, unless a working one for this cluster is there, and makes it
+// the current one.
+func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (name string, err error) {
 	if wish == "" {
 		wish = "cloudless"
 	}
-	context := client.Context{
-		Name: config.NameFor(trust.Cluster(), wish), Cluster: trust.Cluster(), CA: string(trust.PEM()), Token: made.GetSecret(),
-	}
-	return context.Name, p.saveContext(path, context)
-}
-
-func (p *controlPlane) accepts(token string) bool { return p.server.AcceptsAdmin(token) }
-
-func (p *controlPlane) saveContext(path string, context client.Context) error {
-	context.Addresses = []string{reachable(p.server.Address())}
-	return client.UpdateConfig(path, func(config *client.Config) error {
-		config.Set(context)
-		config.Current = context.Name
+	trust := p.ca.Trust()
+	err = client.UpdateConfig(path, func(config *client.Config) error {
+		made := client.Context{
+			Name: config.NameFor(trust.Cluster(), wish), Cluster: trust.Cluster(), CA: string(trust.PEM()),
+			Addresses: []string{reachable(p.server.Address())},
+		}
+		name = made.Name
+		if made.Token = p.workingToken(config); made.Token == "" {
+			token, err := p.server.CreateToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
+			if err != nil {
+				return fmt.Errorf("create admin token: %w", err)
+			}
+			made.Token = token.GetSecret()
+		}
+		config.Set(made)
+		config.Current = made.Name
 		return nil
 	})
+	return name, err
+}
+
+// workingToken is the admin token of this cluster that the configuration has.
+func (p *controlPlane) workingToken(config *client.Config) string {
+	for _, context := range config.Contexts {
+		if context.Cluster == p.ca.Trust().Cluster() && p.server.AcceptsAdmin(context.Token) {
+			return context.Token
+		}
+	}
+	return ""
 }
 
 // reachable turns the address of a listener on all interfaces into one that

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"time"
 
 	"github.com/spf13/cobra"
 

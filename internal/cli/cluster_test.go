@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -40,7 +40,8 @@ type cluster struct {
 	cloudlessv1.UnimplementedEventServiceServer
 	cloudlessv1.UnimplementedClusterServiceServer
 
-	config string // client configuration that leads here
+	config   string       // client configuration that leads here
+	registry http.Handler // answers what is not gRPC
 
 	mu        sync.Mutex
 	workloads map[string]*cloudlessv1.Workload
@@ -81,16 +82,30 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{workloads: map[string]*cloudlessv1.Workload{}, config: filepath.Join(t.TempDir(), "config.yaml")}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(identity.ServerTLS(ca.Trust(), own.Certificate))))
+	c := &cluster{
+		workloads: map[string]*cloudlessv1.Workload{},
+		config:    filepath.Join(t.TempDir(), "config.yaml"),
+	}
+	server := grpc.NewServer()
 	cloudlessv1.RegisterWorkloadServiceServer(server, c)
 	cloudlessv1.RegisterNodeServiceServer(server, c)
 	cloudlessv1.RegisterTokenServiceServer(server, c)
 	cloudlessv1.RegisterImageServiceServer(server, c)
 	cloudlessv1.RegisterEventServiceServer(server, c)
 	cloudlessv1.RegisterClusterServiceServer(server, c)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
+	edge := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Content-Type") == "application/grpc" {
+				server.ServeHTTP(w, r)
+				return
+			}
+			c.registry.ServeHTTP(w, r)
+		}),
+		TLSConfig:         identity.ServerTLS(ca.Trust(), own.Certificate),
+		ReadHeaderTimeout: time.Minute,
+	}
+	go func() { _ = edge.ServeTLS(listener, "", "") }()
+	t.Cleanup(func() { _ = edge.Close() })
 	err = client.UpdateConfig(c.config, func(config *client.Config) error {
 		config.Set(client.Context{
 			Name: "test", Addresses: []string{listener.Addr().String()},

@@ -20,11 +20,11 @@ import (
 
 type runFlags struct {
 	waiting
-	name, network, restart, user, workdir string
-	cpu, memory                           string
-	replicas                              int32
-	env, publish, labels, onlyOn          []string
-	update, detach                        bool
+	name, image, network, restart, user, workdir string
+	cpu, memory                                  string
+	replicas                                     int32
+	env, publish, labels, onlyOn                 []string
+	update, detach                               bool
 }
 
 func (c *cli) runCommand() *cobra.Command {
@@ -58,6 +58,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.restart, "restart", "", "when a copy that ended is started again: always (default), on-failure or never")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
 	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")
+	flags.StringVar(&f.image, "image", "", "`name` of the image that the program becomes (default: that of the program)")
 	flags.StringVar(&f.user, "user", "", "`user` to run as, such as 1000:1000")
 	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
 	flags.BoolVar(&f.update, "update", false, "change the workload if it exists already")
@@ -76,7 +77,7 @@ func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) er
 			return err
 		}
 		if isProgram(what) {
-			name, err := c.pushProgram(ctx, cl, what, workload.GetMetadata().GetName())
+			name, err := c.pushProgram(ctx, cl, what, f.image)
 			if err != nil {
 				return err
 			}
@@ -212,16 +213,14 @@ func nameOf(what string) string {
 
 // pushProgram makes an image of the program, sends it to the cluster's registry and returns its name. The tag is
 // made of the image's digest, so that another program is another spec.
-func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, workload string) (string, error) {
+func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local string) (string, error) {
 	img, err := image.FromBinary(path, image.Options{})
 	if err != nil {
 		return "", err
 	}
-	digest, err := img.Digest()
-	if err != nil {
-		return "", fmt.Errorf("make an image of %s: %w", path, err)
+	if local == "" {
+		local = nameOf(path) + ":" + image.DefaultTag
 	}
-	local := workload + ":" + digest.Hex[:12]
 	name, err := image.ParseName(local)
 	if err != nil {
 		return "", err

@@ -23,7 +23,7 @@ import (
 
 func entry(replica, line string, second int) *cloudlessv1.LogEntry {
 	return &cloudlessv1.LogEntry{
-		Time: timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 5000, time.UTC)), Replica: replica, Stream: "stdout", Line: []byte(line),
+		Time: timestamppb.New(time.Date(2026, 1, 2, 3, 4, second, 5000, time.UTC)), Replica: replica, Stream: "stdout", Text: line,
 	}
 }
 
@@ -35,7 +35,7 @@ func TestLogsOfOneReplica(t *testing.T) {
 	c.run(t.Context(), "", "logs", "web", "--timestamps").expect(t, 0,
 		"2026-01-02T03:04:01.000005Z one\n2026-01-02T03:04:02.000005Z two\x00raw\n", "")
 	got := c.run(t.Context(), "", "logs", "web", "-o", "json")
-	if first, _, _ := strings.Cut(got.stdout, "\n"); !json.Valid([]byte(first)) || !strings.Contains(first, `"line":"b25l"`) {
+	if first, _, _ := strings.Cut(got.stdout, "\n"); !json.Valid([]byte(first)) || !strings.Contains(first, `"text":"one"`) {
 		t.Errorf("as the API's JSON: %+v", got)
 	}
 }

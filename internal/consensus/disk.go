@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
 
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -23,8 +24,10 @@ const (
 
 // disk is what a server keeps in its folder: the log, votes and terms, and snapshots.
 type disk struct {
-	lock      *os.File
-	log       *wal.WAL
+	lock *os.File
+	log  *wal.WAL
+	// meta is the log's own table of contents, which also has votes and terms. The log does not close it.
+	meta      *metadb.BoltMetaDB
 	snapshots *raft.FileSnapshotStore
 }
 
@@ -34,7 +37,7 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
 	}
-	d := &disk{}
+	d := &disk{meta: &metadb.BoltMetaDB{}}
 	if d.lock, err = lock(filepath.Join(dir, lockFile)); err != nil {
 		return nil, err
 	}
@@ -46,7 +49,7 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 	if err := verifyLog(logs); err != nil {
 		return nil, err
 	}
-	if d.log, err = wal.Open(logs, wal.WithLogger(logger), wal.WithSegmentSize(segmentSize)); err != nil {
+	if d.log, err = wal.Open(logs, wal.WithLogger(logger), wal.WithMetaStore(d.meta), wal.WithSegmentSize(segmentSize)); err != nil {
 		return nil, fmt.Errorf("open the log: %w", err)
 	}
 	if d.snapshots, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsToKeep, logger); err != nil {
@@ -108,5 +111,5 @@ func (d *disk) close() error {
 	if d.log != nil {
 		errs = append(errs, d.log.Close())
 	}
-	return errors.Join(append(errs, d.lock.Close())...)
+	return errors.Join(append(errs, d.meta.Close(), d.lock.Close())...)
 }

@@ -1,8 +1,10 @@
 package consensus
 
 import (
+	"log/slog"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
@@ -36,3 +38,6 @@ func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 
 // CheckSegment checks the bytes of one segment of the log.
 func CheckSegment(data []byte, newest bool) string { return checkSegment(data, newest) }
+
+// Silent is a logger for parts of raft that tests make.
+func Silent() hclog.Logger { return newHCLogger(slog.New(slog.DiscardHandler)) }

@@ -106,7 +106,15 @@ func parseStamp(b []byte) (time.Time, error) {
 		return time.Time{}, errRecord
 	}
 	b = b[:len(stampLayout)]
-	if b[19] != '.' { // package time would take a comma too
+	// Package time would take a comma for the point, and a sign for a digit.
+	const point = len("2006-01-02T15:04:05")
+	for i, c := range b[point:] {
+		isDigit := '0' <= c && c <= '9'
+		if want := 0 < i && i < len(".000000000"); isDigit != want {
+			return time.Time{}, errRecord
+		}
+	}
+	if b[point] != '.' {
 		return time.Time{}, errRecord
 	}
 	t, err := time.Parse(stampLayout, string(b))

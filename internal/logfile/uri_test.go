@@ -82,6 +82,7 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte("2026-01-02T15:04:05.999999999Z stderr p "))
 	f.Add([]byte("2026-02-30T15:04:05.000000000Z stdout f no such day"))
 	f.Add([]byte("2026-01-02T15:04:05,000000000Z stdout P a comma"))
+	f.Add([]byte("0000-10-10T00:00:00.+00000000Z stdout f a sign"))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		rec, err := parseRecord(line)
 		if err != nil {

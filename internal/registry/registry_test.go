@@ -48,7 +48,7 @@ func TestProgramIsPushedResolvedAndPulled(t *testing.T) {
 
 	want := registry.Descriptor{
 		Digest:    digest,
-		Size:      manifestSize(t, img),
+		Size:      wholeSize(t, img),
 		MediaType: "application/vnd.oci.image.manifest.v1+json",
 		Platforms: []string{"linux/" + runtime.GOARCH},
 	}
@@ -433,13 +433,22 @@ func randomImage(t *testing.T) v1.Image {
 	return img
 }
 
-func manifestSize(t *testing.T, img v1.Image) int64 {
+// wholeSize is what a pull of the image fetches.
+func wholeSize(t *testing.T, img v1.Image) int64 {
 	t.Helper()
-	size, err := img.Size()
+	total, err := img.Size()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return size
+	manifest, err := img.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total += manifest.Config.Size
+	for _, layer := range manifest.Layers {
+		total += layer.Size
+	}
+	return total
 }
 
 // buildProgram builds a small static program.

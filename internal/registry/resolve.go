@@ -23,7 +23,7 @@ var ErrNotFound = errors.New("not in the cluster's registry")
 // Descriptor is what the registry knows about an image.
 type Descriptor struct {
 	Digest    string
-	Size      int64 // of the manifest, as everywhere in OCI
+	Size      int64 // of everything that a pull fetches; of an index, of its manifests alone
 	MediaType string
 	Platforms []string // as linux/amd64 or linux/arm/v7; none if it is not an image that runs
 }
@@ -74,16 +74,54 @@ func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, e
 	if err != nil {
 		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
 	}
-	platforms, err := platformsOf(ctx, repo, payload)
+	var body manifestBody
+	if err := json.Unmarshal(payload, &body); err != nil {
+		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
+	}
+	platforms, err := body.platforms(ctx, repo)
 	if err != nil {
 		return Descriptor{}, err
 	}
 	return Descriptor{
 		Digest:    dgst.String(),
-		Size:      int64(len(payload)),
+		Size:      int64(len(payload)) + body.size(),
 		MediaType: mediaType,
 		Platforms: platforms,
 	}, nil
+}
+
+// Digest returns the digest that a tag or digest of a repository stands for
+// now. It reads no more than it must, because every change of a workload asks.
+func (r *Registry) Digest(ctx context.Context, name, ref string) (string, error) {
+	ctx = r.log.context(ctx)
+	d, err := r.digest(ctx, name, ref)
+	if err != nil {
+		return "", fmt.Errorf("image %s, reference %s: %w", name, ref, err)
+	}
+	return d.String(), nil
+}
+
+func (r *Registry) digest(ctx context.Context, name, ref string) (digest.Digest, error) {
+	named, err := reference.WithName(name)
+	if err != nil {
+		return "", err
+	}
+	repo, err := r.images.Repository(ctx, named)
+	if err != nil {
+		return "", err
+	}
+	d, err := digestOf(ctx, repo, named, ref)
+	if err != nil {
+		return "", err
+	}
+	manifests, err := repo.Manifests(ctx)
+	if err != nil {
+		return "", err
+	}
+	if there, err := manifests.Exists(ctx, d); err != nil || there {
+		return d, err
+	}
+	return "", ErrNotFound
 }
 
 // digestOf tells digests from tags, which cannot contain a colon, and never
@@ -106,16 +144,26 @@ func digestOf(ctx context.Context, repo distribution.Repository, named reference
 	return d.Digest, nil
 }
 
-// platformsOf reads them from an index, where they stand beside the images, or
+// manifestBody is what the manifests of images and of indexes may hold.
+type manifestBody struct {
+	Config    *ocispec.Descriptor  `json:"config"`
+	Layers    []ocispec.Descriptor `json:"layers"`
+	Manifests []ocispec.Descriptor `json:"manifests"`
+}
+
+func (manifest manifestBody) size() (total int64) {
+	if manifest.Config != nil {
+		total = manifest.Config.Size
+	}
+	for _, d := range slices.Concat(manifest.Layers, manifest.Manifests) {
+		total += d.Size
+	}
+	return total
+}
+
+// platforms are read from an index, where they stand beside the images, or
 // from the configuration of a single image.
-func platformsOf(ctx context.Context, repo distribution.Repository, payload []byte) ([]string, error) {
-	var manifest struct {
-		Config    *ocispec.Descriptor  `json:"config"`
-		Manifests []ocispec.Descriptor `json:"manifests"`
-	}
-	if err := json.Unmarshal(payload, &manifest); err != nil {
-		return nil, fmt.Errorf("read the manifest: %w", err)
-	}
+func (manifest manifestBody) platforms(ctx context.Context, repo distribution.Repository) ([]string, error) {
 	var found []ocispec.Platform
 	for _, m := range manifest.Manifests {
 		if m.Platform != nil {

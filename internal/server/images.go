@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 
@@ -94,16 +95,16 @@ func (s *Server) pin(ctx context.Context, from string) (string, error) {
 	if !name.Local() {
 		return name.String(), nil
 	}
-	found, err := s.registry.Resolve(ctx, name.Repository, name.Reference())
+	digest, err := s.registry.Digest(ctx, name.Repository, name.Reference())
 	if errors.Is(err, registry.ErrNotFound) {
 		return "", refuse(codes.FailedPrecondition,
-			"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as docker.io/library/%s",
-			from, name.Repository, strings.TrimPrefix(from, image.ClusterRegistry+"/"))
+			"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",
+			from, path.Base(name.Repository), name.Public())
 	}
 	if err != nil {
 		return "", err
 	}
-	return name.Pinned(found.Digest), nil
+	return name.Pinned(digest), nil
 }
 
 func parseImage(field, from string) (image.Name, error) {

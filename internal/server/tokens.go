@@ -32,7 +32,7 @@ type tokenSecret interface {
 }
 
 func (s *tokenService) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
-	return s.CreateToken(ctx, request)
+	return s.Server.CreateToken(ctx, request)
 }
 
 // CreateToken makes a token on behalf of the caller in ctx. Repeating a call by

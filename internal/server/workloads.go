@@ -308,7 +308,7 @@ func exists(snap *state.Snapshot, m *v1.Metadata) error {
 	if snap.WorkloadByName(m.GetNamespace(), m.GetName()).GetMetadata().GetDeleteTime() != nil {
 		return refuse(codes.FailedPrecondition, "workload %s is being deleted; wait until it is gone, then create it again", m.GetName())
 	}
-	return refuse(codes.AlreadyExists, "workload %s exists already in namespace %s; change it with apply, or choose another name", m.GetName(), m.GetNamespace())
+	return refuse(codes.AlreadyExists, "workload %s exists already in namespace %s", m.GetName(), m.GetNamespace())
 }
 
 func orDefault(namespace string) string {

@@ -59,12 +59,12 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 		return nil
 	}
 	if version != nil && version.Value != "" && version.Value != APIVersion {
-		d.refuse(version, "apiVersion", "%q is not known; this version of cloudless reads %s", version.Value, APIVersion)
+		d.refuse(version, "apiVersion", "%.60q is not known; this version of cloudless reads %s", version.Value, APIVersion)
 		return nil
 	}
 	msg := newObject(kind.Value)
 	if msg == nil {
-		d.refuse(kind, "kind", "%q cannot be in a file; a file may hold %s", kind.Value, KindWorkload)
+		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, KindWorkload)
 		return nil
 	}
 	d.message("", msg.ProtoReflect(), node, 0)

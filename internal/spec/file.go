@@ -19,6 +19,9 @@ import (
 // MaxFileSize is how large a file may be, all its documents together.
 const MaxFileSize = 4 << 20
 
+// maxDocuments is how many objects a file may hold.
+const maxDocuments = 1000
+
 // errTooDeep refuses a file that nests deeper than any object.
 var errTooDeep = fmt.Errorf("nests deeper than %d levels", maxDepth)
 
@@ -80,7 +83,7 @@ func readNodes(name string, data []byte) ([]*yaml.Node, error) {
 		// A flow mapping of YAML begins like this too, so what is not JSON gets
 		// its second chance.
 		if nodes, err := readJSON(data); err == nil {
-			return nodes, nil
+			return nodes, tooMany(name, nodes)
 		}
 	}
 	var nodes []*yaml.Node
@@ -97,7 +100,17 @@ func readNodes(name string, data []byte) ([]*yaml.Node, error) {
 		if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 && !isNull(doc.Content[0]) {
 			nodes = append(nodes, doc.Content[0])
 		}
+		if err := tooMany(name, nodes); err != nil {
+			return nil, err
+		}
 	}
+}
+
+func tooMany(name string, nodes []*yaml.Node) error {
+	if len(nodes) <= maxDocuments {
+		return nil
+	}
+	return fileError(name, nodes[maxDocuments].Line, "has more than %d documents; split it into several files", maxDocuments)
 }
 
 var yamlLine = regexp.MustCompile(`^line (\d+): `)

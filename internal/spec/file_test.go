@@ -124,6 +124,8 @@ func TestDecodeRefusals(t *testing.T) {
 			"f:3:1: spec.image: is missing: name an image such as hello:1\n" +
 				"f:6:18: metadata.name: must be 1 to 63 lower-case letters, digits or dashes, and begin and end with a letter or digit",
 		},
+		{strings.Repeat("---\na\n", 1001), `f:2002:1: has more than 1000 documents; split it into several files`},
+		{strings.Repeat("{}\n", 1001), `f:1001:1: has more than 1000 documents; split it into several files`},
 		{strings.Repeat("#", spec.MaxFileSize+1), `f: has 4194305 bytes and may have 4194304; split it into several files`},
 		{"kind: Workload\nmetadata: {}\nspec: " + strings.Repeat("[", 300) + strings.Repeat("]", 300), `f:3:7: spec: must have fields, not be a list`},
 	} {

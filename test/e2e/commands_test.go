@@ -25,6 +25,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"traces":     traces,
 	"same-pid":   samePID,
 	"header":     header,
+	"signal":     sendSignal,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
@@ -154,36 +155,72 @@ func unbroken(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// traces writes everything that a cloud could leave on the machine to a file,
-// so that before and after can be compared:
+// traces writes down everything on the machine that belongs to the cloud of a
+// data folder; without it there must be nothing left, and while it runs there
+// must be something:
 //
-//	traces before.txt
-func traces(ts *testscript.TestScript, _ bool, args []string) {
+//	traces $DATA        # the cloud runs: remember its id, expect traces
+//	! traces $DATA      # it has been purged: expect none
+func traces(ts *testscript.TestScript, neg bool, args []string) {
+	id := rememberedID(ts, args[0], neg)
+	found := tracesOf(ts, id, args[0])
+	if neg && len(found) > 0 {
+		ts.Fatalf("left behind:\n%s", strings.Join(found, "\n"))
+	}
+	for _, kind := range []string{"process", "mount", "cgroup", "file"} {
+		if !neg && !slices.ContainsFunc(found, func(s string) bool { return strings.HasPrefix(s, kind+" ") }) {
+			ts.Fatalf("a running cloud has no %s that this test could see; it sees:\n%s", kind, strings.Join(found, "\n"))
+		}
+	}
+}
+
+// rememberedID reads the cloud's id while its folder is there.
+func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
+	if purged {
+		return ts.Getenv("CLOUD_ID")
+	}
+	content, err := os.ReadFile(filepath.Join(data, "cloud.json"))
+	ts.Check(err)
+	var cloud struct{ ID string }
+	ts.Check(json.Unmarshal(content, &cloud))
+	ts.Setenv("CLOUD_ID", cloud.ID)
+	return cloud.ID
+}
+
+func tracesOf(ts *testscript.TestScript, id, data string) []string {
 	var found []string
-	for _, line := range processes() {
-		if strings.Contains(line, "cloudless") || strings.Contains(line, "/probe ") {
+	for pid, line := range processes() {
+		groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+		if strings.Contains(line, data) || strings.Contains(string(groups), "cloudless-"+id) {
 			found = append(found, "process "+line)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	ts.Check(err)
 	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 4 {
-			found = append(found, "mount "+fields[4])
+		if strings.Contains(line, data) || strings.Contains(line, id) {
+			found = append(found, "mount "+line)
 		}
 	}
-	for _, pattern := range []string{"/sys/fs/cgroup/*/cloudless*", "/sys/fs/cgroup/cloudless*", "/run/cloudless/*", "/run/cloudless", "/run/containerd/*", "/run/netns/*", "/run/runc/*"} {
-		matches, _ := filepath.Glob(pattern)
-		found = append(found, matches...)
+	for kind, patterns := range map[string][]string{
+		"cgroup": {"/sys/fs/cgroup/*" + id + "*", "/sys/fs/cgroup/*/*" + id + "*"},
+		"file":   {"/run/*" + id + "*", "/run/*/*" + id + "*", "/run/*/*/*" + id + "*", "/tmp/*" + id + "*", data, filepath.Join(data, "*")},
+	} {
+		for _, pattern := range patterns {
+			matches, _ := filepath.Glob(pattern)
+			for _, match := range matches {
+				found = append(found, kind+" "+match)
+			}
+		}
 	}
-	namespaces, _ := exec.Command("lsns", "-n", "-o", "TYPE,COMMAND").Output()
-	for line := range strings.Lines(string(namespaces)) {
-		if strings.Contains(line, "probe") || strings.Contains(line, "cloudless") {
-			found = append(found, "namespace "+strings.Join(strings.Fields(line), " "))
+	sockets, _ := os.ReadFile("/proc/net/unix")
+	for line := range strings.Lines(string(sockets)) {
+		if strings.Contains(line, id) {
+			found = append(found, "socket "+line)
 		}
 	}
 	slices.Sort(found)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(strings.Join(found, "\n")+"\n"), 0o600))
+	return found
 }
 
 // samePID checks that the replicas' processes are those of an earlier
@@ -226,4 +263,18 @@ func header(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	content := "header = \"Authorization: Bearer " + token[1] + "\"\ninsecure\nsilent\nshow-error\n"
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(content), 0o600))
+}
+
+// sendSignal sends a signal to the process with exactly this command line:
+//
+//	signal TERM 'cloudless exec web -- /probe signal'
+func sendSignal(ts *testscript.TestScript, _ bool, args []string) {
+	number := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[args[0]]
+	for pid, line := range processes() {
+		if strings.TrimSpace(line) == args[1] {
+			ts.Check(syscall.Kill(pid, number))
+			return
+		}
+	}
+	ts.Fatalf("no process runs %q", args[1])
 }

@@ -24,6 +24,7 @@ import (
 // way of talking to either and the usual tools can look inside.
 type daemon struct {
 	opts    Options
+	logs    *logHook
 	lock    *os.File
 	cancel  context.CancelFunc
 	plugins *plugin.Set
@@ -35,8 +36,7 @@ type daemon struct {
 // startDaemon returns once the daemon answers. Tasks of an earlier daemon on
 // the same folders are taken over.
 func startDaemon(opts Options) (_ *daemon, err error) {
-	routeLogs(opts.Log)
-	d := &daemon{opts: opts, plugins: plugin.NewPluginSet()}
+	d := &daemon{opts: opts, logs: routeLogs(opts.Log), plugins: plugin.NewPluginSet()}
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
 	defer func() {

@@ -6,19 +6,23 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
+	"sync/atomic"
 
 	"github.com/sirupsen/logrus"
 )
 
 // routeLogs sends what containerd writes to its process-wide logger to log.
 // The level stays at info: at debug, every shim would open a further socket.
-func routeLogs(log *slog.Logger) {
+func routeLogs(log *slog.Logger) *logHook {
+	hook := &logHook{log: log.With("component", "containerd")}
 	std := logrus.StandardLogger()
 	std.SetLevel(logrus.InfoLevel)
 	std.SetOutput(io.Discard)
 	std.SetFormatter(noFormat{})
 	std.ReplaceHooks(logrus.LevelHooks{})
-	std.AddHook(logHook{log.With("component", "containerd")})
+	std.AddHook(hook)
+	return hook
 }
 
 // noFormat spares the work of rendering lines that are thrown away.
@@ -26,17 +30,24 @@ type noFormat struct{}
 
 func (noFormat) Format(*logrus.Entry) ([]byte, error) { return nil, nil }
 
-type logHook struct{ log *slog.Logger }
+// logHook passes entries on, unless it is muted.
+type logHook struct {
+	log   *slog.Logger
+	muted atomic.Bool
+}
 
-func (logHook) Levels() []logrus.Level { return logrus.AllLevels }
+func (*logHook) Levels() []logrus.Level { return logrus.AllLevels }
 
-func (h logHook) Fire(entry *logrus.Entry) error {
+func (h *logHook) Fire(entry *logrus.Entry) error {
 	ctx := entry.Context
 	if ctx == nil {
 		ctx = context.Background()
 	}
 	level := slogLevel(entry.Level)
-	if !h.log.Enabled(ctx, level) {
+	if harmless(entry) {
+		level = slog.LevelDebug
+	}
+	if h.muted.Load() || !h.log.Enabled(ctx, level) {
 		return nil
 	}
 	attrs := make([]slog.Attr, 0, len(entry.Data))
@@ -45,6 +56,19 @@ func (h logHook) Fire(entry *logrus.Entry) error {
 	}
 	h.log.LogAttrs(ctx, level, entry.Message, attrs...)
 	return nil
+}
+
+// harmless finds the entries that containerd makes louder than they are, by
+// their message and a part of their error.
+func harmless(entry *logrus.Entry) bool {
+	err, ok := entry.Data[logrus.ErrorKey].(error)
+	part, known := map[string]string{
+		"failed check for fsverity support": "",                      // one may do without
+		"copy shim log":                     "file already closed",   // a shim has ended
+		"copy shim log after reload":        "file already closed",   // likewise
+		"failed to delete task":             "container not created", // a start failed, which is reported
+	}[entry.Message]
+	return ok && known && strings.Contains(err.Error(), part)
 }
 
 func slogLevel(level logrus.Level) slog.Level {

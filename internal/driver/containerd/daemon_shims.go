@@ -40,6 +40,8 @@ func (d *daemon) releaseShims() {
 	}
 	timeout.Set(shimCleanup, -1)
 	defer timeout.Set(shimCleanup, shimCleanupDefault)
+	d.logs.muted.Store(true) // it will complain that it cannot clean up
+	defer d.logs.muted.Store(false)
 	for _, task := range tasks {
 		shim, ok := task.(runtime.ShimInstance)
 		if !ok {

@@ -173,8 +173,8 @@ func (d *Driver) Close() error {
 	return errors.Join(errs...)
 }
 
-// Name is "containerd".
-func (d *Driver) Name() string { return "containerd" }
+// Name is what a workload calls this driver.
+func (d *Driver) Name() string { return "container" }
 
 // Capabilities names containerd's version and, with an outside daemon, what the
 // stock shim cannot do.

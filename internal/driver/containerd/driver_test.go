@@ -32,6 +32,7 @@ func TestOutside(t *testing.T) {
 		Open:           func(t *testing.T) drivertest.Driver { return mustOpen(t, opts) },
 		Import:         importArchive,
 		UnknownImage:   unknownImage,
+		LateLogs:       true,
 		KillSupervisor: func(t *testing.T, _ drivertest.Driver, id string) { killStockShim(t, opts, id) },
 		Traces:         func(t *testing.T) []string { return traces(t, opts, root, state) },
 	})

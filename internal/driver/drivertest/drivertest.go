@@ -42,6 +42,10 @@ type Harness struct {
 	// UnknownImage is a reference that the driver can look for and not find.
 	UnknownImage string
 
+	// LateLogs is set for a driver that says in its capabilities that the end of
+	// a log may reach the disk after the exit was reported.
+	LateLogs bool
+
 	// KillSupervisor kills whatever stands between the driver and the task,
 	// without a chance to clean up.
 	KillSupervisor func(t *testing.T, d Driver, id string)
@@ -222,14 +226,14 @@ func (s *suite) sameTraces(t *testing.T, before []string) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func wantError(t *testing.T, err, want error) {
+func wantError(t testing.TB, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Fatalf("got error %v, want %v", err, want)

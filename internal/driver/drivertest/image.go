@@ -32,7 +32,14 @@ func (s *suite) importImages(t *testing.T) {
 	s.Import(t, s.driver, archive(t, foreignImage, "s390x"))
 }
 
-func archive(t *testing.T, ref, arch string) io.Reader {
+// Image is the image of the suite for tests of a driver's own: its reference,
+// and the archive to import.
+func Image(t testing.TB) (ref string, content io.Reader) {
+	t.Helper()
+	return busyboxImage, archive(t, busyboxImage, runtime.GOARCH)
+}
+
+func archive(t testing.TB, ref, arch string) io.Reader {
 	t.Helper()
 	files := layer(t)
 	content, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
@@ -61,7 +68,7 @@ func archive(t *testing.T, ref, arch string) io.Reader {
 }
 
 // withConfig keeps the layers that the image has.
-func withConfig(t *testing.T, image v1.Image, config v1.ConfigFile) *v1.ConfigFile {
+func withConfig(t testing.TB, image v1.Image, config v1.ConfigFile) *v1.ConfigFile {
 	t.Helper()
 	old, err := image.ConfigFile()
 	must(t, err)
@@ -71,7 +78,7 @@ func withConfig(t *testing.T, image v1.Image, config v1.ConfigFile) *v1.ConfigFi
 }
 
 // layer is a root filesystem with busybox under the names that scripts use.
-func layer(t *testing.T) []byte {
+func layer(t testing.TB) []byte {
 	t.Helper()
 	program, err := os.ReadFile(busybox)
 	if err != nil {

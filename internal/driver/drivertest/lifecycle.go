@@ -230,21 +230,24 @@ func supervisorKilled(t *testing.T, s *suite) {
 func logged(t *testing.T, s *suite) {
 	task := s.shell(t, `i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo out $i; echo err $i >&2; done; printf unfinished`)
 	s.run(t, task)
-	s.logUntil(t, task, "unfinished")
+	if s.LateLogs {
+		s.logUntil(t, task, "unfinished")
+	}
 	next := map[logfile.Stream]int{logfile.Stdout: 1, logfile.Stderr: 1}
-	enough := errors.New("all seen")
-	err := logfile.Read(s.ctx(t), task.LogDir, logfile.Options{Tail: -1, Follow: true}, func(e logfile.Entry) error {
-		if e.Line != "unfinished" {
-			word := strings.TrimPrefix(string(e.Stream), "std")
-			if want := fmt.Sprintf("%s %d", word, next[e.Stream]); e.Line != want {
-				t.Fatalf("got %q, want %q", e.Line, want)
-			}
-			next[e.Stream]++
+	all := errors.New("all seen")
+	err := logfile.Read(s.ctx(t), task.LogDir, logfile.Options{Tail: -1, Follow: s.LateLogs}, func(e logfile.Entry) error {
+		want := fmt.Sprintf("%s %d", strings.TrimPrefix(string(e.Stream), "std"), next[e.Stream])
+		if next[e.Stream] == 2001 {
+			want = "unfinished"
 		}
-		if next[logfile.Stdout] == 2001 && next[logfile.Stderr] == 2001 {
-			return enough
+		if e.Line != want {
+			return fmt.Errorf("line %q where %q should be", e.Line, want)
+		}
+		next[e.Stream]++
+		if next[logfile.Stdout] == 2002 && next[logfile.Stderr] == 2001 {
+			return all
 		}
 		return nil
 	})
-	wantError(t, err, enough)
+	wantError(t, err, all)
 }

@@ -1212,11 +1212,11 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05Hello\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x127\n" +
 	"\breplicas\x18\x02 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x8c\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x97\x01\n" +
 	"\tHeartbeat\x121\n" +
 	"\x05usage\x18\x01 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x120\n" +
-	"\x06status\x18\x02 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x12\x1a\n" +
-	"\binterval\x18\x03 \x01(\tR\binterval\"A\n" +
+	"\x06status\x18\x02 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x12%\n" +
+	"\binterval\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\binterval\"A\n" +
 	"\x06Report\x127\n" +
 	"\breplicas\x18\x01 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\"V\n" +
 	"\rReplicaReport\x12\x10\n" +

@@ -1010,9 +1010,12 @@ type LogEntry struct {
 	Replica string                 `protobuf:"bytes,2,opt,name=replica,proto3" json:"replica,omitempty"`
 	// "stdout" or "stderr".
 	Stream string `protobuf:"bytes,3,opt,name=stream,proto3" json:"stream,omitempty"`
-	Line   []byte `protobuf:"bytes,4,opt,name=line,proto3" json:"line,omitempty"`
+	// Without the line break.
+	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
 	// More of the same line follows in a later entry of this replica and stream.
 	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
+	// Set instead of text when the line is not valid UTF-8.
+	Raw []byte `protobuf:"bytes,7,opt,name=raw,proto3" json:"raw,omitempty"`
 	// Set instead of a line when a node's part of the log cannot be had.
 	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1070,11 +1073,11 @@ func (x *LogEntry) GetStream() string {
 	return ""
 }
 
-func (x *LogEntry) GetLine() []byte {
+func (x *LogEntry) GetText() string {
 	if x != nil {
-		return x.Line
+		return x.Text
 	}
-	return nil
+	return ""
 }
 
 func (x *LogEntry) GetPartial() bool {
@@ -1082,6 +1085,13 @@ func (x *LogEntry) GetPartial() bool {
 		return x.Partial
 	}
 	return false
+}
+
+func (x *LogEntry) GetRaw() []byte {
+	if x != nil {
+		return x.Raw
+	}
+	return nil
 }
 
 func (x *LogEntry) GetError() string {
@@ -1673,13 +1683,14 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x04tail\x18\x05 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\x04tail\x88\x01\x01\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05untilB\a\n" +
-	"\x05_tail\"\xb0\x01\n" +
+	"\x05_tail\"\xc2\x01\n" +
 	"\bLogEntry\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x16\n" +
 	"\x06stream\x18\x03 \x01(\tR\x06stream\x12\x12\n" +
-	"\x04line\x18\x04 \x01(\fR\x04line\x12\x18\n" +
-	"\apartial\x18\x05 \x01(\bR\apartial\x12\x14\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x18\n" +
+	"\apartial\x18\x05 \x01(\bR\apartial\x12\x10\n" +
+	"\x03raw\x18\a \x01(\fR\x03raw\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\"\xdd\x01\n" +
 	"\vExecRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.ExecStartH\x00R\x05start\x12\x16\n" +
@@ -1688,7 +1699,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"closeStdin\x124\n" +
 	"\x06resize\x18\x04 \x01(\v2\x1a.cloudless.v1.TerminalSizeH\x00R\x06resize\x12!\n" +
 	"\x06signal\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18\x10H\x00R\x06signalB\t\n" +
-	"\amessage\"\xb7\x03\n" +
+	"\amessage\"\x90\x04\n" +
 	"\tExecStart\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
@@ -1696,10 +1707,11 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\acommand\x18\x04 \x03(\tB\v\xbaH\b\x92\x01\x05\b\x01\x10\x80\bR\acommand\x12\x1a\n" +
 	"\bterminal\x18\x05 \x01(\bR\bterminal\x12.\n" +
 	"\x04size\x18\x06 \x01(\v2\x1a.cloudless.v1.TerminalSizeR\x04size\x12=\n" +
-	"\x03env\x18\a \x03(\v2 .cloudless.v1.ExecStart.EnvEntryB\t\xbaH\x06\x9a\x01\x03\x10\x80\x04R\x03env\x12\x1f\n" +
-	"\vworking_dir\x18\b \x01(\tR\n" +
-	"workingDir\x12\x12\n" +
-	"\x04user\x18\t \x01(\tR\x04user\x12\x14\n" +
+	"\x03env\x18\a \x03(\v2 .cloudless.v1.ExecStart.EnvEntryB\t\xbaH\x06\x9a\x01\x03\x10\x80\x04R\x03env\x12o\n" +
+	"\vworking_dir\x18\b \x01(\tBN\xbaHK\xba\x01H\n" +
+	"\babsolute\x12\x18must be an absolute path\x1a\"this == '' || this.startsWith('/')R\n" +
+	"workingDir\x12\x1b\n" +
+	"\x04user\x18\t \x01(\tB\a\xbaH\x04r\x02\x18AR\x04user\x12\x14\n" +
 	"\x05stdin\x18\n" +
 	" \x01(\bR\x05stdin\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +

@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// running is a node with one running replica, "a".
+func running(t *testing.T) (*node, *session) {
+	t.Helper()
+	n := newNode(t)
+	n.start()
+	s := n.join()
+	s.send(t, full(assignment("a")))
+	s.await(t, "a", "running")
+	go func() { // heartbeats and reports must not pile up
+		for {
+			select {
+			case <-s.ups:
+			case <-s.stream.Context().Done():
+				return
+			}
+		}
+	}()
+	return n, s
+}
+
+func openLogs(o *v1.OpenLogs) *v1.Open {
+	return &v1.Open{Id: "stream-1", What: &v1.Open_Logs{Logs: o}}
+}
+
+// lines receives log lines until there are so many, or all of them if negative.
+func (a *attached) lines(t *testing.T, count int) (lines []string, refusal string) {
+	t.Helper()
+	for len(lines) != count {
+		up, err := a.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if up.GetError() != "" {
+			refusal = up.GetError()
+			continue
+		}
+		if up.GetLog().GetStream() != "stdout" || up.GetLog().GetTime() == nil || up.GetLog().GetReplica() != "web-a" {
+			t.Errorf("log entry: %v", up)
+		}
+		lines = append(lines, up.GetLog().GetText())
+	}
+	return lines, refusal
+}
+
+func TestLogsFollowOverAttemptsUntilTheEnd(t *testing.T) {
+	n, s := running(t)
+	for i := range 5 {
+		n.tasks.print(t, "a-1", fmt.Sprint("line ", i))
+	}
+	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "a", Follow: true, Tail: new(int32(2))}))
+	log := <-n.server.attached
+	defer close(log.end)
+	if log.id != "stream-1" {
+		t.Errorf("the stream is named %q", log.id)
+	}
+	if got, _ := log.lines(t, 2); !slices.Equal(got, []string{"line 3", "line 4"}) {
+		t.Errorf("tail: %q", got)
+	}
+	n.tasks.exit("a-1", driver.Exit{Code: 1})
+	n.tasks.awaitStart("a-2")
+	n.tasks.print(t, "a-2", "second attempt")
+	if got, _ := log.lines(t, 1); !slices.Equal(got, []string{"second attempt"}) {
+		t.Errorf("followed: %q", got)
+	}
+	n.tasks.print(t, "a-2", "last words")
+	s.send(t, delta(stopped(assignment("a"))))
+	if got, _ := log.lines(t, -1); !slices.Equal(got, []string{"last words"}) {
+		t.Errorf("at the end: %q", got)
+	}
+}
+
+func TestLogsOfAReplicaThatIsNotHereAreRefused(t *testing.T) {
+	n, s := running(t)
+	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "stranger", Follow: true}))
+	log := <-n.server.attached
+	defer close(log.end)
+	if _, refusal := log.lines(t, -1); !strings.Contains(refusal, `no log of replica "stranger"`) {
+		t.Errorf("refusal: %q", refusal)
+	}
+}
+
+// exec opens an exec of a shell script.
+func (s *session) exec(t *testing.T, n *node, uid string, stdin bool, command ...string) *attached {
+	t.Helper()
+	s.open(t, &v1.Open{Id: "exec-1", What: &v1.Open_Exec{Exec: &v1.OpenExec{
+		ReplicaUid: uid,
+		Start:      &v1.ExecStart{Command: command, Stdin: stdin, Env: map[string]string{"WHO": "me"}},
+	}}})
+	return <-n.server.attached
+}
+
+func (a *attached) down(t *testing.T, request *v1.ExecRequest) {
+	t.Helper()
+	if err := a.stream.Send(&v1.AttachDown{Message: &v1.AttachDown_Exec{Exec: request}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until gathers output until it has text in it, or until the exit if that is
+// empty.
+func (a *attached) until(t *testing.T, text string) (output string, exit *v1.ExecExit, refusal string) {
+	t.Helper()
+	for text == "" || !strings.Contains(output, text) {
+		up, err := a.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		output += string(up.GetExec().GetStdout()) + string(up.GetExec().GetStderr())
+		refusal += up.GetError()
+		if up.GetExec().GetExit() != nil {
+			exit = up.GetExec().GetExit()
+		}
+	}
+	return output, exit, refusal
+}
+
+func TestExecHasInputOutputAndTheRealCode(t *testing.T) {
+	n, s := running(t)
+	e := s.exec(t, n, "a", true, "sh", "-c", `echo "$WHO"; cat; echo to stderr >&2; exit 7`)
+	defer close(e.end)
+	if first, err := e.stream.Recv(); err != nil || first.GetExec().GetStarted().GetReplica() != "web-a" {
+		t.Errorf("first message: %v, %v", first, err)
+	}
+	big := strings.Repeat("x", 100_000)
+	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_Stdin{Stdin: []byte(big)}})
+	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_CloseStdin{CloseStdin: true}})
+	output, exit, _ := e.until(t, "")
+	if want := "me\n" + big + "to stderr\n"; output != want {
+		t.Errorf("output has %d bytes, want %d", len(output), len(want))
+	}
+	if exit.GetCode() != 7 || exit.GetError() != "" {
+		t.Errorf("exit: %v", exit)
+	}
+}
+
+func TestExecIsSignalledAndResized(t *testing.T) {
+	n, s := running(t)
+	e := s.exec(t, n, "a", false, "sh", "-c", `trap 'exit 42' TERM; echo ready; while :; do sleep 0.01; done`)
+	defer close(e.end)
+	e.until(t, "ready")
+	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_Resize{Resize: &v1.TerminalSize{Width: 80, Height: 24}}})
+	n.tasks.mu.Lock()
+	process := n.tasks.execs[0]
+	n.tasks.mu.Unlock()
+	if size := <-process.sizes; size != [2]uint16{80, 24} {
+		t.Errorf("resized to %v", size)
+	}
+	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_Signal{Signal: "SIGTERM"}})
+	if _, exit, _ := e.until(t, ""); exit.GetCode() != 42 {
+		t.Errorf("exit: %v", exit)
+	}
+}
+
+// The process does not read, and more input waits than anything can hold.
+func TestExecEndsWithItsStreamEvenWhenItIsStuck(t *testing.T) {
+	n, s := running(t)
+	e := s.exec(t, n, "a", true, "sh", "-c", `echo ready; exec sleep 1000`)
+	e.until(t, "ready")
+	chunk := &v1.ExecRequest{Message: &v1.ExecRequest_Stdin{Stdin: make([]byte, 32<<10)}}
+	for range 20 { // beyond the backlog, within the stream's window
+		e.down(t, chunk)
+	}
+	close(e.end)
+	n.tasks.mu.Lock()
+	stuck := n.tasks.execs[0]
+	n.tasks.mu.Unlock()
+	<-stuck.ended
+}
+
+func TestExecRefusals(t *testing.T) {
+	n, s := running(t)
+	for uid, want := range map[string]string{"stranger": `no replica "stranger"`} {
+		e := s.exec(t, n, uid, false, "true")
+		if _, _, refusal := e.until(t, ""); !strings.Contains(refusal, want) {
+			t.Errorf("refusal: %q", refusal)
+		}
+		close(e.end)
+	}
+	e := s.exec(t, n, "a", false, "/no/such/program")
+	defer close(e.end)
+	if _, exit, _ := e.until(t, ""); !strings.Contains(exit.GetError(), "no such file") {
+		t.Errorf("exit: %v", exit)
+	}
+}

@@ -1,0 +1,263 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// within fails unless d lies in the given bounds: pauses have some jitter.
+func within(t *testing.T, what string, d, low, high time.Duration) {
+	t.Helper()
+	if d < low || d > high {
+		t.Errorf("%s took %s, want %s to %s", what, d, low, high)
+	}
+}
+
+func TestAlwaysRestartsWithGrowingPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a", restart("always", "1s", "4s"))))
+		for i, pause := range []time.Duration{1, 2, 4, 4} {
+			s.await(t, "a", "running")
+			exited := time.Now()
+			n.tasks.exit(fmt.Sprint("a-", i+1), driver.Exit{Code: i}) // also after success
+			if got := s.await(t, "a", "backoff"); got.GetRestarts() != int32(i) || got.GetLastExit().GetCode() != int32(i) || got.GetPid() != 0 {
+				t.Errorf("exit %d was reported as %v", i, got)
+			}
+			n.tasks.awaitStart(fmt.Sprint("a-", i+2))
+			pause *= time.Second
+			within(t, "the pause", time.Since(exited), pause*9/10, pause)
+		}
+		if got := s.await(t, "a", "running"); got.GetRestarts() != 4 {
+			t.Errorf("%d restarts", got.GetRestarts())
+		}
+		if got := n.tasks.ids(); !slices.Equal(got, []string{"a-5"}) {
+			t.Errorf("earlier attempts are left: %v", got)
+		}
+	})
+}
+
+func TestALongRunBeginsAgainWithTheFirstPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a", restart("always", "1s", "1m"))))
+		for i := range 3 {
+			s.await(t, "a", "running")
+			n.tasks.exit(fmt.Sprint("a-", i+1), driver.Exit{Code: 1})
+		}
+		s.await(t, "a", "running")
+		time.Sleep(5 * time.Minute)
+		exited := time.Now()
+		n.tasks.exit("a-4", driver.Exit{Code: 1})
+		n.tasks.awaitStart("a-5")
+		within(t, "the pause", time.Since(exited), 900*time.Millisecond, time.Second)
+	})
+}
+
+func TestPolicyDecidesAfterAnExit(t *testing.T) {
+	for _, c := range []struct {
+		policy string
+		exit   driver.Exit
+		phase  string
+	}{
+		{"always", driver.Exit{}, "backoff"},
+		{"on-failure", driver.Exit{}, "completed"},
+		{"on-failure", driver.Exit{Code: 3}, "backoff"},
+		{"on-failure", driver.Exit{Code: 137, OOMKilled: true}, "backoff"},
+		{"never", driver.Exit{}, "completed"},
+		{"never", driver.Exit{Code: 3}, "failed"},
+	} {
+		t.Run(fmt.Sprintf("%s after %d is %s", c.policy, c.exit.Code, c.phase), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.start()
+				s := n.join()
+				s.send(t, full(assignment("a", restart(c.policy, "", ""))))
+				s.await(t, "a", "running")
+				n.tasks.exit("a-1", c.exit)
+				got := s.await(t, "a", c.phase)
+				if got.GetLastExit().GetOomKilled() != c.exit.OOMKilled || got.GetLastExit().GetCode() != int32(c.exit.Code) {
+					t.Errorf("last exit is %v", got.GetLastExit())
+				}
+				if c.exit.OOMKilled && !strings.Contains(got.GetReason(), "memory") {
+					t.Errorf("the reason does not tell of memory: %q", got.GetReason())
+				}
+				if ended(c.phase) && got.GetEndTime() == nil {
+					t.Error("ended without an end time")
+				}
+			})
+		})
+	}
+}
+
+func TestMissingImageIsTriedAgainUntilItIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tasks.prepare = func(context.Context, driver.Task) error {
+			return fmt.Errorf("pull hello:1: %w", driver.ErrImage)
+		}
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a", restart("never", "", ""))))
+		got := s.await(t, "a", "backoff")
+		if got.GetReason() != "pull hello:1: image not available" {
+			t.Errorf("the reason is %q", got.GetReason())
+		}
+		n.tasks.mu.Lock()
+		n.tasks.prepare = nil
+		n.tasks.mu.Unlock()
+		got = s.await(t, "a", "running")
+		if got.GetRestarts() != 0 || got.GetReason() != "" {
+			t.Errorf("a first run after waiting for the image is told as %v", got)
+		}
+	})
+}
+
+func TestWhatCanNeverStartFailsIfItMayNotBeRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tasks.prepare = func(context.Context, driver.Task) error {
+			return fmt.Errorf("%w: no command \xff in the image", driver.ErrInvalid)
+		}
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a", restart("never", "", "")), assignment("b")))
+		if got := s.await(t, "a", "failed"); !strings.Contains(got.GetReason(), "no command") {
+			t.Errorf("the reason is %q", got.GetReason())
+		}
+		s.await(t, "b", "backoff")
+		s.send(t, delta(assignment("c", func(w *v1.WorkloadSpec) {
+			w.Driver = "quantum"
+			w.Restart = &v1.Restart{Policy: "never"}
+		})))
+		if got := s.await(t, "c", "failed"); !strings.Contains(got.GetReason(), `no driver "quantum"`) {
+			t.Errorf("the reason is %q", got.GetReason())
+		}
+	})
+}
+
+func TestStopBySignalAndGraceKeepsTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		a := assignment("a", func(w *v1.WorkloadSpec) { w.Stop = &v1.Stop{Signal: "SIGINT", Grace: "3s"} })
+		s.send(t, full(a))
+		s.await(t, "a", "running")
+		s.send(t, delta(stopped(a)))
+		s.await(t, "a", "stopping")
+		if got := s.await(t, "a", "stopped"); got.GetLastExit().GetCode() != 143 || got.GetEndTime() == nil {
+			t.Errorf("stopped: %v", got)
+		}
+		synctest.Wait()
+		if got := n.tasks.stopped(); !slices.Equal(got, []string{"a-1 SIGINT 3s"}) {
+			t.Errorf("stops: %v", got)
+		}
+		if got := n.tasks.ids(); len(got) != 0 {
+			t.Errorf("tasks are left: %v", got)
+		}
+		if _, err := os.Stat(filepath.Join(n.dir, "logs", "a")); err != nil {
+			t.Error(err)
+		}
+		s.send(t, delta(a)) // wanted again
+		s.await(t, "a", "running")
+		if got := n.tasks.ids(); !slices.Equal(got, []string{"a-2"}) {
+			t.Errorf("wanted again, there is %v", got)
+		}
+	})
+}
+
+func TestAChangedWishInterruptsAtOnce(t *testing.T) {
+	for phase, prepare := range map[string]func(context.Context, driver.Task) error{
+		"backoff": func(context.Context, driver.Task) error { return driver.ErrImage },
+		"preparing": func(ctx context.Context, _ driver.Task) error {
+			<-ctx.Done() // a pull that takes for ever
+			return ctx.Err()
+		},
+	} {
+		t.Run(phase, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.tasks.prepare = prepare
+				n.start()
+				s := n.join()
+				a := assignment("a", restart("always", "1h", "1h"))
+				s.send(t, full(a))
+				s.await(t, "a", phase)
+				synctest.Wait()
+				begin := time.Now()
+				s.send(t, delta(stopped(a)))
+				s.await(t, "a", "stopped")
+				if passed := time.Since(begin); passed != 0 {
+					t.Errorf("stopping out of %s took %s", phase, passed)
+				}
+				if got := n.tasks.started(); len(got) != 0 {
+					t.Errorf("started %v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestDisappearedTaskIsStartedAgainByPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		n.crash()
+		n.tasks.lose("a-1")
+		n.start()
+		s = n.join()
+		n.tasks.awaitStart("a-2")
+		if got := s.await(t, "a", "running"); got.GetRestarts() != 1 || !strings.Contains(got.GetLastExit().GetReason(), "disappeared") {
+			t.Errorf("after it disappeared: %v", got)
+		}
+	})
+}
+
+func TestRemovedReplicaLeavesOnlyItsLogUntilRetentionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a"), assignment("b")))
+		s.await(t, "a", "running")
+		n.tasks.print(t, "a-1", "hello")
+		s.send(t, &v1.Assignments{Epoch: 1, Remove: []string{"a"}})
+		s.await(t, "a", "stopped")
+		synctest.Wait()
+		if _, err := os.Stat(filepath.Join(n.dir, "agent", "replicas", "a")); !os.IsNotExist(err) {
+			t.Errorf("its record is left: %v", err)
+		}
+		log := filepath.Join(n.dir, "logs", "a", "00000001.log")
+		time.Sleep(24*time.Hour - time.Minute)
+		synctest.Wait()
+		if _, err := os.Stat(log); err != nil {
+			t.Errorf("the log went before its time: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if _, err := os.Stat(filepath.Dir(log)); !os.IsNotExist(err) {
+			t.Errorf("the log is left: %v", err)
+		}
+		if _, err := os.Stat(filepath.Join(n.dir, "logs", "b")); err != nil {
+			t.Errorf("the log of a replica that runs: %v", err)
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// member is one of several servers in this process.
+type member struct {
+	*consensus.Consensus
+	id        string
+	transport *raft.NetworkTransport
+	options   consensus.Options
+}
+
+// directory is where servers look up each other's addresses, which change with every start.
+type directory map[raft.ServerID]raft.ServerAddress
+
+func (d directory) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if address, known := d[id]; known {
+		return address, nil
+	}
+	return "", fmt.Errorf("the address of server %s is not known", id)
+}
+
+// cluster starts servers that talk over loopback: the first one makes the cluster, the others are added to it.
+func cluster(t *testing.T, size int) []*member {
+	t.Helper()
+	addresses := directory{}
+	members := make([]*member, size)
+	for i := range members {
+		id := fmt.Sprintf("server-%d", i+1)
+		transport, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{
+			MaxPool: 2, Timeout: 5 * time.Second, ServerAddressProvider: addresses,
+			Logger: consensus.Silent(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = transport.Close() })
+		addresses[raft.ServerID(id)] = transport.LocalAddr()
+		members[i] = &member{id: id, transport: transport, options: consensus.Options{
+			Dir: t.TempDir(), ServerID: id, Address: string(transport.LocalAddr()), Transport: transport,
+			Store: state.New(), Logger: slog.New(slog.DiscardHandler), Bootstrap: i == 0,
+		}}
+	}
+	for _, m := range members {
+		opened, err := consensus.Open(t.Context(), m.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Consensus = opened
+		t.Cleanup(func() { closed(t, opened) })
+	}
+	if err := members[0].WaitLeader(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members[1:] {
+		if err := members[0].Raft().AddVoter(raft.ServerID(m.id), m.transport.LocalAddr(), 0, 0).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range members[1:] {
+		if err := m.WaitLeader(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return members
+}
+
+func TestFollowerNamesTheLeader(t *testing.T) {
+	members := cluster(t, 3)
+	propose(t, members[0].Consensus, 0, 5)
+	_, err := members[1].Propose(t.Context(), numbered(5))
+	refusal, ok := errors.AsType[*consensus.NotLeaderError](err)
+	if !ok || !errors.Is(err, consensus.ErrNotLeader) || refusal.Leader.ID != "server-1" {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := members[2].Read(t.Context()); !errors.Is(err, consensus.ErrNotLeader) {
+		t.Fatalf("got %v", err)
+	}
+	if servers := members[2].Servers(); len(servers) != 3 || !servers[2].Voter {
+		t.Fatalf("got %+v", servers)
+	}
+}
+
+// TestFollowersConverge: what the leader acknowledged arrives at the others.
+func TestFollowersConverge(t *testing.T) {
+	members := cluster(t, 3)
+	propose(t, members[0].Consensus, 0, 20)
+	for _, m := range members {
+		snapshot, feed := m.Store().Subscribe()
+		for snapshot.Count(state.KindNode) < 20 {
+			_, err := feed.Next(t.Context())
+			if errors.Is(err, state.ErrLagged) { // it was brought up to date by a snapshot
+				_, feed = m.Store().Subscribe()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			snapshot = m.Stale()
+		}
+		if string(saved(t, m.Stale())) != string(saved(t, members[0].Stale())) {
+			t.Fatalf("%s has another state", m.id)
+		}
+	}
+}
+
+// TestLeadMoves runs the same loop on three servers and stops the leader: the loop must begin on another one, which
+// sees all that the first did, and only there.
+func TestLeadMoves(t *testing.T) {
+	members := cluster(t, 3)
+	type start struct {
+		member int
+		seen   []int
+	}
+	starts := make(chan start, len(members))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ends := make(chan error, len(members))
+	for i, m := range members {
+		go func() {
+			ends <- m.Lead(ctx, func(ctx context.Context) error {
+				starts <- start{i, numbers(m.Stale())}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}()
+	}
+	if first := <-starts; first.member != 0 {
+		t.Fatalf("server %d leads", first.member+1)
+	}
+	propose(t, members[0].Consensus, 0, 10)
+	closed(t, members[0].Consensus)
+	if err := <-ends; !errors.Is(err, consensus.ErrShutdown) {
+		t.Fatalf("Lead on the stopped server returned %v", err)
+	}
+	second := <-starts
+	if second.member == 0 || !slices.Equal(second.seen, upTo(10)) {
+		t.Fatalf("got %+v", second)
+	}
+	leader := members[second.member]
+	if _, err := leader.Propose(t.Context(), numbered(10)); err != nil {
+		t.Fatal(err)
+	}
+	read, err := leader.Read(t.Context())
+	if err != nil || !slices.Equal(numbers(read), upTo(11)) {
+		t.Fatalf("got %v, %v", numbers(read), err)
+	}
+	cancel()
+	for range members[1:] {
+		if err := <-ends; !errors.Is(err, context.Canceled) {
+			t.Fatalf("Lead returned %v", err)
+		}
+	}
+	if len(starts) > 0 {
+		t.Fatalf("the loop also ran as %+v", <-starts)
+	}
+}
+
+// TestLeaderWithoutMajorityStepsDown cuts the leader off: it must stop its loop and acknowledge nothing.
+func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
+	members := cluster(t, 3)
+	led := make(chan error)
+	go func() {
+		_ = members[0].Lead(t.Context(), func(ctx context.Context) error {
+			led <- nil
+			<-ctx.Done()
+			led <- context.Cause(ctx)
+			return nil
+		})
+	}()
+	<-led
+	closed(t, members[1].Consensus)
+	closed(t, members[2].Consensus)
+	if _, err := members[0].Propose(t.Context(), numbered(0)); !errors.Is(err, consensus.ErrUncertain) && !errors.Is(err, consensus.ErrNotLeader) {
+		t.Fatalf("got %v", err)
+	}
+	if reason := <-led; !errors.Is(reason, consensus.ErrNotLeader) {
+		t.Fatalf("the loop ended because of %v", reason)
+	}
+	if members[0].IsLeader() {
+		t.Fatal("it still leads")
+	}
+}
