@@ -113,11 +113,18 @@ func (a *attached) down(t *testing.T, request *v1.ExecRequest) {
 	}
 }
 
-// until gathers output until it has text in it, or until the exit if that is
-// empty.
-func (a *attached) until(t *testing.T, text string) (output string, exit *v1.ExecExit, refusal string) {
+// result is what a process has said.
+type result struct {
+	stdout, stderr string
+	exit           *v1.ExecExit
+	refusal        string
+}
+
+// until gathers output until there is text on stdout, or until the end of the
+// stream if that is empty.
+func (a *attached) until(t *testing.T, text string) (r result) {
 	t.Helper()
-	for text == "" || !strings.Contains(output, text) {
+	for text == "" || !strings.Contains(r.stdout, text) {
 		up, err := a.stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
@@ -125,13 +132,14 @@ func (a *attached) until(t *testing.T, text string) (output string, exit *v1.Exe
 		if err != nil {
 			t.Fatal(err)
 		}
-		output += string(up.GetExec().GetStdout()) + string(up.GetExec().GetStderr())
-		refusal += up.GetError()
+		r.stdout += string(up.GetExec().GetStdout())
+		r.stderr += string(up.GetExec().GetStderr())
+		r.refusal += up.GetError()
 		if up.GetExec().GetExit() != nil {
-			exit = up.GetExec().GetExit()
+			r.exit = up.GetExec().GetExit()
 		}
 	}
-	return output, exit, refusal
+	return r
 }
 
 func TestExecHasInputOutputAndTheRealCode(t *testing.T) {
@@ -144,12 +152,12 @@ func TestExecHasInputOutputAndTheRealCode(t *testing.T) {
 	big := strings.Repeat("x", 100_000)
 	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_Stdin{Stdin: []byte(big)}})
 	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_CloseStdin{CloseStdin: true}})
-	output, exit, _ := e.until(t, "")
-	if want := "me\n" + big + "to stderr\n"; output != want {
-		t.Errorf("output has %d bytes, want %d", len(output), len(want))
+	got := e.until(t, "")
+	if want := "me\n" + big; got.stdout != want || got.stderr != "to stderr\n" {
+		t.Errorf("stdout has %d bytes, want %d; stderr is %q", len(got.stdout), len(want), got.stderr)
 	}
-	if exit.GetCode() != 7 || exit.GetError() != "" {
-		t.Errorf("exit: %v", exit)
+	if got.exit.GetCode() != 7 || got.exit.GetError() != "" {
+		t.Errorf("exit: %v", got.exit)
 	}
 }
 
@@ -166,8 +174,8 @@ func TestExecIsSignalledAndResized(t *testing.T) {
 		t.Errorf("resized to %v", size)
 	}
 	e.down(t, &v1.ExecRequest{Message: &v1.ExecRequest_Signal{Signal: "SIGTERM"}})
-	if _, exit, _ := e.until(t, ""); exit.GetCode() != 42 {
-		t.Errorf("exit: %v", exit)
+	if got := e.until(t, ""); got.exit.GetCode() != 42 {
+		t.Errorf("exit: %v", got.exit)
 	}
 }
 
@@ -177,7 +185,7 @@ func TestExecEndsWithItsStreamEvenWhenItIsStuck(t *testing.T) {
 	e := s.exec(t, n, "a", true, "sh", "-c", `echo ready; exec sleep 1000`)
 	e.until(t, "ready")
 	chunk := &v1.ExecRequest{Message: &v1.ExecRequest_Stdin{Stdin: make([]byte, 32<<10)}}
-	for range 20 { // beyond the backlog, within the stream's window
+	for range 23 { // beyond the backlog, within the stream's window
 		e.down(t, chunk)
 	}
 	close(e.end)
@@ -189,16 +197,14 @@ func TestExecEndsWithItsStreamEvenWhenItIsStuck(t *testing.T) {
 
 func TestExecRefusals(t *testing.T) {
 	n, s := running(t)
-	for uid, want := range map[string]string{"stranger": `no replica "stranger"`} {
-		e := s.exec(t, n, uid, false, "true")
-		if _, _, refusal := e.until(t, ""); !strings.Contains(refusal, want) {
-			t.Errorf("refusal: %q", refusal)
-		}
-		close(e.end)
+	stranger := s.exec(t, n, "stranger", false, "true")
+	defer close(stranger.end)
+	if got := stranger.until(t, ""); !strings.Contains(got.refusal, `no replica "stranger"`) {
+		t.Errorf("refusal: %q", got.refusal)
 	}
-	e := s.exec(t, n, "a", false, "/no/such/program")
-	defer close(e.end)
-	if _, exit, _ := e.until(t, ""); !strings.Contains(exit.GetError(), "no such file") {
-		t.Errorf("exit: %v", exit)
+	missing := s.exec(t, n, "a", false, "/no/such/program")
+	defer close(missing.end)
+	if got := missing.until(t, ""); !strings.Contains(got.exit.GetError(), "no such file") {
+		t.Errorf("exit: %v", got.exit)
 	}
 }

@@ -47,7 +47,10 @@ func cluster(t *testing.T, size int) []*member {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = transport.Close() })
+		t.Cleanup(func() {
+			transport.CloseStreams() // Close alone keeps pooled connections
+			_ = transport.Close()
+		})
 		addresses[raft.ServerID(id)] = transport.LocalAddr()
 		members[i] = &member{id: id, transport: transport, options: consensus.Options{
 			Dir: t.TempDir(), ServerID: id, Address: string(transport.LocalAddr()), Transport: transport,

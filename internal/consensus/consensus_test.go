@@ -230,7 +230,8 @@ func TestAfterClose(t *testing.T) {
 	noGoroutines(t)
 }
 
-// noGoroutines waits until all goroutines of raft, its log and this package have ended.
+// noGoroutines waits until all goroutines of raft, its log and this package have ended. If one stays, the test ends
+// by the time limit of all tests, which prints it.
 func noGoroutines(t *testing.T) {
 	t.Helper()
 	for {
@@ -240,9 +241,6 @@ func noGoroutines(t *testing.T) {
 		}
 		if !strings.Contains(stacks.String(), "hashicorp/raft") && !strings.Contains(stacks.String(), "consensus.(*Consensus)") {
 			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(stacks.String())
 		}
 		runtime.Gosched()
 	}
@@ -254,7 +252,6 @@ func TestLeadIsRunAgainOnlyInANewTerm(t *testing.T) {
 	runs := 0
 	err := c.Lead(ctx, func(context.Context) error {
 		runs++
-		context.AfterFunc(ctx, func() {})
 		cancel()
 		return nil
 	})

@@ -6,7 +6,6 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"slices"
 )
 
 // The log store checks the last batch of entries when it opens, and takes the first thing it does not understand
@@ -15,9 +14,9 @@ import (
 //
 // A segment file is a header and then frames, all multiples of eight bytes:
 //
-//	entry   1, length in bytes 4 to 8, payload padded to eight bytes
+//	entry   1, three zeros, length in bytes 4 to 8, payload padded to eight bytes
 //	index   2, the same; sealed segments end with one
-//	commit  3, checksum in bytes 4 to 8 of all that follows the commit before it, or of all from the beginning
+//	commit  3, three zeros, checksum in bytes 4 to 8 of all that follows the commit before it, or of all from the beginning
 const (
 	segmentHeader = 32
 	frameHeader   = 8
@@ -81,7 +80,7 @@ func checkSegment(data []byte, newest bool) string {
 		case frameCommit:
 			if !committed(data, batch, offset) {
 				if following, _ := frameAt(data, offset+size); newest && following == 0 {
-					return ""
+					return checkEnd(data, whole, true)
 				}
 				return fmt.Sprintf("has a wrong checksum for bytes %d to %d", batch, offset)
 			}
@@ -126,7 +125,8 @@ func frameAt(data []byte, offset int) (kind byte, size int) {
 		length := int(binary.LittleEndian.Uint32(header[4:]))
 		size += (length + frameHeader - 1) / frameHeader * frameHeader
 	}
-	if !slices.Contains([]byte{frameEntry, frameIndex, frameCommit}, kind) || offset+size > len(data) {
+	reserved := header[1] | header[2] | header[3]
+	if kind < frameEntry || kind > frameCommit || reserved != 0 || offset+size > len(data) {
 		return 0, 0
 	}
 	return kind, size

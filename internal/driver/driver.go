@@ -9,8 +9,9 @@
 // What a driver guarantees:
 //   - Tasks outlive the process that started them. After a crash of the agent,
 //     List names every task that still exists and Wait attaches to it again.
-//   - Every verb may be repeated: starting what runs, stopping what has stopped
-//     and removing what is gone are not errors.
+//   - Every verb may be repeated: starting what was started, stopping what has
+//     stopped and removing what is gone are not errors.
+//   - Verbs may be called at the same time, also for the same task.
 //   - Remove leaves nothing behind: no process, mount, namespace, cgroup,
 //     socket or file, whatever state the task was in.
 //   - Output of a task goes to Task.LogDir in the format of package logfile,
@@ -52,7 +53,9 @@ type Driver interface {
 	// Prepare fetches and unpacks what the task needs, so that Start is quick.
 	Prepare(ctx context.Context, task Task) error
 
-	// Start runs the task. When it fails, nothing of the task is left.
+	// Start prepares and runs the task. When it fails, nothing of the task is
+	// left. A task that was started before, whether it still runs or not, is left
+	// as it is until it is removed.
 	Start(ctx context.Context, task Task) error
 
 	// Wait blocks until the task has exited and all its output is on disk.
@@ -61,8 +64,9 @@ type Driver interface {
 	// that the task failed.
 	Wait(ctx context.Context, id string) (Exit, error)
 
-	// Stop asks the task to end by signal and kills it when grace has passed.
-	// It returns when the task has exited.
+	// Stop asks the task to end by signal, or by the one that the image names if
+	// it is empty, and kills it when grace has passed. It returns when the task
+	// has exited.
 	Stop(ctx context.Context, id string, signal string, grace time.Duration) error
 
 	// Remove takes away every trace of the task, killing it first if it runs.
@@ -96,7 +100,7 @@ type Task struct {
 	Labels map[string]string // handed back by List, for the owner's own use
 
 	Image      string            // full reference, pinned by digest where it is known
-	Command    []string          // replaces the image's entrypoint if not empty
+	Command    []string          // replaces the image's entrypoint and command if not empty
 	Args       []string          // replaces the image's command if not empty
 	Env        map[string]string // added to the image's environment
 	WorkingDir string            // the image's own if empty
@@ -176,7 +180,7 @@ type Exec struct {
 	Width      uint16 // of the terminal, 0 for the default
 	Height     uint16
 
-	Stdin  io.Reader // nil for none
+	Stdin  io.Reader // nil for none; read until it ends, also after the process has
 	Stdout io.Writer // nil discards
 	Stderr io.Writer // unused with a terminal
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -26,6 +28,9 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"same-pid":   samePID,
 	"header":     header,
 	"signal":     sendSignal,
+	"machine":    machine,
+	"resize":     resize,
+	"containerd": startContainerd,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
@@ -265,16 +270,105 @@ func header(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(content), 0o600))
 }
 
-// sendSignal sends a signal to the process with exactly this command line:
+// sendSignal sends a signal to the process with exactly this command line, whatever the
+// path of its program:
 //
 //	signal TERM 'cloudless exec web -- /probe signal'
 func sendSignal(ts *testscript.TestScript, _ bool, args []string) {
 	number := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[args[0]]
 	for pid, line := range processes() {
-		if strings.TrimSpace(line) == args[1] {
+		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if filepath.Base(program)+" "+rest == args[1] {
 			ts.Check(syscall.Kill(pid, number))
 			return
 		}
 	}
 	ts.Fatalf("no process runs %q", args[1])
+}
+
+// machine makes another machine out of a network namespace, with an address of
+// its own and this machine as its neighbour:
+//
+//	machine far 10.213.7.1 10.213.7.2
+//
+// Programs run on it by: exec nsenter --net=/run/netns/$MACHINE …
+func machine(ts *testscript.TestScript, _ bool, args []string) {
+	name := args[0] + "-" + strconv.Itoa(os.Getpid())
+	here, there := "h"+name, "t"+name
+	ts.Setenv("MACHINE", name)
+	steps := [][]string{
+		{"netns", "add", name},
+		{"link", "add", here, "type", "veth", "peer", "name", there, "netns", name},
+		{"addr", "add", args[1] + "/30", "dev", here},
+		{"link", "set", here, "up"},
+		{"-n", name, "addr", "add", args[2] + "/30", "dev", there},
+		{"-n", name, "link", "set", there, "up"},
+		{"-n", name, "link", "set", "lo", "up"},
+	}
+	ts.Defer(func() {
+		_ = exec.Command("ip", "link", "del", here).Run()
+		_ = exec.Command("ip", "netns", "del", name).Run()
+	})
+	for _, step := range steps {
+		if out, err := exec.Command("ip", step...).CombinedOutput(); err != nil {
+			ts.Fatalf("ip %s: %v\n%s", strings.Join(step, " "), err, out)
+		}
+	}
+}
+
+// startContainerd runs the distribution's containerd on a socket of its own
+// until the script ends:
+//
+//	containerd $WORK/c
+func startContainerd(ts *testscript.TestScript, _ bool, args []string) {
+	dir := args[0]
+	ts.Check(os.MkdirAll(dir, 0o700))
+	config := filepath.Join(dir, "config.toml")
+	ts.Check(os.WriteFile(config, []byte("version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n"), 0o600))
+	log, err := os.Create(filepath.Join(dir, "containerd.log"))
+	ts.Check(err)
+	daemon := exec.Command("containerd", "--config", config, "--root", filepath.Join(dir, "root"), "--state", filepath.Join(dir, "state"), "--address", filepath.Join(dir, "sock"))
+	daemon.Stdout, daemon.Stderr = log, log
+	if err := daemon.Start(); err != nil {
+		ts.Fatalf("start containerd (Debian package containerd): %v", err)
+	}
+	ts.Defer(func() {
+		_ = daemon.Process.Signal(syscall.SIGTERM)
+		_ = daemon.Wait()
+		_ = log.Close()
+	})
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if exists(filepath.Join(dir, "sock")) {
+			return
+		}
+	}
+	ts.Fatalf("containerd does not come up: %s", ts.ReadFile(log.Name()))
+}
+
+// resize runs a command on a terminal, which must print the terminal's size,
+// changes the size, sees the new one printed, and ends the command by ctrl-C:
+//
+//	resize cloudless exec -it web -- /probe size
+func resize(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := command(ts, args)
+	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 100, Rows: 30})
+	ts.Check(err)
+	defer func() { _ = terminal.Close() }()
+	lines := bufio.NewScanner(terminal)
+	expect := func(want string) {
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), want) {
+				return
+			}
+		}
+		ts.Fatalf("the terminal never showed %q: %v", want, lines.Err())
+	}
+	expect("size 100x30")
+	ts.Check(pty.Setsize(terminal, &pty.Winsize{Cols: 120, Rows: 40}))
+	expect("size 120x40")
+	_, err = terminal.Write([]byte{3})
+	ts.Check(err)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+		ts.Fatalf("after ctrl-C in the terminal: %v, want the exit code of a process that SIGINT has ended", err)
+	}
 }

@@ -78,15 +78,14 @@ func drain[T any](ch <-chan T) {
 }
 
 func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-chan netlink.AddrUpdate, changed func()) error {
-	settled := time.NewTimer(settle)
-	settled.Stop()
-	defer settled.Stop()
+	var settled <-chan time.Time // nil while there is nothing to tell
 	for {
 		open := true
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-settled.C:
+		case <-settled:
+			settled = nil
 			changed()
 			continue
 		case _, open = <-links:
@@ -95,6 +94,8 @@ func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-c
 		if !open {
 			return errors.New("watch network interfaces: the kernel closed the subscription")
 		}
-		settled.Reset(settle)
+		if settled == nil { // changes without a pause must not put it off for ever
+			settled = time.After(settle)
+		}
 	}
 }

@@ -43,7 +43,6 @@ func testOptions(t *testing.T) Options {
 		Registries: map[string]*http.Client{"registry.test": emptyRegistry(t)},
 		Log:        slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	t.Cleanup(func() { os.Remove(opts.RunDir) })
 	return opts
 }
 
@@ -218,3 +217,6 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // withoutCancel is for cleaning up, when the test's own context has ended.
 func withoutCancel(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+
+// backgroundContext is for a process that ends by being killed.
+func backgroundContext() context.Context { return context.Background() }

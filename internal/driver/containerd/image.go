@@ -97,13 +97,13 @@ func (d *Driver) image(ctx context.Context, ref string) (image, error) {
 }
 
 func (d *Driver) pull(ctx context.Context, ref string) (images.Image, error) {
-	if _, err := reference.Parse(ref); err != nil {
+	if full, err := reference.Parse(ref); err != nil || full.Object == "" {
 		return images.Image{}, fmt.Errorf("image %q is not a full reference such as registry.example/name:tag: %w", ref, driver.ErrImage)
 	}
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts})
 	pulled, err := d.client.Pull(ctx, ref,
 		client.WithResolver(resolver),
-		client.WithPlatformMatcher(platforms.Only(platforms.DefaultSpec())),
+		client.WithPlatformMatcher(platforms.OnlyStrict(platforms.DefaultSpec())),
 		client.WithPullUnpack,
 		client.WithPullSnapshotter(d.snapshotter),
 	)
@@ -145,7 +145,7 @@ func pullError(ref string, err error) error {
 
 // unpacked makes sure that the image is for this machine and lies unpacked.
 func (d *Driver) unpacked(ctx context.Context, img images.Image) (image, error) {
-	here := platforms.Only(platforms.DefaultSpec())
+	here := platforms.OnlyStrict(platforms.DefaultSpec())
 	manifest, err := images.Manifest(ctx, d.client.ContentStore(), img.Target, here)
 	if errdefs.IsNotFound(err) {
 		return image{}, fmt.Errorf("image %s has nothing for %s: %w: %w", img.Name, platforms.DefaultString(), driver.ErrImage, err)

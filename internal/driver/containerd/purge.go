@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // Purge removes everything of this driver from the machine: tasks, images,
@@ -122,6 +123,10 @@ func (d *Driver) purgeFolders() error {
 		d.opts.rootDir(), d.opts.shimDir(),
 	} {
 		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))
+	}
+	// The run folder itself may hold things of others.
+	if err := os.Remove(d.opts.RunDir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,6 +113,7 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 		oci.WithProcessArgs(args...),
 		oci.WithCapabilities(capabilities),
 		seccomp.WithDefaultProfile(),
+		ownArchitectureOnly,
 		oci.WithNoNewPrivileges,
 		oci.WithCgroup(d.cgroupPath(task.ID)),
 		oci.WithHostname(task.Hostname),
@@ -133,6 +135,17 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 		useHostNetwork(spec)
 	}
 	return spec, nil
+}
+
+// ownArchitectureOnly refuses the system calls of the other architectures that
+// the processor speaks, such as 32-bit ones: the kernel's less trodden paths,
+// and half of the time that runc takes to build the filter.
+func ownArchitectureOnly(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
+	own, ok := map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64}[runtime.GOARCH]
+	if ok {
+		spec.Linux.Seccomp.Architectures = []specs.Arch{own}
+	}
+	return nil
 }
 
 // commandLine combines the image's words with the task's. A command of the
