@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -30,7 +31,6 @@ const (
 // containers, which outlive processes on purpose. It works the same when the
 // process died long ago.
 func down(ctx context.Context, o cli.DownOptions) error {
-	logger := newLogger(o.Log, o.LogLevel)
 	f, err := takeOver(ctx, o.DataDir, o.Progress)
 	if errors.Is(err, fs.ErrNotExist) {
 		o.Progress("nothing runs on " + o.DataDir)
@@ -40,6 +40,12 @@ func down(ctx context.Context, o cli.DownOptions) error {
 		return err
 	}
 	defer f.release()
+	log, err := os.OpenFile(f.sub("cloudless.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	logger := newLogger(log, o.LogLevel) // the runtime's chatter is not for the terminal
 	if _, err := os.Stat(f.sub("agent")); err == nil {
 		o.Progress("stopping containers")
 		if err := stopTasks(ctx, f, logger); err != nil {
@@ -62,32 +68,60 @@ func takeOver(ctx context.Context, path string, progress func(string)) (*folder,
 			return f, err
 		}
 		progress(fmt.Sprintf("stopping process %d", held.PID))
-		if err := stopProcess(ctx, held.PID); err != nil {
+		if err := stopHolder(ctx, held, stopPatience); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// stopProcess ends a process: gracefully, then by force. The process is named
-// by a descriptor from the beginning, so that a number that is used again by
-// another process does no harm.
-func stopProcess(ctx context.Context, pid int) error {
-	if pid <= 0 {
-		return errors.New("the process that holds the data folder is just starting: try again")
+// stopHolder ends the process that holds a data folder. The process is named
+// by a descriptor from the beginning, and that it holds the folder is seen after
+// that, so that a number that is used again by another process does no harm.
+func stopHolder(ctx context.Context, held *cli.AlreadyRunningError, patience time.Duration) error {
+	starting := fmt.Errorf("the process that holds data folder %s is just starting or ending: try again", held.DataDir)
+	if held.PID <= 0 {
+		return starting
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := unix.PidfdOpen(held.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("find process %d: %w", pid, err)
+		return fmt.Errorf("find process %d: %w", held.PID, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
+	if !hasOpen(held.PID, lockPath(held.DataDir)) {
+		return starting
+	}
+	return stopProcess(ctx, fd, held.PID, patience)
+}
+
+// hasOpen reports whether a process has a file open.
+func hasOpen(pid int, path string) bool {
+	wanted, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	folder := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return false
+	}
+	for _, entry := range entries {
+		if file, err := os.Stat(filepath.Join(folder, entry.Name())); err == nil && os.SameFile(file, wanted) {
+			return true
+		}
+	}
+	return false
+}
+
+// stopProcess ends a process: gracefully, then by force.
+func stopProcess(ctx context.Context, fd, pid int, patience time.Duration) error {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("stop process %d: %w", pid, err)
 		}
-		ended, err := waitProcess(ctx, fd, stopPatience)
+		ended, err := waitProcess(ctx, fd, patience)
 		if ended || err != nil {
 			return err
 		}
@@ -157,7 +191,7 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 	}
 	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
 	// Only what is ours: the folder may have been somebody's before.
-	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "cloudless.log", "cloud.json", "lock"} {
+	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "cloudless.log", "cloud.json", "cloud.json.tmp", "lock"} {
 		if err := os.RemoveAll(f.sub(name)); err != nil {
 			return fmt.Errorf("remove %s: %w", f.sub(name), err)
 		}

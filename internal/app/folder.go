@@ -77,20 +77,26 @@ func openFolder(path string) (*folder, error) {
 
 // openExistingFolder takes a folder that must be there; fs.ErrNotExist if not.
 func openExistingFolder(path string) (*folder, error) {
-	id, err := readFolderID(path)
-	if err != nil {
+	// Looked at before it is held, because holding leaves a file, ...
+	if _, err := readFolderID(path); err != nil {
 		return nil, err
 	}
 	f, err := holdFolder(path)
 	if err != nil {
 		return nil, err
 	}
-	f.folderID = id
+	// ... and read after, because a holder may have changed it until then.
+	if f.folderID, err = readFolderID(path); err != nil {
+		f.release()
+		return nil, err
+	}
 	return f, nil
 }
 
+func lockPath(path string) string { return filepath.Join(path, "lock") }
+
 func holdFolder(path string) (*folder, error) {
-	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	lock, err := os.OpenFile(lockPath(path), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open data folder: %w", err)
 	}
@@ -112,7 +118,7 @@ func holdFolder(path string) (*folder, error) {
 
 func readHolder(path string) holder {
 	var who holder
-	if data, err := os.ReadFile(filepath.Join(path, "lock")); err == nil {
+	if data, err := os.ReadFile(lockPath(path)); err == nil {
 		_ = json.Unmarshal(data, &who) // a holder that has not written yet is unknown
 	}
 	return who
@@ -183,9 +189,9 @@ func readFolderID(path string) (folderID, error) {
 }
 
 // writeFile writes a file so that it is there whole or not at all, even when
-// the power fails.
+// the power fails. What a crash leaves behind the next write takes away.
 func writeFile(path string, data []byte) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	temp, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

@@ -90,8 +90,8 @@ type DownOptions struct {
 	// Purge removes everything that was kept too, the context in ConfigPath included.
 	Purge      bool
 	ConfigPath string
-	Log        io.Writer
-	LogLevel   slog.Level
+	// LogLevel is the least level that is written to the log in the data folder.
+	LogLevel slog.Level
 	// Progress may be told, in a few words, what is being done. It is never nil.
 	Progress func(doing string)
 }

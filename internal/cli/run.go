@@ -77,11 +77,9 @@ func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) er
 			return err
 		}
 		if isProgram(what) {
-			name, err := c.pushProgram(ctx, cl, what, f.image)
-			if err != nil {
+			if err := c.pushProgram(ctx, cl, what, workload.GetSpec().GetImage()); err != nil {
 				return err
 			}
-			workload.Spec.Image = name
 		}
 		made, result, err := f.create(ctx, cl, workload)
 		if err != nil {
@@ -113,7 +111,7 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 	return c.printObject(made)
 }
 
-// workload is what the flags ask for. A program has no image yet: the name stands for it until it is pushed.
+// workload is what the flags ask for.
 func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1.Workload, error) {
 	name := f.name
 	if name == "" {
@@ -133,12 +131,8 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	if err != nil {
 		return nil, err
 	}
-	named := what
-	if isProgram(what) {
-		named = name
-	}
 	s := &cloudlessv1.WorkloadSpec{
-		Image: named, Args: args, Env: env, Replicas: &f.replicas,
+		Image: f.imageName(what), Args: args, Env: env, Replicas: &f.replicas,
 		Network: f.network, User: f.user, WorkingDir: f.workdir,
 	}
 	for _, p := range f.publish {
@@ -212,18 +206,30 @@ func nameOf(what string) string {
 }
 
 // pushProgram makes an image of the program, sends it to the cluster's registry and returns its name. The tag is
-// made of the image's digest, so that another program is another spec.
-func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local string) (string, error) {
+// imageName is the image that is given, or the one that a program becomes.
+func (f *runFlags) imageName(what string) string {
+	switch {
+	case !isProgram(what):
+		return what
+	case f.image != "":
+		return f.image
+	default:
+		return nameOf(what) + ":" + image.DefaultTag
+	}
+}
+
+// pushProgram makes an image of a program and sends it to the cluster's registry.
+func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local string) error {
 	img, err := image.FromBinary(path, image.Options{})
 	if err != nil {
-		return "", err
-	}
-	if local == "" {
-		local = nameOf(path) + ":" + image.DefaultTag
+		return err
 	}
 	name, err := image.ParseName(local)
 	if err != nil {
-		return "", err
+		return err
+	}
+	if !name.Local() {
+		return fmt.Errorf("--image %s names another registry: a program is pushed to the cluster's own, so give a name without a registry", local)
 	}
 	line := newProgress(c.Stderr)
 	defer line.clear()
@@ -234,7 +240,7 @@ func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local st
 		},
 	})
 	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
-		return "", unreachable
+		return unreachable
 	}
-	return local, err
+	return err
 }

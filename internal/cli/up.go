@@ -290,7 +290,7 @@ func (c *cli) downCommand() *cobra.Command {
 			defer line.clear()
 			err = c.Roles.Down(cmd.Context(), DownOptions{
 				DataDir: process.DataDir, Purge: purge, ConfigPath: path,
-				Log: c.Stderr, LogLevel: process.LogLevel, Progress: line.show,
+				LogLevel: process.LogLevel, Progress: line.show,
 			})
 			if err != nil {
 				return err

@@ -82,7 +82,7 @@ type Consensus struct {
 	leadership leadership
 	watching   sync.WaitGroup
 
-	// Proposals take part in the group until gate is locked and closed is set.
+	// Proposals, and whatever else waits for raft, take part in the group until gate is locked and closed is set.
 	gate      sync.RWMutex
 	closed    bool
 	proposals sync.WaitGroup

@@ -230,6 +230,19 @@ func TestAfterClose(t *testing.T) {
 	noGoroutines(t)
 }
 
+// TestCloseAtOnce closes servers in the middle of their election.
+func TestCloseAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	for range 20 {
+		c, err := consensus.Open(t.Context(), lone(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed(t, c)
+	}
+	noGoroutines(t)
+}
+
 // noGoroutines waits until all goroutines of raft, its log and this package have ended. If one stays, the test ends
 // by the time limit of all tests, which prints it.
 func noGoroutines(t *testing.T) {

@@ -107,10 +107,17 @@ func (c *Consensus) take(leads bool) {
 		c.logger.Info("this server leads no more")
 		return
 	}
-	// Raft answers this when leadership is lost meanwhile, and says so on the channel.
-	if err := c.raft.Barrier(0).Error(); err != nil {
+	applied := make(chan error, 1)
+	if !c.start(func() { applied <- c.raft.Barrier(0).Error() }) {
+		return
+	}
+	// Raft answers as soon as leadership is lost.
+	if err := <-applied; err != nil {
 		c.logger.Info("leadership was lost before it began", "error", err)
 		return
+	}
+	if len(c.fsm.failed) > 0 {
+		return // the state is not that of the log, and this server is about to stop
 	}
 	c.leadership.begin()
 	c.logger.Info("this server leads", "term", c.raft.CurrentTerm(), "index", c.store.Snapshot().Index())

@@ -66,10 +66,20 @@ func (a *attachments) add(id string, wanted *attachment) {
 	a.waiting[id] = wanted
 }
 
-func (a *attachments) remove(id string) *attachment {
+func (a *attachments) remove(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.waiting, id)
+}
+
+// take gives what waits under an id to the node that was asked, and to no other.
+func (a *attachments) take(id, node string) *attachment {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wanted := a.waiting[id]
+	if wanted == nil || wanted.node != node {
+		return nil
+	}
 	delete(a.waiting, id)
 	return wanted
 }
@@ -80,9 +90,8 @@ func (s *agentService) Attach(stream attachStream) error {
 	if err != nil {
 		return err
 	}
-	node := caller(stream.Context()).ID.Name()
-	wanted := s.attachments.remove(first.GetId())
-	if wanted == nil || wanted.node != node {
+	wanted := s.attachments.take(first.GetId(), caller(stream.Context()).ID.Name())
+	if wanted == nil {
 		return refuse(codes.NotFound, "nobody waits for this stream")
 	}
 	select {

@@ -84,6 +84,9 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 	if _, ok := errors.AsType[*state.NotFoundError](err); ok {
 		return codes.NotFound, nil
 	}
+	if _, ok := errors.AsType[*consensus.TooLargeError](err); ok {
+		return codes.InvalidArgument, nil
+	}
 	switch {
 	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrShutdown):
 		return codes.Unavailable, nil
@@ -91,6 +94,8 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 		return codes.Canceled, nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded, nil
+	case errors.Is(err, consensus.ErrUncertain):
+		return codes.Unknown, nil // not Unavailable, which clients take as leave to repeat the call
 	}
 	return codes.Internal, nil
 }

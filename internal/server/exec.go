@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"io"
 
@@ -32,9 +34,15 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 		return err
 	}
 	defer release()
+	// The output is read from the agent's stream, which knows nothing of a
+	// caller who leaves or may no longer be here.
+	defer context.AfterFunc(stream.Context(), release)()
 	s.logger.InfoContext(stream.Context(), "exec", "replica", r.GetMetadata().GetName(), "caller", caller(stream.Context()).ID.String())
 	go forwardInput(stream, down) // ends with either stream
-	return forwardOutput(down, stream)
+	if err := forwardOutput(down, stream); err != nil {
+		return cmp.Or(context.Cause(stream.Context()), err)
+	}
+	return nil
 }
 
 // execTarget finds the replica to run in: the named one, or any that runs.

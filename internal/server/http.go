@@ -21,7 +21,7 @@ func (s *Server) newHTTP() (http.Handler, error) {
 		return nil, err
 	}
 	known := http.NewServeMux()
-	known.Handle("/v1/", gateway)
+	known.Handle("/v1/", http.MaxBytesHandler(gateway, maxMessage))
 	known.Handle("/v2/", s.registry.Handler())
 	known.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
 	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {

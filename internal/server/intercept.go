@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // guard is what every gRPC call passes: prove, permit, validate, and map the
@@ -68,7 +69,7 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	if p := caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
 		return status.Error(codes.Unauthenticated, errUnknownToken.Error()) // revoked before it was bound
 	}
-	err = handler(service, &guardedStream{ServerStream: stream, ctx: ctx})
+	err = handler(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: caller(ctx).TokenUID != ""})
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errStopping):
 		return status.Error(codes.Unavailable, cause.Error())
@@ -106,15 +107,32 @@ func validate(message any) error {
 type guardedStream struct {
 	grpc.ServerStream
 	ctx context.Context
+	// revocable streams end with their context even while they wait for the
+	// caller's next word. Those of members do not need the goroutine for it.
+	revocable bool
 }
 
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
 func (s *guardedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
+	if err := s.receive(m); err != nil {
 		return err
 	}
 	return validate(m)
+}
+
+func (s *guardedStream) receive(m any) error {
+	if !s.revocable {
+		return s.ServerStream.RecvMsg(m)
+	}
+	received := make(chan error, 1)
+	go func() { received <- s.ServerStream.RecvMsg(m) }() // ends with the call
+	select {
+	case err := <-received:
+		return err
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
 }
 
 // revocations ends the streams of a token when the token is revoked or expires.
@@ -159,5 +177,19 @@ func (r *revocations) revoke(tokenUID string) {
 	defer r.mu.Unlock()
 	for _, cancel := range r.streams[tokenUID] {
 		cancel(errUnknownToken)
+	}
+}
+
+// revokeMissing does the same for every token that is not there any more.
+func (r *revocations) revokeMissing(snap *state.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, streams := range r.streams {
+		if snap.Token(uid) != nil {
+			continue
+		}
+		for _, cancel := range streams {
+			cancel(errUnknownToken)
+		}
 	}
 }

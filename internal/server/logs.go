@@ -45,18 +45,28 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 	target := logWorkload{replica: request.GetReplica()}
 	if w := snap.WorkloadByName(namespace, request.GetWorkload()); w != nil {
 		target.uid = w.GetMetadata().GetUid()
-		return target, nil
-	}
-	var newest string
-	for r := range snap.Replicas(namespace, "") {
-		if r.GetSpec().GetWorkload() == request.GetWorkload() && r.GetMetadata().GetUid() > newest {
-			newest, target.uid = r.GetMetadata().GetUid(), r.GetSpec().GetWorkloadUid()
-		}
+	} else {
+		target.uid = deletedWorkload(snap, namespace, request.GetWorkload())
 	}
 	if target.uid == "" {
 		return target, notFound("workload", namespace, request.GetWorkload())
 	}
+	if r := snap.ReplicaByName(namespace, target.replica); target.replica != "" && r.GetSpec().GetWorkloadUid() != target.uid {
+		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps --all", request.GetWorkload(), target.replica)
+	}
 	return target, nil
+}
+
+// deletedWorkload finds the newest workload that had the name by what is left
+// of its replicas.
+func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) {
+	var newest string
+	for r := range snap.Replicas(namespace, "") {
+		if r.GetSpec().GetWorkload() == name && r.GetMetadata().GetUid() > newest {
+			newest, uid = r.GetMetadata().GetUid(), r.GetSpec().GetWorkloadUid()
+		}
+	}
+	return uid
 }
 
 func (t logWorkload) wants(r *v1.Replica) bool {
@@ -201,7 +211,7 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 	for _, r := range target.replicas(snap) {
 		follow(r, request)
 	}
-	newcomers := s.placedReplicas(ctx, feed)
+	newcomers := s.newcomers(ctx, feed, target)
 	active := len(following)
 	for {
 		if active == 0 && s.store.Snapshot().Workload(target.uid) == nil {
@@ -219,6 +229,9 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 		case r, ok := <-newcomers:
 			if !ok {
 				return refuse(codes.Unavailable, "following the log fell too far behind; begin again")
+			}
+			if r == nil {
+				continue // the workload is gone
 			}
 			before := len(following)
 			// A replica that is new has nothing from before: show all of it.
@@ -241,28 +254,30 @@ func (s *Server) forwardLog(ctx context.Context, r *v1.Replica, request *v1.Logs
 	}
 }
 
-// placedReplicas gives every replica whose placement or workload changes.
-func (s *Server) placedReplicas(ctx context.Context, feed *state.Subscription) <-chan *v1.Replica {
-	placed := make(chan *v1.Replica)
+// newcomers gives every replica of the target that changes, and nil when its
+// workload is gone. It is closed when changes were lost.
+func (s *Server) newcomers(ctx context.Context, feed *state.Subscription, target logWorkload) <-chan *v1.Replica {
+	found := make(chan *v1.Replica)
 	go func() {
-		defer close(placed)
+		defer close(found)
 		for {
 			changes, err := feed.Next(ctx)
 			if err != nil {
 				return
 			}
 			for _, c := range changes {
-				r, ok := c.New.(*v1.Replica)
-				if !ok {
+				r, isReplica := c.New.(*v1.Replica)
+				gone := c.Kind == state.KindWorkload && c.New == nil && c.Old.GetMetadata().GetUid() == target.uid
+				if !gone && !(isReplica && target.wants(r)) {
 					continue
 				}
 				select {
-				case placed <- r:
+				case found <- r:
 				case <-ctx.Done():
 					return
 				}
 			}
 		}
 	}()
-	return placed
+	return found
 }

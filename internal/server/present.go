@@ -22,7 +22,11 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	st.Desired = w.GetSpec().GetReplicas()
 	var completed int32
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		switch phase := r.GetStatus().GetPhase(); phase {
+		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
+		if outdated && rollout.Ended(r.GetStatus().GetPhase()) {
+			continue // how an older revision ended says nothing about this one
+		}
+		switch r.GetStatus().GetPhase() {
 		case rollout.PhaseRunning:
 			st.Running++
 		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
@@ -36,7 +40,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 			st.Failed++
 			st.Reason = fmt.Sprintf("replica %s failed: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
 		}
-		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetRevisionUid() != st.GetRevisionUid() {
+		if outdated {
 			st.Outdated++
 		}
 	}

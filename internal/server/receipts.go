@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -35,27 +36,28 @@ func newReceipt(ctx context.Context, method, key string, request proto.Message) 
 	return receipt{name: hex.EncodeToString(name[:]), request: content[:]}, nil
 }
 
-// find returns the object that an earlier call with this key made.
-func (r receipt) find(snap *state.Snapshot) (uid string, ok bool, err error) {
+// find returns what an earlier call with this key left, nil if there was none.
+func (r receipt) find(snap *state.Snapshot) (*statev1.Receipt, error) {
 	if r.name == "" {
-		return "", false, nil
+		return nil, nil
 	}
 	earlier := snap.Receipt(r.name)
-	if earlier == nil {
-		return "", false, nil
+	if earlier != nil && !bytes.Equal(earlier.GetRequestHash(), r.request) {
+		return nil, refuse(codes.InvalidArgument, "this idempotency key was used for a different request; use a new key for each request")
 	}
-	if string(earlier.GetRequestHash()) != string(r.request) {
-		return "", false, refuse(codes.InvalidArgument, "this idempotency key was used for a different request; use a new key for each request")
-	}
-	return earlier.GetObjectUid(), true, nil
+	return earlier, nil
 }
 
-func (r receipt) keep(b *state.Batch, uid string) {
+// resultOf is the annotation of a receipt that holds the word of the answer
+// besides the object.
+const resultOf = "result"
+
+func (r receipt) keep(b *state.Batch, uid, result string) {
 	if r.name == "" {
 		return
 	}
 	b.Create(&statev1.Receipt{
-		Metadata:    &v1.Metadata{Uid: r.name, Name: r.name},
+		Metadata:    &v1.Metadata{Uid: r.name, Name: r.name, Annotations: map[string]string{resultOf: result}},
 		RequestHash: r.request,
 		ObjectUid:   uid,
 	})

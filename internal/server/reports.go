@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,16 +23,15 @@ type reports struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	waiting map[string]report
+	waiting map[reported]*v1.ReplicaStatus
 }
 
-type report struct {
-	node   string
-	status *v1.ReplicaStatus
-}
+// reported is a replica in the words of one node, so that what one node says
+// never takes the place of what another one does.
+type reported struct{ node, replica string }
 
 func newReports() *reports {
-	return &reports{wake: make(chan struct{}, 1), waiting: map[string]report{}}
+	return &reports{wake: make(chan struct{}, 1), waiting: map[reported]*v1.ReplicaStatus{}}
 }
 
 func (r *reports) submit(node string, replicas []*v1.ReplicaReport) {
@@ -41,7 +41,7 @@ func (r *reports) submit(node string, replicas []*v1.ReplicaReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range replicas {
-		r.waiting[one.GetUid()] = report{node: node, status: one.GetStatus()}
+		r.waiting[reported{node, one.GetUid()}] = one.GetStatus()
 	}
 	select {
 	case r.wake <- struct{}{}:
@@ -49,13 +49,17 @@ func (r *reports) submit(node string, replicas []*v1.ReplicaReport) {
 	}
 }
 
-func (r *reports) take() map[string]report {
+func (r *reports) take() map[reported]*v1.ReplicaStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	taken := r.waiting
-	r.waiting = map[string]report{}
+	r.waiting = map[reported]*v1.ReplicaStatus{}
 	return taken
 }
+
+// maxReports keeps a batch within the size of a transaction, however many
+// labels the replicas have.
+const maxReports = 256
 
 // record writes reports until ctx ends.
 func (s *Server) record(ctx context.Context) error {
@@ -65,33 +69,44 @@ func (s *Server) record(ctx context.Context) error {
 			return ctx.Err()
 		case <-s.reports.wake:
 		}
-		batch := s.reports.take()
-		_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-			for _, uid := range slices.Sorted(maps.Keys(batch)) {
-				s.recordOne(ctx, snap, b, uid, batch[uid])
-			}
-			return nil
-		})
-		if err != nil && ctx.Err() == nil {
+		if err := s.write(ctx, s.reports.take()); err != nil && ctx.Err() == nil {
 			// The agent says everything again when it connects again.
-			s.logger.WarnContext(ctx, "reports could not be written", "replicas", len(batch), slog.Any("error", err))
+			s.logger.WarnContext(ctx, "reports could not be written", slog.Any("error", err))
 			s.sessions.each(func(one *session) { one.cancel(err) })
 		}
 	}
 }
 
+func (s *Server) write(ctx context.Context, batch map[reported]*v1.ReplicaStatus) error {
+	order := slices.SortedFunc(maps.Keys(batch), func(a, b reported) int {
+		return cmp.Or(cmp.Compare(a.replica, b.replica), cmp.Compare(a.node, b.node))
+	})
+	for part := range slices.Chunk(order, maxReports) {
+		_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+			for _, what := range part {
+				s.recordOne(ctx, snap, b, what, batch[what])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // recordOne adds a report to the batch if the replica belongs to the node that
 // reported it and has not ended already.
-func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, uid string, said report) {
-	old := snap.Replica(uid)
-	if old == nil || old.GetSpec().GetNodeUid() != said.node || rollout.Ended(old.GetStatus().GetPhase()) {
+func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus) {
+	old := snap.Replica(what.replica)
+	if old == nil || old.GetSpec().GetNodeUid() != what.node || rollout.Ended(old.GetStatus().GetPhase()) {
 		return
 	}
-	if proto.Equal(old.GetStatus(), said.status) {
+	if status.GetPhase() == "" || proto.Equal(old.GetStatus(), status) {
 		return
 	}
 	r := proto.CloneOf(old)
-	r.Status = proto.CloneOf(said.status)
+	r.Status = proto.CloneOf(status)
 	if rollout.Ended(r.GetStatus().GetPhase()) && r.Status.EndTime == nil {
 		r.Status.EndTime = timestamppb.New(s.now())
 	}

@@ -95,6 +95,9 @@ type Server struct {
 	stop     context.CancelCauseFunc
 }
 
+// maxMessage is the longest request in bytes, by gRPC and by HTTP.
+const maxMessage = 8 << 20
+
 var errStopping = errors.New("this server is stopping")
 
 // New opens the port. Nothing is answered before Run.
@@ -149,7 +152,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
-		grpc.MaxRecvMsgSize(8<<20),
+		grpc.MaxRecvMsgSize(maxMessage),
 		// Thousands of idle sessions share these.
 		grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
@@ -253,6 +256,9 @@ func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state
 
 func movedOn(err error) bool {
 	if _, ok := errors.AsType[*state.ConflictError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*state.NotFoundError](err); ok {
 		return true
 	}
 	_, ok := errors.AsType[*state.ExistsError](err)

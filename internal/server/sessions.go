@@ -236,8 +236,9 @@ func assigned(r *v1.Replica, node string) bool {
 // however many agents are connected.
 func (s *Server) dispatch(ctx context.Context) error {
 	for {
-		_, feed := s.store.Subscribe()
+		snap, feed := s.store.Subscribe()
 		s.sessions.each((*session).markAll)
+		s.revoked.revokeMissing(snap)
 		for {
 			changes, err := feed.Next(ctx)
 			if errors.Is(err, state.ErrLagged) {

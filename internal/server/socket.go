@@ -101,7 +101,8 @@ func closeSocket(socket *websocket.Conn, err error) {
 		return
 	}
 	reason := status.Convert(err).Message()
-	_ = socket.Close(websocket.StatusPolicyViolation, reason[:min(len(reason), 120)])
+	// A close frame has room for 123 bytes of whole characters.
+	_ = socket.Close(websocket.StatusPolicyViolation, strings.ToValidUTF8(reason[:min(len(reason), 120)], ""))
 }
 
 // execPath takes /v1/namespaces/{namespace}/workloads/{workload}:exec apart.

@@ -48,9 +48,11 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 		return nil, err
 	}
 	var earlier *v1.Token
+	var again bool
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		if uid, ok, err := receipt.find(snap); ok || err != nil {
-			earlier = snap.Token(uid)
+		done, err := receipt.find(snap)
+		if again = done != nil; again || err != nil {
+			earlier = snap.Token(done.GetObjectUid())
 			return err
 		}
 		m := token.GetMetadata()
@@ -62,13 +64,16 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 			Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: m.GetUid(),
 		})
 		b.Create(s.event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
-		receipt.keep(b, m.GetUid())
+		receipt.keep(b, m.GetUid(), "")
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	if earlier != nil {
+	if again && earlier == nil {
+		return nil, refuse(codes.FailedPrecondition, "the token that this call created has been revoked since; use a new idempotency key to create another")
+	}
+	if again {
 		return &v1.CreateTokenResponse{Token: earlier}, nil
 	}
 	return &v1.CreateTokenResponse{Token: snap.Token(token.GetMetadata().GetUid()), Secret: secret.Reveal()}, nil

@@ -29,22 +29,31 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 	if err != nil {
 		return nil, err
 	}
-	image, err := s.pin(ctx, wanted.GetSpec().GetImage())
+	image, err := s.pinNew(ctx, receipt, wanted)
 	if err != nil {
 		return nil, err
 	}
 	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
-		if uid, ok, err := receipt.find(snap); ok || err != nil {
-			return repeated(snap, uid), err
+		if done, err := receipt.find(snap); done != nil || err != nil {
+			return repeated(snap, done.GetObjectUid()), err
 		}
 		m := wanted.GetMetadata()
 		if snap.WorkloadByName(m.GetNamespace(), m.GetName()) != nil {
 			return nil, exists(snap, m)
 		}
 		w := s.create(ctx, b, wanted, image)
-		receipt.keep(b, w.GetMetadata().GetUid())
+		receipt.keep(b, w.GetMetadata().GetUid(), "")
 		return w, nil
 	})
+}
+
+// pinNew pins the image of a call that has not been made before: what a
+// repeated one is answered does not depend on the image any more.
+func (s *Server) pinNew(ctx context.Context, r receipt, wanted *v1.Workload) (string, error) {
+	if done, err := r.find(s.store.Snapshot()); done != nil || err != nil {
+		return "", err
+	}
+	return s.pin(ctx, wanted.GetSpec().GetImage())
 }
 
 func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkloadRequest) (*v1.ApplyWorkloadResponse, error) {
@@ -56,15 +65,15 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 	if err != nil {
 		return nil, err
 	}
-	image, err := s.pin(ctx, wanted.GetSpec().GetImage())
+	image, err := s.pinNew(ctx, receipt, wanted)
 	if err != nil {
 		return nil, err
 	}
 	var result string
 	w, err := s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
-		result = "unchanged"
-		if uid, ok, err := receipt.find(snap); ok || err != nil {
-			return repeated(snap, uid), err
+		if done, err := receipt.find(snap); done != nil || err != nil {
+			result = done.GetMetadata().GetAnnotations()[resultOf]
+			return repeated(snap, done.GetObjectUid()), err
 		}
 		m := wanted.GetMetadata()
 		old := snap.WorkloadByName(m.GetNamespace(), m.GetName())
@@ -74,16 +83,17 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 			}
 			result = "created"
 			w := s.create(ctx, b, wanted, image)
-			receipt.keep(b, w.GetMetadata().GetUid())
+			receipt.keep(b, w.GetMetadata().GetUid(), result)
 			return w, nil
 		}
 		if err := changeable(old, m.GetVersion()); err != nil {
 			return nil, err
 		}
 		w, changed := s.update(ctx, snap, b, old, wanted, image)
+		result = "unchanged"
 		if changed {
 			result = "updated"
-			receipt.keep(b, w.GetMetadata().GetUid())
+			receipt.keep(b, w.GetMetadata().GetUid(), result)
 		}
 		return w, nil
 	})

@@ -21,22 +21,20 @@ type feed struct {
 	newest atomic.Pointer[Snapshot]
 
 	mu     sync.Mutex
-	ring   []Change
+	ring   []Change // made for the first change
 	oldest uint64 // position of the oldest change that is kept
 	end    uint64 // position after the newest change
 	// wake is closed by the next change. It is nil while nobody waits, so that writers pay for waiters only.
 	wake chan struct{}
 }
 
-func (f *feed) init(first *Snapshot) {
-	f.ring = make([]Change, feedSize)
-	f.newest.Store(first)
-}
-
 // publish makes a snapshot the newest one, together with the changes that led to it.
 func (f *feed) publish(s *Snapshot, changes []Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ring == nil && len(changes) > 0 {
+		f.ring = make([]Change, feedSize)
+	}
 	for _, change := range changes {
 		f.ring[f.end%feedSize] = change
 		f.end++
@@ -55,7 +53,7 @@ func (f *feed) publish(s *Snapshot, changes []Change) {
 func (f *feed) reset(s *Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	clear(f.ring)
+	f.ring = nil
 	f.end++ // a position that no subscriber has reached
 	f.oldest = f.end
 	s.position = f.end

@@ -44,7 +44,7 @@ type Result struct {
 // New returns an empty store.
 func New() *Store {
 	s := &Store{db: newDB()}
-	s.feed.init(&Snapshot{txn: s.db.Txn(false), counts: make([]int, len(tables))})
+	s.feed.newest.Store(&Snapshot{txn: s.db.Txn(false), counts: make([]int, len(tables))})
 	return s
 }
 

@@ -29,6 +29,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"header":     header,
 	"signal":     sendSignal,
 	"machine":    machine,
+	"power-off":  powerOff,
 	"resize":     resize,
 	"containerd": startContainerd,
 }
@@ -371,4 +372,36 @@ func resize(ts *testscript.TestScript, _ bool, args []string) {
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
 		ts.Fatalf("after ctrl-C in the terminal: %v, want the exit code of a process that SIGINT has ended", err)
 	}
+}
+
+// powerOff takes away what a power failure takes away: every process of the
+// cloud at once, its mounts, its cgroups and its volatile files.
+//
+//	power-off $DATA
+func powerOff(ts *testscript.TestScript, _ bool, args []string) {
+	id := rememberedID(ts, args[0], false)
+	var killed []int
+	for pid, line := range processes() {
+		groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+		if strings.Contains(line, args[0]) || strings.Contains(string(groups), "cloudless-"+id) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			killed = append(killed, pid)
+		}
+	}
+	for _, pid := range killed {
+		waitGone(ts, pid)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	ts.Check(err)
+	for line := range strings.Lines(string(mounts)) {
+		if target := strings.Fields(line)[4]; strings.Contains(target, id) || strings.HasPrefix(target, args[0]) {
+			_ = syscall.Unmount(target, syscall.MNT_DETACH)
+		}
+	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/cloudless-" + id + "/*")
+	parents, _ := filepath.Glob("/sys/fs/cgroup/*/cloudless-" + id)
+	for _, dir := range append(groups, parents...) {
+		_ = os.Remove(dir)
+	}
+	ts.Check(os.RemoveAll("/run/cloudless/" + id))
 }

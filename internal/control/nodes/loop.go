@@ -150,10 +150,18 @@ func (l *Loop) settle(ctx context.Context, since time.Time) (time.Time, error) {
 		if err == nil {
 			return next, nil
 		}
-		if _, ok := errors.AsType[*state.ConflictError](err); !ok {
+		if !movedOn(err) {
 			return next, err
 		}
 	}
+}
+
+func movedOn(err error) bool {
+	if _, ok := errors.AsType[*state.ConflictError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*state.NotFoundError](err)
+	return ok
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }

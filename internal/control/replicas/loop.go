@@ -53,23 +53,30 @@ func (l *Loop) Run(ctx context.Context) error {
 func (l *Loop) settle(ctx context.Context, due Due) error {
 	for !due.Empty() {
 		now := time.Now().UTC()
-		batch := Tick(now, l.Store.Snapshot(), due, newUID)
+		batch, left := Tick(now, l.Store.Snapshot(), due, newUID)
 		if batch.Len() == 0 {
 			return nil
 		}
 		_, err := l.Proposer.Propose(ctx, batch.Transaction(now))
-		if err == nil {
-			return nil
+		switch {
+		case err == nil:
+			due = left
+		case !movedOn(err):
+			return err
 		}
-		if _, ok := errors.AsType[*state.ConflictError](err); ok {
-			continue
-		}
-		if _, ok := errors.AsType[*state.ExistsError](err); ok {
-			continue
-		}
-		return err
 	}
 	return nil
+}
+
+func movedOn(err error) bool {
+	if _, ok := errors.AsType[*state.ConflictError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*state.NotFoundError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*state.ExistsError](err)
+	return ok
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -28,11 +28,21 @@ type Due struct {
 // Empty reports whether there is nothing to do.
 func (d Due) Empty() bool { return len(d.Workloads) == 0 && !d.Placement }
 
+// maxReplicas is how many replicas one tick changes at most, so that the batch
+// is a transaction of reasonable size however large a workload is and however
+// many labels it has.
+const maxReplicas = 256
+
 // Tick returns the changes that bring what is due one step nearer to what is
-// desired, and an empty batch when nothing is to be done. newUID is the only
-// source of identity, now the only clock.
-func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) *state.Batch {
-	t := &tick{now: now, snap: snap, newUID: newUID, batch: &state.Batch{}}
+// desired, and an empty batch when nothing is to be done. What did not fit into
+// the batch is left for the next tick. newUID is the only source of identity,
+// now the only clock.
+func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
+	t := &tick{
+		now: now, snap: snap, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
+		stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{},
+		left: Due{Workloads: map[string]bool{}},
+	}
 	for _, uid := range slices.Sorted(maps.Keys(due.Workloads)) {
 		if w := snap.Workload(uid); w != nil {
 			t.workload(w)
@@ -44,7 +54,7 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) *s
 		}
 	}
 	t.place()
-	return t.batch
+	return t.batch, t.left
 }
 
 // tick collects the changes of one call.
@@ -54,8 +64,23 @@ type tick struct {
 	newUID func() string
 	batch  *state.Batch
 
+	// room is how many more replicas may be changed, left what there was none for.
+	room int
+	left Due
+	// stopped are the replicas that this tick stops.
+	stopped map[string]bool
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
 	unplaced map[string]*v1.Replica
+}
+
+// take takes room for one replica of a workload, if there is any.
+func (t *tick) take(workloadUID string) bool {
+	if t.room == 0 {
+		t.left.Workloads[workloadUID] = true
+		return false
+	}
+	t.room--
+	return true
 }
 
 func (t *tick) workload(w *v1.Workload) {
@@ -76,17 +101,16 @@ func (t *tick) workload(w *v1.Workload) {
 		return
 	}
 	step := rollout.Next(in)
-	stopping := map[string]bool{}
 	for _, uid := range step.Stop {
-		stopping[uid] = true
 		t.stop(t.snap.Replica(uid))
 	}
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		if !stopping[r.GetMetadata().GetUid()] {
-			t.waits(r)
-		}
+		t.waits(r)
 	}
 	for range step.Create {
+		if !t.take(w.GetMetadata().GetUid()) {
+			break
+		}
 		t.waits(t.newReplica(w))
 	}
 }
@@ -103,7 +127,8 @@ func (t *tick) remove(w *v1.Workload) {
 
 // stop asks the node to stop a replica; one that is on no node has stopped.
 func (t *tick) stop(old *v1.Replica) {
-	if old.GetSpec().GetDesired() == rollout.DesiredStopped {
+	t.stopped[old.GetMetadata().GetUid()] = true
+	if old.GetSpec().GetDesired() == rollout.DesiredStopped || !t.take(old.GetSpec().GetWorkloadUid()) {
 		return
 	}
 	r := proto.CloneOf(old)
@@ -146,14 +171,12 @@ func replicaName(workload, uid string) string {
 // waits puts a replica that has no node among those to be placed. One of an
 // older revision is about to be stopped and needs no node any more.
 func (t *tick) waits(r *v1.Replica) {
-	if r.GetSpec().GetNodeUid() != "" || rollout.Ended(r.GetStatus().GetPhase()) || r.GetSpec().GetDesired() == rollout.DesiredStopped {
+	if r.GetSpec().GetNodeUid() != "" || rollout.Ended(r.GetStatus().GetPhase()) ||
+		r.GetSpec().GetDesired() == rollout.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] {
 		return
 	}
 	if w := t.snap.Workload(r.GetSpec().GetWorkloadUid()); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
 		return
-	}
-	if t.unplaced == nil {
-		t.unplaced = map[string]*v1.Replica{}
 	}
 	t.unplaced[r.GetMetadata().GetUid()] = r
 }
@@ -204,6 +227,9 @@ func (t *tick) apply(plan scheduler.Plan, waiting map[string][]*v1.Replica) {
 }
 
 func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
+	if t.stored(old) && !t.take(old.GetSpec().GetWorkloadUid()) {
+		return
+	}
 	r := proto.CloneOf(old)
 	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
@@ -213,7 +239,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 	for _, old := range replicas {
-		if t.stored(old) && old.GetStatus().GetReason() == reason {
+		if t.stored(old) && (old.GetStatus().GetReason() == reason || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
 		}
 		r := proto.CloneOf(old)

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,8 +36,8 @@ func TestMain(m *testing.M) {
 
 // childTask is what the child is told.
 type childTask struct {
-	Options Options
-	Task    driver.Task
+	ID, DataDir, RunDir string
+	Task                driver.Task
 }
 
 func runChild(text string) error {
@@ -44,9 +45,8 @@ func runChild(text string) error {
 	if err := json.Unmarshal([]byte(text), &child); err != nil {
 		return err
 	}
-	child.Options.Log = quiet
-	ctx := backgroundContext()
-	d, err := Open(ctx, child.Options)
+	ctx := context.Background()
+	d, err := Open(ctx, Options{ID: child.ID, DataDir: child.DataDir, RunDir: child.RunDir, Log: quiet})
 	if err != nil {
 		return err
 	}
@@ -111,8 +111,7 @@ func TestKilledProcess(t *testing.T) {
 // what the process said.
 func runAndKill(t *testing.T, opts Options, task driver.Task) string {
 	t.Helper()
-	opts.Registries, opts.Log = nil, nil
-	text, err := json.Marshal(childTask{opts, task})
+	text, err := json.Marshal(childTask{opts.ID, opts.DataDir, opts.RunDir, task})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,8 +201,7 @@ func TestTwoClouds(t *testing.T) {
 	}
 }
 
-// A purge ends and removes tasks that still run, also when their images are
-// wanted again afterwards.
+// A purge leaves nothing of this cloud in an outside daemon.
 func TestPurgeEmptiesOutsideNamespace(t *testing.T) {
 	opts := testOptions(t)
 	root, state := startOutside(t, &opts)
@@ -233,15 +231,45 @@ func TestPurgeEmptiesOutsideNamespace(t *testing.T) {
 	}
 }
 
-// A second daemon on the same folder is refused with a sentence that helps.
+// A second daemon on the same folder is refused with a sentence that helps, and
+// so is purging it.
 func TestFolderInUse(t *testing.T) {
 	opts := testOptions(t)
 	t.Cleanup(func() { mustPurge(t, opts) })
 	d := mustOpen(t, opts)
 	defer d.Close()
-	_, err := Open(t.Context(), opts)
-	if err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("got %v", err)
+	if _, err := Open(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("open: got %v", err)
+	}
+	if err := Purge(t.Context(), opts); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("purge: got %v", err)
+	}
+}
+
+// A folder that no daemon can open any more can still be purged.
+func TestPurgeOfDamage(t *testing.T) {
+	opts := testOptions(t)
+	d := mustOpen(t, opts)
+	ref, archive := drivertest.Image(t)
+	importArchive(t, d, archive)
+	if err := d.Start(t.Context(), counter(t, ref, "orphan")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	database := filepath.Join(opts.rootDir(), "io.containerd.metadata.v1.bolt", "meta.db")
+	if err := os.WriteFile(database, []byte("this is no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), opts); err == nil {
+		t.Error("the damage was not noticed")
+	}
+	if err := Purge(t.Context(), opts); err != nil {
+		t.Fatal(err)
+	}
+	for _, trace := range traces(t, opts) {
+		t.Errorf("left: %s", trace)
 	}
 }
 

@@ -217,6 +217,3 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // withoutCancel is for cleaning up, when the test's own context has ended.
 func withoutCancel(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
-
-// backgroundContext is for a process that ends by being killed.
-func backgroundContext() context.Context { return context.Background() }

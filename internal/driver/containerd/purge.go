@@ -19,21 +19,55 @@ import (
 // removes the namespace of this cloud and nothing else. The driver must be
 // closed.
 func Purge(ctx context.Context, opts Options) error {
-	d, err := Open(ctx, opts)
-	if err != nil {
+	if err := opts.validate(); err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}
-	err = d.removeAllTasks(ctx)
-	if err == nil && !opts.embedded() {
-		err = d.emptyNamespace(d.scope(ctx))
+	if !opts.embedded() {
+		if err := purgeOutside(ctx, opts); err != nil {
+			return fmt.Errorf("purge: %w", err)
+		}
 	}
-	if err := errors.Join(err, d.Close()); err != nil {
-		return fmt.Errorf("purge: %w", err)
-	}
-	if err := errors.Join(d.purgeProcesses(), d.purgeFolders()); err != nil {
+	if err := purgeMachine(opts); err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}
 	return nil
+}
+
+func purgeOutside(ctx context.Context, opts Options) error {
+	d, err := Open(ctx, opts)
+	if err != nil {
+		return err
+	}
+	err = d.removeAllTasks(ctx)
+	if err == nil {
+		err = d.emptyNamespace(d.scope(ctx))
+	}
+	return errors.Join(err, d.Close())
+}
+
+// purgeMachine needs no daemon: what one knows is in the folders, and what runs
+// is in the cgroups. It therefore works on folders that no daemon can open.
+func purgeMachine(opts Options) error {
+	if err := os.MkdirAll(opts.rootDir(), 0o700); err != nil {
+		return err
+	}
+	lock, err := lockDir(opts.rootDir())
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	cgroups, err := findCgroups()
+	if err != nil {
+		return err
+	}
+	// Shims first: they would still write into the folders.
+	if err := killShims(opts.shimDir(), ""); err != nil {
+		return err
+	}
+	if err := cgroups.kill(opts.cgroupParent()); err != nil {
+		return err
+	}
+	return errors.Join(cgroups.remove(opts.cgroupParent()), removeFolders(opts))
 }
 
 func (d *Driver) removeAllTasks(ctx context.Context) error {
@@ -107,25 +141,20 @@ func (d *Driver) removeSnapshots(ctx context.Context) error {
 	}
 }
 
-// purgeProcesses ends what no daemon knows of.
-func (d *Driver) purgeProcesses() error {
-	return errors.Join(
-		killShims(d.opts.shimDir(), ""),
-		d.cgroups.kill(d.opts.cgroupParent()),
-		d.cgroups.remove(d.opts.cgroupParent()),
-	)
-}
-
-func (d *Driver) purgeFolders() error {
+func removeFolders(opts Options) error {
 	var errs []error
 	for _, dir := range []string{
-		d.opts.stateDir(), d.opts.socketDir(), d.opts.runcDir(), d.opts.recordDir(), d.opts.fifoDir(),
-		d.opts.rootDir(), d.opts.shimDir(),
+		opts.stateDir(), opts.socketDir(), opts.runcDir(), opts.recordDir(), opts.fifoDir(),
+		opts.rootDir(), opts.shimDir(),
 	} {
-		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))
+		if err := unmountBelow(dir); err != nil {
+			errs = append(errs, err) // and what is mounted there stays whole
+			continue
+		}
+		errs = append(errs, os.RemoveAll(dir))
 	}
 	// The run folder itself may hold things of others.
-	if err := os.Remove(d.opts.RunDir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+	if err := os.Remove(opts.RunDir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

@@ -104,7 +104,7 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
 		removeDeadSocket(d.shimSocket(id)),
 		d.records.remove(id),
-		absent(d.client.SnapshotService(d.snapshotter).Remove(ctx, id)),
+		d.removeSnapshot(ctx, id),
 	)
 	if err == nil {
 		err = absent(d.client.ContainerService().Delete(ctx, id))
@@ -113,6 +113,19 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		return fmt.Errorf("remove task %s: %w", id, err)
 	}
 	return nil
+}
+
+// removeSnapshot asks the container which snapshotter it was made with, which
+// may have been another one then.
+func (d *Driver) removeSnapshot(ctx context.Context, id string) error {
+	container, err := d.container(ctx, id)
+	if errors.Is(err, driver.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return absent(d.client.SnapshotService(container.Snapshotter).Remove(ctx, id))
 }
 
 // end kills the task and lets the shim clear away and end itself.

@@ -78,8 +78,11 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", o.Address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("address %s is used by another process: stop that one, or listen on another with --api-addr", o.Address)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open port: %w", err)
+		return nil, fmt.Errorf("listen on %s: %w", o.Address, err)
 	}
 	return newPort(listener, o), nil
 }

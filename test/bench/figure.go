@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+)
+
+// result is what a measurement finds.
+type result struct {
+	value, floor float64
+	// notes say what the two numbers hide: spreads, and what was measured beside them.
+	notes []string
+}
+
+// figure is a result as it is written down.
+type figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	Floor float64 `json:"floor"`
+	Ratio float64 `json:"ratio"`
+
+	target string
+	notes  []string
+}
+
+func (m measurement) figure(r result) figure {
+	f := figure{Name: m.name, Unit: m.unit, Value: round(r.value), Floor: round(r.floor), target: m.target, notes: r.notes}
+	if r.floor > 0 {
+		f.Ratio = round(r.value / r.floor)
+	}
+	return f
+}
+
+// round keeps what a measurement can tell.
+func round(x float64) float64 {
+	if x >= 1000 {
+		return float64(int64(x + 0.5))
+	}
+	return float64(int64(x*100+0.5)) / 100
+}
+
+// sample is one quantity measured several times.
+type sample []float64
+
+// quantile is the value below which the given part of the sample lies.
+func (s sample) quantile(q float64) float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	at := q * float64(len(sorted)-1)
+	below := int(at)
+	above := min(below+1, len(sorted)-1)
+	return sorted[below] + (sorted[above]-sorted[below])*(at-float64(below))
+}
+
+func (s sample) median() float64 { return s.quantile(0.5) }
+
+// spread describes the sample in words.
+func (s sample) spread(name string) string {
+	return fmt.Sprintf("%s: %.4g, 10%% %.4g, 90%% %.4g, of %d", name, s.median(), s.quantile(0.1), s.quantile(0.9), len(s))
+}
+
+// printTable shows the figures to people.
+func printTable(to io.Writer, figures []figure) error {
+	if len(figures) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tVALUE\tUNIT\tFLOOR\tRATIO\tTARGET")
+	for _, f := range figures {
+		fmt.Fprintf(table, "%s\t%g\t%s\t%g\t%.2f\t%s\n", f.Name, f.Value, f.Unit, f.Floor, f.Ratio, f.target)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, f := range figures {
+		for _, note := range f.notes {
+			if _, err := fmt.Fprintf(to, "%s: %s\n", f.Name, note); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// appendFigure adds a line to the record of all runs.
+func appendFigure(path string, f figure) error {
+	line, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", f.Name, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("record %s: %w", f.Name, err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", f.Name, err)
+	}
+	_, err = file.Write(append(line, '\n'))
+	return cmp.Or(err, errors.Join(file.Close()))
+}

@@ -1,0 +1,132 @@
+// Command bench measures how fast and how small Cloudless is, each figure
+// beside a floor: the least that the same machine needs for the same thing at
+// the same time. It drives the real binary as root, prints a table and appends
+// the figures to build/bench.jsonl. It judges nothing and hides nothing.
+//
+//	make bench
+//	go run ./test/bench -only start_p50,write_1
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// measurement is one figure that can be measured.
+type measurement struct {
+	name, unit string
+	// what is measured, against which floor, and what is aimed at.
+	what, floor, target string
+	measure             func(context.Context, *lab) (result, error)
+}
+
+var measurements = []measurement{
+	{
+		name: "up_ready", unit: "ms", measure: measureUp, target: "under 1000",
+		what:  "cloudless up --detach on an existing data folder with one workload, from exec to node ready, median of 9",
+		floor: "the binary executed to print its help",
+	},
+	{
+		name: "start_p50", unit: "ms", measure: measureStart, target: "ratio at most 1.5",
+		what:  "from the API call that creates a workload to its replica running as a watch sees it, median of 20",
+		floor: "create and start by the containerd client with the stock shim, on the same daemon, in turns",
+	},
+	{
+		name: "shim_rss", unit: "MB", measure: measureShim, target: "at most floor + 3",
+		what:  "VmRSS of the shim of a running replica, median of 9",
+		floor: "that of the stock shim, on the same daemon",
+	},
+	{
+		name: "write_1", unit: "per s", measure: measureWrites, target: "ratio at least 0.5",
+		what:  "workloads created through the API of one server with fsync by 64 clients, median of rounds",
+		floor: "the slower of an empty authenticated call by the same clients and bare raft on the same log store, in turns",
+	},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	chosen, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	l, err := newLab(ctx, stderr)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	log := filepath.Join("build", "bench.jsonl")
+	var figures []figure
+	for _, m := range chosen {
+		l.say("measuring %s", m.name)
+		r, err := m.measure(ctx, l)
+		if err != nil {
+			return errors.Join(fmt.Errorf("measure %s: %w", m.name, err), printTable(stdout, figures))
+		}
+		f := m.figure(r)
+		if err := appendFigure(log, f); err != nil {
+			return err
+		}
+		figures = append(figures, f)
+	}
+	return printTable(stdout, figures)
+}
+
+func parse(args []string, stderr io.Writer) ([]measurement, error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	only := flags.String("only", "", "measure these `names` alone, separated by commas")
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "Measures bin/cloudless as root; run make build first.\n\n  go run ./test/bench -only start_p50,write_1\n\n")
+		flags.PrintDefaults()
+		fmt.Fprintln(stderr)
+		for _, m := range measurements {
+			fmt.Fprintf(stderr, "%s [%s]: %s.\n  Floor: %s. Target: %s.\n", m.name, m.unit, m.what, m.floor, m.target)
+		}
+	}
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unknown argument %q: name figures with -only", flags.Arg(0))
+	}
+	return choose(*only)
+}
+
+// choose returns the named measurements in their usual order, all if none is named.
+func choose(only string) ([]measurement, error) {
+	if only == "" {
+		return measurements, nil
+	}
+	names := strings.Split(only, ",")
+	var chosen []measurement
+	for _, m := range measurements {
+		if slices.Contains(names, m.name) {
+			chosen = append(chosen, m)
+			names = slices.DeleteFunc(names, func(n string) bool { return n == m.name })
+		}
+	}
+	if len(names) > 0 {
+		return nil, fmt.Errorf("there is no figure %s: see -h", strings.Join(names, ", "))
+	}
+	return chosen, nil
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+const (
+	startTimes = 20
+	startWarm  = 3 // starts of each kind that are not counted
+)
+
+// measureStart alternates between the API and the containerd client.
+func measureStart(ctx context.Context, l *lab) (result, error) {
+	c, err := l.newCloud(ctx, "start")
+	if err != nil {
+		return result{}, err
+	}
+	defer c.close()
+	api, err := c.dial(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	defer api.Close()
+	image, err := c.push(ctx, api)
+	if err != nil {
+		return result{}, err
+	}
+	ours := func(n int) (float64, error) {
+		name := fmt.Sprintf("start-%d", n)
+		took, err := startWorkload(ctx, api, name, image)
+		return milliseconds(took), errors.Join(err, removeWorkload(ctx, api, name))
+	}
+	if _, err := ours(-1); err != nil { // brings the image to the node
+		return result{}, err
+	}
+	stock, err := c.openStock(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	defer stock.close()
+	var through, direct sample
+	for n := range startWarm + startTimes {
+		took, err := ours(n)
+		if err != nil {
+			return result{}, err
+		}
+		floor, err := stock.startAndRemove(ctx, fmt.Sprintf("start-%d", n))
+		if err != nil {
+			return result{}, err
+		}
+		if n >= startWarm {
+			through, direct = append(through, took), append(direct, floor)
+		}
+	}
+	return result{
+		value: through.median(), floor: direct.median(),
+		notes: []string{through.spread("through the API"), direct.spread("containerd client, stock shim")},
+	}, nil
+}
+
+// startWorkload creates a workload of one replica and waits until a watch that
+// was there before says that it runs.
+func startWorkload(ctx context.Context, api *client.Client, name, image string) (time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watch, err := api.Workloads().WatchWorkloads(ctx, &v1.WatchWorkloadsRequest{Name: name})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := await(watch.Recv, func(c *v1.WorkloadChange) bool { return c.GetChange() == "synced" }); err != nil {
+		return 0, fmt.Errorf("watch workload %s: %w", name, err)
+	}
+	began := time.Now()
+	_, err = api.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: workload(name, image, 1)})
+	if err != nil {
+		return 0, err
+	}
+	last, err := await(watch.Recv, func(c *v1.WorkloadChange) bool {
+		phase := c.GetWorkload().GetStatus().GetPhase()
+		return phase == "running" || phase == "failed"
+	})
+	if err != nil {
+		return 0, fmt.Errorf("watch workload %s: %w", name, err)
+	}
+	took := time.Since(began)
+	if status := last.GetWorkload().GetStatus(); status.GetPhase() != "running" {
+		return 0, fmt.Errorf("workload %s is %s: %s", name, status.GetPhase(), status.GetReason())
+	}
+	return took, nil
+}
+
+// await receives until one is the right one.
+func await[T any](receive func() (T, error), right func(T) bool) (T, error) {
+	for {
+		one, err := receive()
+		if err != nil || right(one) {
+			return one, err
+		}
+	}
+}
+
+func removeWorkload(ctx context.Context, api *client.Client, name string) error {
+	if _, err := api.Workloads().DeleteWorkload(ctx, &v1.DeleteWorkloadRequest{Name: name}); err != nil {
+		return err
+	}
+	_, err := api.WaitWorkload(ctx, "default", name, func(w *v1.Workload) (bool, error) { return w == nil, nil })
+	return err
+}
+
+// workload has a network namespace of its own, as the containers of the
+// containerd client have by default.
+func workload(name, image string, replicas int32) *v1.Workload {
+	return &v1.Workload{
+		Metadata: &v1.Metadata{Name: name, Labels: map[string]string{"app": "bench"}},
+		Spec:     &v1.WorkloadSpec{Image: image, Replicas: proto.Int32(replicas), Network: "none"},
+	}
+}
