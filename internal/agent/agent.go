@@ -42,7 +42,8 @@ type Machine interface {
 	BootID() string
 	// Status is everything that a machine can know of itself, as it is now.
 	Status() (*v1.NodeStatus, error)
-	// Watch calls changed when the machine may have changed, until ctx ends.
+	// Watch calls changed once it is watching, and then whenever the machine may
+	// have changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 }
 

@@ -19,7 +19,8 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 	}
 	start := open.GetStart()
 	in := newInput(start.GetStdin())
-	process, err := execer.Exec(ctx, task, describeExec(start, in, at))
+	told := make(chan struct{}) // closed when the server knows that the process runs
+	process, err := execer.Exec(ctx, task, describeExec(ctx, start, in, at, told))
 	if err != nil {
 		at.listen(nil)
 		return at.exit(&v1.ExecExit{Error: sentence(err.Error())})
@@ -30,8 +31,11 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 	at.listen(func(request *v1.ExecRequest) { at.dispatch(ctx, request, in, commands) })
 	started := &v1.ExecResponse{Message: &v1.ExecResponse_Started{Started: &v1.ExecStarted{Replica: r.name()}}}
 	if err := at.sendExec(started); err != nil {
+		at.cancel() // kills the process, for whose end somebody must wait
+		_, _ = process.Wait(ctx)
 		return err
 	}
+	close(told)
 	code, err := process.Wait(ctx)
 	if err != nil {
 		return at.exit(&v1.ExecExit{Error: sentence(fmt.Sprintf("the process could not be watched: %v", err))})
@@ -56,7 +60,17 @@ func (a *Agent) execTarget(uid string) (*replica, driver.Execer, string, error) 
 	return r, execer, task, nil
 }
 
-func describeExec(start *v1.ExecStart, in *input, at *attachment) driver.Exec {
+// describeExec connects the process with the stream. Its output waits until the
+// server has been told that it runs.
+func describeExec(ctx context.Context, start *v1.ExecStart, in *input, at *attachment, told <-chan struct{}) driver.Exec {
+	send := func(response *v1.ExecResponse) error {
+		select {
+		case <-told:
+			return at.sendExec(response)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	exec := driver.Exec{
 		Command:    start.GetCommand(),
 		Env:        start.GetEnv(),
@@ -66,10 +80,10 @@ func describeExec(start *v1.ExecStart, in *input, at *attachment) driver.Exec {
 		Width:      uint16(start.GetSize().GetWidth()),
 		Height:     uint16(start.GetSize().GetHeight()),
 		Stdout: output(func(b []byte) error {
-			return at.sendExec(&v1.ExecResponse{Message: &v1.ExecResponse_Stdout{Stdout: b}})
+			return send(&v1.ExecResponse{Message: &v1.ExecResponse_Stdout{Stdout: b}})
 		}),
 		Stderr: output(func(b []byte) error {
-			return at.sendExec(&v1.ExecResponse{Message: &v1.ExecResponse_Stderr{Stderr: b}})
+			return send(&v1.ExecResponse{Message: &v1.ExecResponse_Stderr{Stderr: b}})
 		}),
 	}
 	if in.reader != nil {

@@ -61,16 +61,33 @@ func down(ctx context.Context, o cli.DownOptions) error {
 
 // takeOver stops the process that holds the folder and holds it instead.
 func takeOver(ctx context.Context, path string, progress func(string)) (*folder, error) {
-	for {
+	for deadline := time.Now().Add(stopPatience); ; {
 		f, err := openExistingFolder(path)
 		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
 		if !ok {
 			return f, err
 		}
 		progress(fmt.Sprintf("stopping process %d", held.PID))
-		if err := stopHolder(ctx, held, stopPatience); err != nil {
+		err = stopHolder(ctx, held, stopPatience)
+		if errors.Is(err, errElusive) && time.Now().Before(deadline) {
+			err = pause(ctx, 50*time.Millisecond)
+		}
+		if err != nil {
 			return nil, err
 		}
+	}
+}
+
+// errElusive is for the moment in which a process has taken the folder and has
+// not yet said so, or has let go of it already.
+var errElusive = errors.New("the process that holds the data folder is just starting or ending: try again")
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
 }
 
@@ -78,9 +95,8 @@ func takeOver(ctx context.Context, path string, progress func(string)) (*folder,
 // by a descriptor from the beginning, and that it holds the folder is seen after
 // that, so that a number that is used again by another process does no harm.
 func stopHolder(ctx context.Context, held *cli.AlreadyRunningError, patience time.Duration) error {
-	starting := fmt.Errorf("the process that holds data folder %s is just starting or ending: try again", held.DataDir)
 	if held.PID <= 0 {
-		return starting
+		return errElusive
 	}
 	fd, err := unix.PidfdOpen(held.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -91,7 +107,7 @@ func stopHolder(ctx context.Context, held *cli.AlreadyRunningError, patience tim
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if !hasOpen(held.PID, lockPath(held.DataDir)) {
-		return starting
+		return errElusive
 	}
 	return stopProcess(ctx, fd, held.PID, patience)
 }

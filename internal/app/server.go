@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -76,6 +77,7 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, l
 	if err != nil {
 		return nil, err
 	}
+	u.add(func() { logError(logger, "close port", p.server.Close()) })
 	return p, f.announce(p.server.Address())
 }
 
@@ -95,8 +97,28 @@ func (p *controlPlane) Run(ctx context.Context) error {
 	return endedByContext(g.Wait())
 }
 
-// lead is what only the leader does.
+// loopPause keeps loops that fail, for example on a full disk, from spinning.
+const loopPause = time.Second
+
+// lead is what only the leader does, until its time of leading ends. A loop
+// that fails begins again from the state: that costs a moment, while ending the
+// process would cost the API.
 func (p *controlPlane) lead(ctx context.Context) error {
+	for {
+		err := p.loops(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.logger.Error("control loops begin again", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(loopPause):
+		}
+	}
+}
+
+func (p *controlPlane) loops(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.nodes.Run(ctx) })
 	g.Go(func() error {

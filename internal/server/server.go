@@ -153,8 +153,6 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
-		// Thousands of idle sessions share these.
-		grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
@@ -205,6 +203,12 @@ func (s *Server) shutdown() {
 	s.grpc.GracefulStop()
 	_ = s.inner.Close()
 	_ = s.port.Close()
+}
+
+// Close frees the port of a server that was never run. After Run it does nothing.
+func (s *Server) Close() error {
+	s.stop(errStopping)
+	return s.port.Close()
 }
 
 func ignoreClosed(err error) error {

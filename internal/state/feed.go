@@ -22,8 +22,8 @@ type feed struct {
 
 	mu     sync.Mutex
 	ring   []Change // made for the first change
-	oldest uint64 // position of the oldest change that is kept
-	end    uint64 // position after the newest change
+	oldest uint64   // position of the oldest change that is kept
+	end    uint64   // position after the newest change
 	// wake is closed by the next change. It is nil while nobody waits, so that writers pay for waiters only.
 	wake chan struct{}
 }

@@ -79,13 +79,13 @@ func TestSlowSubscriberIsTold(t *testing.T) {
 	_, slow := store.Subscribe()
 	index := uint64(0)
 	put := func(times int) {
+		var b state.Batch
 		for range times {
-			index++
-			var b state.Batch
 			b.Put(workload("u1", "web"))
-			if _, err := store.Apply(index, b.Transaction(noon)); err != nil {
-				t.Fatal(err)
-			}
+		}
+		index++
+		if _, err := store.Apply(index, b.Transaction(noon)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	put(state.FeedSize)

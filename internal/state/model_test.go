@@ -295,8 +295,8 @@ func agree(t *rapid.T, s *state.Snapshot, m model) {
 	everything := func(state.Object) bool { return true }
 	same(t, "nodes", uidsOf(s.Nodes("")), m.all(state.KindNode, everything))
 	same(t, "workloads", uidsOf(s.Workloads("", "")), m.all(state.KindWorkload, everything))
-	for _, namespace := range []string{"", "x", "xy", "y", "z"} {
-		for _, after := range []string{"", "x/a", "x/aa", "xy/c", "y/a-b", "z/z"} {
+	for _, namespace := range []string{"", "x", "xy", "z"} {
+		for _, after := range []string{"", "x/aa", "xy/c", "y/a-b"} {
 			ns, name, _ := strings.Cut(after, "/")
 			same(t, "page of replicas", uidsOf(s.Replicas(namespace, after)), m.all(state.KindReplica, func(o state.Object) bool {
 				at := o.GetMetadata()

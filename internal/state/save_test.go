@@ -38,11 +38,9 @@ func TestDamageIsRefused(t *testing.T) {
 		}
 	}
 	for i := range saved {
-		for bit := range 8 {
-			damaged := bytes.Clone(saved)
-			damaged[i] ^= 1 << bit
-			refuse("flipped bit", damaged)
-		}
+		damaged := bytes.Clone(saved)
+		damaged[i] ^= 1 << (i % 8)
+		refuse("flipped bit", damaged)
 		refuse("cut off", saved[:i])
 	}
 	refuse("extended", append(bytes.Clone(saved), 0))

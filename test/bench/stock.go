@@ -83,8 +83,9 @@ func (s *stock) scope(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, stockNamespace)
 }
 
-// start creates a container and starts its process; remove takes both away.
-func (s *stock) start(ctx context.Context, name string) (_ client.Task, remove func() error, err error) {
+// start creates a container and starts its process. The function that it
+// returns takes both away.
+func (s *stock) start(ctx context.Context, name string) (client.Task, func() error, error) {
 	mine := s.scope(ctx)
 	after := context.WithoutCancel(mine)
 	runc := &options.Options{Root: filepath.Join(s.runDir, "bench-runc")}
@@ -96,14 +97,14 @@ func (s *stock) start(ctx context.Context, name string) (_ client.Task, remove f
 	if err != nil {
 		return nil, nil, err
 	}
-	remove = func() error { return container.Delete(after, client.WithSnapshotCleanup) }
+	removeContainer := func() error { return container.Delete(after, client.WithSnapshotCleanup) }
 	task, err := container.NewTask(mine, cio.NullIO)
 	if err != nil {
-		return nil, nil, errors.Join(err, remove())
+		return nil, nil, errors.Join(err, removeContainer())
 	}
 	removeAll := func() error {
 		_, err := task.Delete(after, client.WithProcessKill)
-		return errors.Join(err, remove())
+		return errors.Join(err, removeContainer())
 	}
 	if err := task.Start(mine); err != nil {
 		return nil, nil, errors.Join(err, removeAll())
@@ -120,4 +121,3 @@ func (s *stock) startAndRemove(ctx context.Context, name string) (float64, error
 	took := time.Since(began)
 	return milliseconds(took), remove()
 }
-

@@ -50,8 +50,10 @@ func readInterfaces() ([]*v1.Interface, error) {
 // gets its flags and addresses one by one.
 const settle = 20 * time.Millisecond
 
-// Watch calls changed shortly after an interface or an address has come, gone
-// or changed, until ctx ends. An error means that the kernel no longer tells.
+// Watch calls changed once it is watching, and then shortly after an interface
+// or an address has come, gone or changed, until ctx ends. An error means that
+// the kernel no longer tells, for example because it had too much to tell: what
+// was missed is covered by the first call of the next Watch.
 func (m *Machine) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	links := make(chan netlink.LinkUpdate, 16)
@@ -64,6 +66,7 @@ func (m *Machine) Watch(ctx context.Context, changed func()) error {
 		drain(links)
 		return fmt.Errorf("watch network addresses: %w", err)
 	}
+	changed()
 	err := forward(ctx, links, addresses, changed)
 	close(done)
 	drain(links)

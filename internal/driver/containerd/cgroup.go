@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,19 +96,37 @@ func (c cgroups) dirs(path string) []string {
 // kill ends every process in the cgroup and those below, and returns when they
 // are gone.
 func (c cgroups) kill(path string) error {
+	killed := map[int]bool{}
 	for range 500 {
 		pids, err := c.pids(path)
-		if err != nil || len(pids) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(pids) == 0 {
+			awaitBurial(killed)
+			return nil
 		}
 		for _, pid := range pids {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("kill process %d: %w", pid, err)
 			}
+			killed[pid] = true
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	return fmt.Errorf("cgroup %s: its processes do not die", path)
+}
+
+// awaitBurial gives the parents of dead processes a moment to collect them: a
+// shim that is killed next could not.
+func awaitBurial(dead map[int]bool) {
+	for range 100 {
+		maps.DeleteFunc(dead, func(pid int, _ bool) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
+		if len(dead) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func (c cgroups) pids(path string) ([]int, error) {

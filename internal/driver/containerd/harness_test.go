@@ -164,6 +164,9 @@ func processes(t *testing.T, opts Options) []string {
 			continue
 		}
 		cmdline, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if len(cmdline) == 0 {
+			continue // dead, and waiting for init to collect it
+		}
 		cgroup, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cgroup"))
 		if bytes.Contains(cmdline, []byte(opts.namespace())) ||
 			bytes.Contains(cmdline, []byte(opts.DataDir)) ||

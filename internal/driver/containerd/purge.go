@@ -60,11 +60,11 @@ func purgeMachine(opts Options) error {
 	if err != nil {
 		return err
 	}
-	// Shims first: they would still write into the folders.
-	if err := killShims(opts.shimDir(), ""); err != nil {
+	// Shims last: they are the parents, and bury what is killed.
+	if err := cgroups.kill(opts.cgroupParent()); err != nil {
 		return err
 	}
-	if err := cgroups.kill(opts.cgroupParent()); err != nil {
+	if err := killShims(opts.shimDir(), ""); err != nil {
 		return err
 	}
 	return errors.Join(cgroups.remove(opts.cgroupParent()), removeFolders(opts))

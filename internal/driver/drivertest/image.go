@@ -3,6 +3,7 @@ package drivertest
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"io"
 	"os"
 	"runtime"
@@ -44,7 +45,7 @@ func archive(t testing.TB, ref, arch string) io.Reader {
 	files := layer(t)
 	content, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(files)), nil
-	})
+	}, tarball.WithCompressionLevel(gzip.NoCompression), tarball.WithCompressedCaching)
 	must(t, err)
 	image, err := mutate.AppendLayers(empty.Image, content)
 	must(t, err)

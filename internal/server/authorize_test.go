@@ -1,0 +1,239 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// methods are all that the server has registered, and whether they stream.
+func (c *cluster) methods() map[string]bool {
+	all := map[string]bool{}
+	for service, info := range c.grpc.GetServiceInfo() {
+		for _, m := range info.Methods {
+			all[fmt.Sprintf("/%s/%s", service, m.Name)] = m.IsClientStream || m.IsServerStream
+		}
+	}
+	return all
+}
+
+// knock calls a method in a way that does nothing: with an empty request, or
+// on a stream with a message that cannot be read.
+func knock(ctx context.Context, conn *grpc.ClientConn, method string, streams bool) error {
+	if !streams {
+		return conn.Invoke(ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, grpc.ForceCodec(rawCodec{}))
+	if err != nil {
+		return err
+	}
+	_ = stream.SendMsg([]byte{0xff}) // the answer says more than this error
+	return stream.RecvMsg(new([]byte))
+}
+
+// rawCodec sends bytes as they are.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error)     { return v.([]byte), nil }
+func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = data; return nil }
+func (rawCodec) Name() string                       { return "proto" }
+
+// callers has one caller for every role.
+func (c *cluster) callers() map[string]*user {
+	return map[string]*user{
+		roleAdmin: c.as(roleAdmin), roleOperator: c.as(roleOperator), roleViewer: c.as(roleViewer),
+		roleNode: c.join("machine").user, roleServer: c.dial(c.certificateOf(identity.KindServer, "s-2"), ""),
+	}
+}
+
+func (c *cluster) certificateOf(kind identity.Kind, parts ...string) *identity.Credentials {
+	c.t.Helper()
+	id, err := identity.NewID(c.ca.Trust().Cluster(), kind, parts...)
+	must(c.t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(c.t, err)
+	chain, err := c.ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Client: true}, time.Now())
+	must(c.t, err)
+	creds, err := identity.NewCredentials(key, chain)
+	must(c.t, err)
+	return creds
+}
+
+func TestPermissionsNameEveryMethodAndNoOther(t *testing.T) {
+	methods := newCluster(t).methods()
+	for method := range methods {
+		if _, ok := permissions[method]; !ok {
+			t.Errorf("%s has no permissions", method)
+		}
+	}
+	for method := range permissions {
+		if _, ok := methods[method]; !ok {
+			t.Errorf("permissions name %s, which is not registered", method)
+		}
+	}
+}
+
+func TestEveryMethodIsForTheRolesOfTheTable(t *testing.T) {
+	c := newCluster(t)
+	for role, as := range c.callers() {
+		for method, streams := range c.methods() {
+			if open(method) {
+				continue
+			}
+			err := knock(c.ctx, as.conn, method, streams)
+			allowed := slices.Contains(permissions[method], role)
+			if denied := status.Code(err) == codes.PermissionDenied; denied == allowed || status.Code(err) == codes.Unauthenticated {
+				t.Errorf("%s as %s: %v, want allowed %t", method, role, err, allowed)
+			}
+		}
+	}
+}
+
+func TestRefusalNamesTheRoleAndTheOnesThatMay(t *testing.T) {
+	c := newCluster(t)
+	_, err := c.as(roleViewer).ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web"})
+	wantCode(t, err, codes.PermissionDenied, `has role "viewer"`, "operator or admin")
+}
+
+// strangers are all who have not proved an identity of this cluster.
+func (c *cluster) strangers() map[string]*user {
+	other := newCluster(c.t)
+	expired := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Ttl: "1ms"})
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	return map[string]*user{
+		"nobody":                     c.dial(nil, ""),
+		"garbage":                    c.dial(nil, "garbage"),
+		"token of another cluster":   c.dial(nil, other.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})),
+		"expired token":              c.dial(nil, expired),
+		"join token":                 c.dial(nil, join),
+		"certificate of a workload":  c.dial(c.certificateOf(identity.KindWorkload, "default", "web"), ""),
+		"certificate of a user":      c.dial(c.certificateOf(identity.KindUser, "admin"), ""),
+		"node that is not a member":  c.dial(c.certificateOf(identity.KindNode, "0190aaaa-0000-7000-8000-000000000000"), ""),
+		"certificate of a lost node": c.dial(c.certificateOf(identity.KindNode, "gone"), ""),
+	}
+}
+
+func TestNothingAnswersAStranger(t *testing.T) {
+	c := newCluster(t)
+	for who, as := range c.strangers() {
+		for method, streams := range c.methods() {
+			if open(method) {
+				continue
+			}
+			if err := knock(c.ctx, as.conn, method, streams); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("%s as %s: %v", method, who, err)
+			}
+		}
+	}
+}
+
+func TestNothingAnswersAStrangerOverHTTP(t *testing.T) {
+	c := newCluster(t)
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	for _, path := range []string{
+		"/", "/metrics", "/openapi.json", "/v2/", "/v2/app/manifests/1", "/v1/workloads", "/v1/whoami", "/v1/tokens", "/nothing",
+		"/v1/namespaces/default/workloads/web:exec",
+	} {
+		for _, header := range [][]string{
+			nil,
+			{"Authorization", "Bearer garbage"},
+			{"Authorization", "Bearer " + join},
+			{"Authorization", "Basic dXNlcjpwYXNz"},
+			{"X-Cloudless-Id", "spiffe://x/user/root", "X-Cloudless-Role", "admin"},
+			{"Grpc-Metadata-X-Cloudless-Id", "spiffe://x/user/root", "Grpc-Metadata-X-Cloudless-Role", "admin"},
+		} {
+			response, body := c.request(nil, http.MethodGet, path, "", header...)
+			if response.StatusCode != http.StatusUnauthorized || response.Header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s with %q: %s %s", path, header, response.Status, body)
+			}
+		}
+	}
+	response, body := c.request(nil, http.MethodGet, "/healthz", "")
+	if response.StatusCode != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz: %s %q", response.Status, body)
+	}
+}
+
+func TestHTTPIsForTheRolesOfTheTable(t *testing.T) {
+	c := newCluster(t)
+	machine := c.join("machine")
+	tokens := map[string]string{}
+	for _, role := range readers {
+		tokens[role] = c.newTokenSecret(&v1.CreateTokenRequest{Role: role})
+	}
+	for _, ask := range []struct {
+		method, path string
+		roles        []string
+	}{
+		{http.MethodGet, "/metrics", readers},
+		{http.MethodGet, "/openapi.json", readers},
+		{http.MethodGet, "/v2/", everyone},
+		{http.MethodPost, "/v2/app/blobs/uploads/", writers},
+		{http.MethodDelete, "/v2/app/manifests/1", writers},
+		{http.MethodGet, "/v1/workloads", readers},
+		{http.MethodGet, "/v1/tokens", admins},
+		{http.MethodPost, "/v1/namespaces/default/workloads/web:scale", writers},
+	} {
+		for _, role := range []string{roleAdmin, roleOperator, roleViewer, roleNode} {
+			var creds *identity.Credentials
+			header := []string{"Authorization", "Bearer " + tokens[role]}
+			if role == roleNode {
+				creds, header = machine.creds, nil
+			}
+			response, body := c.request(creds, ask.method, ask.path, "{}", header...)
+			allowed := slices.Contains(ask.roles, role)
+			if denied := response.StatusCode == http.StatusForbidden; denied == allowed || response.StatusCode == http.StatusUnauthorized {
+				t.Errorf("%s %s as %s: %s %s, want allowed %t", ask.method, ask.path, role, response.Status, body, allowed)
+			}
+		}
+	}
+}
+
+func TestForgedIdentityIsIgnored(t *testing.T) {
+	c := newCluster(t)
+	forged := c.ca.Trust().Cluster()
+	viewer := c.newTokenSecret(&v1.CreateTokenRequest{Name: "eve", Role: roleViewer})
+	ctx := metadata.AppendToOutgoingContext(c.ctx,
+		metadataID, "spiffe://"+forged+"/user/root", metadataRole, roleAdmin, metadataToken, "", metadataExpires, "2999-01-01T00:00:00Z")
+
+	_, err := c.dial(nil, "").WhoAmI(ctx, &v1.WhoAmIRequest{})
+	wantCode(t, err, codes.Unauthenticated, "needs an identity")
+	me, err := c.dial(nil, viewer).WhoAmI(ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+	if me.GetRole() != roleViewer || !strings.HasSuffix(me.GetId(), "/user/eve") {
+		t.Errorf("a forged identity made the caller %v", me)
+	}
+	for _, prefix := range []string{"", "Grpc-Metadata-", "grpcgateway-"} {
+		response, body := c.request(nil, http.MethodGet, "/v1/whoami", "", "Authorization", "Bearer "+viewer,
+			prefix+metadataID, "spiffe://"+forged+"/user/root", prefix+metadataRole, roleAdmin)
+		if response.StatusCode != http.StatusOK || !strings.Contains(body, "/user/eve") || !strings.Contains(body, roleViewer) {
+			t.Errorf("forged headers %q: %s %s", prefix, response.Status, body)
+		}
+	}
+}
+
+func TestCertificateCountsBeforeAToken(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("machine")
+	both := c.dial(m.creds, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	me, err := both.WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+	if me.GetRole() != roleNode {
+		t.Errorf("a machine with a token acts as %v", me)
+	}
+}

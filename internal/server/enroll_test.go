@@ -1,0 +1,139 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode, Uses: 2})
+	names, v4, v6 := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for range 2 {
+		m, err := c.enroll("machine", token)
+		must(t, err)
+		names[m.node.GetMetadata().GetName()] = true
+		v4[m.node.GetSpec().GetSubnetV4()] = true
+		v6[m.node.GetSpec().GetSubnetV6()] = true
+	}
+	if !names["machine"] || !names["machine-2"] || len(v4) != 2 || len(v6) != 2 {
+		t.Errorf("two machines of one name have names %v and subnets %v %v", names, v4, v6)
+	}
+	_, err := c.enroll("machine", token)
+	wantCode(t, err, codes.Unauthenticated, "used up", "cloudless token create --role node")
+	if used := c.store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 2 {
+		t.Errorf("the token counts %d uses", used)
+	}
+	one := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	_, err = c.enroll("machine", one)
+	must(t, err)
+	_, err = c.enroll("machine", one)
+	wantCode(t, err, codes.Unauthenticated)
+}
+
+func TestAllRefusedJoinTokensReadTheSame(t *testing.T) {
+	c, other := newCluster(t), newCluster(t)
+	revoked := c.newTokenSecret(&v1.CreateTokenRequest{Name: "revoked", Role: roleNode})
+	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "revoked"})
+	must(t, err)
+	words := map[string]bool{}
+	for _, token := range []string{
+		revoked,
+		c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Ttl: "1ms"}),
+		other.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}),
+		identity.NewJoinToken(c.ca.Trust().Fingerprint()).Reveal(),
+	} {
+		_, err := c.enroll("machine", token)
+		wantCode(t, err, codes.Unauthenticated)
+		words[status.Convert(err).Message()] = true
+	}
+	if len(words) != 1 {
+		t.Errorf("refusals tell tokens apart: %v", words)
+	}
+	_, err = c.enroll("machine", c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	wantCode(t, err, codes.Unauthenticated)
+	if n := c.store.Snapshot().Count(state.KindNode); n != 0 {
+		t.Errorf("%d nodes came of refused tokens", n)
+	}
+}
+
+func TestTwentyMachinesAtOnceWithATokenForTen(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 10})
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	joined := 0
+	for range 20 {
+		all.Go(func() {
+			_, err := c.enroll("machine", token)
+			mu.Lock()
+			defer mu.Unlock()
+			switch status.Code(err) {
+			case codes.OK:
+				joined++
+			case codes.Unauthenticated:
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	subnets := map[string]bool{}
+	for n := range c.store.Snapshot().Nodes("") {
+		subnets[n.GetSpec().GetSubnetV4()] = true
+	}
+	if joined != 10 || len(subnets) != 10 || c.store.Snapshot().NodeByName("machine-10") == nil {
+		t.Errorf("%d machines joined with %d subnets, want 10", joined, len(subnets))
+	}
+}
+
+func TestEnrollmentWithAUselessRequestSpendsNoUse(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode})
+	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "machine", Csr: []byte("not a request")})
+	wantCode(t, err, codes.InvalidArgument, "certificate request")
+	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "Not A Name", Csr: []byte("x")})
+	wantCode(t, err, codes.InvalidArgument, "name")
+	if used := c.store.Snapshot().TokenByName("join").GetStatus().GetUsed(); used != 0 {
+		t.Errorf("refused requests used the token %d times", used)
+	}
+}
+
+func TestLongNamesGetASuffixThatFits(t *testing.T) {
+	c := newCluster(t)
+	long := strings.Repeat("a", 63)
+	for i := range 3 {
+		name := c.join(long).node.GetMetadata().GetName()
+		if len(name) > 63 {
+			t.Errorf("machine %d is called %q, which is too long", i, name)
+		}
+	}
+}
+
+func TestRenewalIsForOneself(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.join("a"), c.join("b")
+	key, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	answer, err := a.Renew(c.ctx, &v1.RenewRequest{Csr: csr})
+	must(t, err)
+	renewed, err := identity.NewCredentials(key, answer.GetCertificates())
+	must(t, err)
+	if renewed.ID() != a.creds.ID() || renewed.ID() == b.creds.ID() {
+		t.Errorf("the new certificate is for %s, want %s", renewed.ID(), a.creds.ID())
+	}
+	me, err := c.dial(renewed, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+	if want := fmt.Sprintf("/node/%s", a.uid()); !strings.HasSuffix(me.GetId(), want) {
+		t.Errorf("the bearer is %s, want %s", me.GetId(), want)
+	}
+}

@@ -1,0 +1,252 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/nodes"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// cluster is a whole server on a port of its own: real state on disk, real
+// certificates, real loops. Only the machines are played, see agent_test.go.
+type cluster struct {
+	*Server
+	t *testing.T
+	// log is everything that was logged, at debug level.
+	log *logBuffer
+	// stop ends the server and waits for it. It may be called more than once.
+	stop func()
+	// ctx ends a while after a test that hangs should have passed.
+	ctx context.Context
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	log := &logBuffer{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	dir, store := t.TempDir(), state.New()
+	sealer, err := identity.OpenOrCreateSealer(filepath.Join(dir, "kek.json"))
+	must(t, err)
+	agreed, err := consensus.Open(ctx, consensus.Options{
+		Dir: filepath.Join(dir, "raft"), ServerID: "s-1", Address: "127.0.0.1:0", Store: store, Logger: logger, Bootstrap: true,
+	})
+	must(t, err)
+	t.Cleanup(func() { check(t, agreed.Close()) })
+	must(t, agreed.WaitLeader(ctx))
+	ca, err := Found(ctx, agreed, sealer)
+	must(t, err)
+	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
+	must(t, err)
+	t.Cleanup(func() { check(t, images.Close()) })
+	loop := nodes.New(store, agreed, nodes.DefaultWindows, logger)
+	s, err := New(ctx, Options{
+		UID: "s-1", Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Registry: images,
+		Nodes: loop, Placement: replicas.Placement{}, Logger: logger,
+	})
+	must(t, err)
+	c := &cluster{Server: s, t: t, log: log, ctx: ctx}
+	c.stop = c.run(agreed, loop)
+	t.Cleanup(c.stop)
+	return c
+}
+
+// run serves and leads.
+func (c *cluster) run(agreed *consensus.Consensus, loop *nodes.Loop) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx))
+	var done sync.WaitGroup
+	done.Go(func() { check(c.t, c.Run(ctx)) })
+	done.Go(func() {
+		_ = agreed.Lead(ctx, func(ctx context.Context) error {
+			var both sync.WaitGroup
+			both.Go(func() { _ = loop.Run(ctx) })
+			placement := replicas.Loop{Store: c.store, Proposer: agreed}
+			err := placement.Run(ctx)
+			both.Wait()
+			return err
+		})
+	})
+	return sync.OnceFunc(func() {
+		cancel()
+		done.Wait()
+	})
+}
+
+// user is every service, as one caller.
+type user struct {
+	v1.WorkloadServiceClient
+	v1.NodeServiceClient
+	v1.ClusterServiceClient
+	v1.TokenServiceClient
+	v1.ImageServiceClient
+	v1.EventServiceClient
+	v1.EnrollmentServiceClient
+	v1.AgentServiceClient
+	conn *grpc.ClientConn
+	// token is the secret that the caller shows, if any.
+	token string
+}
+
+// dial connects with a certificate, an API token, or nothing.
+func (c *cluster) dial(member *identity.Credentials, token string) *user {
+	c.t.Helper()
+	var source identity.CertificateSource
+	if member != nil {
+		source = member.Certificate
+	}
+	options := []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(c.ca.Trust(), source)))}
+	if token != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearerToken(token)))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+c.Address(), options...)
+	must(c.t, err)
+	c.t.Cleanup(func() { check(c.t, conn.Close()) })
+	return &user{
+		v1.NewWorkloadServiceClient(conn), v1.NewNodeServiceClient(conn), v1.NewClusterServiceClient(conn),
+		v1.NewTokenServiceClient(conn), v1.NewImageServiceClient(conn), v1.NewEventServiceClient(conn),
+		v1.NewEnrollmentServiceClient(conn), v1.NewAgentServiceClient(conn), conn, token,
+	}
+}
+
+type bearerToken string
+
+func (b bearerToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+func (bearerToken) RequireTransportSecurity() bool { return true }
+
+// as is a user with an API token of a role.
+func (c *cluster) as(role string) *user {
+	c.t.Helper()
+	return c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: role}))
+}
+
+func (c *cluster) newTokenSecret(request *v1.CreateTokenRequest) string {
+	c.t.Helper()
+	made, err := c.CreateToken(c.ctx, request)
+	must(c.t, err)
+	return made.GetSecret()
+}
+
+// web is an HTTP client, with a certificate or without.
+func (c *cluster) web(member *identity.Credentials) *http.Client {
+	var source identity.CertificateSource
+	if member != nil {
+		source = member.Certificate
+	}
+	config := identity.ClientTLS(c.ca.Trust(), source)
+	config.NextProtos = []string{"h2", "http/1.1"}
+	transport := &http.Transport{ForceAttemptHTTP2: true, DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", c.Address())
+	}}
+	c.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// request is one HTTP request; header are pairs of a name and a value.
+func (c *cluster) request(member *identity.Credentials, method, path, body string, header ...string) (*http.Response, string) {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.ctx, method, "https://cloudless"+path, strings.NewReader(body))
+	must(c.t, err)
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	response, err := c.web(member).Do(r)
+	must(c.t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	must(c.t, err)
+	return response, string(text)
+}
+
+// until waits until the state is as wished, and returns it.
+func (c *cluster) until(wished func(*state.Snapshot) bool) *state.Snapshot {
+	c.t.Helper()
+	snap, feed := c.store.Subscribe()
+	for !wished(snap) {
+		if _, err := feed.Next(c.ctx); err != nil {
+			c.t.Fatalf("the state never was as wished: %v", err)
+		}
+		snap = c.store.Snapshot()
+	}
+	return snap
+}
+
+// change puts objects into the state past the API.
+func (c *cluster) change(build func(*state.Snapshot, *state.Batch)) {
+	c.t.Helper()
+	_, err := c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		build(snap, b)
+		return nil
+	})
+	must(c.t, err)
+}
+
+// logBuffer keeps what is logged.
+type logBuffer struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.data.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.data.String()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// wantCode checks how a call was refused, and that the refusal says these words.
+func wantCode(t *testing.T, err error, code codes.Code, words ...string) {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Errorf("answered with %v, want %v", err, code)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(status.Convert(err).Message(), w) {
+			t.Errorf("the refusal %q does not say %q", status.Convert(err).Message(), w)
+		}
+	}
+}

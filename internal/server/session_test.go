@@ -1,0 +1,227 @@
+package server
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// running waits until a workload has so many running replicas and returns them.
+func (c *cluster) running(workloadUID string, count int) []*v1.Replica {
+	c.t.Helper()
+	var found []*v1.Replica
+	c.until(func(snap *state.Snapshot) bool {
+		found = nil
+		for r := range snap.ReplicasOf(workloadUID) {
+			if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+				found = append(found, r)
+			}
+		}
+		return len(found) == count
+	})
+	return found
+}
+
+func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
+	c := newCluster(t)
+	admin, m := c.as(roleAdmin), c.join("n1")
+	stream := m.connect(c.ctx)
+	first := assignments(t, stream)
+	if !first.GetFull() || len(first.GetAssign()) != 0 || first.GetEpoch() != 1 {
+		t.Fatalf("the first assignments of an empty node are %v", first)
+	}
+	made, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	delta := assignments(t, stream)
+	if delta.GetFull() || len(delta.GetAssign()) != 1 || len(delta.GetRemove()) != 0 {
+		t.Fatalf("a new replica came as %v", delta)
+	}
+	replica := delta.GetAssign()[0].GetReplica()
+	if got := delta.GetAssign()[0].GetRevision().GetMetadata().GetUid(); got != made.GetStatus().GetRevisionUid() {
+		t.Errorf("the assignment has revision %s, want %s", got, made.GetStatus().GetRevisionUid())
+	}
+
+	// What the agent says about a replica is not said back to it: the next word is that of another replica.
+	must(t, report(stream, replica.GetMetadata().GetUid(), obey(replica)))
+	c.running(made.GetMetadata().GetUid(), 1)
+	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})
+	must(t, err)
+	delta = assignments(t, stream)
+	if len(delta.GetAssign()) != 1 || delta.GetAssign()[0].GetReplica().GetMetadata().GetUid() == replica.GetMetadata().GetUid() {
+		t.Errorf("after scaling up came %v", delta)
+	}
+
+	// A replica that has ended need not be kept any longer.
+	ended := proto.CloneOf(replica.GetStatus())
+	ended.Phase = rollout.PhaseFailed
+	must(t, report(stream, replica.GetMetadata().GetUid(), ended))
+	for {
+		delta = assignments(t, stream)
+		if len(delta.GetRemove()) == 1 && delta.GetRemove()[0] == replica.GetMetadata().GetUid() {
+			break
+		}
+	}
+
+	// A session that begins anew has the full set: the second replica, and the one in place of the first.
+	c.until(func(snap *state.Snapshot) bool {
+		live := 0
+		for r := range snap.ReplicasOn(m.uid()) {
+			if rollout.Live(r.GetStatus().GetPhase()) {
+				live++
+			}
+		}
+		return live == 2
+	})
+	again := assignments(t, m.connect(c.ctx))
+	if !again.GetFull() || len(again.GetAssign()) != 2 {
+		t.Errorf("the second session began with %v", again)
+	}
+}
+
+func TestSecondSessionOfANodeReplacesTheFirst(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	first := m.connect(c.ctx)
+	assignments(t, first)
+	second := m.connect(c.ctx)
+	assignments(t, second)
+	_, err := first.Recv()
+	wantCode(t, err, codes.Unavailable, "another session of the same node")
+
+	// The node stays connected, and the end of the first takes nothing from the second.
+	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
+	if c.sessions.get(m.uid()) == nil {
+		t.Error("the node has no session any more")
+	}
+	_, err = c.as(roleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	if delta := assignments(t, second); len(delta.GetAssign()) != 1 {
+		t.Errorf("the second session received %v", delta)
+	}
+}
+
+func TestSessionRefusesWhatDoesNotBeginWithHello(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream, err := m.Session(c.ctx)
+	must(t, err)
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{}}}))
+	_, err = stream.Recv()
+	wantCode(t, err, codes.InvalidArgument, "begins with hello")
+
+	stream = m.connect(c.ctx)
+	assignments(t, stream)
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{}}}))
+	_, err = stream.Recv()
+	wantCode(t, err, codes.InvalidArgument, "heartbeats and reports only")
+}
+
+func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {
+	c := newCluster(t)
+	admin, owner := c.as(roleAdmin), c.work("owner", idle)
+	made := c.create(admin, workload("web"))
+	before := c.running(made.GetMetadata().GetUid(), 1)[0]
+
+	stranger := c.join("stranger")
+	stream := stranger.connect(c.ctx)
+	assignments(t, stream)
+	lie := &v1.ReplicaStatus{Phase: rollout.PhaseFailed, Reason: "a lie"}
+	must(t, report(stream, before.GetMetadata().GetUid(), lie))
+	// The stranger's own session shows that its report has been dealt with: reports are written in order.
+	c.reports.submit(owner.uid(), []*v1.ReplicaReport{{Uid: before.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning, Restarts: 1}}})
+	snap := c.until(func(snap *state.Snapshot) bool {
+		return snap.Replica(before.GetMetadata().GetUid()).GetStatus().GetRestarts() == 1
+	})
+	if got := snap.Replica(before.GetMetadata().GetUid()).GetStatus(); got.GetPhase() != rollout.PhaseRunning || got.GetReason() != "" {
+		t.Errorf("another node changed the replica to %v", got)
+	}
+}
+
+func TestOneNodesReportNeverTakesThePlaceOfAnothers(t *testing.T) {
+	r := newReports()
+	r.submit("a", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning}}})
+	r.submit("b", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseFailed}}})
+	r.submit("a", []*v1.ReplicaReport{{Uid: "r", Status: &v1.ReplicaStatus{Phase: rollout.PhaseBackoff}}})
+	taken := r.take()
+	if len(taken) != 2 || taken[reported{"a", "r"}].GetPhase() != rollout.PhaseBackoff {
+		t.Errorf("took %v, want the newest word of each node", taken)
+	}
+	if len(r.take()) != 0 {
+		t.Error("what was taken is still there")
+	}
+}
+
+func TestManyReportsAreWrittenTogether(t *testing.T) {
+	c := newCluster(t)
+	const count = maxReports + 10
+	m := c.join("n1")
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		for range count {
+			uid := c.newUID()
+			b.Create(&v1.Replica{
+				Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
+				Spec:     &v1.ReplicaSpec{NodeUid: m.uid(), Desired: rollout.DesiredRunning},
+				Status:   &v1.ReplicaStatus{Phase: rollout.PhasePlaced},
+			})
+		}
+	})
+	var all []*v1.ReplicaReport
+	for r := range c.store.Snapshot().ReplicasOn(m.uid()) {
+		all = append(all, &v1.ReplicaReport{Uid: r.GetMetadata().GetUid(), Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning}})
+	}
+	before := c.store.Snapshot().Index()
+	c.reports.submit(m.uid(), all)
+	after := c.until(func(snap *state.Snapshot) bool {
+		for r := range snap.ReplicasOn(m.uid()) {
+			if r.GetStatus().GetPhase() != rollout.PhaseRunning {
+				return false
+			}
+		}
+		return true
+	})
+	if entries := after.Index() - before; entries > 4 {
+		t.Errorf("%d reports took %d entries of the log", count, entries)
+	}
+}
+
+func TestReportWithoutAPhaseIsIgnored(t *testing.T) {
+	c := newCluster(t)
+	var b state.Batch
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&v1.Replica{
+			Metadata: &v1.Metadata{Uid: "r", Name: "web-1", Namespace: "default"},
+			Spec:     &v1.ReplicaSpec{NodeUid: "n"}, Status: &v1.ReplicaStatus{Phase: rollout.PhaseRunning},
+		})
+	})
+	for _, said := range []*v1.ReplicaStatus{nil, {}, {Reason: "nothing else"}} {
+		c.recordOne(c.ctx, c.store.Snapshot(), &b, reported{"n", "r"}, said)
+	}
+	if b.Len() != 0 {
+		t.Errorf("reports without a phase made %d changes", b.Len())
+	}
+}
+
+func TestLaggingDispatchSendsEverythingAnew(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+
+	// Another dispatch loop that starts is what one that has lagged does: subscribe again, and tell everybody everything.
+	ctx, cancel := context.WithCancel(c.ctx)
+	done := make(chan error, 1)
+	go func() { done <- c.dispatch(ctx) }()
+	if again := assignments(t, stream); !again.GetFull() {
+		t.Errorf("after a lag came %v", again)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("dispatch ended without its context's error")
+	}
+}

@@ -1,0 +1,218 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+func TestTokenIsForItsRoleUntilItExpires(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	before := time.Now()
+	made, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleOperator})
+	must(t, err)
+	if ttl := made.GetToken().GetSpec().GetExpireTime().AsTime().Sub(before).Round(time.Hour); ttl != 24*time.Hour {
+		t.Errorf("a token without a ttl holds for %s, want a day", ttl)
+	}
+	me, err := c.dial(nil, made.GetSecret()).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+	if me.GetRole() != roleOperator || !strings.HasSuffix(me.GetId(), "/user/ci") {
+		t.Errorf("the token's bearer is %v", me)
+	}
+	short, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleOperator, Ttl: "1ms"})
+	must(t, err)
+	_, err = c.dial(nil, short.GetSecret()).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	wantCode(t, err, codes.Unauthenticated, "has expired", "cloudless token create")
+}
+
+func TestTokenRequestsThatMakeNoSense(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	must1 := func(_ *v1.CreateTokenResponse, err error) error { return err }
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: "root"})), codes.InvalidArgument, "role")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleServer})), codes.InvalidArgument, "role")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Ttl: "soon"})), codes.InvalidArgument, "ttl")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Uses: 2})), codes.InvalidArgument, "uses")
+	must(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})))
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})), codes.AlreadyExists, "token ci exists already", "cloudless token rm ci")
+	_, err := admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "nope"})
+	wantCode(t, err, codes.NotFound, "token nope does not exist")
+}
+
+func TestRepeatedTokenCallGivesTheTokenWithoutItsSecret(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	request := &v1.CreateTokenRequest{Name: "ci", Role: roleViewer, IdempotencyKey: "k"}
+	first, err := admin.CreateToken(c.ctx, request)
+	must(t, err)
+	again, err := admin.CreateToken(c.ctx, request)
+	must(t, err)
+	if again.GetToken().GetMetadata().GetUid() != first.GetToken().GetMetadata().GetUid() || again.GetSecret() != "" {
+		t.Errorf("the repeated call answered %v", again)
+	}
+	_, err = admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	must(t, err)
+	_, err = admin.CreateToken(c.ctx, request)
+	wantCode(t, err, codes.FailedPrecondition, "has been revoked since", "new idempotency key")
+}
+
+func TestRevocationEndsOpenStreamsAtOnce(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	made, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleOperator})
+	must(t, err)
+	other, err := admin.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{})
+	must(t, err)
+	_, err = other.Recv()
+	must(t, err)
+
+	ci := c.dial(nil, made.GetSecret())
+	watch, err := ci.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{})
+	must(t, err)
+	_, err = watch.Recv()
+	must(t, err)
+	health, err := healthv1.NewHealthClient(ci.conn).Watch(c.ctx, &healthv1.HealthCheckRequest{})
+	must(t, err)
+	_, err = health.Recv()
+	must(t, err)
+	reflection, err := reflectionv1.NewServerReflectionClient(ci.conn).ServerReflectionInfo(c.ctx)
+	must(t, err)
+	must(t, reflection.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}))
+	_, err = reflection.Recv()
+	must(t, err)
+
+	_, err = admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	must(t, err)
+	_, err = watch.Recv()
+	wantCode(t, err, codes.Unauthenticated, "revoked")
+	_, err = health.Recv()
+	wantCode(t, err, codes.Unauthenticated, "revoked")
+	_, err = reflection.Recv() // waits for the caller's next word
+	wantCode(t, err, codes.Unauthenticated, "revoked")
+	_, err = ci.WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	wantCode(t, err, codes.Unauthenticated, "revoked")
+
+	// Nobody else's streams end.
+	_, err = admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	if change, err := other.Recv(); err != nil || change.GetChange() != changeAdded {
+		t.Errorf("the watch of another token received %v, %v", change, err)
+	}
+}
+
+func TestStreamsEndWhenTheirTokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRevocations()
+		ctx, release := r.bind(t.Context(), Principal{TokenUID: "t", Expires: time.Now().Add(time.Hour)})
+		defer release()
+		time.Sleep(time.Hour - time.Second)
+		if ctx.Err() != nil {
+			t.Fatalf("ended before its time: %v", context.Cause(ctx))
+		}
+		time.Sleep(2 * time.Second)
+		if context.Cause(ctx) != errUnknownToken {
+			t.Errorf("ended by %v", context.Cause(ctx))
+		}
+	})
+}
+
+func TestRevocationIsNotMissedByALag(t *testing.T) {
+	r := newRevocations()
+	store := state.New()
+	var b state.Batch
+	b.Create(&v1.Token{Metadata: &v1.Metadata{Uid: "kept", Name: "kept"}})
+	if _, err := store.Apply(1, b.Transaction(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(time.Hour)
+	kept, release := r.bind(t.Context(), Principal{TokenUID: "kept", Expires: later})
+	defer release()
+	gone, releaseGone := r.bind(t.Context(), Principal{TokenUID: "gone", Expires: later})
+	r.revokeMissing(store.Snapshot())
+	if kept.Err() != nil || context.Cause(gone) != errUnknownToken {
+		t.Errorf("kept ended by %v, gone by %v", context.Cause(kept), context.Cause(gone))
+	}
+	releaseGone()
+	if len(r.streams) != 1 {
+		t.Errorf("%d tokens are still bound, want 1", len(r.streams))
+	}
+}
+
+// secretWords are what must never be seen of a token after it was created.
+func secretWords(t *testing.T, c *cluster, secret string) []string {
+	t.Helper()
+	words := []string{secret, strings.Split(secret, "_")[2]}
+	credential := c.store.Snapshot().Credential(strings.Split(secret, "_")[1])
+	if credential == nil {
+		t.Fatal("the token has no credential")
+	}
+	for _, encode := range []func([]byte) string{hex.EncodeToString, base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString} {
+		words = append(words, encode(credential.GetHash()))
+	}
+	return append(words, string(credential.GetHash()))
+}
+
+func TestNoAnswerEventOrLogLineHasASecret(t *testing.T) {
+	c := newCluster(t)
+	admin := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	used, err := c.enroll("n1", join)
+	must(t, err)
+	_, err = c.enroll("n2", strings.Replace(join, "cljoin", "clapi", 1))
+	wantCode(t, err, codes.Unauthenticated)
+	forbidden := append(secretWords(t, c, admin), secretWords(t, c, join)...)
+
+	var said strings.Builder
+	for _, path := range []string{
+		"/v1/tokens", "/v1/events", "/v1/nodes", "/v1/nodes/n1", "/v1/workloads", "/v1/replicas", "/v1/images", "/v1/cluster", "/v1/whoami",
+		"/metrics", "/openapi.json", "/v1/tokens?page.size=0", "/v1/nothing",
+	} {
+		_, body := c.request(nil, http.MethodGet, path, "", "Authorization", "Bearer "+admin)
+		said.WriteString(body)
+	}
+	_, body := c.request(nil, http.MethodGet, "/v1/whoami", "", "Authorization", "Bearer "+admin+"x")
+	said.WriteString(body)
+	for _, word := range forbidden {
+		if strings.Contains(said.String(), word) {
+			t.Errorf("an answer contains a secret")
+		}
+		if strings.Contains(c.log.String(), word) {
+			t.Errorf("the log contains a secret")
+		}
+	}
+	if !strings.Contains(said.String(), used.uid()) || !strings.Contains(said.String(), "with token") {
+		t.Error("the answers that were searched are not those of this cluster")
+	}
+}
+
+func TestJoinTokenIsNoAPIToken(t *testing.T) {
+	c := newCluster(t)
+	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	_, err := c.dial(nil, join).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	wantCode(t, err, codes.Unauthenticated)
+	parsed, err := identity.ParseJoinToken(join)
+	must(t, err)
+	if strings.Contains(parsed.String(), strings.Split(join, "_")[2]) {
+		t.Error("a token shows its secret")
+	}
+	if c.AcceptsAdmin(join) || c.AcceptsAdmin("") || c.AcceptsAdmin(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})) {
+		t.Error("what is no admin token was accepted as one")
+	}
+	if !c.AcceptsAdmin(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})) {
+		t.Error("an admin token was not accepted")
+	}
+}

@@ -1,0 +1,276 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// pusher sends a user's token with every request.
+type pusher struct {
+	client *http.Client
+	token  string
+}
+
+func (p pusher) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.SetBasicAuth("token", p.token)
+	return p.client.Transport.RoundTrip(r)
+}
+
+// push puts a new image under a name and returns its digest.
+func (c *cluster) push(name string) string {
+	c.t.Helper()
+	img, err := random.Image(64, 1)
+	must(c.t, err)
+	to, err := image.ParseName(name)
+	must(c.t, err)
+	digest, err := image.Push(c.ctx, img, to, image.PushOptions{
+		Transport: pusher{c.web(nil), c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})},
+	})
+	must(c.t, err)
+	return digest
+}
+
+func replicasOf(n int32) func(*v1.Workload) {
+	return func(w *v1.Workload) { w.Spec.Replicas = proto.Int32(n) }
+}
+
+func imageOf(name string) func(*v1.Workload) {
+	return func(w *v1.Workload) { w.Spec.Image = name }
+}
+
+func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.push("hello:1")
+	apply := func(change ...func(*v1.Workload)) *v1.ApplyWorkloadResponse {
+		t.Helper()
+		change = append([]func(*v1.Workload){imageOf("hello:1"), replicasOf(0)}, change...)
+		answer, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", change...)})
+		must(t, err)
+		return answer
+	}
+	want := func(answer *v1.ApplyWorkloadResponse, result string, revision uint64) {
+		t.Helper()
+		if answer.GetResult() != result || answer.GetWorkload().GetStatus().GetRevision() != revision {
+			t.Errorf("applied: %s at revision %d, want %s at %d", answer.GetResult(), answer.GetWorkload().GetStatus().GetRevision(), result, revision)
+		}
+	}
+	want(apply(), "created", 1)
+	version := apply().GetWorkload().GetMetadata().GetVersion()
+	same := apply()
+	want(same, "unchanged", 1)
+	if same.GetWorkload().GetMetadata().GetVersion() != version {
+		t.Error("an unchanged workload has a new version")
+	}
+	want(apply(func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Policy: "always"} }), "unchanged", 1) // said what is assumed anyway
+	want(apply(func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"app": "web"} }), "updated", 1)
+	want(apply(replicasOf(2)), "updated", 1)
+	want(apply(func(w *v1.Workload) { w.Spec.Args = []string{"x"} }), "updated", 2)
+	want(apply(), "updated", 3)
+
+	// The tag moves: the same words mean another image now.
+	moved := c.push("hello:1")
+	answer := apply()
+	want(answer, "updated", 4)
+	revision := c.store.Snapshot().Revision(answer.GetWorkload().GetStatus().GetRevisionUid())
+	if got := revision.GetSpec().GetImage(); got != image.ClusterRegistry+"/hello@"+moved {
+		t.Errorf("the revision runs %s, want it pinned to %s", got, moved)
+	}
+	want(apply(), "unchanged", 4)
+}
+
+func TestImageThatIsNotThereIsRefusedWithTheWayOut(t *testing.T) {
+	c := newCluster(t)
+	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("nginx"))})
+	wantCode(t, err, codes.FailedPrecondition, "image nginx is not in the cluster's registry", "docker.io/library/nginx")
+	_, err = c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("Not//An Image"))})
+	wantCode(t, err, codes.InvalidArgument, "spec.image")
+}
+
+func TestScaleAndRestart(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	scaled, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 3})
+	must(t, err)
+	if scaled.GetSpec().GetReplicas() != 3 || scaled.GetStatus().GetRevision() != 1 {
+		t.Errorf("scaled to %v", scaled)
+	}
+	same, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 3})
+	must(t, err)
+	if same.GetMetadata().GetVersion() != scaled.GetMetadata().GetVersion() {
+		t.Error("scaling to the same number changed the workload")
+	}
+	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 4, Version: made.GetMetadata().GetVersion()})
+	wantCode(t, err, codes.Aborted)
+	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: -1})
+	wantCode(t, err, codes.InvalidArgument, "replicas")
+
+	restarted, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})
+	must(t, err)
+	snap := c.store.Snapshot()
+	before, after := snap.Revision(made.GetStatus().GetRevisionUid()), snap.Revision(restarted.GetStatus().GetRevisionUid())
+	if after.GetSpec().GetNumber() != 2 || after.GetSpec().GetRestart() != 1 || after.GetSpec().GetImage() != before.GetSpec().GetImage() {
+		t.Errorf("the restart made revision %v", after)
+	}
+	_, err = op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "nope"})
+	wantCode(t, err, codes.NotFound, "workload nope does not exist in namespace default")
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.push("hello:1")
+	request := &v1.CreateWorkloadRequest{Workload: workload("web", imageOf("hello:1"), replicasOf(0)), IdempotencyKey: "k"}
+	first, err := op.CreateWorkload(c.ctx, request)
+	must(t, err)
+	again, err := op.CreateWorkload(c.ctx, request)
+	must(t, err)
+	if !proto.Equal(first, again) {
+		t.Errorf("the repeated call answered %v, want %v", again, first)
+	}
+	other := proto.CloneOf(request)
+	other.Workload.Spec.Args = []string{"x"}
+	_, err = op.CreateWorkload(c.ctx, other)
+	wantCode(t, err, codes.InvalidArgument, "different request")
+
+	// Neither another caller nor another method meets this key.
+	_, err = c.as(roleOperator).CreateWorkload(c.ctx, request)
+	wantCode(t, err, codes.AlreadyExists, "workload web exists already")
+	applied, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("other"), IdempotencyKey: "k"})
+	must(t, err)
+	if applied.GetResult() != "created" {
+		t.Errorf("applied with the key of another method: %s", applied.GetResult())
+	}
+	repeated, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("other"), IdempotencyKey: "k"})
+	must(t, err)
+	if repeated.GetResult() != "created" || repeated.GetWorkload().GetMetadata().GetUid() != applied.GetWorkload().GetMetadata().GetUid() {
+		t.Errorf("the repeated apply answered %v", repeated)
+	}
+
+	// Deleted since: still not made a second time.
+	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
+	must(t, err)
+	c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "web") == nil })
+	late, err := op.CreateWorkload(c.ctx, request)
+	must(t, err)
+	if late.GetMetadata().GetUid() != first.GetMetadata().GetUid() || c.store.Snapshot().WorkloadByName("default", "web") != nil {
+		t.Errorf("a call repeated after the deletion answered %v", late)
+	}
+}
+
+func TestUpdateNamesTheVersionItWasMadeFrom(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", replicasOf(0))})
+	must(t, err)
+	_, err = op.UpdateWorkload(c.ctx, &v1.UpdateWorkloadRequest{Workload: workload("web")})
+	wantCode(t, err, codes.InvalidArgument, "metadata.version")
+
+	mine, theirs := proto.CloneOf(made), proto.CloneOf(made)
+	theirs.Spec.Args = []string{"theirs"}
+	newer, err := op.UpdateWorkload(c.ctx, &v1.UpdateWorkloadRequest{Workload: theirs})
+	must(t, err)
+	mine.Spec.Args = []string{"mine"}
+	_, err = op.UpdateWorkload(c.ctx, &v1.UpdateWorkloadRequest{Workload: mine})
+	wantCode(t, err, codes.Aborted, "has changed", "read it again")
+	details := status.Convert(err).Details()
+	if len(details) != 1 {
+		t.Fatalf("the refusal has details %v, want the newer workload", details)
+	}
+	got, ok := details[0].(*v1.Workload)
+	if !ok || got.GetMetadata().GetVersion() != newer.GetMetadata().GetVersion() || got.GetSpec().GetArgs()[0] != "theirs" {
+		t.Errorf("the refusal has %v, want the newer workload", details[0])
+	}
+	_, err = op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: mine})
+	wantCode(t, err, codes.Aborted)
+	_, err = op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("nope", func(w *v1.Workload) { w.Metadata.Version = 7 })})
+	wantCode(t, err, codes.Aborted, "does not exist any more")
+}
+
+func TestDeletionTakesPlaceOnceAndInTheMeantimeNothingElse(t *testing.T) {
+	c := newCluster(t)
+	op, m := c.as(roleOperator), c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	replica := assignments(t, stream).GetAssign()[0].GetReplica()
+	must(t, report(stream, replica.GetMetadata().GetUid(), obey(replica)))
+	c.running(made.GetMetadata().GetUid(), 1)
+
+	deleting, err := op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
+	must(t, err)
+	again, err := op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
+	must(t, err)
+	if deleting.GetStatus().GetPhase() != "deleting" || again.GetMetadata().GetVersion() != deleting.GetMetadata().GetVersion() {
+		t.Errorf("deleted: %v, and again: %v", deleting, again)
+	}
+	for what, err := range map[string]error{
+		"create":  second(op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})),
+		"apply":   second(op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web")})),
+		"scale":   second(op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})),
+		"restart": second(op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})),
+	} {
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "is being deleted") {
+			t.Errorf("%s while deleting: %v", what, err)
+		}
+	}
+
+	// The node stops it; then the workload is gone, its ended replica stays for its logs, and the name is free.
+	stop := assignments(t, stream).GetAssign()[0].GetReplica()
+	must(t, report(stream, stop.GetMetadata().GetUid(), obey(stop)))
+	snap := c.until(func(snap *state.Snapshot) bool { return snap.WorkloadByName("default", "web") == nil })
+	if snap.Replica(stop.GetMetadata().GetUid()) == nil || snap.Count(state.KindRevision) != 0 {
+		t.Error("the deletion took too much or too little")
+	}
+	anew, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	if anew.GetMetadata().GetUid() == made.GetMetadata().GetUid() {
+		t.Error("the new workload has the uid of the old one")
+	}
+	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web", Version: 1})
+	wantCode(t, err, codes.Aborted)
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestRefusalsSayTheWordsOfTheContract(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	for _, wrong := range []func(*v1.Workload){
+		func(w *v1.Workload) { w.Metadata.Name = "Not A Name" },
+		func(w *v1.Workload) { w.Spec.Image = "" },
+		func(w *v1.Workload) { w.Spec.Network = "mesh" },
+		func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 70000}} },
+		func(w *v1.Workload) {
+			w.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "many"}}
+		},
+	} {
+		w := workload("web", wrong)
+		want := spec.ValidateWorkload(w)
+		if want == nil {
+			t.Fatalf("%v is valid", w)
+		}
+		_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: w})
+		wantCode(t, err, codes.InvalidArgument, want.Error())
+		_, err = op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: w})
+		wantCode(t, err, codes.InvalidArgument, want.Error())
+		if len(status.Convert(err).Details()) != 1 {
+			t.Errorf("the refusal of %v does not name the field in its details", w)
+		}
+	}
+}
