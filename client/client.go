@@ -83,6 +83,9 @@ func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
 	return cloudlessv1.NewClusterServiceClient(c.conn)
 }
 
+// maxAnswer is the longest answer in bytes: a full page of large workloads.
+const maxAnswer = 64 << 20
+
 func newConn(where Context, trust *identity.Trust, link *link, auth token) (*grpc.ClientConn, error) {
 	servers := manual.NewBuilderWithScheme("cloudless")
 	var state resolver.State
@@ -99,6 +102,7 @@ func newConn(where Context, trust *identity.Trust, link *link, auth token) (*grp
 		grpc.WithPerRPCCredentials(auth),
 		grpc.WithContextDialer(link.dial),
 		grpc.WithDefaultServiceConfig(retries),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithUnaryInterceptor(calls.unary),
 		grpc.WithStreamInterceptor(calls.stream),
 	)

@@ -80,6 +80,9 @@ const namespace = "shim-test"
 // container. edit may change its spec.
 func newContainer(t *testing.T, script string, edit func(*specs.Spec)) *container {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("runs a container, which needs root; make test runs it")
+	}
 	dir, err := os.MkdirTemp("", "cs") // the paths of sockets must be short
 	if err != nil {
 		t.Fatal(err)

@@ -142,7 +142,7 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 		h.drivers[d.Name()] = d
 		h.listers[d.Name()] = &lister{driver: d, log: opts.Logger}
 	}
-	if h.store, err = openStore(filepath.Join(dir, "agent")); err != nil {
+	if h.store, err = openStore(filepath.Join(dir, storeDir)); err != nil {
 		return nil, err
 	}
 	h.logs, err = newLogs(filepath.Join(dir, "logs"), opts.LogRetention, opts.Logger)

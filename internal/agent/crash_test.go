@@ -222,6 +222,48 @@ func TestRebootStartsAgainWithoutBlame(t *testing.T) {
 	})
 }
 
+// A crash between the first start after a reboot and its record is like any
+// other: the task is ours, whether it still runs or not.
+func TestKilledBetweenStartAndItsRecordAfterAReboot(t *testing.T) {
+	for _, exited := range []bool{false, true} {
+		t.Run(map[bool]string{false: "it runs", true: "it has exited"}[exited], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.start()
+				s := n.join()
+				s.send(t, full(assignment("a", restart("always", "1h", "1h"))))
+				s.await(t, "a", "running")
+				n.crash()
+				n.tasks.reboot()
+				n.machine.boot = "boot-2"
+				n.server.setAway(true)
+				n.tasks.hold = make(chan struct{})
+				n.start()
+				n.tasks.awaitStart("a-2")
+				n.crash()
+				if exited {
+					n.tasks.exit("a-2", driver.Exit{Code: 7})
+				}
+
+				n.start()
+				synctest.Wait()
+				n.server.setAway(false)
+				s = n.join()
+				got := s.said("a")
+				if !exited && (got.GetPhase() != "running" || got.GetPid() != 1002) {
+					t.Errorf("hello says %v", got)
+				}
+				if exited && (got.GetPhase() != "backoff" || got.GetLastExit().GetCode() != 7) {
+					t.Errorf("hello says %v", got)
+				}
+				if got := n.tasks.started(); !slices.Equal(got, []string{"a-1", "a-2"}) {
+					t.Errorf("started %v", got)
+				}
+			})
+		})
+	}
+}
+
 func TestDamagedFileIsRefusedAndKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -14,7 +14,8 @@
 //   - A task whose replica it does not know is only removed once a server has sent
 //     the full set of assignments.
 //   - Assignments of an older epoch than the newest one it has seen are ignored.
-//   - After a reboot, what ran is started again, and that counts as no failure.
+//   - After a reboot, and after Rest, what ran is started again, and that counts as
+//     no failure; only what may never be restarted has failed.
 //   - Logs outlive their replica until their retention has passed.
 //   - Every goroutine has ended when Run returns.
 //

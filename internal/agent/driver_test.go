@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/logfile"
 )
@@ -30,6 +32,7 @@ type tasks struct {
 	stops   []string   // "id signal grace" of every stop
 	execs   []*process // every further process
 
+	unknown string                                   // a signal that is refused
 	prepare func(context.Context, driver.Task) error // nil succeeds
 	hold    chan struct{}                            // if set, Start has done its work but does not return before it is closed
 }
@@ -229,6 +232,9 @@ func (h *handle) Stop(_ context.Context, id, signal string, grace time.Duration)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if unix.SignalNum(signal) == 0 || signal == h.unknown {
+		return fmt.Errorf("stop task %s by %s: %w", id, signal, driver.ErrInvalid)
+	}
 	h.stops = append(h.stops, fmt.Sprint(id, " ", signal, " ", grace))
 	h.end(found, driver.Exit{Code: 143})
 	return nil

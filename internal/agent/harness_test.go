@@ -263,8 +263,13 @@ func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 				return status
 			}
 		}
-		for _, report := range (<-s.ups).GetReport().GetReplicas() {
-			s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
+		select {
+		case up := <-s.ups:
+			for _, report := range up.GetReport().GetReplicas() {
+				s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
+			}
+		case <-s.stream.Context().Done():
+			t.Fatalf("the session has ended before replica %s was %s", uid, phase)
 		}
 	}
 	t.Fatalf("replica %s is never %s", uid, phase)

@@ -125,8 +125,9 @@ func (r *replica) start(ctx context.Context) error {
 	}
 	r.log.Warn("replica could not be started", "attempt", r.rec.Attempt, "error", err)
 	hopeless := errors.Is(err, driver.ErrInvalid)
-	return r.conclude(ending{failed: true, hopeless: hopeless}, func(status *v1.ReplicaStatus) {
-		status.Reason = err.Error()
+	return r.advance(func(rec *record) {
+		rec.Status.Reason = err.Error()
+		rec.conclude(ending{failed: true, hopeless: hopeless}, now())
 	})
 }
 
@@ -164,15 +165,8 @@ func (r *replica) watch(ctx context.Context) error {
 	default:
 		return fmt.Errorf("wait for task: %w", err)
 	}
-	e := ending{started: true, failed: exit.GetCode() != 0 || exit.GetOomKilled()}
-	if since := r.rec.Status.GetStartTime(); since != nil {
-		e.ran = exit.GetTime().AsTime().Sub(since.AsTime())
-	}
 	r.log.Info("replica exited", "attempt", r.rec.Attempt, "code", exit.GetCode(), "oom", exit.GetOomKilled(), "reason", exit.GetReason())
-	return r.conclude(e, func(status *v1.ReplicaStatus) {
-		status.LastExit = exit
-		status.Reason = explain(exit)
-	})
+	return r.advance(func(rec *record) { rec.exited(exit) })
 }
 
 // wait returns how the present task ended. A task that is gone has ended, too.
@@ -186,34 +180,38 @@ func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
 	} else if err != nil {
 		return nil, err
 	}
+	return seenExit(exit), nil
+}
+
+// seenExit is an exit in the words of the API.
+func seenExit(exit driver.Exit) *v1.Exit {
 	seen := &v1.Exit{Code: int32(exit.Code), OomKilled: exit.OOMKilled, Reason: sentence(exit.Reason), Time: now()}
 	if !exit.At.IsZero() {
 		seen.Time = timestamppb.New(exit.At)
 	}
-	return seen, nil
+	return seen
 }
 
-// conclude ends an attempt and decides what follows.
-func (r *replica) conclude(e ending, describe func(*v1.ReplicaStatus)) error {
-	policy, err := restartPolicyOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart())
-	if err != nil {
-		r.log.Warn("restart policy cannot be understood; using the default", "error", err)
-		policy, _ = restartPolicyOf(nil)
+// exited ends an attempt that ran and decides what follows.
+func (r *record) exited(exit *v1.Exit) {
+	e := ending{started: true, failed: exit.GetCode() != 0 || exit.GetOomKilled()}
+	if since := r.Status.GetStartTime(); since != nil {
+		e.ran = exit.GetTime().AsTime().Sub(since.AsTime())
 	}
-	d := policy.after(e, r.rec.Failures, rand.Float64())
-	return r.advance(func(rec *record) {
-		describe(rec.Status)
-		rec.Status.Phase, rec.Status.Pid = d.phase, 0
-		rec.Failures = d.failures
-		if d.phase == phaseBackoff {
-			rec.Resume = time.Now().Add(d.pause)
-			return
-		}
-		rec.Status.EndTime = now()
-		if exit := rec.Status.GetLastExit(); e.started && exit.GetTime() != nil {
-			rec.Status.EndTime = exit.GetTime()
-		}
-	})
+	r.Status.LastExit, r.Status.Reason = exit, explain(exit)
+	r.conclude(e, exit.GetTime())
+}
+
+// conclude ends an attempt that ended at that time, and decides what follows.
+func (r *record) conclude(e ending, at *timestamppb.Timestamp) {
+	d := r.policy().after(e, r.Failures, rand.Float64())
+	r.Status.Phase, r.Status.Pid = d.phase, 0
+	r.Failures = d.failures
+	if d.phase == phaseBackoff {
+		r.Resume = time.Now().Add(d.pause)
+		return
+	}
+	r.Status.EndTime = at
 }
 
 // explain says what a bare exit code does not.
@@ -235,12 +233,8 @@ func (r *replica) pause(ctx, armed context.Context) error {
 		return err
 	}
 	// A clock that was set back must not make the pause longer.
-	left := time.Until(r.rec.Resume)
-	policy, err := restartPolicyOf(r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart())
-	if err == nil {
-		left = min(left, max(policy.first, policy.max))
-	}
-	sleep(armed, left)
+	policy := r.rec.policy()
+	sleep(armed, min(time.Until(r.rec.Resume), max(policy.first, policy.max)))
 	if armed.Err() != nil {
 		return nil
 	}
@@ -293,8 +287,7 @@ func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 		return nil, nil
 	}
 	id := taskID(r.uid, r.rec.Attempt)
-	signal, grace := stopOf(r.rec.Assignment)
-	err := r.driver.Stop(ctx, id, signal, grace)
+	err := stop(ctx, r.driver, id, r.rec.Assignment)
 	if errors.Is(err, driver.ErrNotFound) {
 		return nil, nil
 	}

@@ -181,6 +181,27 @@ func TestStopBySignalAndGraceKeepsTheLog(t *testing.T) {
 	})
 }
 
+func TestUnknownSignalDoesNotKeepAReplicaFromBeingStopped(t *testing.T) {
+	for signal, whose := range map[string]string{"SIGQIUT": "nobody's", "SIGPWR": "not the driver's"} {
+		t.Run(signal+" is "+whose, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.tasks.unknown = "SIGPWR"
+				n.start()
+				s := n.join()
+				a := assignment("a", func(w *v1.WorkloadSpec) { w.Stop = &v1.Stop{Signal: signal, Grace: "3s"} })
+				s.send(t, full(a))
+				s.await(t, "a", "running")
+				s.send(t, delta(stopped(a)))
+				s.await(t, "a", "stopped")
+				if got := n.tasks.stopped(); !slices.Equal(got, []string{"a-1 SIGTERM 3s"}) {
+					t.Errorf("stops: %v", got)
+				}
+			})
+		})
+	}
+}
+
 func TestAChangedWishInterruptsAtOnce(t *testing.T) {
 	for phase, prepare := range map[string]func(context.Context, driver.Task) error{
 		"backoff": func(context.Context, driver.Task) error { return driver.ErrImage },

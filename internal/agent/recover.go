@@ -36,10 +36,14 @@ func identify(d driver.Driver, status driver.Status) (foundTask, bool) {
 //	recorded           task        same boot                   another boot
 //	preparing          absent      start it                    start it
 //	preparing          created     remove it, start it again   remove it, start it again
-//	preparing          runs, ran   take it back                remove it, start it again
+//	preparing          runs        take it back                take it back
+//	preparing          ran         take it back                remove it, start it again
 //	running            absent      it disappeared              start the next attempt
-//	running            any         take it back                remove it, start the next attempt
+//	running            runs        take it back                take it back
+//	running            ran         take it back                remove it, start the next attempt
 //	backoff, ended     any         go on                       go on
+//
+// What runs was started in this boot, whatever its record says.
 //
 // "Take it back" holds for a task that has exited, too: waiting for it yields its
 // exit. Where a reboot has ended a replica that may never be restarted, it has
@@ -48,7 +52,8 @@ func identify(d driver.Driver, status driver.Status) (foundTask, bool) {
 func resume(rec record, boot string, tasks []foundTask, now time.Time) (record, []foundTask) {
 	rec.Status = proto.CloneOf(rec.Status)
 	rec.keepUp(tasks)
-	rebooted := rec.Boot != boot
+	runs := func(t foundTask) bool { return t.status.State == driver.StateRunning }
+	rebooted := rec.Boot != boot && !slices.ContainsFunc(tasks, runs)
 	rec.Boot = boot
 	switch rec.Status.GetPhase() {
 	case phasePlaced, phasePreparing, phaseRunning:
@@ -87,19 +92,23 @@ func (r *record) keepUp(tasks []foundTask) {
 
 // afterReboot ends the attempt that the reboot has ended, without blaming it.
 func (r *record) afterReboot(now time.Time) {
-	ran := r.Started
-	r.Started = false
-	r.Status.Pid = 0
-	if !ran {
+	if !r.Started {
+		r.Status.Pid = 0
 		return
 	}
-	r.Attempt++
-	r.Status.Phase = phasePreparing
-	r.Status.StartTime = nil
 	const reason = "The machine was restarted while the replica ran."
 	r.Status.LastExit = &v1.Exit{Code: lostCode, Reason: reason, Time: timestamppb.New(now)}
-	policy, err := restartPolicyOf(r.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart())
-	if err == nil && policy.when == "never" {
+	r.interrupted(reason, now)
+}
+
+// interrupted ends an attempt that ran and was ended from outside, for a reason
+// that is none of the replica's: the next one follows, unless it may never be
+// restarted.
+func (r *record) interrupted(reason string, now time.Time) {
+	r.Started = false
+	r.Attempt++
+	r.Status.Phase, r.Status.Pid, r.Status.StartTime = phasePreparing, 0, nil
+	if r.policy().when == "never" {
 		r.Status.Phase, r.Status.Reason = phaseFailed, reason
 		r.Status.EndTime = timestamppb.New(now)
 	}

@@ -39,6 +39,8 @@ func TestResume(t *testing.T) {
 
 		{"reboot before the start", "preparing", false, 1, true, nil, "preparing", 1, 0},
 		{"reboot after an unrecorded start", "preparing", false, 1, true, found{1: exited}, "preparing", 1, 1},
+		{"reboot, then started, not recorded", "preparing", false, 1, true, found{1: running}, "running", 1, 0},
+		{"reboot while it ran, then the next was started, not recorded", "running", true, 3, true, found{3: exited, 4: running}, "running", 4, 1},
 		{"reboot while it ran", "running", true, 3, true, nil, "preparing", 4, 0},
 		{"reboot while it ran, something is left", "running", true, 3, true, found{3: exited}, "preparing", 4, 1},
 		{"reboot during a pause", "backoff", true, 3, true, nil, "backoff", 3, 0},

@@ -71,7 +71,6 @@ func newReplica(h *house, rec record, saved bool, tasks []foundTask) *replica {
 		uid:    rec.uid(),
 		log:    h.log.With("replica", rec.uid()),
 		driver: h.drivers[driverName(rec.Assignment)],
-		saved:  saved,
 		wish:   wish{assignment: rec.Assignment, removed: rec.Removed},
 		ended:  make(chan struct{}),
 	}
@@ -79,6 +78,8 @@ func newReplica(h *house, rec record, saved bool, tasks []foundTask) *replica {
 		r.driver = tasks[0].driver
 	}
 	r.rec, r.stale = resume(rec, h.boot, tasks, time.Now())
+	// What a reboot has changed is written before anything is started by it.
+	r.saved = saved && rec.Boot == h.boot
 	r.show()
 	if r.status.GetPhase() != phasePlaced { // which the server knows
 		r.reports.add(r.report())

@@ -42,6 +42,17 @@ func restartPolicyOf(r *v1.Restart) (restartPolicy, error) {
 	return p, nil
 }
 
+// policy is the restart policy of the replica. A pause that cannot be understood
+// must not keep a replica from going on, so it falls back to the default.
+func (r *record) policy() restartPolicy {
+	restart := r.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart()
+	p, err := restartPolicyOf(restart)
+	if err != nil {
+		p, _ = restartPolicyOf(&v1.Restart{Policy: restart.GetPolicy()})
+	}
+	return p
+}
+
 // ending is how an attempt ended.
 type ending struct {
 	started  bool // it ran; otherwise it could not be started

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,9 +17,18 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
+// maxReceive is the longest message that the agent takes. A session begins with
+// everything that is assigned to the node in one message.
+const maxReceive = 64 << 20
+
+// maxReports bounds the replicas in one message to a server, which takes far
+// shorter ones: a report has at most a few sentences.
+const maxReports = 1000
+
 // DialOptions are those of a connection that comes back as quickly as the
-// session tries to, and that notices when the other side has died silently. The
-// server must allow keepalive pings every ten seconds.
+// session tries to, that notices when the other side has died silently, and
+// that takes the assignments of a full node. The server must allow keepalive
+// pings every ten seconds.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -26,6 +36,7 @@ func DialOptions() []grpc.DialOption {
 			MinConnectTimeout: retryMax,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceive)),
 	}
 }
 
@@ -75,7 +86,7 @@ func (a *Agent) session(ctx context.Context) (worked bool, err error) {
 }
 
 // hello says everything that a server needs to know, and returns the status it
-// said.
+// said. What does not fit into one message follows as reports.
 func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 	status, err := a.status()
 	if err != nil {
@@ -84,14 +95,32 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 	a.reports.take() // whatever comes from here on is sent after hello
 	a.mu.Lock()
 	hello := &v1.Hello{Status: status, Epoch: a.epoch}
+	replicas := make([]*v1.ReplicaReport, 0, len(a.replicas))
 	for _, r := range a.replicas {
-		hello.Replicas = append(hello.Replicas, r.report())
+		replicas = append(replicas, r.report())
 	}
 	a.mu.Unlock()
-	if err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: hello}}); err != nil {
+	first := min(len(replicas), maxReports)
+	hello.Replicas = replicas[:first]
+	err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: hello}})
+	if err == nil {
+		err = report(stream, replicas[first:])
+	}
+	if err != nil {
 		return nil, fmt.Errorf("say hello: %w", whyEnded(stream, err))
 	}
 	return status, nil
+}
+
+// report tells a server of replicas, in messages that it takes.
+func report(stream sessionStream, replicas []*v1.ReplicaReport) error {
+	for part := range slices.Chunk(replicas, maxReports) {
+		up := &v1.SessionUp{Message: &v1.SessionUp_Report{Report: &v1.Report{Replicas: part}}}
+		if err := stream.Send(up); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // whyEnded is why a stream has ended, of which a failed send only says that it has.
@@ -139,23 +168,24 @@ func (a *Agent) open(open *v1.Open) {
 func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeStatus) error {
 	ticker := time.NewTicker(a.heartbeat)
 	defer ticker.Stop()
+	beat := func() error {
+		up, status := a.beat(known)
+		known = status
+		return stream.Send(up)
+	}
 	for {
-		var up *v1.SessionUp
+		var err error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-a.reports.wake:
-			replicas := a.reports.take()
-			if len(replicas) == 0 {
-				continue
-			}
-			up = &v1.SessionUp{Message: &v1.SessionUp_Report{Report: &v1.Report{Replicas: replicas}}}
+			err = report(stream, a.reports.take())
 		case <-ticker.C:
-			up, known = a.beat(known)
+			err = beat()
 		case <-a.changed:
-			up, known = a.beat(known)
+			err = beat()
 		}
-		if err := stream.Send(up); err != nil {
+		if err != nil {
 			if errors.Is(err, io.EOF) { // the receiver learns why
 				<-ctx.Done()
 			}

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,6 +208,46 @@ func TestAssignmentWithoutAProperUIDIsIgnored(t *testing.T) {
 		s.await(t, "a", "running")
 		if got := n.tasks.started(); !slices.Equal(got, []string{"a-1"}) {
 			t.Errorf("started %v", got)
+		}
+	})
+}
+
+// A node may hold more than fits into one message.
+func TestSessionOfAFullNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		const replicas, padding = 2*maxReports + 500, 4 << 10 // 10 MiB
+		message := full()
+		for i := range replicas {
+			a := assignment(fmt.Sprint("r", i), func(w *v1.WorkloadSpec) {
+				w.Env = map[string]string{"PADDING": strings.Repeat("x", padding)}
+			})
+			a.Replica.Status = &v1.ReplicaStatus{Phase: "completed"} // nothing is to be done about it
+			message.Assign = append(message.Assign, a)
+		}
+		s.send(t, message)
+		for i := range replicas {
+			s.await(t, fmt.Sprint("r", i), "completed")
+		}
+		close(s.end)
+		s = n.join()
+		told := map[string]bool{}
+		tell := func(reports []*v1.ReplicaReport) {
+			if len(reports) > maxReports {
+				t.Errorf("one message tells of %d replicas", len(reports))
+			}
+			for _, report := range reports {
+				told[report.GetUid()] = true
+			}
+		}
+		for tell(s.hello.GetReplicas()); len(told) < replicas; {
+			up := <-s.ups
+			if up.GetReport() == nil {
+				t.Fatalf("after %d of %d replicas came %v", len(told), replicas, up)
+			}
+			tell(up.GetReport().GetReplicas())
 		}
 	})
 }

@@ -39,7 +39,12 @@ func (r *record) uid() string { return r.Assignment.GetReplica().GetMetadata().G
 // as a whole or not at all. It holds environments, so only its owner may read.
 type store struct{ dir string }
 
-const replicasDir = "replicas"
+// storeDir is the store's folder in the data folder, replicasDir that of the
+// records in the store.
+const (
+	storeDir    = "agent"
+	replicasDir = "replicas"
+)
 
 func openStore(dir string) (*store, error) {
 	if err := os.MkdirAll(filepath.Join(dir, replicasDir), 0o700); err != nil {
@@ -66,20 +71,30 @@ func (s *store) load() ([]*record, error) {
 			}
 			continue
 		}
-		data, err := os.ReadFile(path)
+		rec, err := s.read(entry.Name())
 		if err != nil {
-			return nil, fmt.Errorf("read assignments: %w", err)
-		}
-		rec, err := decodeRecord(data)
-		if err == nil && rec.uid() != entry.Name() {
-			err = fmt.Errorf("it is about replica %q", rec.uid())
-		}
-		if err != nil {
-			return nil, damaged(path, err)
+			return nil, err
 		}
 		records = append(records, rec)
 	}
 	return records, nil
+}
+
+// read returns an error that is os.ErrNotExist if there is no such record.
+func (s *store) read(uid string) (*record, error) {
+	path := s.path(uid)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read assignments: %w", err)
+	}
+	rec, err := decodeRecord(data)
+	if err == nil && rec.uid() != uid {
+		err = fmt.Errorf("it is about replica %q", rec.uid())
+	}
+	if err != nil {
+		return nil, damaged(path, err)
+	}
+	return rec, nil
 }
 
 func damaged(path string, err error) error {

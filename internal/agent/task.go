@@ -1,10 +1,15 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
@@ -52,7 +57,7 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		Env:          w.GetEnv(),
 		WorkingDir:   w.GetWorkingDir(),
 		User:         w.GetUser(),
-		Hostname:     a.GetReplica().GetMetadata().GetName(),
+		Hostname:     hostname(a.GetReplica().GetMetadata().GetName()),
 		ReadOnlyRoot: w.GetReadOnlyRoot(),
 		Network:      driver.Network(w.GetNetwork()),
 		Resources:    resources,
@@ -66,6 +71,23 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		task.Network = driver.NetworkHost
 	}
 	return task, nil
+}
+
+// maxHostname is the longest label of a name in DNS; the kernel takes one more.
+const maxHostname = 63
+
+// hostname is the replica's name, of which the workload's part is cut where the
+// whole is too long: what comes after it tells the replicas apart.
+func hostname(name string) string {
+	excess := len(name) - maxHostname
+	if excess <= 0 {
+		return name
+	}
+	at := strings.LastIndexByte(name, '-')
+	if at <= excess { // there is no part that could be cut
+		return strings.TrimRight(name[:maxHostname], "-")
+	}
+	return strings.TrimRight(name[:at-excess], "-") + name[at:]
 }
 
 func resourcesOf(r *v1.Resources) (resources driver.Resources, err error) {
@@ -99,11 +121,22 @@ const (
 func stopOf(a *v1.Assignment) (signal string, grace time.Duration) {
 	stop := a.GetRevision().GetSpec().GetWorkload().GetStop()
 	signal, grace = stop.GetSignal(), defaultGrace
-	if signal == "" {
+	if unix.SignalNum(signal) == 0 {
 		signal = defaultSignal
 	}
 	if d, err := spec.ParseDuration(stop.GetGrace()); err == nil && stop.GetGrace() != "" {
 		grace = d
 	}
 	return signal, grace
+}
+
+// stop stops a task as its replica asks for. A signal that the driver does not
+// know falls back to the default, too.
+func stop(ctx context.Context, d driver.Driver, id string, a *v1.Assignment) error {
+	signal, grace := stopOf(a)
+	err := d.Stop(ctx, id, signal, grace)
+	if errors.Is(err, driver.ErrInvalid) && signal != defaultSignal {
+		err = d.Stop(ctx, id, defaultSignal, grace)
+	}
+	return err
 }

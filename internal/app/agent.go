@@ -16,7 +16,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent"
@@ -237,26 +239,45 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 }
 
 // join is the role of a machine that becomes a node now. On a machine that has
-// joined already it goes on as that node and leaves the token unused.
+// joined already it goes on as that node and leaves the token unused, unless
+// it was removed or its certificate has expired: then it becomes a new node.
 func join(ctx context.Context, o cli.JoinOptions) error {
 	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
-		creds, err := identity.LoadCredentials(f.credentialsPath())
-		if errors.Is(err, fs.ErrNotExist) {
-			o.Progress("joining the cluster at " + o.Address)
-			return enroll(ctx, f, o.Machine, o.Address, o.Token)
-		}
-		if err != nil {
-			return err
-		}
 		token, err := identity.ParseJoinToken(o.Token)
 		if err != nil {
 			return err
 		}
-		if creds.Trust().Fingerprint() != token.CA() {
-			return fmt.Errorf("data folder %s belongs to a node of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s", f.path, creds.Trust().Cluster(), f.path)
+		creds, err := identity.LoadCredentials(f.credentialsPath())
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		case creds.Trust().Fingerprint() != token.CA():
+			return otherCluster(f, creds)
+		case time.Now().Before(creds.NotAfter()) && !expelled(ctx, o.Address, creds):
+			return nil
 		}
-		return nil
+		o.Progress("joining the cluster at " + o.Address)
+		return enroll(ctx, f, o.Machine, o.Address, o.Token)
 	})
+}
+
+// expelled reports whether the cluster says that it does not know this member
+// any more. A cluster that says nothing is no reason to leave it.
+func expelled(ctx context.Context, address string, creds *identity.Credentials) bool {
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), creds.Certificate))))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = v1.NewClusterServiceClient(conn).WhoAmI(ctx, &v1.WhoAmIRequest{})
+	return status.Code(err) == codes.Unauthenticated
+}
+
+func otherCluster(f *folder, creds *identity.Credentials) error {
+	return fmt.Errorf("data folder %s belongs to a node of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s",
+		f.path, creds.Trust().Cluster(), f.path)
 }
 
 // serveNode runs an agent in a process of its own.

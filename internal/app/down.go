@@ -11,25 +11,22 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/agent"
+	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 )
 
-const (
-	// stopPatience is how long a process may take to stop before it is killed.
-	stopPatience = 20 * time.Second
-	// taskGrace is how long containers may take to stop.
-	taskGrace = 10 * time.Second
-)
+// stopPatience is how long a process may take to stop before it is killed.
+const stopPatience = 20 * time.Second
 
 // down stops what runs on a data folder: the process first, then the
-// containers, which outlive processes on purpose. It works the same when the
-// process died long ago.
+// containers, which outlive processes on purpose, each by the signal and within
+// the grace of its workload. It works the same when the process died long ago.
 func down(ctx context.Context, o cli.DownOptions) error {
 	f, err := takeOver(ctx, o.DataDir, o.Progress)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -163,28 +160,21 @@ func waitProcess(ctx context.Context, fd int, patience time.Duration) (ended boo
 	return false, nil
 }
 
-// stopTasks stops and removes every container of this cloud.
+// stopTasks stops and removes every container of this cloud, in a way that the
+// next start takes for a rest and not for a failure.
 func stopTasks(ctx context.Context, f *folder, logger *slog.Logger) error {
+	facts, err := machine.New(machine.Options{DataDir: f.path})
+	if err != nil {
+		return err
+	}
 	d, err := containerd.Open(ctx, driverOptions(f, f.ContainerdAddress, nil, logger))
 	if err != nil {
 		return fmt.Errorf("open the container runtime to stop its containers: %w", err)
 	}
 	defer func() { logError(logger, "close driver", d.Close()) }()
-	tasks, err := d.List(ctx)
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(16)
-	for _, task := range tasks {
-		g.Go(func() error {
-			if err := d.Stop(ctx, task.ID, "SIGTERM", taskGrace); err != nil && !errors.Is(err, driver.ErrNotFound) {
-				logger.Warn("stop container", "task", task.ID, "error", err)
-			}
-			return d.Remove(ctx, task.ID)
-		})
-	}
-	return g.Wait()
+	return agent.Rest(ctx, agent.RestOptions{
+		DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger,
+	})
 }
 
 // purge removes every trace of the cloud from this machine.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +31,8 @@ type folder struct {
 	mu sync.Mutex // guards folderID while parts start side by side
 	folderID
 }
+
+var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
 
 // folderID is what the folder says about itself.
 type folderID struct {
@@ -64,6 +67,9 @@ func openFolder(path string) (*folder, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make data folder: %w", err)
 	}
+	if err := private(path); err != nil {
+		return nil, err
+	}
 	f, err := holdFolder(path)
 	if err != nil {
 		return nil, err
@@ -73,6 +79,20 @@ func openFolder(path string) (*folder, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// private refuses a folder in which somebody else could lay traps for us.
+func private(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("look at data folder: %w", err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(owner.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("data folder %s can be written by others than the user who runs cloudless: choose another --data-dir, or correct it with: chown %d %s && chmod go-w %s",
+			path, os.Geteuid(), path, path)
+	}
+	return nil
 }
 
 // openExistingFolder takes a folder that must be there; fs.ErrNotExist if not.
@@ -96,7 +116,7 @@ func openExistingFolder(path string) (*folder, error) {
 func lockPath(path string) string { return filepath.Join(path, "lock") }
 
 func holdFolder(path string) (*folder, error) {
-	lock, err := os.OpenFile(lockPath(path), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC, 0o600)
+	lock, err := os.OpenFile(lockPath(path), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open data folder: %w", err)
 	}
@@ -179,7 +199,7 @@ func readFolderID(path string) (folderID, error) {
 	if err != nil {
 		return id, fmt.Errorf("read data folder: %w", err)
 	}
-	if err := json.Unmarshal(data, &id); err != nil || id.ID == "" {
+	if err := json.Unmarshal(data, &id); err != nil || !validID.MatchString(id.ID) {
 		return id, fmt.Errorf("%s is damaged: restore it from a backup, or choose another --data-dir", name)
 	}
 	if id.Format > folderFormat {

@@ -68,7 +68,7 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, l
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
-	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows, logger)
+	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows)
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: version, Address: address, Hosts: hosts(address),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Registry: p.registry,
@@ -122,7 +122,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.nodes.Run(ctx) })
 	g.Go(func() error {
-		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Logger: p.logger}
+		loop := replicas.Loop{Store: p.store, Proposer: p.consensus}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus, retention.DefaultLimits) })

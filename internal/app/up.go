@@ -91,6 +91,8 @@ func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine)
 		return enroll(ctx, f, m, reachable(p.server.Address()), token.GetSecret())
 	case err != nil:
 		return err
+	case creds.Trust().Fingerprint() != p.ca.Trust().Fingerprint():
+		return otherCluster(f, creds)
 	case time.Now().After(creds.NotAfter()):
 		key, csr, err := identity.NewKeyAndCSR()
 		if err != nil {

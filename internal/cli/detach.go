@@ -152,7 +152,7 @@ func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error
 		return fmt.Errorf("make the data folder: %w", err)
 	}
 	logPath := filepath.Join(dataDir, "cloudless.log")
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
 	}

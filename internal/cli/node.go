@@ -13,8 +13,8 @@ import (
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	cmd := group("node", "Show the machines of the cluster", "  cloudless node ls\n  cloudless node get box1",
-		c.nodeListCommand(), c.nodeGetCommand())
+	cmd := group("node", "Show and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node rm box1",
+		c.nodeListCommand(), c.nodeGetCommand(), c.nodeRemoveCommand())
 	cmd.Aliases = []string{"nodes"}
 	return cmd
 }
@@ -51,6 +51,28 @@ func (c *cli) nodeListCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as disk=ssd")
 	return cmd
+}
+
+func (c *cli) nodeRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME",
+		Short: "Remove a machine for good",
+		Long: "Rm takes a node's membership away at once: its certificate is worth nothing from then on, and its replicas\n" +
+			"are replaced on other nodes. It is the way to part with a machine that will not come back. What runs on the\n" +
+			"machine itself is stopped there, with cloudless down.",
+		Example: "  cloudless node rm box1",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			removed, err := cl.Nodes().DeleteNode(ctx, &cloudlessv1.DeleteNodeRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(removed)
+			}
+			return c.printf("node %s removed\n", args[0])
+		}),
+	}
 }
 
 // share shows what is used of what is there.

@@ -86,6 +86,7 @@ type Consensus struct {
 	gate      sync.RWMutex
 	closed    bool
 	proposals sync.WaitGroup
+	groups    groups
 
 	stop     sync.Once
 	done     chan struct{} // closed when nothing works any more

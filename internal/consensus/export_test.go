@@ -33,7 +33,9 @@ func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 	if err != nil {
 		return err
 	}
-	return c.apply(data).Err
+	p := proposal{data: data, outcome: make(chan state.Outcome, 1)}
+	c.applyGroup([]proposal{p})
+	return (<-p.outcome).Err
 }
 
 // CheckSegment checks the bytes of one segment of the log.

@@ -31,19 +31,19 @@ func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (state
 	if err := ctx.Err(); err != nil {
 		return state.Result{}, context.Cause(ctx)
 	}
-	outcome := make(chan state.Outcome, 1)
-	if !c.start(func() { outcome <- c.apply(data) }) {
+	p := proposal{data: data, outcome: make(chan state.Outcome, 1)}
+	if !c.submit(p) {
 		return state.Result{}, c.stopped()
 	}
 	select {
-	case o := <-outcome:
+	case o := <-p.outcome:
 		return o.Result, o.Err
 	case <-ctx.Done():
 		return state.Result{}, fmt.Errorf("%w: %w", context.Cause(ctx), ErrUncertain)
 	}
 }
 
-// start runs a proposal unless this server is stopping.
+// start runs something that takes a while unless this server is stopping.
 func (c *Consensus) start(proposal func()) bool {
 	c.gate.RLock()
 	defer c.gate.RUnlock()
@@ -52,15 +52,6 @@ func (c *Consensus) start(proposal func()) bool {
 	}
 	c.proposals.Go(proposal)
 	return true
-}
-
-// apply waits for the outcome of an entry, however long it takes.
-func (c *Consensus) apply(data []byte) state.Outcome {
-	future := c.raft.Apply(data, 0)
-	if err := future.Error(); err != nil {
-		return state.Outcome{Err: c.translate(err)}
-	}
-	return future.Response().(state.Outcome)
 }
 
 // Read returns a snapshot that includes every change that was acknowledged before, on whichever server.

@@ -93,11 +93,16 @@ func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, e
 // Digest returns the digest that a tag or digest of a repository stands for
 // now. It reads no more than it must, because every change of a workload asks.
 func (r *Registry) Digest(ctx context.Context, name, ref string) (string, error) {
+	known, ok, changes := r.digests.get(imageRef{name, ref})
+	if ok {
+		return known, nil
+	}
 	ctx = r.log.context(ctx)
 	d, err := r.digest(ctx, name, ref)
 	if err != nil {
 		return "", fmt.Errorf("image %s, reference %s: %w", name, ref, err)
 	}
+	r.digests.put(imageRef{name, ref}, d.String(), changes)
 	return d.String(), nil
 }
 

@@ -4,8 +4,9 @@
 // It is a pure function that takes one step; called again with what came of it,
 // it takes the next, until all replicas are of the current revision and as many
 // as desired. It guarantees that a replacement takes away at most one running
-// replica at a time, and only while every replica of the current revision runs:
-// a revision that does not come up stops there, with the rest still serving.
+// replica at a time, and only while every replica of the current revision that
+// has a node runs: a revision that does not come up stops there, with the rest
+// still serving.
 //
 // An outdated replica is stopped before its successor is created, because in
 // the network of the node both would want the same ports. It knows nothing of
@@ -61,6 +62,9 @@ type Step struct {
 	Create int
 	// Stop are the uids of the replicas to stop.
 	Stop []string
+	// Replace is the uid of the outdated running replica that is next to make
+	// room. It is to be stopped only if a successor would find a node then.
+	Replace string
 	// Settled is whether the desired state is reached.
 	Settled bool
 }
@@ -88,13 +92,17 @@ func Next(in Input) Step {
 
 	// Outdated and not running: nothing is lost by replacing it at once.
 	var running []Replica
-	current, unready := 0, 0
+	current, starting, unplaced := 0, 0, 0
 	for _, r := range kept {
 		switch {
 		case r.Revision == in.Revision:
 			current++
-			if r.Phase != PhaseRunning {
-				unready++
+			switch r.Phase {
+			case PhaseRunning:
+			case PhasePending:
+				unplaced++
+			default:
+				starting++
 			}
 		case r.Phase == PhaseRunning:
 			running = append(running, r)
@@ -108,12 +116,13 @@ func Next(in Input) Step {
 	step.Create = max(0, want-current-len(running)-now.leaving)
 
 	// Outdated and running: the oldest goes when nothing else is under way.
-	if len(running) > 0 && unready == 0 && now.leaving == 0 && len(step.Stop) == 0 && step.Create == 0 {
-		stop(slices.MinFunc(running, byAge))
+	// What has no node yet is no reason to wait: it may be waiting for that room.
+	if len(running) > 0 && starting == 0 && now.leaving == 0 && len(step.Stop) == 0 && step.Create == 0 {
+		step.Replace = slices.MinFunc(running, byAge).UID
 	}
 
 	slices.Sort(step.Stop)
-	step.Settled = len(step.Stop) == 0 && step.Create == 0 && len(running) == 0 && unready == 0 && !now.stopping
+	step.Settled = len(step.Stop) == 0 && step.Create == 0 && len(running) == 0 && starting+unplaced == 0 && !now.stopping
 	return step
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -181,4 +182,21 @@ func (c *cluster) create(u *user, w *v1.Workload) *v1.Workload {
 	must(c.t, err)
 	c.running(made.GetMetadata().GetUid(), int(w.GetSpec().GetReplicas()))
 	return made
+}
+
+// disconnected waits until the server has noticed that a session has ended.
+func (c *cluster) disconnected(node string) {
+	c.t.Helper()
+	current := c.sessions.get(node)
+	if current == nil {
+		return
+	}
+	select {
+	case <-current.ctx.Done():
+	case <-c.ctx.Done():
+		c.t.Fatal("the server never noticed that the session has ended")
+	}
+	for c.sessions.get(node) == current { // leave cancels first and forgets then
+		runtime.Gosched()
+	}
 }

@@ -40,6 +40,9 @@ func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (str
 		s.attachments.remove(request.GetId())
 		close(wanted.released)
 	})
+	// What the agent must know about the replica goes first, also when the
+	// caller has heard of the replica before the loop that tells agents.
+	current.mark(attachedReplica(request))
 	current.open(request)
 	select {
 	case stream = <-wanted.stream:
@@ -51,6 +54,13 @@ func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (str
 	}
 	release()
 	return nil, nil, err
+}
+
+func attachedReplica(request *v1.Open) string {
+	if logs := request.GetLogs(); logs != nil {
+		return logs.GetReplicaUid()
+	}
+	return request.GetExec().GetReplicaUid()
 }
 
 func (s *Server) nodeName(uid string) string {

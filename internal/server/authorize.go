@@ -44,6 +44,8 @@ var permissions = map[string][]string{
 	v1.EventService_ListEvents_FullMethodName:   readers,
 	v1.EventService_WatchEvents_FullMethodName:  readers,
 
+	v1.NodeService_DeleteNode_FullMethodName: admins,
+
 	v1.TokenService_CreateToken_FullMethodName: admins,
 	v1.TokenService_ListTokens_FullMethodName:  admins,
 	v1.TokenService_DeleteToken_FullMethodName: admins,

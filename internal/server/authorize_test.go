@@ -49,7 +49,7 @@ func knock(ctx context.Context, conn *grpc.ClientConn, method string, streams bo
 // rawCodec sends bytes as they are.
 type rawCodec struct{}
 
-func (rawCodec) Marshal(v any) ([]byte, error)     { return v.([]byte), nil }
+func (rawCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
 func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = data; return nil }
 func (rawCodec) Name() string                       { return "proto" }
 

@@ -29,6 +29,12 @@ func refuse(code codes.Code, format string, args ...any) error {
 	return &refusal{code: code, message: fmt.Sprintf(format, args...)}
 }
 
+// isRefusal reports whether trying again would give the same answer.
+func isRefusal(err error) bool {
+	r, ok := errors.AsType[*refusal](err)
+	return ok && r.code != codes.Unavailable
+}
+
 func notFound(kind, namespace, name string) error {
 	if namespace == "" {
 		return refuse(codes.NotFound, "%s %s does not exist", kind, name)

@@ -2,13 +2,18 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -26,6 +31,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 			MarshalOptions:   protojson.MarshalOptions{},
 			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: false}, // a misspelt field is an error
 		}}),
+		runtime.SetQueryParameterParser(strictQuery{}),
 		// No header of the caller becomes metadata: identities cannot be forged.
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
@@ -39,7 +45,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 			return nil, err
 		}
 	}
-	exec := &execSocket{client: v1.NewWorkloadServiceClient(conn), logger: s.logger}
+	exec := &execSocket{client: v1.NewWorkloadServiceClient(conn)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ":exec") {
 			exec.ServeHTTP(w, r)
@@ -47,4 +53,33 @@ func (s *Server) newGateway() (http.Handler, error) {
 		}
 		mux.ServeHTTP(w, r)
 	}), nil
+}
+
+// strictQuery refuses parameters that the request does not have, which the
+// parser of the gateway leaves out in silence.
+type strictQuery struct{ runtime.DefaultQueryParser }
+
+func (q strictQuery) Parse(target proto.Message, values url.Values, filter *utilities.DoubleArray) error {
+	for key := range values {
+		if !hasField(target.ProtoReflect().Descriptor(), key) {
+			return fmt.Errorf("unknown parameter %q", key)
+		}
+	}
+	return q.DefaultQueryParser.Parse(target, values, filter)
+}
+
+// hasField reports whether a message has the field of a path such as page.size.
+func hasField(message protoreflect.MessageDescriptor, path string) bool {
+	name, rest, nested := strings.Cut(path, ".")
+	if message == nil {
+		return false
+	}
+	field := message.Fields().ByTextName(name)
+	if field == nil {
+		field = message.Fields().ByJSONName(name)
+	}
+	if field == nil || !nested {
+		return field != nil
+	}
+	return hasField(field.Message(), rest)
 }

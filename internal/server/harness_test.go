@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,7 +42,7 @@ type cluster struct {
 	ctx context.Context
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	t.Helper()
 	log := &logBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -61,11 +62,15 @@ func newCluster(t *testing.T) *cluster {
 	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
 	must(t, err)
 	t.Cleanup(func() { check(t, images.Close()) })
-	loop := nodes.New(store, agreed, nodes.DefaultWindows, logger)
-	s, err := New(ctx, Options{
+	loop := nodes.New(store, agreed, nodes.DefaultWindows)
+	options := Options{
 		UID: "s-1", Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Registry: images,
 		Nodes: loop, Placement: replicas.Placement{}, Logger: logger,
-	})
+	}
+	for _, f := range change {
+		f(&options)
+	}
+	s, err := New(ctx, options)
 	must(t, err)
 	c := &cluster{Server: s, t: t, log: log, ctx: ctx}
 	c.stop = c.run(agreed, loop)
@@ -157,9 +162,16 @@ func (c *cluster) web(member *identity.Credentials) *http.Client {
 	if member != nil {
 		source = member.Certificate
 	}
+	return c.webSpeaking(source, "h2", "http/1.1")
+}
+
+// webWithoutHTTP2 is for WebSockets.
+func (c *cluster) webWithoutHTTP2() *http.Client { return c.webSpeaking(nil, "http/1.1") }
+
+func (c *cluster) webSpeaking(source identity.CertificateSource, protocols ...string) *http.Client {
 	config := identity.ClientTLS(c.ca.Trust(), source)
-	config.NextProtos = []string{"h2", "http/1.1"}
-	transport := &http.Transport{ForceAttemptHTTP2: true, DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	config.NextProtos = protocols
+	transport := &http.Transport{ForceAttemptHTTP2: slices.Contains(protocols, "h2"), DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", c.Address())
 	}}
 	c.t.Cleanup(transport.CloseIdleConnections)

@@ -199,7 +199,9 @@ func TestNodeIsShownWithWhatOnlyTheLeaderKnows(t *testing.T) {
 		})
 	})
 	must(t, report(stream, "r", &v1.ReplicaStatus{Phase: rollout.PhaseRunning}))
-	c.until(func(snap *state.Snapshot) bool { return snap.Replica("r").GetStatus().GetPhase() == rollout.PhaseRunning })
+	c.until(func(snap *state.Snapshot) bool {
+		return snap.Replica("r").GetStatus().GetPhase() == rollout.PhaseRunning
+	})
 	n, err := viewer.GetNode(c.ctx, &v1.GetNodeRequest{Name: "n1"})
 	must(t, err)
 	if n.GetStatus().GetUsage().GetMemory() != "2Gi" || n.GetStatus().GetLastSeen() == nil || n.GetStatus().GetRequested() == nil {

@@ -2,11 +2,16 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"iter"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -47,6 +52,52 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 		items[i] = s.presentNode(snap, n)
 	}
 	return &v1.ListNodesResponse{Items: items, Next: next}, nil
+}
+
+// DeleteNode expels a node. The state refuses its calls from the moment of the
+// transaction; closing its connections afterwards ends those that are open.
+func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequest) (*v1.Node, error) {
+	var removed *v1.Node
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		removed = snap.NodeByName(request.GetName())
+		if removed == nil {
+			return notFound("node", "", request.GetName())
+		}
+		m := removed.GetMetadata()
+		if request.GetVersion() != 0 && request.GetVersion() != m.GetVersion() {
+			return &outdated{current: removed, err: &state.ConflictError{
+				Kind: state.KindNode, Name: m.GetName(), UID: m.GetUid(), Expected: request.GetVersion(), Actual: m.GetVersion(),
+			}}
+		}
+		lost := s.loseReplicas(snap, b, removed)
+		b.DeleteVersion(state.KindNode, m.GetUid(), m.GetVersion())
+		b.Create(s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost)))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	uid := removed.GetMetadata().GetUid()
+	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
+		s.port.CloseIdentity(id)
+	}
+	return removed, nil
+}
+
+// loseReplicas ends the replicas of a node that nobody will hear of again.
+func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.Node) (lost int) {
+	for old := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
+		if rollout.Ended(old.GetStatus().GetPhase()) {
+			continue
+		}
+		r := proto.CloneOf(old)
+		r.Status.Phase = rollout.PhaseLost
+		r.Status.Reason = "node " + n.GetMetadata().GetName() + " was removed"
+		r.Status.EndTime = timestamppb.New(s.now())
+		b.Update(r, old.GetMetadata().GetVersion())
+		lost++
+	}
+	return lost
 }
 
 func (s *nodeService) WatchNodes(request *v1.WatchNodesRequest, stream grpc.ServerStreamingServer[v1.NodeChange]) error {

@@ -32,6 +32,9 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
 			st.Pending++
 		case rollout.PhaseBackoff:
+			if outdated {
+				break // it is about to be replaced
+			}
 			st.Failed++
 			st.Reason = fmt.Sprintf("replica %s: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
 		case rollout.PhaseCompleted:
@@ -45,10 +48,14 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 		}
 	}
 	st.Phase = phaseOf(w, completed)
-	if explain && st.Pending > 0 {
+	if explain && st.Pending+st.Outdated > 0 {
 		st.Unplaced = s.explain(snap, w.GetMetadata().GetUid())
-		if len(st.Unplaced) > 0 {
+		switch {
+		case len(st.Unplaced) == 0:
+		case st.Pending > 0:
 			st.Reason = "no node can take the pending replicas"
+		default:
+			st.Reason = "no node can take a replica of the new revision, not even in place of an old one"
 		}
 	}
 	return w

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
@@ -52,14 +53,15 @@ func (r receipt) find(snap *state.Snapshot) (*statev1.Receipt, error) {
 // besides the object.
 const resultOf = "result"
 
-func (r receipt) keep(b *state.Batch, uid, result string) {
+func (r receipt) keep(b *state.Batch, object, result string) {
 	if r.name == "" {
 		return
 	}
+	uid := uuid.Must(uuid.NewV7()).String() // ordered by time, which makes for small changes of the tables
 	b.Create(&statev1.Receipt{
-		Metadata:    &v1.Metadata{Uid: r.name, Name: r.name, Annotations: map[string]string{resultOf: result}},
+		Metadata:    &v1.Metadata{Uid: uid, Name: r.name, Annotations: map[string]string{resultOf: result}},
 		RequestHash: r.request,
-		ObjectUid:   uid,
+		ObjectUid:   object,
 	})
 }
 

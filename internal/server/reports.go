@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -107,8 +108,12 @@ func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.B
 	}
 	r := proto.CloneOf(old)
 	r.Status = proto.CloneOf(status)
-	if rollout.Ended(r.GetStatus().GetPhase()) && r.Status.EndTime == nil {
-		r.Status.EndTime = timestamppb.New(s.now())
+	r.Status.Reason = brief(r.Status.GetReason())
+	if exit := r.Status.GetLastExit(); exit != nil {
+		exit.Reason = brief(exit.GetReason())
+	}
+	if rollout.Ended(r.GetStatus().GetPhase()) {
+		r.Status.EndTime = timestamppb.New(s.now()) // by our clock, not the node's
 	}
 	b.Update(r, old.GetMetadata().GetVersion())
 	if reason, message, severe := transition(old.GetStatus(), r.GetStatus()); reason != "" {
@@ -119,6 +124,15 @@ func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.B
 		}
 		b.Create(e)
 	}
+}
+
+// brief keeps what a node can write into the state short.
+func brief(reason string) string {
+	const longest = 1024
+	if len(reason) <= longest {
+		return reason
+	}
+	return strings.ToValidUTF8(reason[:longest], "") + "…"
 }
 
 // transition says in words what changed between two statuses, if it is worth

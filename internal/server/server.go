@@ -98,6 +98,9 @@ type Server struct {
 // maxMessage is the longest request in bytes, by gRPC and by HTTP.
 const maxMessage = 8 << 20
 
+// streamWorkers is how many calls find a goroutine that is there already.
+const streamWorkers = 64
+
 var errStopping = errors.New("this server is stopping")
 
 // New opens the port. Nothing is answered before Run.
@@ -110,7 +113,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		store: o.Store, consensus: o.Consensus, ca: o.CA, registry: o.Registry,
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
-		sessions:    &sessions{byNode: map[string]*session{}},
+		sessions:    newSessions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
 		metrics:     newMetrics(o.Consensus, o.Store),

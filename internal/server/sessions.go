@@ -18,8 +18,27 @@ import (
 
 // sessions are the agents that are connected now, one session for each node.
 type sessions struct {
-	mu     sync.Mutex
-	byNode map[string]*session
+	mu      sync.Mutex
+	byNode  map[string]*session
+	changed chan struct{} // closed when a node comes or goes
+}
+
+func newSessions() *sessions {
+	return &sessions{byNode: map[string]*session{}, changed: make(chan struct{})}
+}
+
+// announce wakes those who wait for a node. It is called with the lock held.
+func (s *sessions) announce() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// look returns the node's session, if there is one, and what is closed when
+// that may have changed.
+func (s *sessions) look(node string) (*session, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byNode[node], s.changed
 }
 
 // session is what waits to be sent to one agent. Only names of replicas wait
@@ -39,8 +58,9 @@ type session struct {
 
 var errReplaced = errors.New("another session of the same node has taken over")
 
-// enter makes a new session the node's current one and ends an older one.
-func (s *sessions) enter(ctx context.Context, node string) *session {
+// enter makes a new session the node's current one and ends an older one. What
+// the new one begins with is done before anybody else can enter or leave.
+func (s *sessions) enter(ctx context.Context, node string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entered := &session{node: node, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, dirty: map[string]bool{}}
 	entered.signal()
@@ -50,19 +70,31 @@ func (s *sessions) enter(ctx context.Context, node string) *session {
 		old.cancel(errReplaced)
 	}
 	s.byNode[node] = entered
+	s.announce()
+	begin()
 	return entered
 }
 
-// leave reports whether the node has no session any more.
-func (s *sessions) leave(gone *session) bool {
+// leave ends a session, and calls end if the node has none any more.
+func (s *sessions) leave(gone *session, end func()) {
 	gone.cancel(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.byNode[gone.node] != gone {
-		return false
+	if s.byNode[gone.node] == gone {
+		delete(s.byNode, gone.node)
+		s.announce()
+		end()
 	}
-	delete(s.byNode, gone.node)
-	return true
+}
+
+// during calls f if the session is still the node's current one: what an older
+// one says late must not overwrite what the newer one has said.
+func (s *sessions) during(current *session, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byNode[current.node] == current {
+		f()
+	}
 }
 
 func (s *sessions) get(node string) *session {
@@ -140,21 +172,32 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 		return refuse(codes.InvalidArgument, "a session begins with hello")
 	}
 	node := caller(stream.Context()).ID.Name()
-	current := s.sessions.enter(stream.Context(), node)
-	s.nodes.Connected(node, hello.GetStatus())
-	s.reports.submit(node, hello.GetReplicas())
-	defer func() {
-		if s.sessions.leave(current) {
-			s.nodes.Disconnected(node)
-		}
-	}()
+	if err := checkStatus(hello.GetStatus()); err != nil {
+		return err
+	}
+	current := s.sessions.enter(stream.Context(), node, func() {
+		s.nodes.Connected(node, hello.GetStatus())
+		s.reports.submit(node, hello.GetReplicas())
+	})
+	defer s.sessions.leave(current, func() { s.nodes.Disconnected(node) })
 	received := make(chan error, 1)
-	go func() { received <- s.receive(stream, node) }() // ends with the stream
+	go func() { received <- s.receive(stream, current) }() // ends with the stream
 	return s.send(stream, current, received)
 }
 
+// maxNodeStatus bounds what one node can put into the replicated state.
+const maxNodeStatus = 256 << 10
+
+func checkStatus(status *v1.NodeStatus) error {
+	if size := proto.Size(status); size > maxNodeStatus {
+		return refuse(codes.InvalidArgument, "the node's status has %d bytes, more than the %d that a node may take", size, maxNodeStatus)
+	}
+	return nil
+}
+
 // receive takes what the agent says until the stream ends.
-func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], node string) error {
+func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) error {
+	node := current.node
 	for {
 		up, err := stream.Recv()
 		if err != nil {
@@ -162,9 +205,12 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 		}
 		switch m := up.GetMessage().(type) {
 		case *v1.SessionUp_Heartbeat:
-			s.nodes.Heartbeat(node, m.Heartbeat)
+			if err := checkStatus(m.Heartbeat.GetStatus()); err != nil {
+				return err
+			}
+			s.sessions.during(current, func() { s.nodes.Heartbeat(node, m.Heartbeat) })
 		case *v1.SessionUp_Report:
-			s.reports.submit(node, m.Report.GetReplicas())
+			s.sessions.during(current, func() { s.reports.submit(node, m.Report.GetReplicas()) })
 		default:
 			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats and reports only")
 		}

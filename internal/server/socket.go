@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 
@@ -21,7 +20,6 @@ import (
 // ExecRequest or ExecResponse in each WebSocket frame.
 type execSocket struct {
 	client v1.WorkloadServiceClient
-	logger *slog.Logger
 }
 
 const maxSocketFrame = 1 << 20

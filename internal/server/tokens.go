@@ -109,7 +109,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 		Kind:       "Token",
 		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: name},
 		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.now().Add(ttl)), Uses: uses},
-		Status:     &v1.TokenStatus{},
+		Status:     &v1.TokenStatus{SecretId: secret.ID()},
 	}, secret, nil
 }
 
@@ -139,6 +139,7 @@ func (s *tokenService) DeleteToken(ctx context.Context, request *v1.DeleteTokenR
 			return notFound("token", "", request.GetName())
 		}
 		b.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
+		b.Delete(state.KindCredential, token.GetStatus().GetSecretId())
 		b.Create(s.event(ctx, token, "Revoked", "it can be used no longer"))
 		return nil
 	})

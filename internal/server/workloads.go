@@ -21,10 +21,7 @@ type workloads struct {
 }
 
 func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorkloadRequest) (*v1.Workload, error) {
-	wanted, err := accept(request.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
+	wanted := accept(request.GetWorkload())
 	receipt, err := newReceipt(ctx, v1.WorkloadService_CreateWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
@@ -57,10 +54,7 @@ func (s *Server) pinNew(ctx context.Context, r receipt, wanted *v1.Workload) (st
 }
 
 func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkloadRequest) (*v1.ApplyWorkloadResponse, error) {
-	wanted, err := accept(request.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
+	wanted := accept(request.GetWorkload())
 	receipt, err := newReceipt(ctx, v1.WorkloadService_ApplyWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
@@ -104,10 +98,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 }
 
 func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorkloadRequest) (*v1.Workload, error) {
-	wanted, err := accept(request.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
+	wanted := accept(request.GetWorkload())
 	m := wanted.GetMetadata()
 	if m.GetVersion() == 0 {
 		return nil, &spec.Error{Violations: []spec.Violation{{
@@ -173,14 +164,12 @@ func (s *workloads) DeleteWorkload(ctx context.Context, request *v1.DeleteWorklo
 	})
 }
 
-// accept brings a workload from outside into canonical form and checks it.
-func accept(from *v1.Workload) (*v1.Workload, error) {
+// accept brings a workload of a request into canonical form. The guard has
+// found it valid, which it stays.
+func accept(from *v1.Workload) *v1.Workload {
 	w := proto.CloneOf(from)
 	spec.Normalize(w)
-	if err := spec.ValidateWorkload(w); err != nil {
-		return nil, err
-	}
-	return w, nil
+	return w
 }
 
 // create adds a new workload and its first revision to the batch.

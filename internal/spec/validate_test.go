@@ -44,7 +44,7 @@ func TestRefusals(t *testing.T) {
 		{func(w *v1.Workload) { w.Kind = "Pod" }, `kind: must be Workload`},
 		{func(w *v1.Workload) { w.Spec.Image = "" }, `spec.image: is missing: name an image such as hello:1`},
 		{func(w *v1.Workload) { w.Spec.Image = "Hello World" }, `spec.image: must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…`},
-		{func(w *v1.Workload) { w.Spec.WorkingDir = "tmp" }, `spec.workingDir: must be an absolute path`},
+		{func(w *v1.Workload) { w.Spec.WorkingDir = "tmp" }, `spec.workingDir: must be an absolute path of at most 4096 characters`},
 		{func(w *v1.Workload) { w.Spec.Env = map[string]string{"1A": ""} }, `spec.env["1A"]: must be the name of an environment variable: letters, digits and underscores, not beginning with a digit`},
 		{func(w *v1.Workload) { w.Spec.Replicas = proto.Int32(-1) }, `spec.replicas: must be between 0 and 100000`},
 		{func(w *v1.Workload) { w.Spec.Driver = "vm" }, `spec.driver: must be container`},

@@ -4,8 +4,8 @@
 // It guarantees that
 //   - a transaction happens as a whole or not at all, and has the same outcome on every server, because ids and
 //     times come with it;
-//   - an object has the uid, the name (unique for its kind within its namespace) and the version it says it has:
-//     the version is the index of the transaction that wrote it last;
+//   - an object has the uid, the name (unique within its namespace for the kinds that are known by name) and the
+//     version it says it has: the version is the index of the transaction that wrote it last;
 //   - a [Snapshot] never changes, costs nothing to take and may be read by any number of goroutines;
 //   - a [Subscription] delivers every change after its snapshot once and in order, or says that it lost some;
 //   - a saved snapshot is restored exactly or refused, never in part.

@@ -23,7 +23,7 @@ const (
 	KindReceipt    Kind = "receipt"
 )
 
-// Names of the indexes. Every table has the first two.
+// Names of the indexes. Every table has the first one, and those of named objects have the second one.
 const (
 	indexUID      = "id" // memdb wants this name for the primary one
 	indexName     = "name"
@@ -35,7 +35,7 @@ const (
 // in tables and its getters in snapshot.go.
 type table struct {
 	kind Kind
-	// named objects must have a name. Whatever has one has it alone.
+	// named objects must have a name and have it alone. Others are found by their uid, whatever their name is.
 	named bool
 	// single means that there is at most one.
 	single bool

@@ -11,8 +11,10 @@ func newDB() *memdb.MemDB {
 	schema := &memdb.DBSchema{Tables: make(map[string]*memdb.TableSchema, len(tables))}
 	for _, t := range tables {
 		indexes := map[string]*memdb.IndexSchema{
-			indexUID:  {Name: indexUID, Unique: true, Indexer: indexer{key: uidKey}},
-			indexName: {Name: indexName, Unique: true, AllowMissing: true, Indexer: indexer{key: nameKey, missing: nameless}},
+			indexUID: {Name: indexUID, Unique: true, Indexer: indexer{key: uidKey}},
+		}
+		if t.named {
+			indexes[indexName] = &memdb.IndexSchema{Name: indexName, Unique: true, Indexer: indexer{key: nameKey}}
 		}
 		for name, key := range t.indexes {
 			indexes[name] = &memdb.IndexSchema{Name: name, Indexer: indexer{key: key}}
@@ -26,20 +28,13 @@ func newDB() *memdb.MemDB {
 	return db.Snapshot()
 }
 
-func nameless(o Object) bool { return o.GetMetadata().GetName() == "" }
-
 // indexer makes the keys of one index. Lookups come with finished keys.
 type indexer struct {
-	key     keyFunc
-	missing func(Object) bool
+	key keyFunc
 }
 
 func (x indexer) FromObject(raw any) (bool, []byte, error) {
-	object := raw.(Object)
-	if x.missing != nil && x.missing(object) {
-		return false, nil, nil
-	}
-	return true, x.key(object), nil
+	return true, x.key(raw.(Object)), nil
 }
 
 func (x indexer) FromArgs(args ...any) ([]byte, error) {

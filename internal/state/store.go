@@ -153,7 +153,7 @@ func (w *work) rival(kind Kind, object, old Object) Object {
 	if old == nil && tables[ordinals[kind]].single {
 		return w.first(kind, indexUID, nil)
 	}
-	if nameless(object) {
+	if !tables[ordinals[kind]].named {
 		return nil
 	}
 	return w.first(kind, indexName, nameKey(object))

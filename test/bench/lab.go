@@ -136,12 +136,16 @@ func (c *cloud) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-func (c *cloud) dial(ctx context.Context) (*client.Client, error) {
+func (c *cloud) context() (client.Context, error) {
 	config, err := client.LoadConfig(c.config)
 	if err != nil {
-		return nil, err
+		return client.Context{}, err
 	}
-	where, err := config.Context("")
+	return config.Context("")
+}
+
+func (c *cloud) dial(ctx context.Context) (*client.Client, error) {
+	where, err := c.context()
 	if err != nil {
 		return nil, err
 	}
@@ -159,6 +163,16 @@ func (c *cloud) id() (string, error) {
 		return "", fmt.Errorf("read cloud.json: %w", err)
 	}
 	return about.ID, nil
+}
+
+// pushed is push for who needs no client besides.
+func (c *cloud) pushed(ctx context.Context) (string, error) {
+	api, err := c.dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	name, err := c.push(ctx, api)
+	return name, errors.Join(err, api.Close())
 }
 
 // push makes the sleeper an image of the cloud and returns its name.

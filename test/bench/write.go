@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/client"
 )
 
 const (
@@ -20,23 +23,30 @@ const (
 	writeWarm    = time.Second
 )
 
-// measureWrites lets 64 clients, each with a connection of its own, do one of
-// three things at a time, in turns.
+// load is something that all clients do as fast as they can.
+type load struct {
+	name string
+	call func(ctx context.Context, client int) error
+	rate sample
+}
+
+// measureWrites lets 64 clients, each with a connection of its own, do one
+// thing at a time, in turns.
 func measureWrites(ctx context.Context, l *lab) (result, error) {
 	c, err := l.newCloud(ctx, "write")
 	if err != nil {
 		return result{}, err
 	}
 	defer c.close()
-	clients, err := c.dialMany(ctx, writeClients)
-	defer closeAll(clients)
+	image, err := c.pushed(ctx)
 	if err != nil {
 		return result{}, err
 	}
-	image, err := c.push(ctx, clients[0])
+	clients, hangUp, err := c.connectMany(ctx, writeClients)
 	if err != nil {
 		return result{}, err
 	}
+	defer hangUp()
 	bare, err := openBareRaft(filepath.Join(l.dir, "bare-raft"))
 	if err != nil {
 		return result{}, err
@@ -46,77 +56,94 @@ func measureWrites(ctx context.Context, l *lab) (result, error) {
 			l.say("close bare raft: %v", err)
 		}
 	}()
-	var made atomic.Int64
-	kinds := []struct {
-		name string
-		call func(ctx context.Context, worker int) error
-		rate sample
-	}{
-		{name: "empty authenticated call", call: func(ctx context.Context, worker int) error {
-			_, err := clients[worker].Cluster().WhoAmI(ctx, &v1.WhoAmIRequest{})
-			return err
-		}},
-		{name: "bare raft", call: func(context.Context, int) error { return bare.write() }},
-		{name: "workload created", call: func(ctx context.Context, worker int) error {
-			name := fmt.Sprintf("write-%d", made.Add(1))
-			_, err := clients[worker].Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: workload(name, image, 0)})
-			return err
-		}},
+	empty := &load{name: "empty authenticated call", call: emptyCall(clients)}
+	agreed := &load{name: "bare raft", call: func(context.Context, int) error { return bare.write() }}
+	created := &load{name: "workload created", call: createWorkload(clients, image)}
+	updated := &load{name: "labels of a workload updated", call: updateWorkload(clients, image)}
+	all := []*load{empty, agreed, created, updated}
+	if err := takeTurns(ctx, all); err != nil {
+		return result{}, err
 	}
-	for round := range writeRounds {
-		for i := range kinds {
-			kind := &kinds[i]
-			if round == 0 {
-				if _, err := rate(ctx, writeWarm, kind.call); err != nil {
-					return result{}, fmt.Errorf("%s: %w", kind.name, err)
-				}
-			}
-			measured, err := rate(ctx, writeTime, kind.call)
-			if err != nil {
-				return result{}, fmt.Errorf("%s: %w", kind.name, err)
-			}
-			kind.rate = append(kind.rate, measured)
-		}
-	}
-	r := result{floor: min(kinds[0].rate.median(), kinds[1].rate.median()), value: kinds[2].rate.median()}
-	for _, kind := range kinds {
-		r.notes = append(r.notes, kind.rate.spread(kind.name))
+	r := result{value: created.rate.median(), floor: min(empty.rate.median(), agreed.rate.median())}
+	for _, one := range all {
+		r.notes = append(r.notes, one.rate.spread(one.name))
 	}
 	return r, nil
 }
 
-// rate is how many calls a second all workers together finish.
-func rate(ctx context.Context, length time.Duration, call func(context.Context, int) error) (float64, error) {
+// takeTurns measures every load once in each round.
+func takeTurns(ctx context.Context, loads []*load) error {
+	for _, one := range loads {
+		if _, err := one.run(ctx, writeWarm); err != nil {
+			return err
+		}
+	}
+	for range writeRounds {
+		for _, one := range loads {
+			rate, err := one.run(ctx, writeTime)
+			if err != nil {
+				return err
+			}
+			one.rate = append(one.rate, rate)
+		}
+	}
+	return nil
+}
+
+// run returns how many calls a second all clients together finish.
+func (o *load) run(ctx context.Context, length time.Duration) (float64, error) {
 	var finished atomic.Int64
 	errs := make([]error, writeClients)
-	var workers sync.WaitGroup
+	var clients sync.WaitGroup
 	began := time.Now()
-	for worker := range writeClients {
-		workers.Go(func() {
-			for time.Since(began) < length && errs[worker] == nil {
-				errs[worker] = call(ctx, worker)
+	for client := range writeClients {
+		clients.Go(func() {
+			for time.Since(began) < length && errs[client] == nil {
+				errs[client] = o.call(ctx, client)
 				finished.Add(1)
 			}
 		})
 	}
-	workers.Wait()
-	return float64(finished.Load()) / time.Since(began).Seconds(), errors.Join(errs...)
-}
-
-func (c *cloud) dialMany(ctx context.Context, n int) ([]*client.Client, error) {
-	var clients []*client.Client
-	for range n {
-		one, err := c.dial(ctx)
-		if err != nil {
-			return clients, err
-		}
-		clients = append(clients, one)
+	clients.Wait()
+	rate := float64(finished.Load()) / time.Since(began).Seconds()
+	if err := errors.Join(errs...); err != nil {
+		return 0, fmt.Errorf("%s: %w", o.name, err)
 	}
-	return clients, nil
+	return rate, nil
 }
 
-func closeAll(clients []*client.Client) {
-	for _, one := range clients {
-		_ = one.Close()
+func emptyCall(clients []*grpc.ClientConn) func(context.Context, int) error {
+	return func(ctx context.Context, client int) error {
+		_, err := v1.NewClusterServiceClient(clients[client]).WhoAmI(ctx, &v1.WhoAmIRequest{})
+		return err
+	}
+}
+
+// createWorkload makes one after the other, without replicas: what is measured
+// is the writing down.
+func createWorkload(clients []*grpc.ClientConn, image string) func(context.Context, int) error {
+	var made atomic.Int64
+	return func(ctx context.Context, client int) error {
+		request := &v1.CreateWorkloadRequest{Workload: workload(fmt.Sprintf("write-%d", made.Add(1)), image, 0)}
+		_, err := v1.NewWorkloadServiceClient(clients[client]).CreateWorkload(ctx, request)
+		return err
+	}
+}
+
+// updateWorkload changes a label of a workload that each client has for itself.
+func updateWorkload(clients []*grpc.ClientConn, image string) func(context.Context, int) error {
+	current := make([]*v1.Workload, len(clients))
+	return func(ctx context.Context, client int) (err error) {
+		api := v1.NewWorkloadServiceClient(clients[client])
+		if current[client] == nil {
+			request := &v1.CreateWorkloadRequest{Workload: workload(fmt.Sprintf("update-%d", client), image, 0)}
+			current[client], err = api.CreateWorkload(ctx, request)
+			return err
+		}
+		next := proto.CloneOf(current[client])
+		next.Status = nil
+		next.Metadata.Labels["version"] = strconv.FormatUint(next.GetMetadata().GetVersion(), 10)
+		current[client], err = api.UpdateWorkload(ctx, &v1.UpdateWorkloadRequest{Workload: next})
+		return err
 	}
 }

@@ -28,6 +28,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"same-pid":   samePID,
 	"header":     header,
 	"signal":     sendSignal,
+	"end":        endBySignal,
 	"machine":    machine,
 	"power-off":  powerOff,
 	"resize":     resize,
@@ -274,17 +275,17 @@ func header(ts *testscript.TestScript, _ bool, args []string) {
 // sendSignal sends a signal to the process with exactly this command line, whatever the
 // path of its program:
 //
-//	signal TERM 'cloudless exec web -- /probe signal'
+//	signal TERM cloudless exec web -- /probe signal
 func sendSignal(ts *testscript.TestScript, _ bool, args []string) {
 	number := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[args[0]]
 	for pid, line := range processes() {
 		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if filepath.Base(program)+" "+rest == args[1] {
+		if filepath.Base(program)+" "+rest == strings.Join(args[1:], " ") {
 			ts.Check(syscall.Kill(pid, number))
 			return
 		}
 	}
-	ts.Fatalf("no process runs %q", args[1])
+	ts.Fatalf("no process runs %q", args[1:])
 }
 
 // machine makes another machine out of a network namespace, with an address of

@@ -238,6 +238,9 @@ func TestNetworkIsAvailableWithAGlobalAddress(t *testing.T) {
 
 // The kernel itself is asked: an interface is made and given an address.
 func TestWatchTellsOfANewInterface(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes a network interface, which needs root; make test runs it")
+	}
 	m, err := New(Options{DataDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

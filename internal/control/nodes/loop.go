@@ -3,7 +3,6 @@ package nodes
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"sync"
 	"time"
@@ -26,7 +25,6 @@ type Proposer interface {
 type Loop struct {
 	store    *state.Store
 	proposer Proposer
-	logger   *slog.Logger
 	windows  Windows
 	wake     chan struct{}
 
@@ -38,9 +36,9 @@ type Loop struct {
 var DefaultWindows = Windows{Silence: 10 * time.Second, Reconnect: 15 * time.Second}
 
 // New returns a loop that has heard of nobody yet.
-func New(store *state.Store, proposer Proposer, windows Windows, logger *slog.Logger) *Loop {
+func New(store *state.Store, proposer Proposer, windows Windows) *Loop {
 	return &Loop{
-		store: store, proposer: proposer, windows: windows, logger: logger,
+		store: store, proposer: proposer, windows: windows,
 		wake: make(chan struct{}, 1), seen: map[string]Observation{},
 	}
 }
@@ -59,7 +57,8 @@ func (l *Loop) Connected(uid string, status *v1.NodeStatus) {
 func (l *Loop) Heartbeat(uid string, beat *v1.Heartbeat) {
 	silent := false
 	l.update(uid, func(o *Observation) {
-		silent = time.Since(o.LastSeen) >= l.windows.Silence
+		silent = !o.Connected || time.Since(o.LastSeen) >= l.windows.Silence
+		o.Connected = true
 		o.Usage = beat.GetUsage()
 		if beat.GetStatus() != nil {
 			o.Status = lasting(beat.GetStatus())
@@ -101,7 +100,7 @@ func (l *Loop) update(uid string, change func(*Observation)) {
 	defer l.mu.Unlock()
 	o := l.seen[uid]
 	change(&o)
-	o.LastSeen = time.Now().UTC()
+	o.LastSeen = time.Now() // with its monotonic part: a wall clock may jump
 	l.seen[uid] = o
 }
 
@@ -114,7 +113,7 @@ func (l *Loop) signal() {
 
 // Run ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
-	since := time.Now().UTC()
+	since := time.Now()
 	l.signal()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -138,7 +137,7 @@ func (l *Loop) Run(ctx context.Context) error {
 
 func (l *Loop) settle(ctx context.Context, since time.Time) (time.Time, error) {
 	for {
-		now := time.Now().UTC()
+		now := time.Now()
 		l.mu.Lock()
 		seen := maps.Clone(l.seen)
 		l.mu.Unlock()

@@ -36,6 +36,10 @@ type Windows struct {
 	Reconnect time.Duration
 }
 
+// maxChanges keeps one transaction small when thousands of nodes change at
+// once; the next tick does the rest.
+const maxChanges = 500
+
 // Tick returns the changes that are due and when to look again without any
 // news, zero if never. since is when this server began to lead: before that it
 // cannot have heard of anybody.
@@ -50,6 +54,9 @@ func Tick(now, since time.Time, snap *state.Snapshot, seen map[string]Observatio
 		}
 		if proto.Equal(old, n) {
 			continue
+		}
+		if batch.Len() >= maxChanges {
+			return batch, now
 		}
 		batch.Update(n, old.GetMetadata().GetVersion())
 		if before, after := old.GetStatus().GetState(), n.GetStatus().GetState(); before != after {
@@ -75,7 +82,9 @@ func judge(now, since time.Time, old *v1.Node, o Observation, windows Windows) (
 	}
 	switch {
 	case now.Before(until) && o.Connected:
-		n.Status = proto.CloneOf(o.Status)
+		if o.Status != nil {
+			n.Status = proto.CloneOf(o.Status)
+		}
 		n.Status.State, n.Status.Reason = stateReady, ""
 		return n, until
 	case now.Before(until) || n.GetStatus().GetState() == stateOffline:

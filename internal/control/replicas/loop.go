@@ -3,7 +3,7 @@ package replicas
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,11 +23,13 @@ type Proposer interface {
 type Loop struct {
 	Store    *state.Store
 	Proposer Proposer
-	Logger   *slog.Logger
+
+	waiting map[string]bool // see Due.Waiting
 }
 
 // Run ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
+	l.waiting = map[string]bool{}
 	for {
 		snap, feed := l.Store.Subscribe()
 		if err := l.settle(ctx, everything(snap)); err != nil {
@@ -41,7 +43,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if err := l.settle(ctx, dueAfter(changes)); err != nil {
+			if err := l.settle(ctx, l.withWaiting(dueAfter(changes))); err != nil {
 				return err
 			}
 		}
@@ -54,6 +56,7 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 	for !due.Empty() {
 		now := time.Now().UTC()
 		batch, left := Tick(now, l.Store.Snapshot(), due, newUID)
+		maps.Copy(l.waiting, left.Waiting)
 		if batch.Len() == 0 {
 			return nil
 		}
@@ -66,6 +69,15 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		}
 	}
 	return nil
+}
+
+// withWaiting adds the workloads that wait for room, when there may be some.
+func (l *Loop) withWaiting(due Due) Due {
+	if due.Placement {
+		maps.Copy(due.Workloads, l.waiting)
+		clear(l.waiting)
+	}
+	return due
 }
 
 func movedOn(err error) bool {

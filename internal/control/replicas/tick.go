@@ -23,6 +23,9 @@ type Due struct {
 	// Placement asks for another try to place what is pending everywhere,
 	// because a node may have room now.
 	Placement bool
+	// Waiting are workloads with an outdated replica whose successor fits
+	// nowhere. A tick reports them; they are due again with the next Placement.
+	Waiting map[string]bool
 }
 
 // Empty reports whether there is nothing to do.
@@ -41,7 +44,7 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 	t := &tick{
 		now: now, snap: snap, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
 		stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{},
-		left: Due{Workloads: map[string]bool{}},
+		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}},
 	}
 	for _, uid := range slices.Sorted(maps.Keys(due.Workloads)) {
 		if w := snap.Workload(uid); w != nil {
@@ -104,6 +107,9 @@ func (t *tick) workload(w *v1.Workload) {
 	for _, uid := range step.Stop {
 		t.stop(t.snap.Replica(uid))
 	}
+	if step.Replace != "" {
+		t.replace(w, t.snap.Replica(step.Replace))
+	}
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
@@ -113,6 +119,16 @@ func (t *tick) workload(w *v1.Workload) {
 		}
 		t.waits(t.newReplica(w))
 	}
+}
+
+// replace stops an outdated replica if its successor would find a node then:
+// an old version that serves is better than a new one that cannot start.
+func (t *tick) replace(w *v1.Workload, old *v1.Replica) {
+	if plan, err := successor(t.snap, w, old); err != nil || len(plan.Unplaced) > 0 {
+		t.left.Waiting[w.GetMetadata().GetUid()] = true
+		return
+	}
+	t.stop(old)
 }
 
 // remove takes the workload away. Its ended replicas stay as long as their
@@ -192,7 +208,7 @@ func (t *tick) place() {
 	var request scheduler.Request
 	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
 		first := waiting[uid][0]
-		needs, err := t.needs(first)
+		needs, err := needsOf(t.snap, first.GetSpec().GetRevisionUid())
 		if err != nil {
 			t.keepPending(waiting[uid], err.Error())
 			continue
@@ -202,16 +218,8 @@ func (t *tick) place() {
 		})
 	}
 	if len(request.Asks) > 0 {
-		t.apply(scheduler.Schedule(view(t.snap), request), waiting)
+		t.apply(scheduler.Schedule(view(t.snap, ""), request), waiting)
 	}
-}
-
-func (t *tick) needs(r *v1.Replica) (scheduler.Requirements, error) {
-	revision := t.snap.Revision(r.GetSpec().GetRevisionUid())
-	if revision == nil {
-		return scheduler.Requirements{}, fmt.Errorf("its revision %d does not exist any more", r.GetSpec().GetRevision())
-	}
-	return scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
 }
 
 // apply gives each waiting replica the node that the plan has for its
@@ -239,7 +247,9 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 	for _, old := range replicas {
-		if t.stored(old) && (old.GetStatus().GetReason() == reason || !t.take(old.GetSpec().GetWorkloadUid())) {
+		// A fresh explanation is given to those who ask; a new event for every
+		// change of what is free would push out all others.
+		if t.stored(old) && (old.GetStatus().GetReason() != "" || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
 		}
 		r := proto.CloneOf(old)

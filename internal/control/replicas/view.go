@@ -1,6 +1,8 @@
 package replicas
 
 import (
+	"errors"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
@@ -8,23 +10,24 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// view is the state as the scheduler sees it.
-func view(snap *state.Snapshot) scheduler.Snapshot {
+// view is the state as the scheduler sees it, without one replica if its uid
+// is given.
+func view(snap *state.Snapshot, without string) scheduler.Snapshot {
 	var s scheduler.Snapshot
 	for n := range snap.Nodes("") {
-		s.Nodes = append(s.Nodes, viewNode(snap, n))
+		s.Nodes = append(s.Nodes, viewNode(snap, n, without))
 	}
 	return s
 }
 
-func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
+func viewNode(snap *state.Snapshot, n *v1.Node, without string) scheduler.Node {
 	node, err := scheduler.NodeFromProto(n)
 	if err != nil {
 		node.Unschedulable = "has reported what cannot be understood: " + err.Error()
 	}
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 		revision := snap.Revision(r.GetSpec().GetRevisionUid())
-		if rollout.Ended(r.GetStatus().GetPhase()) || revision == nil {
+		if rollout.Ended(r.GetStatus().GetPhase()) || revision == nil || r.GetMetadata().GetUid() == without {
 			continue
 		}
 		needs, err := scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
@@ -40,25 +43,32 @@ func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
 type Placement struct{}
 
 // Explain says, for each node, why it cannot take the pending replicas of a
-// workload. It is empty when they all fit.
+// workload, or else the successor of its oldest outdated one. It is empty when
+// they fit.
 func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
-	t := &tick{snap: snap}
-	var pending []*v1.Replica
+	w := snap.Workload(workloadUID)
+	pending := 0
+	var outdated *v1.Replica
 	for r := range snap.ReplicasOf(workloadUID) {
-		if r.GetSpec().GetNodeUid() == "" && rollout.Live(r.GetStatus().GetPhase()) {
-			pending = append(pending, r)
+		switch {
+		case rollout.Ended(r.GetStatus().GetPhase()):
+		case r.GetSpec().GetNodeUid() == "":
+			pending++
+		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
+			outdated = r
 		}
 	}
-	if len(pending) == 0 {
-		return nil
+	var plan scheduler.Plan
+	var err error
+	switch {
+	case pending > 0:
+		plan, err = planFor(snap, w, pending, "")
+	case outdated != nil:
+		plan, err = successor(snap, w, outdated)
 	}
-	needs, err := t.needs(pending[0])
 	if err != nil {
 		return nil
 	}
-	plan := scheduler.Schedule(view(snap), scheduler.Request{Asks: []scheduler.Ask{{
-		Workload: workloadUID, Name: pending[0].GetSpec().GetWorkload(), Count: len(pending), Requirements: needs,
-	}}})
 	var reasons []*v1.NodeReason
 	for _, u := range plan.Unplaced {
 		for _, n := range u.Nodes {
@@ -68,12 +78,35 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	return reasons
 }
 
+// successor plans one replica of the current revision in place of an old one.
+func successor(snap *state.Snapshot, w *v1.Workload, old *v1.Replica) (scheduler.Plan, error) {
+	return planFor(snap, w, 1, old.GetMetadata().GetUid())
+}
+
+func planFor(snap *state.Snapshot, w *v1.Workload, count int, without string) (scheduler.Plan, error) {
+	needs, err := needsOf(snap, w.GetStatus().GetRevisionUid())
+	if err != nil {
+		return scheduler.Plan{}, err
+	}
+	return scheduler.Schedule(view(snap, without), scheduler.Request{Asks: []scheduler.Ask{{
+		Workload: w.GetMetadata().GetUid(), Name: w.GetMetadata().GetName(), Count: count, Requirements: needs,
+	}}}), nil
+}
+
+func needsOf(snap *state.Snapshot, revisionUID string) (scheduler.Requirements, error) {
+	revision := snap.Revision(revisionUID)
+	if revision == nil {
+		return scheduler.Requirements{}, errors.New("its revision does not exist any more")
+	}
+	return scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
+}
+
 // Requested is the sum of what is promised to the replicas on a node.
 func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
 	n := snap.Node(nodeUID)
 	if n == nil {
 		return nil
 	}
-	node := viewNode(snap, n)
+	node := viewNode(snap, n, "")
 	return &v1.NodeResources{Cpu: spec.FormatCPU(node.Requested.CPU), Memory: spec.FormatBytes(node.Requested.Memory)}
 }

@@ -6,9 +6,11 @@ package retention
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -18,6 +20,8 @@ type Limits struct {
 	// Replicas is how long ended replicas are remembered: as long as their logs.
 	Replicas time.Duration
 	Receipts time.Duration
+	// Revisions is how many of the newest revisions of a workload are kept.
+	Revisions int
 	// Tokens is how long an expired token is still listed.
 	Tokens time.Duration
 	Events time.Duration
@@ -27,7 +31,7 @@ type Limits struct {
 
 // DefaultLimits are those of a new cluster.
 var DefaultLimits = Limits{
-	Replicas: 24 * time.Hour, Receipts: 24 * time.Hour, Tokens: 24 * time.Hour,
+	Replicas: 24 * time.Hour, Receipts: 24 * time.Hour, Revisions: 10, Tokens: 24 * time.Hour,
 	Events: 7 * 24 * time.Hour, MaxEvents: 10_000,
 }
 
@@ -43,8 +47,15 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 	}
 	for r := range snap.Replicas("", "") {
 		old := rollout.Ended(r.GetStatus().GetPhase()) && now.Sub(r.GetStatus().GetEndTime().AsTime()) > limits.Replicas
-		if old && !drop(state.KindReplica, r.GetMetadata().GetUid()) {
+		if old && !proves(snap, r) && !drop(state.KindReplica, r.GetMetadata().GetUid()) {
 			return batch
+		}
+	}
+	for w := range snap.Workloads("", "") {
+		for _, uid := range forgettable(snap, w, limits.Revisions) {
+			if !drop(state.KindRevision, uid) {
+				return batch
+			}
 		}
 	}
 	for r := range snap.Receipts() {
@@ -53,7 +64,13 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 		}
 	}
 	for t := range snap.Tokens("") {
-		if now.Sub(t.GetSpec().GetExpireTime().AsTime()) > limits.Tokens && !drop(state.KindToken, t.GetMetadata().GetUid()) {
+		if now.Sub(t.GetSpec().GetExpireTime().AsTime()) <= limits.Tokens {
+			continue
+		}
+		if secret := t.GetStatus().GetSecretId(); secret != "" {
+			batch.Delete(state.KindCredential, secret)
+		}
+		if !drop(state.KindToken, t.GetMetadata().GetUid()) {
 			return batch
 		}
 	}
@@ -68,6 +85,34 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 		}
 	}
 	return batch
+}
+
+// proves reports whether a replica is the only proof that its workload's work
+// is done: without it, the work would be done again.
+func proves(snap *state.Snapshot, r *v1.Replica) bool {
+	phase := r.GetStatus().GetPhase()
+	w := snap.Workload(r.GetSpec().GetWorkloadUid())
+	return w != nil && w.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() &&
+		(phase == rollout.PhaseCompleted || phase == rollout.PhaseFailed)
+}
+
+// forgettable are the revisions of a workload beyond the newest ones that no
+// replica runs any more.
+func forgettable(snap *state.Snapshot, w *v1.Workload, keep int) []string {
+	var all []string // oldest first
+	for revision := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
+		all = append(all, revision.GetMetadata().GetUid())
+	}
+	if len(all) <= keep {
+		return nil
+	}
+	used := map[string]bool{w.GetStatus().GetRevisionUid(): true}
+	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		if rollout.Live(r.GetStatus().GetPhase()) {
+			used[r.GetSpec().GetRevisionUid()] = true
+		}
+	}
+	return slices.DeleteFunc(all[:len(all)-keep], func(uid string) bool { return used[uid] })
 }
 
 // Proposer agrees on changes with the other servers.

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
+	osexec "os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 type childTask struct {
 	ID, DataDir, RunDir string
 	Task                driver.Task
+	Exec                []string // what to run in the task, if anything
 }
 
 func runChild(text string) error {
@@ -57,8 +58,26 @@ func runChild(text string) error {
 	if err != nil {
 		return err
 	}
+	if len(child.Exec) > 0 {
+		begun := make(firstWrite, 1)
+		if _, err := d.Exec(ctx, child.Task.ID, driver.Exec{Command: child.Exec, Stdout: begun}); err != nil {
+			return err
+		}
+		<-begun
+	}
 	fmt.Println("pid", all[0].PID)
 	return nil
+}
+
+// firstWrite has a token once something was written.
+type firstWrite chan struct{}
+
+func (w firstWrite) Write(b []byte) (int, error) {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+	return len(b), nil
 }
 
 // counter is a task that numbers its lines until it is stopped.
@@ -109,13 +128,13 @@ func TestKilledProcess(t *testing.T) {
 
 // runAndKill starts the task in another process and kills that. It returns
 // what the process said.
-func runAndKill(t *testing.T, opts Options, task driver.Task) string {
+func runAndKill(t *testing.T, opts Options, task driver.Task, exec ...string) string {
 	t.Helper()
-	text, err := json.Marshal(childTask{opts.ID, opts.DataDir, opts.RunDir, task})
+	text, err := json.Marshal(childTask{opts.ID, opts.DataDir, opts.RunDir, task, exec})
 	if err != nil {
 		t.Fatal(err)
 	}
-	child := exec.Command(os.Args[0])
+	child := osexec.Command(os.Args[0])
 	child.Env = append(os.Environ(), childOptions+"="+string(text))
 	child.Stderr = testWriter{t}
 	out, err := child.StdoutPipe()

@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -53,6 +54,7 @@ type Driver struct {
 	bootID      string
 	closed      context.Context // done once Close was called
 	close       context.CancelFunc
+	work        sync.WaitGroup // what goes on in the background until then
 }
 
 var (
@@ -83,6 +85,9 @@ func Open(ctx context.Context, opts Options) (_ *Driver, err error) {
 		}
 	}
 	if err := d.connect(ctx); err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	if err := d.takeBack(ctx); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
 	return d, nil
@@ -164,6 +169,7 @@ func (d *Driver) outsideSnapshotter(ctx context.Context) (string, error) {
 func (d *Driver) Close() error {
 	d.close()
 	var errs []error
+	d.work.Wait()
 	if d.client != nil {
 		errs = append(errs, d.client.Close())
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
-	"github.com/moby/sys/signal"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cloudless/cloudless/internal/driver"
@@ -142,7 +141,7 @@ func (p *process) openStreams(exec driver.Exec) (cio.IO, error) {
 	if stderr == nil {
 		stderr = io.Discard
 	}
-	opts := []cio.Opt{cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(p.driver.opts.fifoDir())}
+	opts := []cio.Opt{cio.WithStreams(stdin, stdout, stderr), cio.WithFIFODir(p.driver.opts.pipeDir(p.task))}
 	if exec.Terminal {
 		opts = append(opts, cio.WithTerminal)
 	}
@@ -235,9 +234,9 @@ func (p *process) Resize(ctx context.Context, width, height uint16) error {
 
 // Signal sends a signal by name.
 func (p *process) Signal(ctx context.Context, name string) error {
-	sig, err := signal.ParseSignal(name)
+	sig, err := parseSignal(name)
 	if err != nil {
-		return fmt.Errorf("signal the process in task %s: %w: %w", p.task, driver.ErrInvalid, err)
+		return fmt.Errorf("signal the process in task %s: %w", p.task, err)
 	}
 	return p.signal(ctx, sig)
 }

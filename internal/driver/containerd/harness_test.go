@@ -32,6 +32,9 @@ const unknownImage = "registry.test/nothing:1"
 // testOptions describe a cloud of the test's own.
 func testOptions(t *testing.T) Options {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("runs containers, which needs root; make test runs it")
+	}
 	if os.Geteuid() != 0 {
 		t.Fatal("these tests run containers and must be run as root")
 	}

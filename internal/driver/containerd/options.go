@@ -74,6 +74,9 @@ func (o Options) runcDir() string   { return filepath.Join(o.RunDir, "runc") }
 func (o Options) recordDir() string { return filepath.Join(o.RunDir, "tasks") }
 func (o Options) fifoDir() string   { return filepath.Join(o.RunDir, "fifo") }
 
+// pipeDir holds the pipes of the processes that were started in a task by Exec.
+func (o Options) pipeDir(task string) string { return filepath.Join(o.fifoDir(), task) }
+
 func (o Options) address() string {
 	if !o.embedded() {
 		return o.Address

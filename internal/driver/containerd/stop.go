@@ -29,9 +29,9 @@ func (d *Driver) Stop(ctx context.Context, id string, name string, grace time.Du
 	if err != nil {
 		return err
 	}
-	sig, err := signal.ParseSignal(firstOf(name, container.Labels[labelStop], "SIGTERM"))
+	sig, err := stopSignal(name, container.Labels[labelStop])
 	if err != nil {
-		return fmt.Errorf("stop task %s: %w: %w", id, driver.ErrInvalid, err)
+		return fmt.Errorf("stop task %s: %w", id, err)
 	}
 	if err := d.kill(ctx, id, sig); err != nil {
 		return err
@@ -52,6 +52,31 @@ func (d *Driver) Stop(ctx context.Context, id string, name string, grace time.Du
 		return fmt.Errorf("stop task %s: %w", id, err)
 	}
 	return nil
+}
+
+// stopSignal is the signal of that name or, if it is empty, the image's own. One
+// of the image that does not exist is nothing that a caller could put right, so
+// that SIGTERM takes its place.
+func stopSignal(name, ofImage string) (syscall.Signal, error) {
+	if name != "" {
+		return parseSignal(name)
+	}
+	if sig, err := parseSignal(ofImage); err == nil {
+		return sig, nil
+	}
+	return syscall.SIGTERM, nil
+}
+
+// parseSignal reads a name or a number.
+func parseSignal(name string) (syscall.Signal, error) {
+	sig, err := signal.ParseSignal(name)
+	if err == nil && !signal.ValidSignalForPlatform(sig) {
+		err = fmt.Errorf("invalid signal: %s", name)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	}
+	return sig, nil
 }
 
 // kill sends a signal to the task's first process. One that has exited is not
@@ -103,6 +128,7 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		d.cgroups.remove(path),
 		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
 		removeDeadSocket(d.shimSocket(id)),
+		os.RemoveAll(d.opts.pipeDir(id)),
 		d.records.remove(id),
 		d.removeSnapshot(ctx, id),
 	)

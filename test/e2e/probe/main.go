@@ -17,7 +17,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|cat|status|links|both ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -35,6 +35,10 @@ func main() {
 		size()
 	case "signal":
 		onSignal()
+	case "kill":
+		if err := syscall.Kill(number(args, 1), syscall.SIGTERM); err != nil {
+			fail(err.Error())
+		}
 	case "cat":
 		cat()
 	case "status":

@@ -622,8 +622,10 @@ func (x *TokenSpec) GetUses() int32 {
 }
 
 type TokenStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Used          int32                  `protobuf:"varint,1,opt,name=used,proto3" json:"used,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Used  int32                  `protobuf:"varint,1,opt,name=used,proto3" json:"used,omitempty"`
+	// The public part of the secret, by which it is found.
+	SecretId      string `protobuf:"bytes,2,opt,name=secret_id,json=secretId,proto3" json:"secret_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +665,13 @@ func (x *TokenStatus) GetUsed() int32 {
 		return x.Used
 	}
 	return 0
+}
+
+func (x *TokenStatus) GetSecretId() string {
+	if x != nil {
+		return x.SecretId
+	}
+	return ""
 }
 
 // An image in the cluster's own registry.
@@ -867,9 +876,10 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12\x12\n" +
-	"\x04uses\x18\x03 \x01(\x05R\x04uses\"!\n" +
+	"\x04uses\x18\x03 \x01(\x05R\x04uses\">\n" +
 	"\vTokenStatus\x12\x12\n" +
-	"\x04used\x18\x01 \x01(\x05R\x04used\"\xa3\x01\n" +
+	"\x04used\x18\x01 \x01(\x05R\x04used\x12\x1b\n" +
+	"\tsecret_id\x18\x02 \x01(\tR\bsecretId\"\xa3\x01\n" +
 	"\x05Image\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

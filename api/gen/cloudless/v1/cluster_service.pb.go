@@ -192,6 +192,59 @@ func (x *GetNodeRequest) GetName() string {
 	return ""
 }
 
+type DeleteNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// If set, the node must still have this version.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteNodeRequest) Reset() {
+	*x = DeleteNodeRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteNodeRequest) ProtoMessage() {}
+
+func (x *DeleteNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteNodeRequest.ProtoReflect.Descriptor instead.
+func (*DeleteNodeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DeleteNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteNodeRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Label selector such as "disk=ssd".
@@ -203,7 +256,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -215,7 +268,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -228,7 +281,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListNodesRequest) GetLabels() string {
@@ -255,7 +308,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -267,7 +320,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -280,7 +333,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListNodesResponse) GetItems() []*Node {
@@ -306,7 +359,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +371,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +384,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchNodesRequest) GetLabels() string {
@@ -352,7 +405,7 @@ type NodeChange struct {
 
 func (x *NodeChange) Reset() {
 	*x = NodeChange{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +417,7 @@ func (x *NodeChange) String() string {
 func (*NodeChange) ProtoMessage() {}
 
 func (x *NodeChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +430,7 @@ func (x *NodeChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
 func (*NodeChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeChange) GetChange() string {
@@ -410,7 +463,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +475,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +488,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -484,7 +537,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +549,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +562,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -535,7 +588,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +600,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +613,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTokensRequest) GetPage() *Page {
@@ -580,7 +633,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +645,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +658,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTokensResponse) GetItems() []*Token {
@@ -631,7 +684,7 @@ type DeleteTokenRequest struct {
 
 func (x *DeleteTokenRequest) Reset() {
 	*x = DeleteTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +696,7 @@ func (x *DeleteTokenRequest) String() string {
 func (*DeleteTokenRequest) ProtoMessage() {}
 
 func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +709,7 @@ func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteTokenRequest) GetName() string {
@@ -674,7 +727,7 @@ type DeleteTokenResponse struct {
 
 func (x *DeleteTokenResponse) Reset() {
 	*x = DeleteTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +739,7 @@ func (x *DeleteTokenResponse) String() string {
 func (*DeleteTokenResponse) ProtoMessage() {}
 
 func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +752,7 @@ func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
 }
 
 type GetImageRequest struct {
@@ -712,7 +765,7 @@ type GetImageRequest struct {
 
 func (x *GetImageRequest) Reset() {
 	*x = GetImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +777,7 @@ func (x *GetImageRequest) String() string {
 func (*GetImageRequest) ProtoMessage() {}
 
 func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +790,7 @@ func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetImageRequest.ProtoReflect.Descriptor instead.
 func (*GetImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetImageRequest) GetName() string {
@@ -756,7 +809,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +821,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +834,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListImagesRequest) GetPage() *Page {
@@ -801,7 +854,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +866,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +879,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListImagesResponse) GetItems() []*Image {
@@ -855,7 +908,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +920,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +933,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListEventsRequest) GetNamespace() string {
@@ -915,7 +968,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +980,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +993,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListEventsResponse) GetItems() []*Event {
@@ -967,7 +1020,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1032,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1045,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchEventsRequest) GetNamespace() string {
@@ -1020,7 +1073,10 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\"2\n" +
 	"\x0eGetNodeRequest\x12 \n" +
-	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"\\\n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"O\n" +
+	"\x11DeleteNodeRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\\\n" +
 	"\x10ListNodesRequest\x12 \n" +
 	"\x06labels\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\x12&\n" +
 	"\x04page\x18\x02 \x01(\v2\x12.cloudless.v1.PageR\x04page\"Q\n" +
@@ -1073,10 +1129,12 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"GetCluster\x12\x1f.cloudless.v1.GetClusterRequest\x1a\x15.cloudless.v1.Cluster\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12W\n" +
 	"\x06WhoAmI\x12\x1b.cloudless.v1.WhoAmIRequest\x1a\x1c.cloudless.v1.WhoAmIResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/whoami2\xa9\x02\n" +
+	"/v1/whoami2\x86\x03\n" +
 	"\vNodeService\x12U\n" +
 	"\aGetNode\x12\x1c.cloudless.v1.GetNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12_\n" +
-	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12b\n" +
+	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12[\n" +
+	"\n" +
+	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12b\n" +
 	"\n" +
 	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xcd\x02\n" +
 	"\fTokenService\x12i\n" +
@@ -1109,72 +1167,75 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),   // 0: cloudless.v1.GetClusterRequest
 	(*WhoAmIRequest)(nil),       // 1: cloudless.v1.WhoAmIRequest
 	(*WhoAmIResponse)(nil),      // 2: cloudless.v1.WhoAmIResponse
 	(*GetNodeRequest)(nil),      // 3: cloudless.v1.GetNodeRequest
-	(*ListNodesRequest)(nil),    // 4: cloudless.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),   // 5: cloudless.v1.ListNodesResponse
-	(*WatchNodesRequest)(nil),   // 6: cloudless.v1.WatchNodesRequest
-	(*NodeChange)(nil),          // 7: cloudless.v1.NodeChange
-	(*CreateTokenRequest)(nil),  // 8: cloudless.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil), // 9: cloudless.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),   // 10: cloudless.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),  // 11: cloudless.v1.ListTokensResponse
-	(*DeleteTokenRequest)(nil),  // 12: cloudless.v1.DeleteTokenRequest
-	(*DeleteTokenResponse)(nil), // 13: cloudless.v1.DeleteTokenResponse
-	(*GetImageRequest)(nil),     // 14: cloudless.v1.GetImageRequest
-	(*ListImagesRequest)(nil),   // 15: cloudless.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),  // 16: cloudless.v1.ListImagesResponse
-	(*ListEventsRequest)(nil),   // 17: cloudless.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),  // 18: cloudless.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),  // 19: cloudless.v1.WatchEventsRequest
-	(*Page)(nil),                // 20: cloudless.v1.Page
-	(*Node)(nil),                // 21: cloudless.v1.Node
-	(*Token)(nil),               // 22: cloudless.v1.Token
-	(*Image)(nil),               // 23: cloudless.v1.Image
-	(*Event)(nil),               // 24: cloudless.v1.Event
-	(*Cluster)(nil),             // 25: cloudless.v1.Cluster
+	(*DeleteNodeRequest)(nil),   // 4: cloudless.v1.DeleteNodeRequest
+	(*ListNodesRequest)(nil),    // 5: cloudless.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),   // 6: cloudless.v1.ListNodesResponse
+	(*WatchNodesRequest)(nil),   // 7: cloudless.v1.WatchNodesRequest
+	(*NodeChange)(nil),          // 8: cloudless.v1.NodeChange
+	(*CreateTokenRequest)(nil),  // 9: cloudless.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil), // 10: cloudless.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),   // 11: cloudless.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),  // 12: cloudless.v1.ListTokensResponse
+	(*DeleteTokenRequest)(nil),  // 13: cloudless.v1.DeleteTokenRequest
+	(*DeleteTokenResponse)(nil), // 14: cloudless.v1.DeleteTokenResponse
+	(*GetImageRequest)(nil),     // 15: cloudless.v1.GetImageRequest
+	(*ListImagesRequest)(nil),   // 16: cloudless.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),  // 17: cloudless.v1.ListImagesResponse
+	(*ListEventsRequest)(nil),   // 18: cloudless.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),  // 19: cloudless.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),  // 20: cloudless.v1.WatchEventsRequest
+	(*Page)(nil),                // 21: cloudless.v1.Page
+	(*Node)(nil),                // 22: cloudless.v1.Node
+	(*Token)(nil),               // 23: cloudless.v1.Token
+	(*Image)(nil),               // 24: cloudless.v1.Image
+	(*Event)(nil),               // 25: cloudless.v1.Event
+	(*Cluster)(nil),             // 26: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	20, // 0: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	21, // 1: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	21, // 2: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	22, // 3: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	20, // 4: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	22, // 5: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	20, // 6: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	23, // 7: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	20, // 8: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	24, // 9: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	21, // 0: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	22, // 1: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	22, // 2: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	23, // 3: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	21, // 4: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	23, // 5: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	21, // 6: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	24, // 7: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	21, // 8: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	25, // 9: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
 	0,  // 10: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
 	1,  // 11: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
 	3,  // 12: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	4,  // 13: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	6,  // 14: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	8,  // 15: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	10, // 16: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	12, // 17: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	14, // 18: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	15, // 19: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	17, // 20: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	19, // 21: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	25, // 22: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	2,  // 23: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	21, // 24: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	5,  // 25: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	7,  // 26: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	9,  // 27: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	11, // 28: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	13, // 29: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	23, // 30: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	16, // 31: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	18, // 32: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	24, // 33: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	22, // [22:34] is the sub-list for method output_type
-	10, // [10:22] is the sub-list for method input_type
+	5,  // 13: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	4,  // 14: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	7,  // 15: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	9,  // 16: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	11, // 17: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	13, // 18: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	15, // 19: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	16, // 20: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	18, // 21: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	20, // 22: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	26, // 23: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	2,  // 24: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	22, // 25: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	6,  // 26: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	22, // 27: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	8,  // 28: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	10, // 29: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	12, // 30: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	14, // 31: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	24, // 32: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	17, // 33: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	19, // 34: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	25, // 35: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	23, // [23:36] is the sub-list for method output_type
+	10, // [10:23] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
 	10, // [10:10] is the sub-list for extension extendee
 	0,  // [0:10] is the sub-list for field type_name
@@ -1195,7 +1256,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

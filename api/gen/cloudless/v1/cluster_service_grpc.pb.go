@@ -163,6 +163,7 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 const (
 	NodeService_GetNode_FullMethodName    = "/cloudless.v1.NodeService/GetNode"
 	NodeService_ListNodes_FullMethodName  = "/cloudless.v1.NodeService/ListNodes"
+	NodeService_DeleteNode_FullMethodName = "/cloudless.v1.NodeService/DeleteNode"
 	NodeService_WatchNodes_FullMethodName = "/cloudless.v1.NodeService/WatchNodes"
 )
 
@@ -172,6 +173,10 @@ const (
 type NodeServiceClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
+	// Removes a node for good: its certificate is worth nothing from then on, its
+	// connections are closed, and its replicas count as lost. What runs on the
+	// machine goes on running there until somebody stops it.
+	DeleteNode(ctx context.Context, in *DeleteNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error)
 }
@@ -204,6 +209,16 @@ func (c *nodeServiceClient) ListNodes(ctx context.Context, in *ListNodesRequest,
 	return out, nil
 }
 
+func (c *nodeServiceClient) DeleteNode(ctx context.Context, in *DeleteNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_DeleteNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[0], NodeService_WatchNodes_FullMethodName, cOpts...)
@@ -229,6 +244,10 @@ type NodeService_WatchNodesClient = grpc.ServerStreamingClient[NodeChange]
 type NodeServiceServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*Node, error)
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
+	// Removes a node for good: its certificate is worth nothing from then on, its
+	// connections are closed, and its replicas count as lost. What runs on the
+	// machine goes on running there until somebody stops it.
+	DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error
 	mustEmbedUnimplementedNodeServiceServer()
@@ -246,6 +265,9 @@ func (UnimplementedNodeServiceServer) GetNode(context.Context, *GetNodeRequest) 
 }
 func (UnimplementedNodeServiceServer) ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNodes not implemented")
+}
+func (UnimplementedNodeServiceServer) DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteNode not implemented")
 }
 func (UnimplementedNodeServiceServer) WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error {
 	return status.Error(codes.Unimplemented, "method WatchNodes not implemented")
@@ -307,6 +329,24 @@ func _NodeService_ListNodes_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_DeleteNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).DeleteNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_DeleteNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).DeleteNode(ctx, req.(*DeleteNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_WatchNodes_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchNodesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -332,6 +372,10 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListNodes",
 			Handler:    _NodeService_ListNodes_Handler,
+		},
+		{
+			MethodName: "DeleteNode",
+			Handler:    _NodeService_DeleteNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

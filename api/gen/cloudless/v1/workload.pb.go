@@ -1279,7 +1279,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\bWorkloadR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\xe8\t\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\x9a\n" +
+	"\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -1287,9 +1288,9 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\acommand\x18\x02 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\acommand\x12\x1d\n" +
 	"\x04args\x18\x03 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\bR\x04args\x12\xf5\x01\n" +
 	"\x03env\x18\x04 \x03(\v2#.cloudless.v1.WorkloadSpec.EnvEntryB\xbd\x01\xbaH\xb9\x01\x9a\x01\xb5\x01\x10\x80\x04\"\xa7\x01\xba\x01\xa3\x01\n" +
-	"\aenv_key\x12hmust be the name of an environment variable: letters, digits and underscores, not beginning with a digit\x1a.this.matches('^[A-Za-z_][A-Za-z0-9_]{0,254}$')*\x06r\x04\x18\x80\x80\bR\x03env\x12o\n" +
-	"\vworking_dir\x18\x05 \x01(\tBN\xbaHK\xba\x01H\n" +
-	"\babsolute\x12\x18must be an absolute path\x1a\"this == '' || this.startsWith('/')R\n" +
+	"\aenv_key\x12hmust be the name of an environment variable: letters, digits and underscores, not beginning with a digit\x1a.this.matches('^[A-Za-z_][A-Za-z0-9_]{0,254}$')*\x06r\x04\x18\x80\x80\bR\x03env\x12\xa0\x01\n" +
+	"\vworking_dir\x18\x05 \x01(\tB\x7f\xbaH|\xba\x01y\n" +
+	"\babsolute\x123must be an absolute path of at most 4096 characters\x1a8this == '' || this.startsWith('/') && size(this) <= 4096R\n" +
 	"workingDir\x12\xda\x01\n" +
 	"\x04user\x18\x06 \x01(\tB\xc5\x01\xbaH\xc1\x01\xba\x01\xbd\x01\n" +
 	"\x04user\x12Omust be a user name or number, with an optional group, such as app or 1000:1000\x1adthis == '' || this.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$')R\x04user\x12$\n" +
@@ -1329,10 +1330,10 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x06labels\x18\x01 \x03(\v2#.cloudless.v1.Placement.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb7\x01\n" +
-	"\x04Stop\x12\x8d\x01\n" +
-	"\x06signal\x18\x01 \x01(\tBu\xbaHr\xba\x01o\n" +
-	"\x06signal\x123must be a signal such as SIGTERM, SIGINT or SIGQUIT\x1a0this == '' || this.matches('^SIG[A-Z0-9]{2,8}$')R\x06signal\x12\x1f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x89\x02\n" +
+	"\x04Stop\x12\xdf\x01\n" +
+	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
+	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
 	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xb5\x02\n" +
 	"\x0eWorkloadStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1a\n" +

@@ -1699,7 +1699,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"closeStdin\x124\n" +
 	"\x06resize\x18\x04 \x01(\v2\x1a.cloudless.v1.TerminalSizeH\x00R\x06resize\x12!\n" +
 	"\x06signal\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18\x10H\x00R\x06signalB\t\n" +
-	"\amessage\"\x90\x04\n" +
+	"\amessage\"\xc2\x04\n" +
 	"\tExecStart\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
@@ -1707,9 +1707,9 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\acommand\x18\x04 \x03(\tB\v\xbaH\b\x92\x01\x05\b\x01\x10\x80\bR\acommand\x12\x1a\n" +
 	"\bterminal\x18\x05 \x01(\bR\bterminal\x12.\n" +
 	"\x04size\x18\x06 \x01(\v2\x1a.cloudless.v1.TerminalSizeR\x04size\x12=\n" +
-	"\x03env\x18\a \x03(\v2 .cloudless.v1.ExecStart.EnvEntryB\t\xbaH\x06\x9a\x01\x03\x10\x80\x04R\x03env\x12o\n" +
-	"\vworking_dir\x18\b \x01(\tBN\xbaHK\xba\x01H\n" +
-	"\babsolute\x12\x18must be an absolute path\x1a\"this == '' || this.startsWith('/')R\n" +
+	"\x03env\x18\a \x03(\v2 .cloudless.v1.ExecStart.EnvEntryB\t\xbaH\x06\x9a\x01\x03\x10\x80\x04R\x03env\x12\xa0\x01\n" +
+	"\vworking_dir\x18\b \x01(\tB\x7f\xbaH|\xba\x01y\n" +
+	"\babsolute\x123must be an absolute path of at most 4096 characters\x1a8this == '' || this.startsWith('/') && size(this) <= 4096R\n" +
 	"workingDir\x12\x1b\n" +
 	"\x04user\x18\t \x01(\tB\a\xbaH\x04r\x02\x18AR\x04user\x12\x14\n" +
 	"\x05stdin\x18\n" +

@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+func TestStopFallsBackWhereItCannotBeUnderstood(t *testing.T) {
+	for _, c := range []struct {
+		asked  *v1.Stop
+		signal string
+		grace  time.Duration
+	}{
+		{nil, "SIGTERM", 10 * time.Second},
+		{&v1.Stop{Signal: "SIGQUIT", Grace: "0s"}, "SIGQUIT", 0},
+		{&v1.Stop{Signal: "SIGQIUT", Grace: "1m"}, "SIGTERM", time.Minute},
+		{&v1.Stop{Signal: "99", Grace: "soon"}, "SIGTERM", 10 * time.Second},
+	} {
+		a := assignment("a", func(w *v1.WorkloadSpec) { w.Stop = c.asked })
+		if signal, grace := stopOf(a); signal != c.signal || grace != c.grace {
+			t.Errorf("%v: stopped by %s within %s", c.asked, signal, grace)
+		}
+	}
+}
+
+func TestHostnameFitsAndKeepsWhatIsUnique(t *testing.T) {
+	long := strings.Repeat("w", 63)
+	for name, want := range map[string]string{
+		"web-0a1b2c3d":                           "web-0a1b2c3d",
+		strings.Repeat("w", 54) + "-0a1b2c3d":    strings.Repeat("w", 54) + "-0a1b2c3d",
+		long + "-0a1b2c3d":                       strings.Repeat("w", 54) + "-0a1b2c3d",
+		strings.Repeat("w-", 31) + "w-0a1b2c3d":  strings.Repeat("w-", 26) + "w-0a1b2c3d",
+		"w" + strings.Repeat("-", 70) + "0a1b2c": "w-0a1b2c",
+		long + "wwww":                            long,
+	} {
+		if got := hostname(name); got != want {
+			t.Errorf("%s became %s, want %s", name, got, want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		workload := rapid.StringMatching(`[a-z]([a-z0-9-]{0,61}[a-z0-9])?`).Draw(t, "workload")
+		suffix := rapid.StringMatching(`[0-9a-f]{8}`).Draw(t, "suffix")
+		got := hostname(workload + "-" + suffix)
+		if len(got) > maxHostname || !strings.HasSuffix(got, "-"+suffix) || strings.Contains(got, "--") && !strings.Contains(workload, "--") {
+			t.Errorf("%s-%s became %s", workload, suffix, got)
+		}
+	})
+}

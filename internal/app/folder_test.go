@@ -1,0 +1,185 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cloudless/cloudless/internal/cli"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries are the names in a folder.
+func entries(t *testing.T, path string) string {
+	t.Helper()
+	all, err := os.ReadDir(path)
+	must(t, err)
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+func TestFolderIsTheSameOneEveryTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "data")
+	first, err := openFolder(path)
+	must(t, err)
+	if len(first.ID) != 8 || first.ID != strings.ToLower(first.ID) || first.ServerUID == "" || first.Format != folderFormat {
+		t.Errorf("a new folder is %+v", first.folderID)
+	}
+	must(t, first.remember(func(id *folderID) { id.Cluster = "c-1" }))
+	first.release()
+	again, err := openFolder(path)
+	must(t, err)
+	defer again.release()
+	if again.folderID != first.folderID || again.Cluster != "c-1" {
+		t.Errorf("opened again it is %+v, want %+v", again.folderID, first.folderID)
+	}
+	other, err := openFolder(t.TempDir())
+	must(t, err)
+	defer other.release()
+	if other.ID == again.ID || other.runDir() == again.runDir() {
+		t.Error("two folders share what must be apart")
+	}
+	info, err := os.Stat(filepath.Join(path, "cloud.json"))
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("cloud.json has mode %v", info.Mode())
+	}
+}
+
+func TestFolderIsHeldByOneProcess(t *testing.T) {
+	path := t.TempDir()
+	f, err := openFolder(path)
+	must(t, err)
+	must(t, f.announce("127.0.0.1:7700"))
+	for name, open := range map[string]func(string) (*folder, error){"open": openFolder, "open existing": openExistingFolder} {
+		_, err = open(path)
+		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		if !ok || held.PID != os.Getpid() || held.Address != "127.0.0.1:7700" || held.DataDir != path {
+			t.Errorf("%s: %v, want AlreadyRunningError of this process", name, err)
+		}
+	}
+	f.release()
+	again, err := openExistingFolder(path)
+	must(t, err)
+	defer again.release()
+	if who := readHolder(path); who.Address != "" || who.PID != os.Getpid() {
+		t.Errorf("the new holder is said to be %+v", who)
+	}
+}
+
+func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
+	for name, one := range map[string]struct{ content, want string }{
+		"newer":   {`{"format":99,"id":"abcdefgh"}`, "written by a newer version"},
+		"damaged": {`{"format":1,"id":`, "is damaged"},
+		"empty":   {``, "is damaged"},
+		"no id":   {`{"format":1}`, "is damaged"},
+		"way out": {`{"format":1,"id":"../../x"}`, "is damaged"},
+	} {
+		path := t.TempDir()
+		must(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(one.content), 0o600))
+		for range 2 { // the second time shows that the first did not keep the lock
+			if _, err := openFolder(path); err == nil || !strings.Contains(err.Error(), one.want) {
+				t.Errorf("%s: opened with %v, want %q", name, err, one.want)
+			}
+		}
+		if _, err := openExistingFolder(path); err == nil || !strings.Contains(err.Error(), one.want) {
+			t.Errorf("%s: opened with %v, want %q", name, err, one.want)
+		}
+		if data, _ := os.ReadFile(filepath.Join(path, "cloud.json")); string(data) != one.content {
+			t.Errorf("%s: the file was changed to %q", name, data)
+		}
+	}
+}
+
+func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
+	path := t.TempDir()
+	must(t, os.Chmod(path, 0o777))
+	if _, err := openFolder(path); err == nil || !strings.Contains(err.Error(), "can be written by others") || !strings.Contains(err.Error(), "chmod go-w "+path) {
+		t.Errorf("opened with %v", err)
+	}
+	if got := entries(t, path); got != "" {
+		t.Errorf("the folder now has %s", got)
+	}
+}
+
+func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
+	path := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(path, "thesis.txt"), nil, 0o600))
+	if _, err := openExistingFolder(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opened with %v, want fs.ErrNotExist", err)
+	}
+	if got := entries(t, path); got != "thesis.txt" {
+		t.Errorf("the folder now has %s", got)
+	}
+	if _, err := openExistingFolder(filepath.Join(path, "nothing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opened with %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestWriteFileReplacesAsAWhole(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	must(t, os.WriteFile(path+".tmp", []byte("left by a crash, and longer than what comes"), 0o600))
+	must(t, writeFile(path, []byte("one")))
+	must(t, writeFile(path, []byte("two")))
+	if data, err := os.ReadFile(path); err != nil || string(data) != "two" {
+		t.Errorf("the file has %q, %v", data, err)
+	}
+	if got := entries(t, dir); got != "f" {
+		t.Errorf("the folder has %s", got)
+	}
+
+	// What cannot be put in its place leaves the old one and nothing else.
+	blocked := filepath.Join(dir, "blocked")
+	must(t, os.MkdirAll(filepath.Join(blocked, "not empty"), 0o700))
+	if err := writeFile(blocked, []byte("x")); err == nil {
+		t.Error("a folder was replaced by a file")
+	}
+	if got := entries(t, dir); got != "blocked f" {
+		t.Errorf("after a failure the folder has %s", got)
+	}
+	if err := writeFile(filepath.Join(dir, "none", "f"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("written into a folder that is not there: %v", err)
+	}
+}
+
+func TestMembershipIsReadBackOrRefused(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	must(t, os.MkdirAll(f.sub("agent"), 0o700))
+	if _, err := f.readMembership(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read before it was written: %v", err)
+	}
+	want := membership{Servers: []string{"127.0.0.1:7700"}, Node: "n1"}
+	must(t, f.writeMembership(want))
+	got, err := f.readMembership()
+	must(t, err)
+	if a, b := mustJSON(t, got), mustJSON(t, want); a != b {
+		t.Errorf("read %s, want %s", a, b)
+	}
+	must(t, f.writeMembership(membership{}))
+	if _, err := f.readMembership(); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("a membership without servers: %v", err)
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	must(t, err)
+	return string(data)
+}

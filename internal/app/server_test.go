@@ -1,0 +1,137 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// running is the role of a server that runs in this process.
+type running struct {
+	client *client.Client
+	// stop ends it and says how it ended.
+	stop func() error
+}
+
+func startServer(t *testing.T, path, config string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- runServer(ctx, cli.ServerOptions{
+			Process: cli.Process{
+				DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { close(ready) },
+			},
+			APIAddr: "127.0.0.1:0", ConfigPath: config,
+		})
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		cancel()
+		t.Fatalf("the server ended before it was ready: %v", err)
+	}
+	contexts, err := client.LoadConfig(config)
+	must(t, err)
+	where, err := contexts.Context("")
+	must(t, err)
+	c, err := client.Dial(t.Context(), where)
+	must(t, err)
+	return &running{client: c, stop: func() error {
+		_ = c.Close()
+		cancel()
+		return <-ended
+	}}
+}
+
+func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
+	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
+	first := startServer(t, path, config)
+	before, err := first.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
+	must(t, err)
+	if held := readHolder(path); held.PID != os.Getpid() || held.Address != before.GetStatus().GetServers()[0].GetAddress() {
+		t.Errorf("the folder says that it is held by %+v", held)
+	}
+	err = runServer(t.Context(), cli.ServerOptions{Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet}, APIAddr: "127.0.0.1:0"})
+	if _, ok := errors.AsType[*cli.AlreadyRunningError](err); !ok {
+		t.Errorf("a second server on the folder: %v", err)
+	}
+	must(t, first.stop())
+
+	again := startServer(t, path, config)
+	after, err := again.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
+	must(t, err)
+	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || after.GetStatus().GetCaFingerprint() != before.GetStatus().GetCaFingerprint() {
+		t.Errorf("after the restart it is %v, want %v", after, before)
+	}
+	// The working token in the configuration is used again, not joined by another one.
+	tokens, err := again.client.Tokens().ListTokens(t.Context(), &v1.ListTokensRequest{})
+	must(t, err)
+	if len(tokens.GetItems()) != 1 {
+		t.Errorf("there are %d tokens", len(tokens.GetItems()))
+	}
+	must(t, again.stop())
+}
+
+func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
+	s := startServer(t, t.TempDir(), filepath.Join(t.TempDir(), "config.yaml"))
+	defer func() { must(t, s.stop()) }()
+	made, err := s.client.Tokens().CreateToken(t.Context(), &v1.CreateTokenRequest{Role: "node"})
+	must(t, err)
+	cluster, err := s.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
+	must(t, err)
+	address := cluster.GetStatus().GetServers()[0].GetAddress()
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+
+	// A token of another cluster: the machine notices before it says a word.
+	ca, err := identity.NewCA("other", time.Now())
+	must(t, err)
+	foreign := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
+	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, foreign); err == nil {
+		t.Error("the machine joined a cluster that its token does not name")
+	}
+	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, "garbage"); err == nil {
+		t.Error("the machine joined with garbage")
+	}
+	must(t, enroll(t.Context(), f, cli.Machine{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}, address, made.GetSecret()))
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, err)
+	about, err := f.readMembership()
+	must(t, err)
+	if about.Node != "machine-one" || len(about.Servers) != 1 || about.Servers[0] != address || creds.Trust().Cluster() != cluster.GetMetadata().GetUid() {
+		t.Errorf("the machine is %+v with %v", about, creds)
+	}
+	node, err := s.client.Nodes().GetNode(t.Context(), &v1.GetNodeRequest{Name: "machine-one"})
+	must(t, err)
+	if node.GetMetadata().GetLabels()["disk"] != "ssd" || node.GetMetadata().GetUid() != creds.ID().Name() {
+		t.Errorf("the cluster knows it as %v", node)
+	}
+	other, err := openFolder(t.TempDir())
+	must(t, err)
+	defer other.release()
+	if err := enroll(t.Context(), other, cli.Machine{Name: "n2"}, address, made.GetSecret()); err == nil || !strings.Contains(err.Error(), "used up") {
+		t.Errorf("a token for one machine used again: %v", err)
+	}
+	if got := entries(t, other.sub("agent")); got != "" {
+		t.Errorf("a refused machine keeps %s", got)
+	}
+}
+
+func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
+	err := runAgent(t.Context(), cli.AgentOptions{Process: cli.Process{DataDir: t.TempDir(), Log: io.Discard, Progress: quiet}})
+	if err == nil || !strings.Contains(err.Error(), "cloudless join ADDRESS --token TOKEN") {
+		t.Errorf("ended with %v", err)
+	}
+}

@@ -1,0 +1,85 @@
+package consensus
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// maxGroups is how many groups of proposals are on their way at once: one is applied while the next is written.
+const maxGroups = 2
+
+// proposal is an encoded transaction that waits for its outcome.
+type proposal struct {
+	data    []byte
+	outcome chan state.Outcome // has room for it
+}
+
+// groups lets proposals that come while others are on their way wait for each other. A proposal that comes alone is
+// handed to raft at once; many that come together share one write to the disk, one change of the tables and one word
+// to those who follow them, each of which costs more than a proposal itself.
+type groups struct {
+	mu      sync.Mutex
+	waiting []proposal
+	running int
+}
+
+// add reports whether somebody has to begin to take.
+func (g *groups) add(p proposal) (begin bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = append(g.waiting, p)
+	if g.running == maxGroups {
+		return false
+	}
+	g.running++
+	return true
+}
+
+// take returns all that waits. If that is nothing, the one who takes is done.
+func (g *groups) take() []proposal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	group := g.waiting
+	g.waiting = nil
+	if len(group) == 0 {
+		g.running--
+	}
+	return group
+}
+
+// submit brings a proposal on its way unless this server is stopping.
+func (c *Consensus) submit(p proposal) bool {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	if c.closed {
+		return false
+	}
+	if c.groups.add(p) {
+		c.proposals.Go(c.applyGroups)
+	}
+	return true
+}
+
+func (c *Consensus) applyGroups() {
+	for group := c.groups.take(); len(group) > 0; group = c.groups.take() {
+		c.applyGroup(group)
+	}
+}
+
+// applyGroup waits for the outcomes of a group, however long they take.
+func (c *Consensus) applyGroup(group []proposal) {
+	futures := make([]raft.ApplyFuture, len(group))
+	for i, p := range group {
+		futures[i] = c.raft.Apply(p.data, 0)
+	}
+	for i, p := range group {
+		if err := futures[i].Error(); err != nil {
+			p.outcome <- state.Outcome{Err: c.translate(err)}
+			continue
+		}
+		p.outcome <- futures[i].Response().(state.Outcome)
+	}
+}

@@ -1,0 +1,165 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// log applies proposals at once, after the failures it was given.
+type log struct {
+	mu        sync.Mutex
+	store     *state.Store
+	index     uint64
+	failures  []error
+	proposals int
+}
+
+func (l *log) Propose(_ context.Context, tx *statev1.Transaction) (state.Result, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.proposals++
+	if len(l.failures) > 0 {
+		err := l.failures[0]
+		l.failures = l.failures[1:]
+		return state.Result{}, err
+	}
+	l.index++
+	return l.store.Apply(l.index, proto.CloneOf(tx))
+}
+
+// lead runs a loop for one node in the time of the test.
+func lead(t *testing.T, before string, failures []error, f func(t *testing.T, l *Loop, state func() string, proposals func() int)) error {
+	t.Helper()
+	var ended error
+	synctest.Test(t, func(t *testing.T) {
+		proposer := &log{store: storeWith(t, node(before)), index: 1, failures: failures}
+		loop := New(proposer.store, proposer, windows)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- loop.Run(ctx) }()
+		f(t, loop, func() string {
+			synctest.Wait()
+			return proposer.store.Snapshot().Node("n").GetStatus().GetState()
+		}, func() int {
+			synctest.Wait()
+			proposer.mu.Lock()
+			defer proposer.mu.Unlock()
+			return proposer.proposals
+		})
+		cancel()
+		ended = <-done
+	})
+	return ended
+}
+
+func want(t *testing.T, state func() string, expected string) {
+	t.Helper()
+	if got := state(); got != expected {
+		t.Fatalf("the node is %s, want %s", got, expected)
+	}
+}
+
+func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
+	err := lead(t, "enrolling", nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
+		want(t, state, "enrolling")
+		l.Connected("n", &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}})
+		want(t, state, "ready")
+
+		// Heartbeats change nothing in the state, however long they go on.
+		before := proposals()
+		for range 100 {
+			time.Sleep(windows.Silence / 2)
+			l.Heartbeat("n", &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "2"}})
+		}
+		want(t, state, "ready")
+		if proposals() != before {
+			t.Errorf("heartbeats made %d proposals", proposals()-before)
+		}
+		shown := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{}}
+		l.Observe(shown)
+		if shown.GetStatus().GetUsage().GetCpu() != "2" || !shown.GetStatus().GetLastSeen().AsTime().Equal(time.Now()) {
+			t.Errorf("the node is shown with %v", shown.GetStatus())
+		}
+		// What a machine has is of interest, though.
+		l.Heartbeat("n", &v1.Heartbeat{Status: &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}}})
+		if proposals() != before+1 {
+			t.Errorf("a new capacity made %d proposals", proposals()-before)
+		}
+
+		// A restart of the agent within the window is not noticed.
+		l.Disconnected("n")
+		time.Sleep(windows.Reconnect - time.Second)
+		want(t, state, "ready")
+		l.Connected("n", &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}})
+		time.Sleep(windows.Silence - time.Second)
+		want(t, state, "ready")
+
+		// Silence on an open session is, and one word ends it.
+		time.Sleep(2 * time.Second)
+		want(t, state, "offline")
+		l.Disconnected("n")
+		want(t, state, "offline")
+		l.Connected("n", &v1.NodeStatus{})
+		want(t, state, "ready")
+		time.Sleep(windows.Silence)
+		want(t, state, "offline")
+		l.Heartbeat("n", &v1.Heartbeat{})
+		want(t, state, "ready")
+		l.Disconnected("n")
+		time.Sleep(windows.Reconnect)
+		want(t, state, "offline")
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the loop ended with %v", err)
+	}
+}
+
+func TestNewLeaderGivesEverybodyTimeToCome(t *testing.T) {
+	_ = lead(t, "ready", nil, func(t *testing.T, l *Loop, state func() string, _ func() int) {
+		time.Sleep(windows.Reconnect - time.Second)
+		want(t, state, "ready")
+		time.Sleep(2 * time.Second)
+		want(t, state, "offline")
+	})
+}
+
+func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
+	failures := []error{&state.ConflictError{}, &state.NotFoundError{}}
+	_ = lead(t, "enrolling", failures, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
+		l.Connected("n", &v1.NodeStatus{})
+		want(t, state, "ready")
+		if proposals() != 3 {
+			t.Errorf("made %d proposals", proposals())
+		}
+	})
+}
+
+func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
+	lost := errors.New("leadership lost")
+	err := lead(t, "enrolling", []error{lost}, func(t *testing.T, l *Loop, state func() string, _ func() int) {
+		l.Connected("n", &v1.NodeStatus{})
+		want(t, state, "enrolling")
+	})
+	if !errors.Is(err, lost) {
+		t.Errorf("the loop ended with %v", err)
+	}
+}
+
+func TestNodeThatWasNeverHeardOfIsShownAsItIs(t *testing.T) {
+	l := New(state.New(), &log{}, DefaultWindows)
+	n := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{}}
+	l.Observe(n)
+	if n.GetStatus().GetLastSeen() != nil || n.GetStatus().GetUsage() != nil {
+		t.Errorf("it is shown with %v", n.GetStatus())
+	}
+}

@@ -1,0 +1,208 @@
+package nodes
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+var (
+	start   = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	windows = Windows{Silence: 10 * time.Second, Reconnect: 15 * time.Second}
+)
+
+// at is a moment some seconds after the start.
+func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+
+func storeWith(t interface{ Fatal(...any) }, nodes ...*v1.Node) *state.Store {
+	store := state.New()
+	var b state.Batch
+	for _, n := range nodes {
+		b.Create(n)
+	}
+	if _, err := store.Apply(1, b.Transaction(start)); err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func node(nodeState string) *v1.Node {
+	return &v1.Node{Metadata: &v1.Metadata{Uid: "n", Name: "n1"}, Status: &v1.NodeStatus{State: nodeState}}
+}
+
+func TestTransitions(t *testing.T) {
+	heard := func(connected bool, seconds int) *Observation {
+		return &Observation{Status: &v1.NodeStatus{}, LastSeen: at(seconds), Connected: connected}
+	}
+	for _, one := range []struct {
+		name   string
+		before string
+		seen   *Observation
+		since  int // when this server began to lead
+		now    int
+		want   string
+		next   int // when to look again; -1 for never
+	}{
+		{"a new node connects", "enrolling", heard(true, 0), 0, 1, "ready", 10},
+		{"a new node has not connected", "enrolling", nil, 0, 100, "enrolling", -1},
+		{"connected and heard of", "ready", heard(true, 5), 0, 6, "ready", 15},
+		{"connected and silent", "ready", heard(true, 5), 0, 15, "offline", -1},
+		{"a moment before silence", "ready", heard(true, 5), 0, 14, "ready", 15},
+		{"gone for less than the window", "ready", heard(false, 5), 0, 19, "ready", 20},
+		{"gone for the window", "ready", heard(false, 5), 0, 20, "offline", -1},
+		{"back after it was offline", "offline", heard(true, 50), 0, 51, "ready", 60},
+		{"offline and silent stays offline", "offline", heard(true, 5), 0, 100, "offline", -1},
+		{"offline and gone stays offline", "offline", heard(false, 99), 0, 100, "offline", 114},
+		// A new leader has heard of nobody: everybody has the window to come.
+		{"a new leader waits", "ready", nil, 100, 114, "ready", 115},
+		{"a new leader gives up", "ready", nil, 100, 115, "offline", -1},
+		{"what a leader heard before it lost the lead counts from its return", "ready", heard(true, 5), 100, 109, "ready", 110},
+		{"a new leader leaves the offline ones alone", "offline", nil, 100, 101, "offline", 115},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			store := storeWith(t, node(one.before))
+			seen := map[string]Observation{}
+			if one.seen != nil {
+				seen["n"] = *one.seen
+			}
+			batch, next := Tick(at(one.now), at(one.since), store.Snapshot(), seen, windows, func() string { return "e" })
+			if batch.Len() > 0 {
+				if _, err := store.Apply(2, batch.Transaction(at(one.now))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := store.Snapshot().Node("n").GetStatus()
+			if got.GetState() != one.want {
+				t.Errorf("the node is %s (%s), want %s", got.GetState(), got.GetReason(), one.want)
+			}
+			if one.next < 0 && !next.IsZero() || one.next >= 0 && !next.Equal(at(one.next)) {
+				t.Errorf("look again at %v, want after %d s", next, one.next)
+			}
+			if events := store.Snapshot().Count(state.KindEvent); events > 1 || (events == 1) != (one.before != one.want) {
+				t.Errorf("%d events tell of the way from %s to %s", events, one.before, one.want)
+			}
+			if batch, _ := Tick(at(one.now), at(one.since), store.Snapshot(), seen, windows, func() string { return "x" }); batch.Len() != 0 {
+				t.Error("a second tick changes something")
+			}
+		})
+	}
+}
+
+func TestNodeKeepsWhatItSaidWhenItGoesOffline(t *testing.T) {
+	n := node("ready")
+	n.Status.Capacity = &v1.NodeResources{Cpu: "4"}
+	store := storeWith(t, n)
+	batch, _ := Tick(at(100), at(0), store.Snapshot(), nil, windows, func() string { return "e" })
+	if _, err := store.Apply(2, batch.Transaction(at(100))); err != nil {
+		t.Fatal(err)
+	}
+	got := store.Snapshot().Node("n").GetStatus()
+	if got.GetCapacity().GetCpu() != "4" || got.GetReason() != "not heard of for 15s" || !got.GetLastSeen().AsTime().Equal(at(0)) {
+		t.Errorf("the node is now %v", got)
+	}
+}
+
+func TestHeartbeatOfANodeThatNeverSaidHelloTakesNothingAway(t *testing.T) {
+	n := node("offline")
+	n.Status.Capacity = &v1.NodeResources{Cpu: "4"}
+	store := storeWith(t, n)
+	batch, _ := Tick(at(1), at(0), store.Snapshot(), map[string]Observation{"n": {LastSeen: at(1), Connected: true}}, windows, func() string { return "e" })
+	if _, err := store.Apply(2, batch.Transaction(at(1))); err != nil {
+		t.Fatal(err)
+	}
+	if got := store.Snapshot().Node("n").GetStatus(); got.GetState() != "ready" || got.GetCapacity().GetCpu() != "4" {
+		t.Errorf("the node is now %v", got)
+	}
+}
+
+func TestThousandsOfNodesAreChangedInPieces(t *testing.T) {
+	var all []*v1.Node
+	for i := range maxChanges + 1 {
+		name := fmt.Sprintf("n-%04d", i)
+		all = append(all, &v1.Node{Metadata: &v1.Metadata{Uid: name, Name: name}, Status: &v1.NodeStatus{State: "ready"}})
+	}
+	store := storeWith(t, all...)
+	index, uids := uint64(1), 0
+	for ticks := 0; ; ticks++ {
+		batch, next := Tick(at(100), at(0), store.Snapshot(), nil, windows, func() string { uids++; return fmt.Sprint("e", uids) })
+		if batch.Len() == 0 {
+			if ticks < 2 || !next.IsZero() {
+				t.Errorf("done after %d ticks, look again at %v", ticks, next)
+			}
+			break
+		}
+		if batch.Len() > maxChanges+2 {
+			t.Fatalf("a tick makes %d changes", batch.Len())
+		}
+		index++
+		if _, err := store.Apply(index, batch.Transaction(at(100))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range store.Snapshot().Nodes("") {
+		if n.GetStatus().GetState() != "offline" {
+			t.Fatalf("%s is still %s", n.GetMetadata().GetName(), n.GetStatus().GetState())
+		}
+	}
+}
+
+// An agent that speaks within the windows is never taken for offline, however
+// ticks, heartbeats and reconnections fall; one that stays away is, and once.
+func TestNodeThatSpeaksInTimeNeverFlaps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		store := storeWith(t, node("ready"))
+		index, now := uint64(1), start
+		o := Observation{Status: &v1.NodeStatus{}, LastSeen: start, Connected: true}
+		tick := func(now time.Time) {
+			batch, _ := Tick(now, start, store.Snapshot(), map[string]Observation{"n": o}, windows, func() string { return fmt.Sprint("e", index) })
+			if batch.Len() == 0 {
+				return
+			}
+			index++
+			if _, err := store.Apply(index, batch.Transaction(now)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			limit := windows.Silence
+			if !o.Connected {
+				limit = windows.Reconnect
+			}
+			now = now.Add(rapid.Custom(func(t *rapid.T) time.Duration {
+				return time.Duration(rapid.Int64Range(0, int64(limit)-1).Draw(t, "pause"))
+			}).Draw(t, "pause"))
+			tick(now)
+			if got := store.Snapshot().Node("n").GetStatus().GetState(); got != "ready" {
+				t.Fatalf("the node is %s at %v", got, now.Sub(start))
+			}
+			o.Connected = rapid.Bool().Draw(t, "connected")
+			o.LastSeen = now
+		}
+		for range 5 {
+			now = now.Add(windows.Reconnect)
+			tick(now)
+		}
+		snap := store.Snapshot()
+		if snap.Node("n").GetStatus().GetState() != "offline" || snap.Count(state.KindEvent) != 1 {
+			t.Fatalf("after a long absence the node is %s with %d events", snap.Node("n").GetStatus().GetState(), snap.Count(state.KindEvent))
+		}
+	})
+}
+
+func TestLastingLeavesOutWhatChangesAllTheTime(t *testing.T) {
+	full := &v1.NodeStatus{
+		Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}, Requested: &v1.NodeResources{Cpu: "2"},
+	}
+	if got := lasting(full); !proto.Equal(got, &v1.NodeStatus{Capacity: full.GetCapacity()}) || full.GetUsage() == nil {
+		t.Errorf("what lasts of %v is %v", full, got)
+	}
+	if lasting(nil) == nil {
+		t.Error("an agent that says nothing has no status")
+	}
+}

@@ -1,0 +1,142 @@
+package replicas
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// log applies proposals at once, after the failures it was given.
+type log struct {
+	mu sync.Mutex
+	*world
+	failures  []error
+	proposals int
+}
+
+func (l *log) Propose(_ context.Context, tx *statev1.Transaction) (state.Result, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.proposals++
+	if len(l.failures) > 0 {
+		err := l.failures[0]
+		l.failures = l.failures[1:]
+		return state.Result{}, err
+	}
+	l.index++
+	return l.store.Apply(l.index, proto.CloneOf(tx))
+}
+
+// do changes the world while the loop runs.
+func (l *log) do(f func()) {
+	l.mu.Lock()
+	f()
+	l.mu.Unlock()
+	synctest.Wait()
+}
+
+// runLoop runs the loop around f, in the time of the test.
+func runLoop(t *testing.T, l *log, f func()) error {
+	t.Helper()
+	var ended error
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- (&Loop{Store: l.store, Proposer: l}).Run(ctx) }()
+		synctest.Wait()
+		f()
+		cancel()
+		ended = <-done
+	})
+	return ended
+}
+
+func TestLoopFollowsEveryChange(t *testing.T) {
+	l := &log{world: newWorld(t)}
+	l.addWorkload("before", 1, "1")
+	err := runLoop(t, l, func() {
+		if got := l.phases("before"); got[rollout.PhasePending] != 1 {
+			t.Errorf("what was there before the loop is %v", got)
+		}
+		l.do(func() { l.addNode("a", "4") })
+		if got := l.phases("before"); got[rollout.PhasePlaced] != 1 {
+			t.Errorf("with a node it is %v", got)
+		}
+		l.do(func() { l.addWorkload("web", 2, "1") })
+		l.do(func() { l.work() })
+		l.do(func() { l.work() })
+		if got := l.phases("web"); got[rollout.PhaseRunning] != 2 {
+			t.Errorf("a new workload is %v", got)
+		}
+		// What ends makes room for what waits.
+		l.do(func() { l.addWorkload("waits", 1, "2") })
+		if got := l.phases("waits"); got[rollout.PhasePending] != 1 {
+			t.Errorf("without room it is %v", got)
+		}
+		l.do(func() { l.scale("web", 0) })
+		l.do(func() { l.work() })
+		l.do(func() { l.work() })
+		if got := l.phases("waits"); got[rollout.PhasePlaced] != 1 {
+			t.Errorf("with room it is %v", got)
+		}
+		l.do(func() { l.delete("web") })
+		if l.snap().WorkloadByName("default", "web") != nil {
+			t.Error("a deleted workload without replicas is still there")
+		}
+		before := l.proposals
+		l.do(func() {})
+		if l.proposals != before {
+			t.Error("the loop proposes though nothing happens")
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the loop ended with %v", err)
+	}
+}
+
+func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
+	l := &log{world: newWorld(t), failures: []error{&state.ConflictError{}, &state.ExistsError{}, &state.NotFoundError{}}}
+	l.addNode("a", "4")
+	l.addWorkload("web", 1, "1")
+	_ = runLoop(t, l, func() {
+		if got := l.phases("web"); got[rollout.PhasePlaced] != 1 || l.proposals != 4 {
+			t.Errorf("after %d proposals the replicas are %v", l.proposals, got)
+		}
+	})
+}
+
+func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
+	lost := errors.New("leadership lost")
+	l := &log{world: newWorld(t), failures: []error{lost}}
+	l.addWorkload("web", 1, "1")
+	if err := runLoop(t, l, func() {}); !errors.Is(err, lost) {
+		t.Errorf("the loop ended with %v", err)
+	}
+}
+
+func TestLoopBeginsAgainWhenItLags(t *testing.T) {
+	l := &log{world: newWorld(t)}
+	l.addNode("a", "4")
+	_ = runLoop(t, l, func() {
+		l.do(func() {
+			l.addWorkload("web", 1, "1")
+			// A restored state has no changes that lead to it.
+			saved := l.saved()
+			if err := l.store.Restore(bytes.NewReader(saved)); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got := l.phases("web"); got[rollout.PhasePlaced] != 1 {
+			t.Errorf("after a lag the replicas are %v", got)
+		}
+	})
+}

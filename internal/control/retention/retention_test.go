@@ -1,0 +1,257 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+var (
+	now    = time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
+	limits = Limits{Replicas: time.Hour, Receipts: 2 * time.Hour, Revisions: 100, Tokens: 3 * time.Hour, Events: 4 * time.Hour, MaxEvents: 3}
+)
+
+// log applies proposals at once.
+type log struct {
+	mu    sync.Mutex
+	store *state.Store
+	index uint64
+	err   error
+	sizes []int
+}
+
+func (l *log) Propose(_ context.Context, tx *statev1.Transaction) (state.Result, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return state.Result{}, l.err
+	}
+	l.sizes = append(l.sizes, len(tx.GetChanges()))
+	l.index++
+	return l.store.Apply(l.index, proto.CloneOf(tx))
+}
+
+// put makes objects at a moment.
+func (l *log) put(t *testing.T, when time.Time, objects ...state.Object) {
+	t.Helper()
+	var b state.Batch
+	for _, o := range objects {
+		b.Create(o)
+	}
+	l.index++
+	if _, err := l.store.Apply(l.index, b.Transaction(when)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func replica(name, phase string, ended time.Time) *v1.Replica {
+	r := &v1.Replica{
+		Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"}, Spec: &v1.ReplicaSpec{}, Status: &v1.ReplicaStatus{Phase: phase},
+	}
+	if !ended.IsZero() {
+		r.Status.EndTime = timestamppb.New(ended)
+	}
+	return r
+}
+
+func event(n int, when time.Time) *v1.Event {
+	uid := fmt.Sprintf("event-%06d", n)
+	return &v1.Event{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Spec: &v1.EventSpec{Time: timestamppb.New(when)}}
+}
+
+func TestWhatIsOlderThanItsLimitGoes(t *testing.T) {
+	l := &log{store: state.New()}
+	receipt := func(name string) *statev1.Receipt {
+		return &statev1.Receipt{Metadata: &v1.Metadata{Uid: name, Name: name}}
+	}
+	token := func(name string, expires time.Time) *v1.Token {
+		return &v1.Token{Metadata: &v1.Metadata{Uid: name, Name: name}, Spec: &v1.TokenSpec{ExpireTime: timestamppb.New(expires)}}
+	}
+	l.put(t, now.Add(-2*time.Hour-time.Second), receipt("old-receipt"))
+	l.put(t, now.Add(-2*time.Hour), receipt("new-receipt"))
+	l.put(
+		t, now.Add(-9*time.Hour),
+		replica("old-stopped", rollout.PhaseStopped, now.Add(-time.Hour-time.Second)),
+		replica("old-failed", rollout.PhaseFailed, now.Add(-2*time.Hour)),
+		replica("new-stopped", rollout.PhaseStopped, now.Add(-time.Hour)),
+		replica("running", rollout.PhaseRunning, time.Time{}), // however long
+		replica("backoff", rollout.PhaseBackoff, now.Add(-9*time.Hour)),
+		token("old-token", now.Add(-3*time.Hour-time.Second)),
+		token("new-token", now.Add(-3*time.Hour)),
+		token("valid-token", now.Add(time.Hour)),
+		event(1, now.Add(-4*time.Hour-time.Second)),
+		event(2, now.Add(-4*time.Hour)),
+	)
+	batch := Tick(now, l.store.Snapshot(), limits)
+	gone := map[string]bool{}
+	for _, c := range batch.Transaction(now).GetChanges() {
+		gone[c.GetDelete().GetUid()] = true
+	}
+	for _, name := range []string{"old-receipt", "old-stopped", "old-failed", "old-token", "event-000001"} {
+		if !gone[name] {
+			t.Errorf("%s is kept", name)
+		}
+		delete(gone, name)
+	}
+	if len(gone) != 0 {
+		t.Errorf("too early gone: %v", gone)
+	}
+	if _, err := l.Propose(t.Context(), batch.Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	if again := Tick(now, l.store.Snapshot(), limits); again.Len() != 0 {
+		t.Error("a second tick deletes more")
+	}
+}
+
+func (l *log) tick(t *testing.T) {
+	t.Helper()
+	if batch := Tick(now, l.store.Snapshot(), limits); batch.Len() > 0 {
+		if _, err := l.Propose(t.Context(), batch.Transaction(now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestExpiredTokenTakesItsHashAlong(t *testing.T) {
+	l := &log{store: state.New()}
+	l.put(
+		t, now,
+		&v1.Token{
+			Metadata: &v1.Metadata{Uid: "t", Name: "t"}, Spec: &v1.TokenSpec{ExpireTime: timestamppb.New(now.Add(-9 * time.Hour))},
+			Status: &v1.TokenStatus{SecretId: "secret"},
+		},
+		&statev1.Credential{Metadata: &v1.Metadata{Uid: "secret"}, TokenUid: "t"},
+		&statev1.Credential{Metadata: &v1.Metadata{Uid: "other"}, TokenUid: "o"},
+	)
+	l.tick(t)
+	snap := l.store.Snapshot()
+	if snap.Token("t") != nil || snap.Credential("secret") != nil || snap.Credential("other") == nil {
+		t.Errorf("left are %d tokens and %d credentials", snap.Count(state.KindToken), snap.Count(state.KindCredential))
+	}
+}
+
+// The end of a job is what keeps it from being done again.
+func TestProofThatWorkIsDoneIsKept(t *testing.T) {
+	l := &log{store: state.New()}
+	of := func(r *v1.Replica, revision string) *v1.Replica {
+		r.Spec.WorkloadUid, r.Spec.RevisionUid = "w", revision
+		return r
+	}
+	long := now.Add(-9 * time.Hour)
+	l.put(
+		t, long,
+		&v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "job", Namespace: "default"}, Status: &v1.WorkloadStatus{RevisionUid: "rev-2"}},
+		of(replica("done", rollout.PhaseCompleted, long), "rev-2"),
+		of(replica("gave-up", rollout.PhaseFailed, long), "rev-2"),
+		of(replica("stopped", rollout.PhaseStopped, long), "rev-2"),
+		of(replica("done-before", rollout.PhaseCompleted, long), "rev-1"),
+		replica("of-a-deleted-one", rollout.PhaseCompleted, long),
+	)
+	l.tick(t)
+	snap := l.store.Snapshot()
+	for name, want := range map[string]bool{"done": true, "gave-up": true, "stopped": false, "done-before": false, "of-a-deleted-one": false} {
+		if kept := snap.Replica(name) != nil; kept != want {
+			t.Errorf("%s is kept: %t, want %t", name, kept, want)
+		}
+	}
+}
+
+func TestOldRevisionsThatNothingRunsGo(t *testing.T) {
+	l := &log{store: state.New()}
+	keep := limits
+	keep.Revisions = 2
+	l.put(t, now, &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"}, Status: &v1.WorkloadStatus{RevisionUid: "rev-6"}})
+	for n := range uint64(7) {
+		uid := fmt.Sprintf("rev-%d", n)
+		l.put(t, now, &v1.Revision{Metadata: &v1.Metadata{Uid: uid}, Spec: &v1.RevisionSpec{WorkloadUid: "w", Number: n}})
+	}
+	running, ended := replica("running", rollout.PhaseRunning, time.Time{}), replica("ended", rollout.PhaseStopped, now)
+	running.Spec.WorkloadUid, running.Spec.RevisionUid = "w", "rev-1"
+	ended.Spec.WorkloadUid, ended.Spec.RevisionUid = "w", "rev-2"
+	l.put(t, now, running, ended)
+	if _, err := l.Propose(t.Context(), Tick(now, l.store.Snapshot(), keep).Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for r := range l.store.Snapshot().RevisionsOf("w") {
+		left = append(left, r.GetMetadata().GetUid())
+	}
+	if fmt.Sprint(left) != "[rev-1 rev-5 rev-6]" {
+		t.Errorf("left are %v", left)
+	}
+}
+
+func TestTooManyEventsGoOldestFirst(t *testing.T) {
+	l := &log{store: state.New()}
+	for n := range 10 {
+		l.put(t, now, event(n, now))
+	}
+	if _, err := l.Propose(t.Context(), Tick(now, l.store.Snapshot(), limits).Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for e := range l.store.Snapshot().OldestEvents() {
+		left = append(left, e.GetMetadata().GetUid())
+	}
+	if fmt.Sprint(left) != "[event-000007 event-000008 event-000009]" {
+		t.Errorf("left are %v", left)
+	}
+}
+
+func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &log{store: state.New()}
+		for part := range 3 {
+			var objects []state.Object
+			for n := range 4000 {
+				objects = append(objects, event(part*4000+n, time.Now()))
+			}
+			l.put(t, time.Now(), objects...)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- Run(ctx, l.store, l, limits) }()
+		synctest.Wait()
+		if fmt.Sprint(l.sizes) != "[5000 5000 1997]" {
+			t.Errorf("deleted in pieces of %v", l.sizes)
+		}
+		l.put(t, time.Now(), replica("r", rollout.PhaseStopped, time.Now()))
+		time.Sleep(limits.Replicas)
+		synctest.Wait()
+		if l.store.Snapshot().Replica("r") == nil {
+			t.Error("gone before its time")
+		}
+		time.Sleep(2 * interval)
+		synctest.Wait()
+		if l.store.Snapshot().Replica("r") != nil {
+			t.Error("kept after its time")
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+func TestRunEndsWithAnErrorOfTheProposer(t *testing.T) {
+	lost := errors.New("leadership lost")
+	l := &log{store: state.New()}
+	l.put(t, now, replica("r", rollout.PhaseStopped, now))
+	l.err = lost
+	if err := Run(t.Context(), l.store, l, limits); !errors.Is(err, lost) {
+		t.Errorf("ended with %v", err)
+	}
+}

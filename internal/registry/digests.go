@@ -1,0 +1,80 @@
+package registry
+
+import (
+	"net/http"
+	"sync"
+)
+
+// maxDigests bounds the memory that remembered digests take.
+const maxDigests = 10_000
+
+// digests remembers what references stand for, because every change of a
+// workload asks and reading it from the storage takes several files. Whatever
+// may change a reference makes it forget everything.
+type digests struct {
+	mu    sync.Mutex
+	known map[imageRef]string
+	// changes counts what may have changed a reference.
+	changes uint64
+}
+
+type imageRef struct{ name, ref string }
+
+// get returns a digest, or else what put must be told about it.
+func (d *digests) get(r imageRef) (digest string, ok bool, changes uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	digest, ok = d.known[r]
+	return digest, ok, d.changes
+}
+
+// put remembers a digest unless something has changed since get.
+func (d *digests) put(r imageRef, digest string, changes uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changes != changes {
+		return
+	}
+	if d.known == nil || len(d.known) == maxDigests {
+		d.known = map[imageRef]string{}
+	}
+	d.known[r] = digest
+}
+
+func (d *digests) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known = nil
+	d.changes++
+}
+
+// forgetting forgets after the request has done its work and before its client
+// hears of it.
+func (d *digests) forgetting(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodGet || req.Method == http.MethodHead {
+			next.ServeHTTP(w, req)
+			return
+		}
+		defer d.forget()
+		next.ServeHTTP(&forgettingWriter{ResponseWriter: w, forget: d.forget}, req)
+	})
+}
+
+type forgettingWriter struct {
+	http.ResponseWriter
+	forget func()
+}
+
+func (w *forgettingWriter) WriteHeader(status int) {
+	w.forget()
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *forgettingWriter) Write(data []byte) (int, error) {
+	w.forget()
+	return w.ResponseWriter.Write(data)
+}
+
+// Unwrap leads http.ResponseController to what else the writer can do.
+func (w *forgettingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

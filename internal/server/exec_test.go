@@ -1,0 +1,282 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+)
+
+func execUp(stream attachClient, response *v1.ExecResponse) {
+	_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Exec{Exec: response}})
+}
+
+// echo plays a command that writes back what it reads and ends with the end of
+// its input, or says nothing and stays if it is called silent. left is told
+// when the server has let go of a stream.
+func echo(left chan<- struct{}) serveOpen {
+	return func(open *v1.Open, stream attachClient) {
+		defer func() {
+			if left != nil {
+				left <- struct{}{}
+			}
+		}()
+		command := open.GetExec().GetStart().GetCommand()
+		execUp(stream, &v1.ExecResponse{Message: &v1.ExecResponse_Started{Started: &v1.ExecStarted{Replica: strings.Join(command, " ")}}})
+		for {
+			down, err := stream.Recv()
+			switch {
+			case err != nil:
+				return
+			case down.GetExec().GetCloseStdin():
+				execUp(stream, &v1.ExecResponse{Message: &v1.ExecResponse_Exit{Exit: &v1.ExecExit{Code: 42}}})
+			case command[0] != "silent":
+				execUp(stream, &v1.ExecResponse{Message: &v1.ExecResponse_Stdout{Stdout: down.GetExec().GetStdin()}})
+			}
+		}
+	}
+}
+
+func execStart(workload string, command ...string) *v1.ExecRequest {
+	return &v1.ExecRequest{Message: &v1.ExecRequest_Start{Start: &v1.ExecStart{Workload: workload, Command: command, Stdin: true}}}
+}
+
+var closeStdin = &v1.ExecRequest{Message: &v1.ExecRequest_CloseStdin{CloseStdin: true}}
+
+func stdin(text string) *v1.ExecRequest {
+	return &v1.ExecRequest{Message: &v1.ExecRequest_Stdin{Stdin: []byte(text)}}
+}
+
+// exec starts a command and waits until it runs.
+func (c *cluster) exec(ctx context.Context, u *user, command ...string) v1.WorkloadService_ExecClient {
+	c.t.Helper()
+	stream, err := u.Exec(ctx)
+	must(c.t, err)
+	must(c.t, stream.Send(execStart("web", command...)))
+	first, err := stream.Recv()
+	must(c.t, err)
+	if first.GetStarted() == nil {
+		c.t.Fatalf("exec began with %v", first)
+	}
+	return stream
+}
+
+func TestExecCarriesInputOutputAndExitCode(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.work("n1", echo(nil))
+	c.create(op, workload("web"))
+	stream := c.exec(c.ctx, op, "cat", "-")
+	for i := range 20 {
+		want := fmt.Sprintf("line %d", i)
+		must(t, stream.Send(stdin(want)))
+		if got, err := stream.Recv(); err != nil || string(got.GetStdout()) != want {
+			t.Fatalf("sent %q, received %v, %v", want, got, err)
+		}
+	}
+	must(t, stream.Send(closeStdin))
+	if got, err := stream.Recv(); err != nil || got.GetExit().GetCode() != 42 {
+		t.Errorf("the end is %v, %v", got, err)
+	}
+	_, err := stream.Recv()
+	wantCode(t, statusOf(ignoreEOF(err)), codes.OK)
+}
+
+func ignoreEOF(err error) error {
+	if err != nil && err.Error() == "EOF" {
+		return nil
+	}
+	return err
+}
+
+func TestExecEndsOnBothSidesWhoeverLeaves(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	left := make(chan struct{}, 1)
+	w := c.work("n1", echo(left))
+	c.create(admin, workload("web"))
+
+	t.Run("the caller", func(t *testing.T) {
+		ctx, leave := context.WithCancel(c.ctx)
+		c.exec(ctx, admin, "silent")
+		leave()
+		<-left
+	})
+	t.Run("the caller's token", func(t *testing.T) {
+		secret := c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: roleOperator})
+		stream := c.exec(c.ctx, c.dial(nil, secret), "silent")
+		_, err := admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+		must(t, err)
+		_, err = stream.Recv()
+		wantCode(t, err, codes.Unauthenticated, "revoked")
+		<-left
+	})
+	t.Run("the node", func(t *testing.T) {
+		stream := c.exec(c.ctx, admin, "silent")
+		w.leave()
+		_, err := stream.Recv()
+		wantCode(t, err, codes.Unavailable)
+		<-left
+	})
+	t.Run("nobody is there", func(t *testing.T) {
+		c.disconnected(w.uid())
+		stream, err := admin.Exec(c.ctx)
+		must(t, err)
+		must(t, stream.Send(execStart("web", "cat")))
+		_, err = stream.Recv()
+		wantCode(t, err, codes.Unavailable, "node n1 is not connected")
+	})
+}
+
+func TestExecThatCannotBeIsRefused(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	m := c.join("n1")
+	session := m.connect(c.ctx)
+	assignments(t, session)
+	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	r := assignments(t, session).GetAssign()[0].GetReplica()
+	_, err = op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("empty", replicasOf(0))})
+	must(t, err)
+	try := func(first *v1.ExecRequest) error {
+		t.Helper()
+		stream, err := op.Exec(c.ctx)
+		must(t, err)
+		must(t, stream.Send(first))
+		_, err = stream.Recv()
+		return err
+	}
+	wantCode(t, try(stdin("x")), codes.InvalidArgument, "begins with start")
+	wantCode(t, try(execStart("web")), codes.InvalidArgument, "command")
+	wantCode(t, try(execStart("nope", "sh")), codes.NotFound, "workload nope does not exist")
+	wantCode(t, try(execStart("empty", "sh")), codes.FailedPrecondition, "has no replicas", "workload scale empty 1")
+	wantCode(t, try(execStart("web", "sh")), codes.FailedPrecondition, "is placed")
+	named := execStart("web", "sh")
+	named.GetStart().Replica = "web-nope"
+	wantCode(t, try(named), codes.NotFound, "has no replica web-nope")
+
+	// A session that ends while its node is asked for a stream.
+	must(t, report(session, r.GetMetadata().GetUid(), &v1.ReplicaStatus{Phase: rollout.PhaseRunning}))
+	c.running(made.GetMetadata().GetUid(), 1)
+	refused := make(chan error, 1)
+	go func() { refused <- try(execStart("web", "sh")) }()
+	for {
+		down, err := session.Recv()
+		must(t, err)
+		if down.GetOpen() != nil {
+			break
+		}
+	}
+	must(t, session.CloseSend())
+	wantCode(t, <-refused, codes.Unavailable, "node n1 was disconnected")
+}
+
+func TestAgentThatCannotServeAnExecSaysWhy(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.work("n1", func(_ *v1.Open, stream attachClient) {
+		_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: "there is no sh in it"}})
+		awaitEnd(stream)
+	})
+	c.create(op, workload("web"))
+	stream, err := op.Exec(c.ctx)
+	must(t, err)
+	must(t, stream.Send(execStart("web", "sh")))
+	_, err = stream.Recv()
+	wantCode(t, err, codes.FailedPrecondition, "there is no sh in it")
+}
+
+// socket opens a WebSocket to exec.
+func (c *cluster) socket(token, path string) (*websocket.Conn, *http.Response, error) {
+	return websocket.Dial(c.ctx, "https://cloudless"+path, &websocket.DialOptions{
+		HTTPClient: c.webWithoutHTTP2(), HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
+	})
+}
+
+func writeFrame(t *testing.T, ctx context.Context, socket *websocket.Conn, request *v1.ExecRequest) {
+	t.Helper()
+	data, err := protojson.Marshal(request)
+	must(t, err)
+	must(t, socket.Write(ctx, websocket.MessageText, data))
+}
+
+func readFrame(t *testing.T, ctx context.Context, socket *websocket.Conn) *v1.ExecResponse {
+	t.Helper()
+	_, data, err := socket.Read(ctx)
+	must(t, err)
+	response := &v1.ExecResponse{}
+	must(t, protojson.Unmarshal(data, response))
+	return response
+}
+
+func TestExecOverWebSocket(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	left := make(chan struct{}, 1)
+	c.work("n1", echo(left))
+	c.create(c.as(roleOperator), workload("web"))
+	const path = "/v1/namespaces/default/workloads/web:exec"
+
+	socket, _, err := c.socket(token, path)
+	must(t, err)
+	writeFrame(t, c.ctx, socket, execStart("", "cat")) // the path names the workload
+	if readFrame(t, c.ctx, socket).GetStarted() == nil {
+		t.Fatal("the command does not run")
+	}
+	writeFrame(t, c.ctx, socket, stdin("hello"))
+	if got := readFrame(t, c.ctx, socket); string(got.GetStdout()) != "hello" {
+		t.Errorf("received %v", got)
+	}
+	writeFrame(t, c.ctx, socket, closeStdin)
+	if got := readFrame(t, c.ctx, socket); got.GetExit().GetCode() != 42 {
+		t.Errorf("received %v", got)
+	}
+	_, _, err = socket.Read(c.ctx)
+	if websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("the socket ended with %v", err)
+	}
+	<-left
+
+	// A caller who leaves takes the command along.
+	socket, _, err = c.socket(token, path)
+	must(t, err)
+	writeFrame(t, c.ctx, socket, execStart("", "silent"))
+	readFrame(t, c.ctx, socket)
+	must(t, socket.CloseNow())
+	<-left
+
+	// What is refused says why; so does a frame that is no message.
+	for want, frame := range map[string]string{
+		"no replica web-nope":              `{"start":{"replica":"web-nope","command":["sh"]}}`,
+		"a frame must be one JSON message": `{"strat":{}}`,
+		"command":                          `{"start":{}}`,
+		"exec begins with start":           `{"stdin":"eA=="}`,
+	} {
+		socket, _, err = c.socket(token, path)
+		must(t, err)
+		must(t, socket.Write(c.ctx, websocket.MessageText, []byte(frame)))
+		if _, _, err = socket.Read(c.ctx); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", frame, err, want)
+		}
+	}
+	socket, _, err = c.socket(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), path)
+	must(t, err)
+	if _, _, err = socket.Read(c.ctx); err == nil || !strings.Contains(err.Error(), "viewer") {
+		t.Errorf("exec as viewer: %v", err)
+	}
+	if _, response, err := c.socket("", path); err == nil || response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("exec as nobody: %v, %v", response, err)
+	}
+	if _, response, err := c.socket(token, "/v1/workloads/web:exec"); err == nil || response.StatusCode != http.StatusNotFound {
+		t.Errorf("exec at a wrong path: %v, %v", response, err)
+	}
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// refusedJSON is the JSON that every refusal over HTTP has.
+type refusedJSON struct {
+	Code    codes.Code        `json:"code"`
+	Message string            `json:"message"`
+	Details []json.RawMessage `json:"details"`
+}
+
+func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
+	c := newCluster(t)
+	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	for _, ask := range []struct {
+		method, path, body, token string
+		status                    int
+		code                      codes.Code
+		words                     string
+	}{
+		{"GET", "/v1/workloads", "", "", 401, codes.Unauthenticated, "needs an identity"},
+		{"GET", "/v1/tokens", "", operator, 403, codes.PermissionDenied, "has role \"operator\""},
+		{"GET", "/v1/namespaces/default/workloads/nope", "", operator, 404, codes.NotFound, "workload nope does not exist"},
+		{"GET", "/v1/nothing", "", operator, 404, codes.NotFound, ""},
+		{"POST", "/v1/workloads", `{"metadata":{"name":"web"},"spec":{"imagee":"x"}}`, operator, 400, codes.InvalidArgument, "imagee"},
+		{"POST", "/v1/workloads", `{"metadata":{"name":"web"},"spec":{}}`, operator, 400, codes.InvalidArgument, "spec.image"},
+		{"POST", "/v1/workloads", `{`, operator, 400, codes.InvalidArgument, ""},
+		{"GET", "/v1/workloads?page.size=5000", "", operator, 400, codes.InvalidArgument, "page.size"},
+		{"GET", "/v1/workloads?page.sizee=5", "", operator, 400, codes.InvalidArgument, `unknown parameter "page.sizee"`},
+		{"POST", "/v2/app/blobs/uploads/", "", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), 403, codes.PermissionDenied, "push images"},
+	} {
+		var header []string
+		if ask.token != "" {
+			header = []string{"Authorization", ask.token}
+		}
+		response, body := c.request(nil, ask.method, ask.path, ask.body, header...)
+		var got refusedJSON
+		if err := json.Unmarshal([]byte(body), &got); err != nil {
+			t.Errorf("%s %s: %q is not JSON", ask.method, ask.path, body)
+			continue
+		}
+		if response.StatusCode != ask.status || got.Code != ask.code || !strings.Contains(got.Message, ask.words) ||
+			response.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s: %s %s", ask.method, ask.path, response.Status, body)
+		}
+	}
+}
+
+func TestWorkloadOverHTTP(t *testing.T) {
+	c := newCluster(t)
+	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
+	do := func(method, path, body string) map[string]any {
+		t.Helper()
+		response, text := c.request(nil, method, path, body, header...)
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %s %s", method, path, response.Status, text)
+		}
+		var object map[string]any
+		must(t, json.Unmarshal([]byte(text), &object))
+		return object
+	}
+	const one = "/v1/namespaces/default/workloads/web"
+	made := do("POST", "/v1/workloads?idempotencyKey=k", `{"metadata":{"name":"web"},"spec":{"image":"example.com/a:1","replicas":0}}`)
+	if made["kind"] != "Workload" || made["apiVersion"] != "cloudless/v1" || made["metadata"].(map[string]any)["namespace"] != "default" {
+		t.Errorf("created %v", made)
+	}
+	again := do("POST", "/v1/workloads?idempotencyKey=k", `{"metadata":{"name":"web"},"spec":{"image":"example.com/a:1","replicas":0}}`)
+	if again["metadata"].(map[string]any)["uid"] != made["metadata"].(map[string]any)["uid"] {
+		t.Error("the idempotency key does nothing over HTTP")
+	}
+	if scaled := do("POST", one+":scale", `{"replicas":2}`); scaled["spec"].(map[string]any)["replicas"] != 2.0 {
+		t.Errorf("scaled to %v", scaled)
+	}
+	version := do("GET", one, "")["metadata"].(map[string]any)["version"].(string)
+	updated := do("PUT", one, `{"metadata":{"version":"`+version+`"},"spec":{"image":"example.com/a:2"}}`)
+	if updated["status"].(map[string]any)["revision"] != "2" {
+		t.Errorf("updated to %v", updated)
+	}
+	response, body := c.request(nil, "PUT", one, `{"metadata":{"version":"`+version+`"},"spec":{"image":"example.com/a:3"}}`, header...)
+	var refused refusedJSON
+	must(t, json.Unmarshal([]byte(body), &refused))
+	if response.StatusCode != http.StatusConflict || len(refused.Details) != 1 || !strings.Contains(string(refused.Details[0]), "example.com/a:2") {
+		t.Errorf("an outdated update: %s %s", response.Status, body)
+	}
+	if deleted := do("DELETE", one, ""); deleted["status"].(map[string]any)["phase"] != "deleting" {
+		t.Errorf("deleted %v", deleted)
+	}
+}
+
+func TestRequestThatIsTooLongIsRefused(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	body := `{"metadata":{"name":"web"},"spec":{"image":"` + strings.Repeat("x", maxMessage) + `"}}`
+	response, text := c.request(nil, http.MethodPost, "/v1/workloads", body, "Authorization", "Bearer "+token)
+	if response.StatusCode/100 != 4 {
+		t.Errorf("a request of %d bytes: %s %.200s", len(body), response.Status, text)
+	}
+}

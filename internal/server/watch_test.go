@@ -1,0 +1,268 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// wantChange receives the next change of a workload.
+func wantChange(t *testing.T, watch grpc.ServerStreamingClient[v1.WorkloadChange], change, name string) *v1.Workload {
+	t.Helper()
+	got, err := watch.Recv()
+	must(t, err)
+	if got.GetChange() != change || got.GetWorkload().GetMetadata().GetName() != name {
+		t.Fatalf("the watch says %s %s, want %s %s", got.GetChange(), got.GetWorkload().GetMetadata().GetName(), change, name)
+	}
+	return got.GetWorkload()
+}
+
+func TestWatchSaysWhatIsThereAndThenWhatChanges(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	labelled := func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"app": "web"} }
+	add := func(w *v1.Workload) {
+		t.Helper()
+		_, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: w})
+		must(t, err)
+	}
+	add(workload("a", labelled, replicasOf(0)))
+	add(workload("hidden", replicasOf(0)))
+	watch, err := op.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{Selection: &v1.Selection{Labels: "app=web"}})
+	must(t, err)
+	wantChange(t, watch, changeAdded, "a")
+	wantChange(t, watch, changeSynced, "")
+
+	add(workload("hidden", replicasOf(0), func(w *v1.Workload) { w.Spec.Args = []string{"x"} })) // says nothing
+	add(workload("b", labelled, replicasOf(0)))
+	wantChange(t, watch, changeAdded, "b")
+	add(workload("a", labelled, replicasOf(0), func(w *v1.Workload) { w.Spec.Args = []string{"x"} }))
+	wantChange(t, watch, changeChanged, "a")
+	add(workload("b", replicasOf(0))) // has lost the label
+	if last := wantChange(t, watch, changeRemoved, "b"); last.GetMetadata().GetLabels()["app"] != "web" {
+		t.Errorf("what left the selection is shown as %v, want as it last was", last)
+	}
+	wrong, err := op.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{Selection: &v1.Selection{Labels: "a=b=c"}})
+	must(t, err)
+	_, err = wrong.Recv()
+	wantCode(t, err, codes.InvalidArgument)
+}
+
+func TestWatchShowsAWorkloadFromItsFirstReplicaToItsEnd(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	watch, err := op.WatchWorkloads(c.ctx, &v1.WatchWorkloadsRequest{Name: "web"})
+	must(t, err)
+	wantChange(t, watch, changeSynced, "")
+	c.work("n1", idle)
+	made := c.create(op, workload("web"))
+	phases := []string{}
+	next := func() *v1.WorkloadChange {
+		t.Helper()
+		got, err := watch.Recv()
+		must(t, err)
+		if p := got.GetWorkload().GetStatus().GetPhase(); len(phases) == 0 || phases[len(phases)-1] != p {
+			phases = append(phases, p)
+		}
+		return got
+	}
+	for next().GetWorkload().GetStatus().GetPhase() != "running" {
+	}
+	_, err = op.DeleteWorkload(c.ctx, &v1.DeleteWorkloadRequest{Name: "web"})
+	must(t, err)
+	for next().GetChange() != changeRemoved {
+	}
+	if got := strings.Join(phases, " "); got != "pending running deleting" {
+		t.Errorf("the watch showed the phases %s", got)
+	}
+	if c.store.Snapshot().Workload(made.GetMetadata().GetUid()) != nil {
+		t.Error("the watch says removed before it is")
+	}
+}
+
+func TestWatchesOfReplicasNodesAndEvents(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	replicas, err := op.WatchReplicas(c.ctx, &v1.WatchReplicasRequest{Workload: "web"})
+	must(t, err)
+	nodes, err := op.WatchNodes(c.ctx, &v1.WatchNodesRequest{})
+	must(t, err)
+	if first, err := replicas.Recv(); err != nil || first.GetChange() != changeSynced {
+		t.Fatalf("the watch of no replicas begins with %v, %v", first, err)
+	}
+	if first, err := nodes.Recv(); err != nil || first.GetChange() != changeSynced {
+		t.Fatalf("the watch of no nodes begins with %v, %v", first, err)
+	}
+	c.work("n1", idle)
+	for state := ""; state != "ready"; {
+		n, err := nodes.Recv()
+		must(t, err)
+		state = n.GetNode().GetStatus().GetState()
+	}
+	c.create(op, workload("db")) // not asked for
+	c.create(op, workload("web"))
+	var seen []string
+	for phase := ""; phase != rollout.PhaseRunning; {
+		r, err := replicas.Recv()
+		must(t, err)
+		phase = r.GetReplica().GetStatus().GetPhase()
+		seen = append(seen, r.GetReplica().GetSpec().GetWorkload()+" "+r.GetChange()+" "+phase)
+	}
+	if got := strings.Join(seen, ", "); got != "web added placed, web changed running" {
+		t.Errorf("the watch of replicas says %s", got)
+	}
+}
+
+// lines are the JSON lines of a stream over HTTP.
+func (c *cluster) lines(ctx context.Context, token, path string) func() map[string]any {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://cloudless"+path, nil)
+	must(c.t, err)
+	r.Header.Set("Authorization", "Bearer "+token)
+	response, err := c.web(nil).Do(r)
+	must(c.t, err)
+	c.t.Cleanup(func() { _ = response.Body.Close() })
+	if response.StatusCode != http.StatusOK {
+		c.t.Fatalf("%s: %s", path, response.Status)
+	}
+	scanner := bufio.NewScanner(response.Body)
+	return func() map[string]any {
+		c.t.Helper()
+		if !scanner.Scan() {
+			c.t.Fatalf("the stream of %s ended: %v", path, scanner.Err())
+		}
+		var line map[string]any
+		must(c.t, json.Unmarshal(scanner.Bytes(), &line))
+		return line
+	}
+}
+
+func TestWatchOverHTTPIsJSONLinesAndEndsWithItsToken(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	next := c.lines(c.ctx, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: roleViewer}), "/v1/workloads:watch")
+	if line := next(); line["result"].(map[string]any)["change"] != changeSynced {
+		t.Fatalf("the first line is %v", line)
+	}
+	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	line := next()["result"].(map[string]any)
+	if line["change"] != changeAdded || line["workload"].(map[string]any)["metadata"].(map[string]any)["name"] != "web" {
+		t.Errorf("a new workload is the line %v", line)
+	}
+	_, err = c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	must(t, err)
+	for {
+		if line := next(); line["error"] != nil {
+			break
+		}
+	}
+}
+
+func TestSlowWatchIsToldToBeginAgain(t *testing.T) {
+	c := newCluster(t)
+	started := make(chan struct{})
+	lagged := make(chan error, 1)
+	go func() {
+		lagged <- c.watch(c.ctx, func(*state.Snapshot) error {
+			close(started)
+			return nil
+		}, func(*state.Snapshot, []state.Change) error { return nil })
+	}()
+	<-started
+	// A state that is replaced as a whole is the same to a watcher as one that has moved on too far.
+	saved := &strings.Builder{}
+	must(t, c.store.Snapshot().Save(saved))
+	must(t, c.store.Restore(strings.NewReader(saved.String())))
+	wantCode(t, statusOf(<-lagged), codes.Unavailable, "fell too far behind; begin again")
+}
+
+func TestPhaseOfAWorkload(t *testing.T) {
+	c := newCluster(t)
+	current, older := "rev-2", "rev-1"
+	replica := func(revision, phase string) *v1.Replica {
+		uid := c.newUID()
+		return &v1.Replica{
+			Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
+			Spec:     &v1.ReplicaSpec{WorkloadUid: "w", RevisionUid: revision, NodeUid: "n"},
+			Status:   &v1.ReplicaStatus{Phase: phase, Reason: "because"},
+		}
+	}
+	for _, one := range []struct {
+		want     string
+		desired  int32
+		deleting bool
+		replicas []*v1.Replica
+		reason   bool
+	}{
+		{want: "stopped"},
+		{want: "pending", desired: 1},
+		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhasePreparing)}},
+		{want: "running", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseRunning)}},
+		{want: "degraded", desired: 2, replicas: []*v1.Replica{replica(current, rollout.PhaseRunning)}},
+		{want: "degraded", desired: 1, replicas: []*v1.Replica{replica(older, rollout.PhaseRunning)}},
+		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseBackoff)}, reason: true},
+		{want: "failed", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseFailed)}, reason: true},
+		{want: "completed", desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseCompleted)}},
+		{want: "deleting", deleting: true, desired: 1, replicas: []*v1.Replica{replica(current, rollout.PhaseRunning)}},
+		// How replicas of an older revision ended is history.
+		{want: "pending", desired: 1, replicas: []*v1.Replica{replica(older, rollout.PhaseCompleted)}},
+		{want: "running", desired: 1, replicas: []*v1.Replica{replica(older, rollout.PhaseFailed), replica(current, rollout.PhaseRunning)}},
+	} {
+		store := state.New()
+		var b state.Batch
+		for _, r := range one.replicas {
+			b.Create(proto.CloneOf(r))
+		}
+		_, err := store.Apply(1, b.Transaction(c.now()))
+		if len(one.replicas) > 0 {
+			must(t, err)
+		}
+		w := &v1.Workload{
+			Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"},
+			Spec:     &v1.WorkloadSpec{Replicas: proto.Int32(one.desired)}, Status: &v1.WorkloadStatus{RevisionUid: current},
+		}
+		if one.deleting {
+			w.Metadata.DeleteTime = timestamppb.New(c.now())
+		}
+		got := c.present(store.Snapshot(), w, false).GetStatus()
+		if got.GetPhase() != one.want || (got.GetReason() != "") != one.reason {
+			t.Errorf("%v is %q (%s), want %q", one.replicas, got.GetPhase(), got.GetReason(), one.want)
+		}
+	}
+}
+
+func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.work("n1", idle)
+	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("big", func(w *v1.Workload) {
+		w.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "64"}}
+		w.Spec.Placement = &v1.Placement{Labels: map[string]string{"disk": "ssd"}}
+	})})
+	must(t, err)
+	c.until(func(snap *state.Snapshot) bool {
+		for r := range snap.ReplicasOn("") {
+			return r.GetStatus().GetReason() != ""
+		}
+		return false
+	})
+	w, err := op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "big"})
+	must(t, err)
+	why := w.GetStatus().GetUnplaced()
+	if len(why) != 1 || why[0].GetNode() != "n1" || !strings.Contains(why[0].GetReason(), "64") || !strings.Contains(why[0].GetReason(), "disk=ssd") {
+		t.Errorf("the workload is pending because of %v", why)
+	}
+}

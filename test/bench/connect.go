@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// connectMany opens plain gRPC connections by TLS and API token, as a client in
+// any language would, and returns how to close them.
+func (c *cloud) connectMany(ctx context.Context, n int) (_ []*grpc.ClientConn, hangUp func(), err error) {
+	where, err := c.context()
+	if err != nil {
+		return nil, nil, err
+	}
+	trust, err := identity.ParseTrustPEM([]byte(where.CA))
+	if err != nil {
+		return nil, nil, err
+	}
+	config := identity.ClientTLS(trust, nil)
+	config.NextProtos = []string{"h2"}
+	var all []*grpc.ClientConn
+	hangUp = func() {
+		for _, one := range all {
+			_ = one.Close()
+		}
+	}
+	for range n {
+		one, err := grpc.NewClient("passthrough:///"+where.Addresses[0],
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithPerRPCCredentials(bearer(where.Token)))
+		if err != nil {
+			hangUp()
+			return nil, nil, err
+		}
+		all = append(all, one)
+		if err := ready(ctx, one); err != nil {
+			hangUp()
+			return nil, nil, err
+		}
+	}
+	return all, hangUp, nil
+}
+
+func ready(ctx context.Context, conn *grpc.ClientConn) error {
+	conn.Connect()
+	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
+		if state == connectivity.TransientFailure {
+			return errors.New("the cloud does not answer")
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// bearer is the API token of every call.
+type bearer string
+
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+func (bearer) RequireTransportSecurity() bool { return true }
