@@ -273,8 +273,9 @@ func (c *cli) downCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop what runs here, containers included",
-		Long: "Down stops the process that runs on the data folder and its containers. With --purge nothing is left:\n" +
-			"neither data nor images, logs or the context in the client configuration.",
+		Long: "Down stops the process that runs on the data folder and its containers. The next up starts everything again,\n" +
+			"except replicas whose restart policy is never: these count as failed. With --purge nothing is left: neither data\n" +
+			"nor images, logs or the context in the client configuration.",
 		Example: "  cloudless down\n  cloudless down --data-dir ./cloud2 --purge",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -98,9 +98,6 @@ type Server struct {
 // maxMessage is the longest request in bytes, by gRPC and by HTTP.
 const maxMessage = 8 << 20
 
-// streamWorkers is how many calls find a goroutine that is there already.
-const streamWorkers = 64
-
 var errStopping = errors.New("this server is stopping")
 
 // New opens the port. Nothing is answered before Run.

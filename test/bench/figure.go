@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -106,5 +105,5 @@ func appendFigure(path string, f figure) error {
 		return fmt.Errorf("record %s: %w", f.Name, err)
 	}
 	_, err = file.Write(append(line, '\n'))
-	return cmp.Or(err, errors.Join(file.Close()))
+	return errors.Join(err, file.Close())
 }

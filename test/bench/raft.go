@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ type bareRaft struct {
 	data []byte
 }
 
-func openBareRaft(dir string) (_ *bareRaft, err error) {
+func openBareRaft(ctx context.Context, dir string) (_ *bareRaft, err error) {
 	logs := filepath.Join(dir, "log")
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
@@ -63,8 +64,12 @@ func openBareRaft(dir string) (_ *bareRaft, err error) {
 	if b.raft, err = raft.NewRaft(config, forgetful{}, b.log, b.log, snapshots, transport); err != nil {
 		return nil, err
 	}
-	<-leading // alone, it elects itself
-	return b, nil
+	select {
+	case <-leading: // alone, it elects itself
+		return b, nil
+	case <-ctx.Done():
+		return nil, errors.Join(context.Cause(ctx), b.raft.Shutdown().Error())
+	}
 }
 
 // write returns when the entry is on the disk and applied.

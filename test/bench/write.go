@@ -47,7 +47,7 @@ func measureWrites(ctx context.Context, l *lab) (result, error) {
 		return result{}, err
 	}
 	defer hangUp()
-	bare, err := openBareRaft(filepath.Join(l.dir, "bare-raft"))
+	bare, err := openBareRaft(ctx, filepath.Join(l.dir, "bare-raft"))
 	if err != nil {
 		return result{}, err
 	}

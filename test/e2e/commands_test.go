@@ -29,6 +29,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"header":     header,
 	"signal":     sendSignal,
 	"end":        endBySignal,
+	"runs":       runs,
 	"machine":    machine,
 	"power-off":  powerOff,
 	"resize":     resize,
@@ -197,6 +198,9 @@ func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
 func tracesOf(ts *testscript.TestScript, id, data string) []string {
 	var found []string
 	for pid, line := range processes() {
+		if line == "" {
+			continue // dead, and waiting for init to collect it
+		}
 		groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 		if strings.Contains(line, data) || strings.Contains(string(groups), "cloudless-"+id) {
 			found = append(found, "process "+line)
@@ -277,15 +281,53 @@ func header(ts *testscript.TestScript, _ bool, args []string) {
 //
 //	signal TERM cloudless exec web -- /probe signal
 func sendSignal(ts *testscript.TestScript, _ bool, args []string) {
+	signalProcess(ts, args)
+}
+
+// endBySignal is the same for a process that ends by it, and waits for its end:
+//
+//	end TERM probe signal away
+func endBySignal(ts *testscript.TestScript, _ bool, args []string) {
+	waitGone(ts, signalProcess(ts, args))
+}
+
+func signalProcess(ts *testscript.TestScript, args []string) (pid int) {
 	number := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[args[0]]
-	for pid, line := range processes() {
-		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if filepath.Base(program)+" "+rest == strings.Join(args[1:], " ") {
-			ts.Check(syscall.Kill(pid, number))
+	if pid = findProcess(args[1:]); pid == 0 {
+		ts.Fatalf("no process runs %q", args[1:])
+	}
+	ts.Check(syscall.Kill(pid, number))
+	return pid
+}
+
+// runs waits until a process has exactly this command line, whatever the path
+// of its program; with ! there must be none:
+//
+//	runs probe signal away
+func runs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		if pid := findProcess(args); pid != 0 {
+			ts.Fatalf("process %d runs %q", pid, args)
+		}
+		return
+	}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if findProcess(args) != 0 {
 			return
 		}
 	}
-	ts.Fatalf("no process runs %q", args[1:])
+	ts.Fatalf("no process comes to run %q", args)
+}
+
+// findProcess is 0 if there is none.
+func findProcess(args []string) (pid int) {
+	for pid, line := range processes() {
+		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if filepath.Base(program)+" "+rest == strings.Join(args, " ") {
+			return pid
+		}
+	}
+	return 0
 }
 
 // machine makes another machine out of a network namespace, with an address of

@@ -31,9 +31,15 @@ func killShims(dir, id string) error {
 	return nil
 }
 
-// killShim holds on to the process before it looks at it, so that it never
-// kills another one that was given the same number.
+// killShim does nothing if the process is no such shim.
 func killShim(pid int, dir, id string) error {
+	return killIf(pid, func() (bool, error) { return isShim(pid, dir, id), nil })
+}
+
+// killIf holds on to the process before it is looked at, so that it never kills
+// another one that was given the same number. It returns when the process is
+// dead.
+func killIf(pid int, ours func() (bool, error)) error {
 	handle, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
 		return nil
@@ -42,11 +48,11 @@ func killShim(pid int, dir, id string) error {
 		return fmt.Errorf("look at process %d: %w", pid, err)
 	}
 	defer unix.Close(handle)
-	if !isShim(pid, dir, id) {
-		return nil
+	if ok, err := ours(); !ok || err != nil {
+		return err
 	}
 	if err := unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill shim %d: %w", pid, err)
+		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	return waitGone(handle)
 }
@@ -74,11 +80,28 @@ func waitGone(handle int) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return fmt.Errorf("wait for a shim to end: %w", err)
+			return fmt.Errorf("wait for a killed process: %w", err)
 		case n == 0:
-			return errors.New("a shim does not die")
+			return errors.New("a killed process does not die")
 		default:
 			return nil
 		}
 	}
+}
+
+// parentOf is 0 if the process has ended.
+func parentOf(pid int) (int, error) {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	// The name of the program comes before, in brackets, and may contain anything.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("look at process %d: it has no parent", pid)
+	}
+	return strconv.Atoi(string(fields[1]))
 }

@@ -64,8 +64,8 @@ func (d *Driver) endExecs(ctx context.Context, all []containers.Container) error
 		} else {
 			err = d.endExecsOf(ctx, task)
 		}
-		if err != nil {
-			return fmt.Errorf("look for left-over processes in task %s: %w", task, err)
+		if err != nil { // which is no reason to do without all tasks
+			d.opts.Log.Warn("Processes that were started in a task by exec, and that nobody waits for, cannot be ended.", "task", task, "error", err)
 		}
 	}
 	return nil
@@ -73,38 +73,111 @@ func (d *Driver) endExecs(ctx context.Context, all []containers.Container) error
 
 func (d *Driver) endExecsOf(ctx context.Context, task string) error {
 	entries, err := os.ReadDir(d.opts.pipeDir(task))
+	if len(entries) == 0 || err != nil {
+		return err
+	}
+	left := make([]*leftExec, 0, len(entries))
+	for _, entry := range entries {
+		l := &leftExec{process: process{driver: d, task: task}, dir: filepath.Join(d.opts.pipeDir(task), entry.Name())}
+		l.drain()
+		left = append(left, l)
+	}
+	err = d.killExecs(ctx, task)
+	for _, l := range left {
+		d.work.Go(l.forget)
+	}
+	return err
+}
+
+// killExecs kills every process of a task that the shim is the parent of, except
+// the first: so it is for those that exec has started and for no others. The shim
+// itself cannot be asked. It does not know the ones that it was just starting
+// when the daemon was killed.
+func (d *Driver) killExecs(ctx context.Context, task string) error {
+	reply, err := d.process(ctx, task)
+	if err != nil || reply == nil || reply.Process.Status == tasktypes.Status_STOPPED {
+		return err
+	}
+	first := int(reply.Process.Pid)
+	shim, err := parentOf(first)
+	if shim == 0 || err != nil {
+		return err
+	}
+	inside := func() ([]int, error) { return d.cgroups.pids(d.cgroupPath(task)) }
+	pids, err := inside()
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		left := &leftExec{process: process{driver: d, task: task}, dir: filepath.Join(d.opts.pipeDir(task), entry.Name())}
-		pipes, err := filepath.Glob(filepath.Join(left.dir, "*"+stdoutPipe))
+	for _, pid := range pids {
+		err := killIf(pid, func() (bool, error) {
+			if parent, err := parentOf(pid); parent != shim || pid == first || err != nil {
+				return false, err
+			}
+			now, err := inside()
+			return slices.Contains(now, pid), err
+		})
 		if err != nil {
 			return err
 		}
-		if len(pipes) > 0 {
-			left.id = strings.TrimSuffix(filepath.Base(pipes[0]), stdoutPipe)
-			if err := left.kill(ctx); err != nil {
-				d.opts.Log.Warn("A process that was started in a task by exec and that nobody waits for does not end.", "task", task, "error", err)
-				continue
-			}
-		}
-		d.work.Go(left.forget)
 	}
 	return nil
 }
-
-// stdoutPipe is how containerd's client names the pipe that every process has.
-const stdoutPipe = "-stdout"
 
 // leftExec is a process of an earlier run, of which only the pipes are known.
 type leftExec struct {
 	process        // without streams
 	dir     string // of its pipes
+	pipes   []*os.File
+	readers sync.WaitGroup
 }
 
-// kill returns when the process is dead.
-func (l *leftExec) kill(ctx context.Context) error {
+// stdoutPipe is how containerd's client names the pipe that every process has.
+const stdoutPipe = "-stdout"
+
+// drain reads the pipes until forget is done. The shim waits for somebody to take
+// the last words of the process and, while it starts one, for somebody to read at
+// all; a stock shim answers no question meanwhile.
+func (l *leftExec) drain() {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return // forget will fail for the same reason, and says so
+	}
+	for _, entry := range entries {
+		if id, found := strings.CutSuffix(entry.Name(), stdoutPipe); found {
+			l.id = id
+		}
+		// Without blocking: opening waits for nobody, and closing ends a read.
+		pipe, err := os.OpenFile(filepath.Join(l.dir, entry.Name()), os.O_RDWR|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		l.pipes = append(l.pipes, pipe)
+		l.readers.Go(func() { _, _ = io.Copy(io.Discard, pipe) })
+	}
+}
+
+// forget lets the shim forget the process and takes its pipes away.
+func (l *leftExec) forget() {
+	ctx, cancel := context.WithTimeout(l.driver.closed, 2*killTime)
+	defer cancel()
+	err := l.end(ctx)
+	if err == nil {
+		err = os.RemoveAll(l.dir)
+	}
+	if err != nil && l.driver.closed.Err() == nil {
+		l.driver.opts.Log.Warn("A process that was started in a task by exec cannot be cleared away.", "task", l.task, "error", err)
+	}
+	for _, pipe := range l.pipes {
+		_ = pipe.Close()
+	}
+	l.readers.Wait()
+}
+
+// end ends what the shim knows of the process.
+func (l *leftExec) end(ctx context.Context) error {
+	if l.id == "" {
+		return nil // it was never started
+	}
 	service := l.driver.client.TaskService()
 	reply, err := service.Get(ctx, &tasks.GetRequest{ContainerID: l.task, ExecID: l.id})
 	if err = native(err); errdefs.IsNotFound(err) {
@@ -113,57 +186,14 @@ func (l *leftExec) kill(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for a process in task %s: %w", l.task, err)
 	}
-	if status := reply.Process.Status; status == tasktypes.Status_CREATED || status == tasktypes.Status_STOPPED {
-		return nil
-	}
-	if err := l.signal(ctx, syscall.SIGKILL); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, killTime)
-	defer cancel()
-	_, err = service.Wait(ctx, &tasks.WaitRequest{ContainerID: l.task, ExecID: l.id})
-	if err = absent(native(err)); err != nil {
-		return fmt.Errorf("wait for a killed process in task %s: %w", l.task, err)
-	}
-	return nil
-}
-
-// forget lets the shim forget the process, which takes a while if a child of it
-// still holds the pipes, and takes the pipes away.
-func (l *leftExec) forget() {
-	ctx, cancel := context.WithTimeout(l.driver.closed, 2*killTime)
-	defer cancel()
-	defer l.drain()()
-	var err error
-	if l.id != "" {
-		err = l.delete(ctx)
-	}
-	if err == nil {
-		err = os.RemoveAll(l.dir)
-	}
-	if err != nil && l.driver.closed.Err() == nil {
-		l.driver.opts.Log.Warn("A process that was started in a task by exec cannot be cleared away.", "task", l.task, "error", err)
-	}
-}
-
-// drain reads the pipes until the returned function is called: the shim waits
-// for its last words to be taken.
-func (l *leftExec) drain() (end func()) {
-	var readers sync.WaitGroup
-	var pipes []*os.File
-	for _, suffix := range []string{stdoutPipe, "-stderr"} {
-		// Without blocking: opening waits for nobody, and closing ends a read.
-		pipe, err := os.OpenFile(filepath.Join(l.dir, l.id+suffix), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-		if err != nil {
-			continue // it has none
+	if reply.Process.Status == tasktypes.Status_RUNNING {
+		if err := l.signal(ctx, syscall.SIGKILL); err != nil {
+			return err
 		}
-		pipes = append(pipes, pipe)
-		readers.Go(func() { _, _ = io.Copy(io.Discard, pipe) })
-	}
-	return func() {
-		for _, pipe := range pipes {
-			_ = pipe.Close()
+		_, err := service.Wait(ctx, &tasks.WaitRequest{ContainerID: l.task, ExecID: l.id})
+		if err = absent(native(err)); err != nil {
+			return fmt.Errorf("wait for a killed process in task %s: %w", l.task, err)
 		}
-		readers.Wait()
 	}
+	return l.delete(ctx)
 }

@@ -1,15 +1,19 @@
 package containerd
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
@@ -29,15 +33,7 @@ func TestKilledProcessTakesItsExecsAlong(t *testing.T) {
 	task := counter(t, ref, "host")
 	// It fills its pipe, which nobody reads any more.
 	runAndKill(t, opts, task, "sh", "-c", "while true; do echo left over; done")
-	running := func() (execs []string) {
-		for _, line := range processes(t, opts) {
-			if strings.Contains(line, "left over") {
-				execs = append(execs, line)
-			}
-		}
-		return execs
-	}
-	if len(running()) != 1 {
+	if len(leftOver(t, opts)) != 1 {
 		t.Fatalf("kill -9 has ended the exec by itself: %v", processes(t, opts))
 	}
 	pipes, err := filepath.Glob(filepath.Join(opts.fifoDir(), "*", "*", "*"+stdoutPipe))
@@ -47,8 +43,8 @@ func TestKilledProcessTakesItsExecsAlong(t *testing.T) {
 
 	d = mustOpen(t, opts)
 	defer d.Close()
-	if got := running(); len(got) != 0 {
-		t.Errorf("still there: %v", got)
+	if left := leftOver(t, opts); len(left) != 0 {
+		t.Errorf("still there: %v", left)
 	}
 	d.work.Wait() // until the shim has forgotten it
 	exec := strings.TrimSuffix(filepath.Base(pipes[0]), stdoutPipe)
@@ -68,6 +64,105 @@ func TestKilledProcessTakesItsExecsAlong(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(opts.fifoDir(), "*")); err != nil || len(left) > 0 {
 		t.Errorf("left after the task: %v, %v", left, err)
 	}
+}
+
+// The caller was killed while the shim waited for somebody to read: the process
+// runs, but its start has failed and the shim may not know it.
+func TestKilledProcessTakesAnExecAlongThatWasJustStarting(t *testing.T) {
+	for name, outside := range map[string]bool{"embedded": false, "outside": true} {
+		t.Run(name, func(t *testing.T) {
+			opts := testOptions(t)
+			if outside {
+				startOutside(t, &opts)
+			}
+			t.Cleanup(func() { mustPurge(t, opts) })
+			d := mustOpen(t, opts)
+			ref, archive := drivertest.Image(t)
+			importArchive(t, d, archive)
+			task := counter(t, ref, "host")
+			if err := d.Start(t.Context(), task); err != nil {
+				t.Fatal(err)
+			}
+			startUnread(t, d, task.ID, "sh", "-c", "sleep 100000; echo left over")
+			if left := leftOver(t, opts); len(left) != 1 {
+				t.Fatalf("want one process whose start has failed, got %v", left)
+			}
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d = mustOpen(t, opts)
+			defer d.Close()
+			if left := leftOver(t, opts); len(left) != 0 {
+				t.Errorf("still there: %v", left)
+			}
+			d.work.Wait()
+			if left, err := filepath.Glob(filepath.Join(opts.pipeDir(task.ID), "*")); err != nil || len(left) > 0 {
+				t.Errorf("its pipes: %v, %v", left, err)
+			}
+			if all, err := d.List(t.Context()); err != nil || len(all) != 1 || all[0].State != driver.StateRunning {
+				t.Errorf("the task is %+v, %v", all, err)
+			}
+		})
+	}
+}
+
+// startUnread starts a process whose pipes nobody reads, and gives up.
+func startUnread(t *testing.T, d *Driver, task string, command ...string) {
+	t.Helper()
+	container, err := d.container(t.Context(), task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := d.execSpec(t.Context(), container, driver.Exec{Command: command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	description, err := typeurl.MarshalAnyToProto(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(d.opts.pipeDir(task), "unread")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(dir, "exec-unread"+stdoutPipe)
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	service := d.client.TaskService()
+	_, err = service.Exec(t.Context(), &tasks.ExecProcessRequest{ContainerID: task, ExecID: "exec-unread", Stdout: pipe, Spec: description})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	started := make(chan error, 1)
+	go func() {
+		_, err := service.Start(ctx, &tasks.StartRequest{ContainerID: task, ExecID: "exec-unread"})
+		started <- err
+	}()
+	for len(leftOver(t, d.opts)) == 0 {
+		select {
+		case err := <-started:
+			t.Fatalf("the start has ended before there was a process: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	cancel()
+	if err := <-started; err == nil {
+		t.Fatal("the start has succeeded without a reader")
+	}
+}
+
+// leftOver are the processes of the test that exec has started.
+func leftOver(t *testing.T, opts Options) (found []string) {
+	t.Helper()
+	for _, line := range processes(t, opts) {
+		if strings.Contains(line, "left over") && !strings.Contains(line, "runc") {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // A crash right after a start keeps the record from being written. The task is

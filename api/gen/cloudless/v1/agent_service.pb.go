@@ -354,7 +354,8 @@ type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What the node is and has.
 	Status *NodeStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
-	// Every replica that the agent knows, whatever its phase.
+	// The replicas that the agent knows, whatever their phase. Where they are
+	// many, the rest follows at once in reports.
 	Replicas []*ReplicaReport `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Epoch of the last assignments that the agent received, 0 if none.
 	Epoch         uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
