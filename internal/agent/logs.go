@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // logs owns the folders of all replicas' logs. A folder spans every attempt of
@@ -66,7 +68,7 @@ func (l *logs) release(uid string) error {
 	if _, err := os.Stat(mark); err == nil || !l.exists(uid) {
 		return nil
 	}
-	if err := replaceFile(mark, []byte(time.Now().UTC().Format(time.RFC3339Nano))); err != nil {
+	if err := wholefile.Replace(mark, []byte(time.Now().UTC().Format(time.RFC3339Nano))); err != nil {
 		return fmt.Errorf("mark the log of removed replica %s: %w", uid, err)
 	}
 	select {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // record is what the agent must remember of a replica to go on after a crash.
@@ -107,7 +108,7 @@ func (s *store) save(rec *record) error {
 	if err != nil {
 		return fmt.Errorf("record replica %s: %w", rec.uid(), err)
 	}
-	if err := replaceFile(s.path(rec.uid()), data); err != nil {
+	if err := wholefile.Replace(s.path(rec.uid()), data); err != nil {
 		return fmt.Errorf("record replica %s: %w", rec.uid(), err)
 	}
 	return nil
@@ -117,7 +118,7 @@ func (s *store) remove(uid string) error {
 	if err := os.Remove(s.path(uid)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("forget replica %s: %w", uid, err)
 	}
-	return syncDir(filepath.Dir(s.path(uid)))
+	return wholefile.SyncDir(filepath.Dir(s.path(uid)))
 }
 
 func (s *store) epochPath() string { return filepath.Join(s.dir, "epoch") }
@@ -141,7 +142,7 @@ func (s *store) epoch() (uint64, error) {
 func (s *store) saveEpoch(epoch uint64) error {
 	data, err := seal(epoch)
 	if err == nil {
-		err = replaceFile(s.epochPath(), data)
+		err = wholefile.Replace(s.epochPath(), data)
 	}
 	if err != nil {
 		return fmt.Errorf("record the epoch: %w", err)
@@ -209,37 +210,4 @@ func unseal(data []byte, value any) error {
 		return errors.New("its format or its checksum is wrong")
 	}
 	return json.Unmarshal(body, value)
-}
-
-// replaceFile writes a file that is there in whole, or not at all, whatever
-// crashes.
-func replaceFile(path string, data []byte) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(temp.Name())
-		}
-	}()
-	_, err = temp.Write(data)
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // membership is what a node keeps of its cluster besides its certificate.
@@ -56,7 +57,7 @@ func (f *folder) writeMembership(m membership) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(f.membershipPath(), data)
+	return wholefile.Replace(f.membershipPath(), data)
 }
 
 // enroll makes this machine a node. The server is verified by the token's

@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // stopPatience is how long a process may take to stop before it is killed.
@@ -197,9 +198,13 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 	}
 	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
 	// Only what is ours: the folder may have been somebody's before.
-	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "cloudless.log", "cloud.json", "cloud.json.tmp", "lock"} {
-		if err := os.RemoveAll(f.sub(name)); err != nil {
-			return fmt.Errorf("remove %s: %w", f.sub(name), err)
+	ours, _ := filepath.Glob(f.sub(wholefile.Prefix + "*")) // what a crash has left of a write
+	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "cloudless.log", "cloud.json", "lock"} {
+		ours = append(ours, f.sub(name))
+	}
+	for _, path := range ours {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("remove %s: %w", path, err)
 		}
 	}
 	_ = os.Remove(f.path) // succeeds when nothing else is in it

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // folderFormat is raised when an older version could not read the folder any
@@ -189,7 +190,7 @@ func (f *folder) remember(change func(*folderID)) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(f.sub("cloud.json"), data)
+	return wholefile.Replace(f.sub("cloud.json"), data)
 }
 
 func readFolderID(path string) (folderID, error) {
@@ -206,36 +207,4 @@ func readFolderID(path string) (folderID, error) {
 		return id, fmt.Errorf("data folder %s was written by a newer version of cloudless (format %d, this version knows %d): use the newer version", path, id.Format, folderFormat)
 	}
 	return id, nil
-}
-
-// writeFile writes a file so that it is there whole or not at all, even when
-// the power fails. What a crash leaves behind the next write takes away.
-func writeFile(path string, data []byte) (err error) {
-	temp, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name())
-		}
-	}()
-	if _, err = temp.Write(data); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err = temp.Sync(); err != nil {
-		return errors.Join(err, temp.Close())
-	}
-	if err = temp.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(temp.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }()
-	return dir.Sync()
 }

@@ -129,33 +129,6 @@ func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestWriteFileReplacesAsAWhole(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f")
-	must(t, os.WriteFile(path+".tmp", []byte("left by a crash, and longer than what comes"), 0o600))
-	must(t, writeFile(path, []byte("one")))
-	must(t, writeFile(path, []byte("two")))
-	if data, err := os.ReadFile(path); err != nil || string(data) != "two" {
-		t.Errorf("the file has %q, %v", data, err)
-	}
-	if got := entries(t, dir); got != "f" {
-		t.Errorf("the folder has %s", got)
-	}
-
-	// What cannot be put in its place leaves the old one and nothing else.
-	blocked := filepath.Join(dir, "blocked")
-	must(t, os.MkdirAll(filepath.Join(blocked, "not empty"), 0o700))
-	if err := writeFile(blocked, []byte("x")); err == nil {
-		t.Error("a folder was replaced by a file")
-	}
-	if got := entries(t, dir); got != "blocked f" {
-		t.Errorf("after a failure the folder has %s", got)
-	}
-	if err := writeFile(filepath.Join(dir, "none", "f"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("written into a folder that is not there: %v", err)
-	}
-}
-
 func TestMembershipIsReadBackOrRefused(t *testing.T) {
 	f, err := openFolder(t.TempDir())
 	must(t, err)

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 const secretSize = 32
@@ -31,28 +32,13 @@ func loadSecret(path string) (string, error) {
 	return secret, nil
 }
 
-// createSecret writes beside the final name first, so that a crash leaves
-// either no secret or a whole one.
-func createSecret(path string) (_ string, err error) {
+// createSecret makes a secret that a crash leaves whole or not at all.
+func createSecret(path string) (string, error) {
 	raw := make([]byte, secretSize)
 	rand.Read(raw) // never fails
 	secret := hex.EncodeToString(raw)
-
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp") // mode 0600
-	if err != nil {
+	if err := wholefile.Replace(path, []byte(secret+"\n")); err != nil {
 		return "", fmt.Errorf("create the upload secret: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("create the upload secret: %w", errors.Join(err, os.Remove(f.Name())))
-		}
-	}()
-	_, err = f.WriteString(secret + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return "", err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return "", err
 	}
 	return secret, nil
 }

@@ -7,10 +7,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -22,27 +20,11 @@ type eventService struct {
 
 // event is a line about an object, caused by the caller in ctx.
 func (s *Server) event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
-	m := about.GetMetadata()
-	uid := s.newUID()
 	actor := "server/" + s.uid
 	if id := caller(ctx).ID; !id.IsZero() {
 		actor = string(id.Kind()) + "/" + id.Name()
 	}
-	return &v1.Event{
-		ApiVersion: spec.APIVersion,
-		Kind:       "Event",
-		Metadata:   &v1.Metadata{Uid: uid, Name: uid, Namespace: m.GetNamespace()},
-		Spec: &v1.EventSpec{
-			Time:       timestamppb.New(s.now()),
-			Severity:   "info",
-			Reason:     reason,
-			Message:    message,
-			ObjectKind: string(state.KindOf(about)),
-			ObjectName: m.GetName(),
-			ObjectUid:  m.GetUid(),
-			Actor:      actor,
-		},
-	}
+	return state.NewEvent(s.newUID(), s.now(), about, state.SeverityInfo, reason, message, actor)
 }
 
 func eventMatches(e *v1.Event, namespace, object string) bool {

@@ -120,7 +120,7 @@ func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.B
 		e := s.event(ctx, r, reason, message)
 		e.Spec.Actor = "node/" + old.GetSpec().GetNode()
 		if severe {
-			e.Spec.Severity = "warning"
+			e.Spec.Severity = state.SeverityWarning
 		}
 		b.Create(e)
 	}

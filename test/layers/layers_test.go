@@ -19,6 +19,7 @@ var layer = map[string]int{
 	"api/gen/cloudless/v1":            0,
 	"api/gen/cloudless/state/v1":      0,
 	"internal/spec":                   0,
+	"internal/wholefile":              0,
 	"internal/logfile":                1,
 	"internal/driver":                 1,
 	"internal/driver/drivertest":      1,

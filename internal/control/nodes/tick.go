@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -105,17 +104,8 @@ func future(now, t time.Time) time.Time {
 }
 
 func event(now time.Time, uid string, n *v1.Node, before string) *v1.Event {
-	reason, message, severity := "Ready", "was "+before, "info"
 	if n.GetStatus().GetState() == stateOffline {
-		reason, message, severity = "Offline", n.GetStatus().GetReason(), "warning"
+		return state.NewEvent(uid, now, n, state.SeverityWarning, "Offline", n.GetStatus().GetReason(), "control/nodes")
 	}
-	return &v1.Event{
-		ApiVersion: spec.APIVersion,
-		Kind:       "Event",
-		Metadata:   &v1.Metadata{Uid: uid, Name: uid},
-		Spec: &v1.EventSpec{
-			Time: timestamppb.New(now), Severity: severity, Reason: reason, Message: message,
-			ObjectKind: string(state.KindNode), ObjectName: n.GetMetadata().GetName(), ObjectUid: n.GetMetadata().GetUid(), Actor: "control/nodes",
-		},
-	}
+	return state.NewEvent(uid, now, n, state.SeverityInfo, "Ready", "was "+before, "control/nodes")
 }

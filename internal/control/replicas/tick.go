@@ -138,7 +138,7 @@ func (t *tick) remove(w *v1.Workload) {
 		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())
 	}
 	t.batch.DeleteVersion(state.KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
-	t.event(w, "Deleted", "", "info")
+	t.event(w, "Deleted", "", state.SeverityInfo)
 }
 
 // stop asks the node to stop a replica; one that is on no node has stopped.
@@ -242,7 +242,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
-	t.event(r, "Placed", "on node "+p.NodeName, "info")
+	t.event(r, "Placed", "on node "+p.NodeName, state.SeverityInfo)
 }
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
@@ -255,7 +255,7 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 		r := proto.CloneOf(old)
 		r.Status.Reason = reason
 		t.put(old, r)
-		t.event(r, "Unplaced", reason, "warning")
+		t.event(r, "Unplaced", reason, state.SeverityWarning)
 	}
 }
 
@@ -270,15 +270,5 @@ func (t *tick) put(old, r *v1.Replica) {
 }
 
 func (t *tick) event(about state.Object, reason, message, severity string) {
-	m := about.GetMetadata()
-	uid := t.newUID()
-	t.batch.Create(&v1.Event{
-		ApiVersion: spec.APIVersion,
-		Kind:       "Event",
-		Metadata:   &v1.Metadata{Uid: uid, Name: uid, Namespace: m.GetNamespace()},
-		Spec: &v1.EventSpec{
-			Time: timestamppb.New(t.now), Severity: severity, Reason: reason, Message: message,
-			ObjectKind: string(state.KindOf(about)), ObjectName: m.GetName(), ObjectUid: m.GetUid(), Actor: "scheduler",
-		},
-	})
+	t.batch.Create(state.NewEvent(t.newUID(), t.now, about, severity, reason, message, "scheduler"))
 }

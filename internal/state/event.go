@@ -1,0 +1,36 @@
+package state
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// The severities of events.
+const (
+	SeverityInfo    = "info"
+	SeverityWarning = "warning"
+)
+
+// NewEvent is one line about an object: in one word what happened, and in a
+// sentence why. The uid must be a UUIDv7, because events are ordered by it.
+func NewEvent(uid string, now time.Time, about Object, severity, reason, message, actor string) *v1.Event {
+	m := about.GetMetadata()
+	return &v1.Event{
+		ApiVersion: "cloudless/v1",
+		Kind:       "Event",
+		Metadata:   &v1.Metadata{Uid: uid, Name: uid, Namespace: m.GetNamespace()},
+		Spec: &v1.EventSpec{
+			Time:       timestamppb.New(now),
+			Severity:   severity,
+			Reason:     reason,
+			Message:    message,
+			ObjectKind: string(KindOf(about)),
+			ObjectName: m.GetName(),
+			ObjectUid:  m.GetUid(),
+			Actor:      actor,
+		},
+	}
+}

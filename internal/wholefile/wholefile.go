@@ -1,0 +1,56 @@
+// Package wholefile puts files on the disk whole or not at all, even when the
+// power fails in the middle. Files are private to their owner (mode 0600).
+//
+// It knows nothing of what is in the files.
+package wholefile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Prefix begins the names of files that are being written. A crash may leave
+// one behind in the folder of its target; it is safe to remove.
+const Prefix = ".new-"
+
+// Replace puts data at the path, in place of what is there.
+func Replace(path string, data []byte) error { return place(path, data, os.Rename) }
+
+// Create puts data at the path unless something is there: then fs.ErrExist.
+func Create(path string, data []byte) error { return place(path, data, os.Link) }
+
+// place writes a file aside and moves it to its path when it is safe on the disk.
+func place(path string, data []byte, move func(from, to string) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), Prefix+"*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// After a rename the name is gone already.
+		if rmErr := os.Remove(f.Name()); !errors.Is(rmErr, fs.ErrNotExist) {
+			err = errors.Join(err, rmErr)
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := move(f.Name(), path); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// SyncDir makes what happened to the names in a folder last.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
