@@ -32,6 +32,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"runs":       runs,
 	"machine":    machine,
 	"power-off":  powerOff,
+	"recycle":    recycle,
 	"resize":     resize,
 	"containerd": startContainerd,
 }
@@ -447,4 +448,35 @@ func powerOff(ts *testscript.TestScript, _ bool, args []string) {
 		_ = os.Remove(dir)
 	}
 	ts.Check(os.RemoveAll("/run/cloudless/" + id))
+}
+
+// recycle kills the shims and containers of a cloud whose process is dead, and
+// lets a stranger have the number that the replica's process had, in $STRANGER:
+//
+//	recycle $DATA ps.json
+func recycle(ts *testscript.TestScript, _ bool, args []string) {
+	wanted := pids(ts, args[1])[0]
+	id := rememberedID(ts, args[0], false)
+	for pid, line := range processes() {
+		groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+		if strings.Contains(line, args[0]) || strings.Contains(string(groups), "cloudless-"+id) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if exists("/proc/" + strconv.Itoa(wanted)) {
+			continue
+		}
+		ts.Check(os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(wanted-1)), 0))
+		stranger := exec.Command("sleep", "1000")
+		ts.Check(stranger.Start())
+		if stranger.Process.Pid == wanted {
+			ts.Setenv("STRANGER", strconv.Itoa(wanted))
+			ts.Defer(func() { _ = stranger.Process.Kill(); _ = stranger.Wait() })
+			return
+		}
+		_ = stranger.Process.Kill() // somebody else was quicker
+		_ = stranger.Wait()
+	}
+	ts.Fatalf("process number %d could not be had", wanted)
 }
