@@ -292,6 +292,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	}
 	u.add(f.release)
 	if err := admit(f); err != nil {
+		f.forsake()
 		return err
 	}
 	process.Progress("starting the container runtime")

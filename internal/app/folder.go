@@ -28,6 +28,8 @@ const folderFormat = 1
 type folder struct {
 	path string
 	lock *os.File
+	// fresh is whether this process has made it a cloud's folder.
+	fresh bool
 
 	mu sync.Mutex // guards folderID while parts start side by side
 	folderID
@@ -169,12 +171,24 @@ func (f *folder) identify() error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	f.fresh = true
 	f.folderID = folderID{
 		Format:    folderFormat,
 		ID:        strings.ToLower(rand.Text()[:8]),
 		ServerUID: uuid.Must(uuid.NewV7()).String(),
 	}
 	return f.remember(func(*folderID) {})
+}
+
+// forsake leaves a folder that was made for nothing as it was found.
+func (f *folder) forsake() {
+	if !f.fresh {
+		return
+	}
+	for _, name := range []string{"agent", "cloud.json", "lock"} {
+		_ = os.Remove(f.sub(name)) // a folder with something in it stays
+	}
+	_ = os.Remove(f.path)
 }
 
 // remember changes what the folder says about itself.

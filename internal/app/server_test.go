@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -130,8 +131,16 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 }
 
 func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
-	err := runAgent(t.Context(), cli.AgentOptions{Process: cli.Process{DataDir: t.TempDir(), Log: io.Discard, Progress: quiet}})
+	dir := filepath.Join(t.TempDir(), "data")
+	process := cli.Process{DataDir: dir, Log: io.Discard, Progress: quiet}
+	err := runAgent(t.Context(), cli.AgentOptions{Process: process})
 	if err == nil || !strings.Contains(err.Error(), "cloudless join ADDRESS --token TOKEN") {
 		t.Errorf("ended with %v", err)
+	}
+	if err := join(t.Context(), cli.JoinOptions{Process: process, Address: "127.0.0.1:1", Token: "nonsense"}); err == nil {
+		t.Error("joined with nonsense")
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the data folder was made for nothing: %v", err)
 	}
 }
