@@ -424,6 +424,8 @@ func resize(ts *testscript.TestScript, _ bool, args []string) {
 //	power-off $DATA
 func powerOff(ts *testscript.TestScript, _ bool, args []string) {
 	id := rememberedID(ts, args[0], false)
+	// A power failure lets nobody see another one die.
+	killProcess(ts, false, args)
 	var killed []int
 	for pid, line := range processes() {
 		groups, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
