@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -223,5 +225,31 @@ func TestLaggingDispatchSendsEverythingAnew(t *testing.T) {
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("dispatch ended without its context's error")
+	}
+}
+
+// One node cannot fill the replicated state, nor end its session by a long story.
+func TestWhatANodeSaysIsBounded(t *testing.T) {
+	c := newCluster(t)
+	loud := c.join("loud")
+	stream, err := loud.Session(c.ctx)
+	must(t, err)
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{
+		Status: &v1.NodeStatus{Reason: strings.Repeat("x", maxNodeStatus)},
+	}}}))
+	_, err = stream.Recv()
+	wantCode(t, err, codes.InvalidArgument, "more than the")
+
+	session := c.join("talkative").connect(c.ctx)
+	assignments(t, session)
+	made, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	r := assignments(t, session).GetAssign()[0].GetReplica()
+	status := obey(r)
+	status.Reason = strings.Repeat("ä", 5000)
+	must(t, report(session, r.GetMetadata().GetUid(), status))
+	stored := c.running(made.GetMetadata().GetUid(), 1)[0].GetStatus().GetReason()
+	if len(stored) > 1100 || !utf8.ValidString(stored) {
+		t.Errorf("%d bytes of reason were stored", len(stored))
 	}
 }
