@@ -84,8 +84,9 @@ func TestKilledProcessTakesAnExecAlongThatWasJustStarting(t *testing.T) {
 				t.Fatal(err)
 			}
 			startUnread(t, d, task.ID, "sh", "-c", "sleep 100000; echo left over")
-			if left := leftOver(t, opts); len(left) != 1 {
-				t.Fatalf("want one process whose start has failed, got %v", left)
+			// The shell may be seen twice, while it forks.
+			if left := leftOver(t, opts); len(left) == 0 {
+				t.Fatal("want a process whose start has failed, got none")
 			}
 			if err := d.Close(); err != nil {
 				t.Fatal(err)
