@@ -153,10 +153,12 @@ func TestFullDisk(t *testing.T) {
 	c := newContainer(t, "seq 1 1000000; echo >/written; read x </go; echo after", nil)
 	written, proceed := c.fifo("written"), c.fifo("go")
 	c.must(os.Mkdir(c.logs, 0o755))
-	c.must(unix.Mount("tmpfs", c.logs, "tmpfs", 0, "size=256k"))
+	// Room, once it is there, for what the pipe still holds when the container
+	// has written everything: its stamps make a log of short lines much longer.
+	c.must(unix.Mount("tmpfs", c.logs, "tmpfs", 0, "size=8m"))
 	t.Cleanup(func() { unix.Unmount(c.logs, unix.MNT_DETACH) })
 	ballast := filepath.Join(c.logs, "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); err == nil {
+	if err := os.WriteFile(ballast, make([]byte, 16<<20), 0o600); err == nil {
 		t.Fatal("the disk is not full")
 	}
 	c.run()
