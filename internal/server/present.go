@@ -49,7 +49,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	}
 	st.Phase = phaseOf(w, completed)
 	if explain && st.Pending+st.Outdated > 0 {
-		st.Unplaced = s.explain(snap, w.GetMetadata().GetUid())
+		st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
 		switch {
 		case len(st.Unplaced) == 0:
 		case st.Pending > 0:
@@ -91,6 +91,6 @@ func (s *Server) presentNode(snap *state.Snapshot, stored *v1.Node) *v1.Node {
 		n.Status = &v1.NodeStatus{}
 	}
 	s.nodes.Observe(n)
-	n.Status.Requested = s.requested(snap, n.GetMetadata().GetUid())
+	n.Status.Requested = s.placement.Requested(snap, n.GetMetadata().GetUid())
 	return n
 }

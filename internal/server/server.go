@@ -223,14 +223,6 @@ func (s *Server) now() time.Time { return time.Now().UTC() }
 // newUID is ordered by time, so that the newest objects are found together.
 func (s *Server) newUID() string { return uuid.Must(uuid.NewV7()).String() }
 
-func (s *Server) explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
-	return s.placement.Explain(snap, workloadUID)
-}
-
-func (s *Server) requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
-	return s.placement.Requested(snap, nodeUID)
-}
-
 // maxAttempts bounds how often a proposal is made again because the state has
 // changed under it. Each attempt that fails means that another one succeeded.
 const maxAttempts = 64
@@ -251,20 +243,9 @@ func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state
 		if _, err = s.consensus.Propose(ctx, b.Transaction(s.now())); err == nil {
 			return s.store.Snapshot(), nil
 		}
-		if !movedOn(err) {
+		if !state.MovedOn(err) {
 			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
-}
-
-func movedOn(err error) bool {
-	if _, ok := errors.AsType[*state.ConflictError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*state.NotFoundError](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[*state.ExistsError](err)
-	return ok
 }

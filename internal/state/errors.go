@@ -44,6 +44,19 @@ func (e *NotFoundError) Error() string {
 		describe(e.Kind, e.Name, e.UID))
 }
 
+// MovedOn reports whether a proposal was refused because the state has changed
+// since the snapshot that it was made from: made again, it may succeed.
+func MovedOn(err error) bool {
+	if _, ok := errors.AsType[*ConflictError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*NotFoundError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*ExistsError](err)
+	return ok
+}
+
 // InvalidError refuses a transaction that cannot be understood as a whole.
 type InvalidError struct {
 	// Change is the position of the change that is wrong, -1 if it is the transaction itself.

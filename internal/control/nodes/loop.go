@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -149,18 +148,10 @@ func (l *Loop) settle(ctx context.Context, since time.Time) (time.Time, error) {
 		if err == nil {
 			return next, nil
 		}
-		if !movedOn(err) {
+		if !state.MovedOn(err) {
 			return next, err
 		}
 	}
-}
-
-func movedOn(err error) bool {
-	if _, ok := errors.AsType[*state.ConflictError](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[*state.NotFoundError](err)
-	return ok
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }

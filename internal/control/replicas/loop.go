@@ -64,7 +64,7 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		switch {
 		case err == nil:
 			due = left
-		case !movedOn(err):
+		case !state.MovedOn(err):
 			return err
 		}
 	}
@@ -78,17 +78,6 @@ func (l *Loop) withWaiting(due Due) Due {
 		clear(l.waiting)
 	}
 	return due
-}
-
-func movedOn(err error) bool {
-	if _, ok := errors.AsType[*state.ConflictError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*state.NotFoundError](err); ok {
-		return true
-	}
-	_, ok := errors.AsType[*state.ExistsError](err)
-	return ok
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -5,7 +5,6 @@ package retention
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -130,7 +129,7 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 	for {
 		now := time.Now().UTC()
 		if batch := Tick(now, store.Snapshot(), limits); batch.Len() > 0 {
-			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !conflicted(err) {
+			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !state.MovedOn(err) {
 				return err
 			}
 			if batch.Len() >= maxDeletions {
@@ -143,9 +142,4 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 		case <-ticker.C:
 		}
 	}
-}
-
-func conflicted(err error) bool {
-	_, ok := errors.AsType[*state.ConflictError](err)
-	return ok
 }
