@@ -33,6 +33,12 @@ var permissions = map[string][]string{
 	v1.WorkloadService_ListReplicas_FullMethodName:    readers,
 	v1.WorkloadService_WatchReplicas_FullMethodName:   readers,
 	v1.WorkloadService_Logs_FullMethodName:            readers,
+	v1.WorkloadService_ListRevisions_FullMethodName:   readers,
+	v1.WorkloadService_GetUsage_FullMethodName:        readers,
+	v1.WorkloadService_WatchUsage_FullMethodName:      readers,
+	v1.WorkloadService_Copy_FullMethodName:            writers,
+	v1.PlanService_MakePlan_FullMethodName:            readers,
+	v1.PlanService_ApplyPlan_FullMethodName:           writers,
 
 	v1.ClusterService_GetCluster_FullMethodName: everyone,
 	v1.ClusterService_WhoAmI_FullMethodName:     everyone,
@@ -41,10 +47,17 @@ var permissions = map[string][]string{
 	v1.NodeService_WatchNodes_FullMethodName:    readers,
 	v1.ImageService_GetImage_FullMethodName:     readers,
 	v1.ImageService_ListImages_FullMethodName:   readers,
+	v1.ImageService_DeleteImage_FullMethodName:  writers,
+	v1.ImageService_RestoreImage_FullMethodName: writers,
+	v1.ImageService_PruneImages_FullMethodName:  writers,
+	v1.ImageService_ListLogins_FullMethodName:   readers,
 	v1.EventService_ListEvents_FullMethodName:   readers,
 	v1.EventService_WatchEvents_FullMethodName:  readers,
 
 	v1.NodeService_DeleteNode_FullMethodName: admins,
+
+	v1.ImageService_SetLogin_FullMethodName:    admins,
+	v1.ImageService_DeleteLogin_FullMethodName: admins,
 
 	v1.TokenService_CreateToken_FullMethodName: admins,
 	v1.TokenService_ListTokens_FullMethodName:  admins,

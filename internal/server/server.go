@@ -162,6 +162,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterTokenServiceServer(server, &tokenService{Server: s})
 	v1.RegisterImageServiceServer(server, &imageService{Server: s})
 	v1.RegisterEventServiceServer(server, &eventService{Server: s})
+	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
 	healthv1.RegisterHealthServer(server, health.NewServer())

@@ -21,6 +21,8 @@ const (
 	KindAuthority  Kind = "authority"
 	KindCredential Kind = "credential"
 	KindReceipt    Kind = "receipt"
+	KindLogin      Kind = "login"
+	KindPassword   Kind = "password"
 )
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
@@ -68,6 +70,8 @@ var tables = []table{
 	{kind: KindAuthority, single: true},
 	{kind: KindCredential},
 	{kind: KindReceipt, named: true},
+	{kind: KindLogin, named: true},
+	{kind: KindPassword},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -129,6 +129,19 @@ func (s *Snapshot) Credential(uid string) *statev1.Credential {
 	return byUID[*statev1.Credential](s, KindCredential, uid)
 }
 
+// Login returns how to log in to the registry with this host.
+func (s *Snapshot) Login(host string) *v1.Login { return byName[*v1.Login](s, KindLogin, "", host) }
+
+// Logins lists the logins by host.
+func (s *Snapshot) Logins(after string) iter.Seq[*v1.Login] {
+	return listByName[*v1.Login](s, KindLogin, "", after)
+}
+
+// Password returns what belongs to the login with this uid.
+func (s *Snapshot) Password(uid string) *statev1.Password {
+	return byUID[*statev1.Password](s, KindPassword, uid)
+}
+
 // Receipt returns a receipt by its name.
 func (s *Snapshot) Receipt(name string) *statev1.Receipt {
 	return byName[*statev1.Receipt](s, KindReceipt, "", name)

@@ -420,7 +420,9 @@ type Heartbeat struct {
 	// Set when something other than usage has changed since the last one.
 	Status *NodeStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
 	// How often the agent sends heartbeats.
-	Interval      string `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
+	Interval string `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"`
+	// What the running replicas use.
+	Replicas      []*ReplicaUsage `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -476,9 +478,18 @@ func (x *Heartbeat) GetInterval() string {
 	return ""
 }
 
+func (x *Heartbeat) GetReplicas() []*ReplicaUsage {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
 type Report struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replicas      []*ReplicaReport       `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Replicas []*ReplicaReport       `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// What the node has noticed.
+	Events        []*EventReport `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -520,6 +531,93 @@ func (x *Report) GetReplicas() []*ReplicaReport {
 	return nil
 }
 
+func (x *Report) GetEvents() []*EventReport {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// Something that happened on a node.
+type EventReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "info" or "warning".
+	Severity string `protobuf:"bytes,1,opt,name=severity,proto3" json:"severity,omitempty"`
+	// One word.
+	Reason  string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// The replica that it is about; the node itself if empty.
+	ReplicaUid    string                 `protobuf:"bytes,4,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EventReport) Reset() {
+	*x = EventReport{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EventReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EventReport) ProtoMessage() {}
+
+func (x *EventReport) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
+func (*EventReport) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *EventReport) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *EventReport) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *EventReport) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *EventReport) GetReplicaUid() string {
+	if x != nil {
+		return x.ReplicaUid
+	}
+	return ""
+}
+
+func (x *EventReport) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type ReplicaReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -530,7 +628,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +640,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +653,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -585,7 +683,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -597,7 +695,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -610,7 +708,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -662,14 +760,17 @@ type Assignments struct {
 	Full   bool                   `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
 	Assign []*Assignment          `protobuf:"bytes,3,rep,name=assign,proto3" json:"assign,omitempty"`
 	// Uids of replicas that the node need not keep any longer.
-	Remove        []string `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"`
+	Remove []string `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"`
+	// What the cluster has given the node; set in the first message and whenever
+	// it changes.
+	Node          *NodeSpec `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +782,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +795,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -725,17 +826,27 @@ func (x *Assignments) GetRemove() []string {
 	return nil
 }
 
+func (x *Assignments) GetNode() *NodeSpec {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
 type Assignment struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replica       *Replica               `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	Revision      *Revision              `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Replica  *Replica               `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	Revision *Revision              `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// With what to pull the image, where its registry asks for it. Never written
+	// to the node's disk.
+	Login         *RegistryLogin `protobuf:"bytes,3,opt,name=login,proto3" json:"login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +858,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +871,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -777,6 +888,73 @@ func (x *Assignment) GetRevision() *Revision {
 	return nil
 }
 
+func (x *Assignment) GetLogin() *RegistryLogin {
+	if x != nil {
+		return x.Login
+	}
+	return nil
+}
+
+type RegistryLogin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	Username      string                 `protobuf:"bytes,2,opt,name=username,proto3" json:"username,omitempty"`
+	Password      string                 `protobuf:"bytes,3,opt,name=password,proto3" json:"password,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegistryLogin) Reset() {
+	*x = RegistryLogin{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegistryLogin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegistryLogin) ProtoMessage() {}
+
+func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
+func (*RegistryLogin) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RegistryLogin) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *RegistryLogin) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
+func (x *RegistryLogin) GetPassword() string {
+	if x != nil {
+		return x.Password
+	}
+	return ""
+}
+
 // Asks the agent to open an Attach stream.
 type Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -786,6 +964,7 @@ type Open struct {
 	//
 	//	*Open_Logs
 	//	*Open_Exec
+	//	*Open_Copy
 	What          isOpen_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -793,7 +972,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +984,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +997,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Open) GetId() string {
@@ -853,6 +1032,15 @@ func (x *Open) GetExec() *OpenExec {
 	return nil
 }
 
+func (x *Open) GetCopy() *OpenCopy {
+	if x != nil {
+		if x, ok := x.What.(*Open_Copy); ok {
+			return x.Copy
+		}
+	}
+	return nil
+}
+
 type isOpen_What interface {
 	isOpen_What()
 }
@@ -865,9 +1053,15 @@ type Open_Exec struct {
 	Exec *OpenExec `protobuf:"bytes,3,opt,name=exec,proto3,oneof"`
 }
 
+type Open_Copy struct {
+	Copy *OpenCopy `protobuf:"bytes,4,opt,name=copy,proto3,oneof"`
+}
+
 func (*Open_Logs) isOpen_What() {}
 
 func (*Open_Exec) isOpen_What() {}
+
+func (*Open_Copy) isOpen_What() {}
 
 type OpenLogs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -882,7 +1076,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +1088,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +1101,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -955,7 +1149,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1161,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1174,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -997,6 +1191,58 @@ func (x *OpenExec) GetStart() *ExecStart {
 	return nil
 }
 
+type OpenCopy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaUid    string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	Start         *CopyStart             `protobuf:"bytes,2,opt,name=start,proto3" json:"start,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenCopy) Reset() {
+	*x = OpenCopy{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenCopy) ProtoMessage() {}
+
+func (x *OpenCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
+func (*OpenCopy) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *OpenCopy) GetReplicaUid() string {
+	if x != nil {
+		return x.ReplicaUid
+	}
+	return ""
+}
+
+func (x *OpenCopy) GetStart() *CopyStart {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
 type AttachUp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -1005,6 +1251,7 @@ type AttachUp struct {
 	//	*AttachUp_Log
 	//	*AttachUp_Exec
 	//	*AttachUp_Error
+	//	*AttachUp_Copy
 	Message       isAttachUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1012,7 +1259,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1271,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1284,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -1083,6 +1330,15 @@ func (x *AttachUp) GetError() string {
 	return ""
 }
 
+func (x *AttachUp) GetCopy() *CopyResponse {
+	if x != nil {
+		if x, ok := x.Message.(*AttachUp_Copy); ok {
+			return x.Copy
+		}
+	}
+	return nil
+}
+
 type isAttachUp_Message interface {
 	isAttachUp_Message()
 }
@@ -1105,6 +1361,10 @@ type AttachUp_Error struct {
 	Error string `protobuf:"bytes,4,opt,name=error,proto3,oneof"`
 }
 
+type AttachUp_Copy struct {
+	Copy *CopyResponse `protobuf:"bytes,5,opt,name=copy,proto3,oneof"`
+}
+
 func (*AttachUp_Id) isAttachUp_Message() {}
 
 func (*AttachUp_Log) isAttachUp_Message() {}
@@ -1113,11 +1373,14 @@ func (*AttachUp_Exec) isAttachUp_Message() {}
 
 func (*AttachUp_Error) isAttachUp_Message() {}
 
+func (*AttachUp_Copy) isAttachUp_Message() {}
+
 type AttachDown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
 	//	*AttachDown_Exec
+	//	*AttachDown_Copy
 	Message       isAttachDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1125,7 +1388,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1400,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1413,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -1169,6 +1432,15 @@ func (x *AttachDown) GetExec() *ExecRequest {
 	return nil
 }
 
+func (x *AttachDown) GetCopy() *CopyRequest {
+	if x != nil {
+		if x, ok := x.Message.(*AttachDown_Copy); ok {
+			return x.Copy
+		}
+	}
+	return nil
+}
+
 type isAttachDown_Message interface {
 	isAttachDown_Message()
 }
@@ -1177,7 +1449,13 @@ type AttachDown_Exec struct {
 	Exec *ExecRequest `protobuf:"bytes,1,opt,name=exec,proto3,oneof"`
 }
 
+type AttachDown_Copy struct {
+	Copy *CopyRequest `protobuf:"bytes,2,opt,name=copy,proto3,oneof"`
+}
+
 func (*AttachDown_Exec) isAttachDown_Message() {}
+
+func (*AttachDown_Copy) isAttachDown_Message() {}
 
 var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
@@ -1213,33 +1491,49 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x05Hello\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x127\n" +
 	"\breplicas\x18\x02 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x97\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xcf\x01\n" +
 	"\tHeartbeat\x121\n" +
 	"\x05usage\x18\x01 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x120\n" +
 	"\x06status\x18\x02 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x12%\n" +
-	"\binterval\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\binterval\"A\n" +
+	"\binterval\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\binterval\x126\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1a.cloudless.v1.ReplicaUsageR\breplicas\"t\n" +
 	"\x06Report\x127\n" +
-	"\breplicas\x18\x01 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\"V\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x121\n" +
+	"\x06events\x18\x02 \x03(\v2\x19.cloudless.v1.EventReportR\x06events\"\xe0\x01\n" +
+	"\vEventReport\x120\n" +
+	"\bseverity\x18\x01 \x01(\tB\x14\xbaH\x11r\x0fR\x04infoR\awarningR\bseverity\x12!\n" +
+	"\x06reason\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x06reason\x12\"\n" +
+	"\amessage\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\amessage\x12(\n" +
+	"\vreplica_uid\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"replicaUid\x12.\n" +
+	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
 	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\x81\x01\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04openB\t\n" +
-	"\amessage\"\x81\x01\n" +
+	"\amessage\"\xad\x01\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
 	"\x06assign\x18\x03 \x03(\v2\x18.cloudless.v1.AssignmentR\x06assign\x12\x16\n" +
-	"\x06remove\x18\x04 \x03(\tR\x06remove\"q\n" +
+	"\x06remove\x18\x04 \x03(\tR\x06remove\x12*\n" +
+	"\x04node\x18\x05 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04node\"\xa4\x01\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
-	"\brevision\x18\x02 \x01(\v2\x16.cloudless.v1.RevisionR\brevision\"z\n" +
+	"\brevision\x18\x02 \x01(\v2\x16.cloudless.v1.RevisionR\brevision\x121\n" +
+	"\x05login\x18\x03 \x01(\v2\x1b.cloudless.v1.RegistryLoginR\x05login\"[\n" +
+	"\rRegistryLogin\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
+	"\busername\x18\x02 \x01(\tR\busername\x12\x1a\n" +
+	"\bpassword\x18\x03 \x01(\tR\bpassword\"\xa8\x01\n" +
 	"\x04Open\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12,\n" +
 	"\x04logs\x18\x02 \x01(\v2\x16.cloudless.v1.OpenLogsH\x00R\x04logs\x12,\n" +
-	"\x04exec\x18\x03 \x01(\v2\x16.cloudless.v1.OpenExecH\x00R\x04execB\x06\n" +
+	"\x04exec\x18\x03 \x01(\v2\x16.cloudless.v1.OpenExecH\x00R\x04exec\x12,\n" +
+	"\x04copy\x18\x04 \x01(\v2\x16.cloudless.v1.OpenCopyH\x00R\x04copyB\x06\n" +
 	"\x04what\"\xc9\x01\n" +
 	"\bOpenLogs\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
@@ -1252,16 +1546,22 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\bOpenExec\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
 	"replicaUid\x12-\n" +
-	"\x05start\x18\x02 \x01(\v2\x17.cloudless.v1.ExecStartR\x05start\"\x9d\x01\n" +
+	"\x05start\x18\x02 \x01(\v2\x17.cloudless.v1.ExecStartR\x05start\"Z\n" +
+	"\bOpenCopy\x12\x1f\n" +
+	"\vreplica_uid\x18\x01 \x01(\tR\n" +
+	"replicaUid\x12-\n" +
+	"\x05start\x18\x02 \x01(\v2\x17.cloudless.v1.CopyStartR\x05start\"\xcf\x01\n" +
 	"\bAttachUp\x12\x10\n" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x12*\n" +
 	"\x03log\x18\x02 \x01(\v2\x16.cloudless.v1.LogEntryH\x00R\x03log\x120\n" +
 	"\x04exec\x18\x03 \x01(\v2\x1a.cloudless.v1.ExecResponseH\x00R\x04exec\x12\x16\n" +
-	"\x05error\x18\x04 \x01(\tH\x00R\x05errorB\t\n" +
-	"\amessage\"H\n" +
+	"\x05error\x18\x04 \x01(\tH\x00R\x05error\x120\n" +
+	"\x04copy\x18\x05 \x01(\v2\x1a.cloudless.v1.CopyResponseH\x00R\x04copyB\t\n" +
+	"\amessage\"y\n" +
 	"\n" +
 	"AttachDown\x12/\n" +
-	"\x04exec\x18\x01 \x01(\v2\x19.cloudless.v1.ExecRequestH\x00R\x04execB\t\n" +
+	"\x04exec\x18\x01 \x01(\v2\x19.cloudless.v1.ExecRequestH\x00R\x04exec\x12/\n" +
+	"\x04copy\x18\x02 \x01(\v2\x19.cloudless.v1.CopyRequestH\x00R\x04copyB\t\n" +
 	"\amessage2\x9a\x01\n" +
 	"\x11EnrollmentService\x12C\n" +
 	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\x12@\n" +
@@ -1282,7 +1582,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollResponse)(nil),        // 1: cloudless.v1.EnrollResponse
@@ -1292,66 +1592,83 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*Hello)(nil),                 // 5: cloudless.v1.Hello
 	(*Heartbeat)(nil),             // 6: cloudless.v1.Heartbeat
 	(*Report)(nil),                // 7: cloudless.v1.Report
-	(*ReplicaReport)(nil),         // 8: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),           // 9: cloudless.v1.SessionDown
-	(*Assignments)(nil),           // 10: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 11: cloudless.v1.Assignment
-	(*Open)(nil),                  // 12: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 13: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 14: cloudless.v1.OpenExec
-	(*AttachUp)(nil),              // 15: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 16: cloudless.v1.AttachDown
-	nil,                           // 17: cloudless.v1.EnrollRequest.LabelsEntry
-	(*Node)(nil),                  // 18: cloudless.v1.Node
-	(*NodeStatus)(nil),            // 19: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 20: cloudless.v1.NodeResources
-	(*ReplicaStatus)(nil),         // 21: cloudless.v1.ReplicaStatus
-	(*Replica)(nil),               // 22: cloudless.v1.Replica
-	(*Revision)(nil),              // 23: cloudless.v1.Revision
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*ExecStart)(nil),             // 25: cloudless.v1.ExecStart
-	(*LogEntry)(nil),              // 26: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 27: cloudless.v1.ExecResponse
-	(*ExecRequest)(nil),           // 28: cloudless.v1.ExecRequest
+	(*EventReport)(nil),           // 8: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),         // 9: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),           // 10: cloudless.v1.SessionDown
+	(*Assignments)(nil),           // 11: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 12: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 13: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 14: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 15: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 16: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 17: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 18: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 19: cloudless.v1.AttachDown
+	nil,                           // 20: cloudless.v1.EnrollRequest.LabelsEntry
+	(*Node)(nil),                  // 21: cloudless.v1.Node
+	(*NodeStatus)(nil),            // 22: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 23: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 24: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 26: cloudless.v1.ReplicaStatus
+	(*NodeSpec)(nil),              // 27: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 28: cloudless.v1.Replica
+	(*Revision)(nil),              // 29: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 30: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 31: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 32: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 33: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 34: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 35: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 36: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	17, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
-	18, // 1: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	20, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	21, // 1: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
 	5,  // 2: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	6,  // 3: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	7,  // 4: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	19, // 5: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	8,  // 6: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	20, // 7: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	19, // 8: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	8,  // 9: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	21, // 10: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	10, // 11: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	12, // 12: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	11, // 13: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	22, // 14: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	23, // 15: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	13, // 16: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	14, // 17: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	24, // 18: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	24, // 19: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	25, // 20: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	26, // 21: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	27, // 22: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	28, // 23: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	0,  // 24: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	2,  // 25: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	4,  // 26: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	15, // 27: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	1,  // 28: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 29: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	9,  // 30: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	16, // 31: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	28, // [28:32] is the sub-list for method output_type
-	24, // [24:28] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	22, // 5: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	9,  // 6: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	23, // 7: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	22, // 8: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	24, // 9: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	9,  // 10: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	8,  // 11: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	25, // 12: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	26, // 13: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	11, // 14: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	14, // 15: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	12, // 16: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	27, // 17: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	28, // 18: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	29, // 19: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	13, // 20: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	15, // 21: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	16, // 22: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	17, // 23: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	25, // 24: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	25, // 25: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	30, // 26: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	31, // 27: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	32, // 28: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	33, // 29: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	34, // 30: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	35, // 31: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	36, // 32: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 33: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	2,  // 34: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	4,  // 35: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	18, // 36: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	1,  // 37: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 38: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	10, // 39: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	19, // 40: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	37, // [37:41] is the sub-list for method output_type
+	33, // [33:37] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -1368,23 +1685,26 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionUp_Heartbeat)(nil),
 		(*SessionUp_Report)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[9].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[10].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[12].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[14].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
+		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[13].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
+		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
+		(*AttachDown_Copy)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1392,7 +1712,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -390,7 +390,9 @@ type EventSpec struct {
 	ObjectName string `protobuf:"bytes,6,opt,name=object_name,json=objectName,proto3" json:"object_name,omitempty"`
 	ObjectUid  string `protobuf:"bytes,7,opt,name=object_uid,json=objectUid,proto3" json:"object_uid,omitempty"`
 	// Who caused it: a user, a node or a server.
-	Actor         string `protobuf:"bytes,8,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,8,opt,name=actor,proto3" json:"actor,omitempty"`
+	// The workload that it concerns, if any: of a replica, the one it belongs to.
+	Workload      string `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -477,6 +479,13 @@ func (x *EventSpec) GetObjectUid() string {
 func (x *EventSpec) GetActor() string {
 	if x != nil {
 		return x.Actor
+	}
+	return ""
+}
+
+func (x *EventSpec) GetWorkload() string {
+	if x != nil {
+		return x.Workload
 	}
 	return ""
 }
@@ -750,7 +759,14 @@ type ImageStatus struct {
 	Digest     string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	Size       int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	// Such as "linux/amd64".
-	Platforms     []string `protobuf:"bytes,5,rep,name=platforms,proto3" json:"platforms,omitempty"`
+	Platforms []string `protobuf:"bytes,5,rep,name=platforms,proto3" json:"platforms,omitempty"`
+	// "ready", or "deleted" while it can still be had back.
+	Phase string `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
+	// When a deleted image is gone for good.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Workloads whose revisions that may still run name it, as namespace/name.
+	UsedBy        []string               `protobuf:"bytes,8,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
+	PushTime      *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -820,6 +836,157 @@ func (x *ImageStatus) GetPlatforms() []string {
 	return nil
 }
 
+func (x *ImageStatus) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *ImageStatus) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *ImageStatus) GetUsedBy() []string {
+	if x != nil {
+		return x.UsedBy
+	}
+	return nil
+}
+
+func (x *ImageStatus) GetPushTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PushTime
+	}
+	return nil
+}
+
+// How the cluster logs in to a registry of others. The password is sealed and
+// never shown.
+type Login struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ApiVersion string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	Kind       string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The name is the registry's host, such as ghcr.io.
+	Metadata      *Metadata  `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Spec          *LoginSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Login) Reset() {
+	*x = Login{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Login) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Login) ProtoMessage() {}
+
+func (x *Login) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Login.ProtoReflect.Descriptor instead.
+func (*Login) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Login) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *Login) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Login) GetMetadata() *Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *Login) GetSpec() *LoginSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+type LoginSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	Username      string                 `protobuf:"bytes,2,opt,name=username,proto3" json:"username,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginSpec) Reset() {
+	*x = LoginSpec{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginSpec) ProtoMessage() {}
+
+func (x *LoginSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginSpec.ProtoReflect.Descriptor instead.
+func (*LoginSpec) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *LoginSpec) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *LoginSpec) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
 var File_cloudless_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_proto_rawDesc = "" +
@@ -852,7 +1019,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12+\n" +
-	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.EventSpecR\x04spec\"\x80\x02\n" +
+	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.EventSpecR\x04spec\"\x9c\x02\n" +
 	"\tEventSpec\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x16\n" +
@@ -864,7 +1031,8 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"objectName\x12\x1d\n" +
 	"\n" +
 	"object_uid\x18\a \x01(\tR\tobjectUid\x12\x14\n" +
-	"\x05actor\x18\b \x01(\tR\x05actor\"\xd0\x01\n" +
+	"\x05actor\x18\b \x01(\tR\x05actor\x12\x1a\n" +
+	"\bworkload\x18\t \x01(\tR\bworkload\"\xd0\x01\n" +
 	"\x05Token\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -885,7 +1053,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x121\n" +
-	"\x06status\x18\x04 \x01(\v2\x19.cloudless.v1.ImageStatusR\x06status\"\x89\x01\n" +
+	"\x06status\x18\x04 \x01(\v2\x19.cloudless.v1.ImageStatusR\x06status\"\xae\x02\n" +
 	"\vImageStatus\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -893,7 +1061,21 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x1c\n" +
-	"\tplatforms\x18\x05 \x03(\tR\tplatformsBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\tplatforms\x18\x05 \x03(\tR\tplatforms\x12\x14\n" +
+	"\x05phase\x18\x06 \x01(\tR\x05phase\x12;\n" +
+	"\vexpire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x17\n" +
+	"\aused_by\x18\b \x03(\tR\x06usedBy\x127\n" +
+	"\tpush_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bpushTime\"\x9d\x01\n" +
+	"\x05Login\x12\x1f\n" +
+	"\vapi_version\x18\x01 \x01(\tR\n" +
+	"apiVersion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
+	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12+\n" +
+	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.LoginSpecR\x04spec\";\n" +
+	"\tLoginSpec\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
+	"\busername\x18\x02 \x01(\tR\busernameBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_cluster_proto_rawDescOnce sync.Once
@@ -907,7 +1089,7 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
@@ -920,28 +1102,34 @@ var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*TokenStatus)(nil),           // 8: cloudless.v1.TokenStatus
 	(*Image)(nil),                 // 9: cloudless.v1.Image
 	(*ImageStatus)(nil),           // 10: cloudless.v1.ImageStatus
-	(*Metadata)(nil),              // 11: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*Login)(nil),                 // 11: cloudless.v1.Login
+	(*LoginSpec)(nil),             // 12: cloudless.v1.LoginSpec
+	(*Metadata)(nil),              // 13: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	11, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	13, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
 	2,  // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
 	3,  // 3: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	11, // 4: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	13, // 4: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
 	5,  // 5: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	12, // 6: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	11, // 7: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	14, // 6: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	13, // 7: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
 	7,  // 8: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
 	8,  // 9: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	12, // 10: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	11, // 11: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	14, // 10: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	13, // 11: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
 	10, // 12: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	14, // 13: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	14, // 14: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	13, // 15: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	12, // 16: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -956,7 +1144,7 @@ func file_cloudless_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -801,8 +801,10 @@ func (x *GetImageRequest) GetName() string {
 }
 
 type ListImagesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Page  *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	// Also those that were deleted and can still be had back.
+	Deleted       bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -842,6 +844,13 @@ func (x *ListImagesRequest) GetPage() *Page {
 		return x.Page
 	}
 	return nil
+}
+
+func (x *ListImagesRequest) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
 }
 
 type ListImagesResponse struct {
@@ -896,19 +905,471 @@ func (x *ListImagesResponse) GetNext() string {
 	return ""
 }
 
+type DeleteImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Repository with an optional tag or digest: "hello:1".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Even if workloads use it: they go on running where it is, and start nowhere else.
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// At once, without a time to have it back.
+	Now           bool `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteImageRequest) Reset() {
+	*x = DeleteImageRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteImageRequest) ProtoMessage() {}
+
+func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteImageRequest.ProtoReflect.Descriptor instead.
+func (*DeleteImageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DeleteImageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteImageRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *DeleteImageRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type RestoreImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreImageRequest) Reset() {
+	*x = RestoreImageRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreImageRequest) ProtoMessage() {}
+
+func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreImageRequest.ProtoReflect.Descriptor instead.
+func (*RestoreImageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RestoreImageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type PruneImagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only say what would go.
+	DryRun bool `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Also remove at once what was deleted and could still be had back.
+	Now           bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneImagesRequest) Reset() {
+	*x = PruneImagesRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneImagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneImagesRequest) ProtoMessage() {}
+
+func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
+func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PruneImagesRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *PruneImagesRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type PruneImagesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*Image               `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	FreedBytes    int64                  `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneImagesResponse) Reset() {
+	*x = PruneImagesResponse{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneImagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneImagesResponse) ProtoMessage() {}
+
+func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
+func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PruneImagesResponse) GetItems() []*Image {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *PruneImagesResponse) GetFreedBytes() int64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
+}
+
+type SetLoginRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as ghcr.io or registry.example:5000.
+	Host          string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	Username      string `protobuf:"bytes,2,opt,name=username,proto3" json:"username,omitempty"`
+	Password      string `protobuf:"bytes,3,opt,name=password,proto3" json:"password,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLoginRequest) Reset() {
+	*x = SetLoginRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLoginRequest) ProtoMessage() {}
+
+func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLoginRequest.ProtoReflect.Descriptor instead.
+func (*SetLoginRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *SetLoginRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *SetLoginRequest) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
+func (x *SetLoginRequest) GetPassword() string {
+	if x != nil {
+		return x.Password
+	}
+	return ""
+}
+
+type ListLoginsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLoginsRequest) Reset() {
+	*x = ListLoginsRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLoginsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLoginsRequest) ProtoMessage() {}
+
+func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLoginsRequest.ProtoReflect.Descriptor instead.
+func (*ListLoginsRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListLoginsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type ListLoginsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*Login               `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLoginsResponse) Reset() {
+	*x = ListLoginsResponse{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLoginsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLoginsResponse) ProtoMessage() {}
+
+func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLoginsResponse.ProtoReflect.Descriptor instead.
+func (*ListLoginsResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListLoginsResponse) GetItems() []*Login {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ListLoginsResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type DeleteLoginRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteLoginRequest) Reset() {
+	*x = DeleteLoginRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteLoginRequest) ProtoMessage() {}
+
+func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteLoginRequest.ProtoReflect.Descriptor instead.
+func (*DeleteLoginRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DeleteLoginRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+type DeleteLoginResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteLoginResponse) Reset() {
+	*x = DeleteLoginResponse{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteLoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteLoginResponse) ProtoMessage() {}
+
+func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteLoginResponse.ProtoReflect.Descriptor instead.
+func (*DeleteLoginResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+}
+
 type ListEventsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Only events about the object of this name.
-	Object        string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
-	Page          *Page  `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
+	Object string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	Page   *Page  `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
+	// Only events that concern this workload or its replicas.
+	Workload      string `protobuf:"bytes,4,opt,name=workload,proto3" json:"workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1381,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1394,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListEventsRequest) GetNamespace() string {
@@ -957,6 +1418,13 @@ func (x *ListEventsRequest) GetPage() *Page {
 	return nil
 }
 
+func (x *ListEventsRequest) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first.
@@ -968,7 +1436,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1448,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1461,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListEventsResponse) GetItems() []*Event {
@@ -1014,13 +1482,14 @@ type WatchEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Object        string                 `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	Workload      string                 `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1501,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1514,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchEventsRequest) GetNamespace() string {
@@ -1058,6 +1527,13 @@ func (x *WatchEventsRequest) GetNamespace() string {
 func (x *WatchEventsRequest) GetObject() string {
 	if x != nil {
 		return x.Object
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetWorkload() string {
+	if x != nil {
+		return x.Workload
 	}
 	return ""
 }
@@ -1109,22 +1585,56 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x13DeleteTokenResponse\"1\n" +
 	"\x0fGetImageRequest\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\";\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\"U\n" +
 	"\x11ListImagesRequest\x12&\n" +
-	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\"S\n" +
+	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12\x18\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\"S\n" +
 	"\x12ListImagesResponse\x12)\n" +
 	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.ImageR\x05items\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"\x86\x01\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\\\n" +
+	"\x12DeleteImageRequest\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x10\n" +
+	"\x03now\x18\x03 \x01(\bR\x03now\"5\n" +
+	"\x13RestoreImageRequest\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x04name\"?\n" +
+	"\x12PruneImagesRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x12\x10\n" +
+	"\x03now\x18\x02 \x01(\bR\x03now\"a\n" +
+	"\x13PruneImagesResponse\x12)\n" +
+	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.ImageR\x05items\x12\x1f\n" +
+	"\vfreed_bytes\x18\x02 \x01(\x03R\n" +
+	"freedBytes\"\x81\x01\n" +
+	"\x0fSetLoginRequest\x12\x1e\n" +
+	"\x04host\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04host\x12&\n" +
+	"\busername\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\busername\x12&\n" +
+	"\bpassword\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80@R\bpassword\";\n" +
+	"\x11ListLoginsRequest\x12&\n" +
+	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\"S\n" +
+	"\x12ListLoginsResponse\x12)\n" +
+	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.LoginR\x05items\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"4\n" +
+	"\x12DeleteLoginRequest\x12\x1e\n" +
+	"\x04host\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xff\x01R\x04host\"\x15\n" +
+	"\x13DeleteLoginResponse\"\xad\x01\n" +
 	"\x11ListEventsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object\x12&\n" +
-	"\x04page\x18\x03 \x01(\v2\x12.cloudless.v1.PageR\x04page\"S\n" +
+	"\x04page\x18\x03 \x01(\v2\x12.cloudless.v1.PageR\x04page\x12%\n" +
+	"\bworkload\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\"S\n" +
 	"\x12ListEventsResponse\x12)\n" +
 	"\x05items\x18\x01 \x03(\v2\x13.cloudless.v1.EventR\x05items\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"_\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\x86\x01\n" +
 	"\x12WatchEventsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
-	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object2\xc4\x01\n" +
+	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object\x12%\n" +
+	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload2\xc4\x01\n" +
 	"\x0eClusterService\x12Y\n" +
 	"\n" +
 	"GetCluster\x12\x1f.cloudless.v1.GetClusterRequest\x1a\x15.cloudless.v1.Cluster\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12W\n" +
@@ -1143,12 +1653,21 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"ListTokens\x12\x1f.cloudless.v1.ListTokensRequest\x1a .cloudless.v1.ListTokensResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/v1/tokens\x12m\n" +
-	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xd1\x01\n" +
+	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xb8\x06\n" +
 	"\fImageService\x12\\\n" +
 	"\bGetImage\x12\x1d.cloudless.v1.GetImageRequest\x1a\x13.cloudless.v1.Image\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/images/{name=**}\x12c\n" +
 	"\n" +
 	"ListImages\x12\x1f.cloudless.v1.ListImagesRequest\x1a .cloudless.v1.ListImagesResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/images2\xd5\x01\n" +
+	"/v1/images\x12b\n" +
+	"\vDeleteImage\x12 .cloudless.v1.DeleteImageRequest\x1a\x13.cloudless.v1.Image\"\x1c\x82\xd3\xe4\x93\x02\x16*\x14/v1/images/{name=**}\x12e\n" +
+	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12o\n" +
+	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12U\n" +
+	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"\x15\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
+	"/v1/logins\x12c\n" +
+	"\n" +
+	"ListLogins\x12\x1f.cloudless.v1.ListLoginsRequest\x1a .cloudless.v1.ListLoginsResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/logins\x12m\n" +
+	"\vDeleteLogin\x12 .cloudless.v1.DeleteLoginRequest\x1a!.cloudless.v1.DeleteLoginResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/logins/{host}2\xd5\x01\n" +
 	"\fEventService\x12c\n" +
 	"\n" +
 	"ListEvents\x12\x1f.cloudless.v1.ListEventsRequest\x1a .cloudless.v1.ListEventsResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -1167,7 +1686,7 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),   // 0: cloudless.v1.GetClusterRequest
 	(*WhoAmIRequest)(nil),       // 1: cloudless.v1.WhoAmIRequest
@@ -1187,58 +1706,83 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetImageRequest)(nil),     // 15: cloudless.v1.GetImageRequest
 	(*ListImagesRequest)(nil),   // 16: cloudless.v1.ListImagesRequest
 	(*ListImagesResponse)(nil),  // 17: cloudless.v1.ListImagesResponse
-	(*ListEventsRequest)(nil),   // 18: cloudless.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),  // 19: cloudless.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),  // 20: cloudless.v1.WatchEventsRequest
-	(*Page)(nil),                // 21: cloudless.v1.Page
-	(*Node)(nil),                // 22: cloudless.v1.Node
-	(*Token)(nil),               // 23: cloudless.v1.Token
-	(*Image)(nil),               // 24: cloudless.v1.Image
-	(*Event)(nil),               // 25: cloudless.v1.Event
-	(*Cluster)(nil),             // 26: cloudless.v1.Cluster
+	(*DeleteImageRequest)(nil),  // 18: cloudless.v1.DeleteImageRequest
+	(*RestoreImageRequest)(nil), // 19: cloudless.v1.RestoreImageRequest
+	(*PruneImagesRequest)(nil),  // 20: cloudless.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil), // 21: cloudless.v1.PruneImagesResponse
+	(*SetLoginRequest)(nil),     // 22: cloudless.v1.SetLoginRequest
+	(*ListLoginsRequest)(nil),   // 23: cloudless.v1.ListLoginsRequest
+	(*ListLoginsResponse)(nil),  // 24: cloudless.v1.ListLoginsResponse
+	(*DeleteLoginRequest)(nil),  // 25: cloudless.v1.DeleteLoginRequest
+	(*DeleteLoginResponse)(nil), // 26: cloudless.v1.DeleteLoginResponse
+	(*ListEventsRequest)(nil),   // 27: cloudless.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),  // 28: cloudless.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),  // 29: cloudless.v1.WatchEventsRequest
+	(*Page)(nil),                // 30: cloudless.v1.Page
+	(*Node)(nil),                // 31: cloudless.v1.Node
+	(*Token)(nil),               // 32: cloudless.v1.Token
+	(*Image)(nil),               // 33: cloudless.v1.Image
+	(*Login)(nil),               // 34: cloudless.v1.Login
+	(*Event)(nil),               // 35: cloudless.v1.Event
+	(*Cluster)(nil),             // 36: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	21, // 0: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	22, // 1: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	22, // 2: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	23, // 3: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	21, // 4: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	23, // 5: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	21, // 6: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	24, // 7: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	21, // 8: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	25, // 9: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
-	0,  // 10: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
-	1,  // 11: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
-	3,  // 12: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	5,  // 13: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	4,  // 14: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
-	7,  // 15: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	9,  // 16: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	11, // 17: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	13, // 18: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	15, // 19: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	16, // 20: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	18, // 21: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	20, // 22: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	26, // 23: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	2,  // 24: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	22, // 25: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	6,  // 26: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	22, // 27: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	8,  // 28: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	10, // 29: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	12, // 30: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	14, // 31: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	24, // 32: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	17, // 33: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	19, // 34: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	25, // 35: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	23, // [23:36] is the sub-list for method output_type
-	10, // [10:23] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	30, // 0: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	31, // 1: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	31, // 2: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	32, // 3: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	30, // 4: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	32, // 5: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	30, // 6: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	33, // 7: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	33, // 8: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	30, // 9: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	34, // 10: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	30, // 11: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	35, // 12: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	0,  // 13: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
+	1,  // 14: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
+	3,  // 15: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
+	5,  // 16: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	4,  // 17: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	7,  // 18: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	9,  // 19: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	11, // 20: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	13, // 21: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	15, // 22: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	16, // 23: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	18, // 24: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	19, // 25: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	20, // 26: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	22, // 27: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	23, // 28: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	25, // 29: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	27, // 30: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	29, // 31: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	36, // 32: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	2,  // 33: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	31, // 34: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	6,  // 35: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	31, // 36: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	8,  // 37: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	10, // 38: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	12, // 39: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	14, // 40: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	33, // 41: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	17, // 42: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	33, // 43: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	33, // 44: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	21, // 45: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	34, // 46: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	24, // 47: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	26, // 48: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	28, // 49: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	35, // 50: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	32, // [32:51] is the sub-list for method output_type
+	13, // [13:32] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_service_proto_init() }
@@ -1256,7 +1800,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

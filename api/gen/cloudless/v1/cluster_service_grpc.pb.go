@@ -569,8 +569,14 @@ var TokenService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	ImageService_GetImage_FullMethodName   = "/cloudless.v1.ImageService/GetImage"
-	ImageService_ListImages_FullMethodName = "/cloudless.v1.ImageService/ListImages"
+	ImageService_GetImage_FullMethodName     = "/cloudless.v1.ImageService/GetImage"
+	ImageService_ListImages_FullMethodName   = "/cloudless.v1.ImageService/ListImages"
+	ImageService_DeleteImage_FullMethodName  = "/cloudless.v1.ImageService/DeleteImage"
+	ImageService_RestoreImage_FullMethodName = "/cloudless.v1.ImageService/RestoreImage"
+	ImageService_PruneImages_FullMethodName  = "/cloudless.v1.ImageService/PruneImages"
+	ImageService_SetLogin_FullMethodName     = "/cloudless.v1.ImageService/SetLogin"
+	ImageService_ListLogins_FullMethodName   = "/cloudless.v1.ImageService/ListLogins"
+	ImageService_DeleteLogin_FullMethodName  = "/cloudless.v1.ImageService/DeleteLogin"
 )
 
 // ImageServiceClient is the client API for ImageService service.
@@ -579,6 +585,16 @@ const (
 type ImageServiceClient interface {
 	GetImage(ctx context.Context, in *GetImageRequest, opts ...grpc.CallOption) (*Image, error)
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
+	// Hides an image that nothing uses, and removes it a day later.
+	DeleteImage(ctx context.Context, in *DeleteImageRequest, opts ...grpc.CallOption) (*Image, error)
+	// Takes back a deletion.
+	RestoreImage(ctx context.Context, in *RestoreImageRequest, opts ...grpc.CallOption) (*Image, error)
+	// Deletes every image that nothing uses, and removes blobs that belong to none.
+	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
+	// Keeps how to log in to a registry of others.
+	SetLogin(ctx context.Context, in *SetLoginRequest, opts ...grpc.CallOption) (*Login, error)
+	ListLogins(ctx context.Context, in *ListLoginsRequest, opts ...grpc.CallOption) (*ListLoginsResponse, error)
+	DeleteLogin(ctx context.Context, in *DeleteLoginRequest, opts ...grpc.CallOption) (*DeleteLoginResponse, error)
 }
 
 type imageServiceClient struct {
@@ -609,12 +625,82 @@ func (c *imageServiceClient) ListImages(ctx context.Context, in *ListImagesReque
 	return out, nil
 }
 
+func (c *imageServiceClient) DeleteImage(ctx context.Context, in *DeleteImageRequest, opts ...grpc.CallOption) (*Image, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Image)
+	err := c.cc.Invoke(ctx, ImageService_DeleteImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) RestoreImage(ctx context.Context, in *RestoreImageRequest, opts ...grpc.CallOption) (*Image, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Image)
+	err := c.cc.Invoke(ctx, ImageService_RestoreImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PruneImagesResponse)
+	err := c.cc.Invoke(ctx, ImageService_PruneImages_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) SetLogin(ctx context.Context, in *SetLoginRequest, opts ...grpc.CallOption) (*Login, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Login)
+	err := c.cc.Invoke(ctx, ImageService_SetLogin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) ListLogins(ctx context.Context, in *ListLoginsRequest, opts ...grpc.CallOption) (*ListLoginsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListLoginsResponse)
+	err := c.cc.Invoke(ctx, ImageService_ListLogins_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imageServiceClient) DeleteLogin(ctx context.Context, in *DeleteLoginRequest, opts ...grpc.CallOption) (*DeleteLoginResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteLoginResponse)
+	err := c.cc.Invoke(ctx, ImageService_DeleteLogin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ImageServiceServer is the server API for ImageService service.
 // All implementations must embed UnimplementedImageServiceServer
 // for forward compatibility.
 type ImageServiceServer interface {
 	GetImage(context.Context, *GetImageRequest) (*Image, error)
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
+	// Hides an image that nothing uses, and removes it a day later.
+	DeleteImage(context.Context, *DeleteImageRequest) (*Image, error)
+	// Takes back a deletion.
+	RestoreImage(context.Context, *RestoreImageRequest) (*Image, error)
+	// Deletes every image that nothing uses, and removes blobs that belong to none.
+	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
+	// Keeps how to log in to a registry of others.
+	SetLogin(context.Context, *SetLoginRequest) (*Login, error)
+	ListLogins(context.Context, *ListLoginsRequest) (*ListLoginsResponse, error)
+	DeleteLogin(context.Context, *DeleteLoginRequest) (*DeleteLoginResponse, error)
 	mustEmbedUnimplementedImageServiceServer()
 }
 
@@ -630,6 +716,24 @@ func (UnimplementedImageServiceServer) GetImage(context.Context, *GetImageReques
 }
 func (UnimplementedImageServiceServer) ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListImages not implemented")
+}
+func (UnimplementedImageServiceServer) DeleteImage(context.Context, *DeleteImageRequest) (*Image, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteImage not implemented")
+}
+func (UnimplementedImageServiceServer) RestoreImage(context.Context, *RestoreImageRequest) (*Image, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestoreImage not implemented")
+}
+func (UnimplementedImageServiceServer) PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PruneImages not implemented")
+}
+func (UnimplementedImageServiceServer) SetLogin(context.Context, *SetLoginRequest) (*Login, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLogin not implemented")
+}
+func (UnimplementedImageServiceServer) ListLogins(context.Context, *ListLoginsRequest) (*ListLoginsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListLogins not implemented")
+}
+func (UnimplementedImageServiceServer) DeleteLogin(context.Context, *DeleteLoginRequest) (*DeleteLoginResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteLogin not implemented")
 }
 func (UnimplementedImageServiceServer) mustEmbedUnimplementedImageServiceServer() {}
 func (UnimplementedImageServiceServer) testEmbeddedByValue()                      {}
@@ -688,6 +792,114 @@ func _ImageService_ListImages_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ImageService_DeleteImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).DeleteImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_DeleteImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).DeleteImage(ctx, req.(*DeleteImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_RestoreImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestoreImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).RestoreImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_RestoreImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).RestoreImage(ctx, req.(*RestoreImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_PruneImages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PruneImagesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).PruneImages(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_PruneImages_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).PruneImages(ctx, req.(*PruneImagesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_SetLogin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLoginRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).SetLogin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_SetLogin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).SetLogin(ctx, req.(*SetLoginRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_ListLogins_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListLoginsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).ListLogins(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_ListLogins_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).ListLogins(ctx, req.(*ListLoginsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ImageService_DeleteLogin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteLoginRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImageServiceServer).DeleteLogin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ImageService_DeleteLogin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImageServiceServer).DeleteLogin(ctx, req.(*DeleteLoginRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ImageService_ServiceDesc is the grpc.ServiceDesc for ImageService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -702,6 +914,30 @@ var ImageService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListImages",
 			Handler:    _ImageService_ListImages_Handler,
+		},
+		{
+			MethodName: "DeleteImage",
+			Handler:    _ImageService_DeleteImage_Handler,
+		},
+		{
+			MethodName: "RestoreImage",
+			Handler:    _ImageService_RestoreImage_Handler,
+		},
+		{
+			MethodName: "PruneImages",
+			Handler:    _ImageService_PruneImages_Handler,
+		},
+		{
+			MethodName: "SetLogin",
+			Handler:    _ImageService_SetLogin_Handler,
+		},
+		{
+			MethodName: "ListLogins",
+			Handler:    _ImageService_ListLogins_Handler,
+		},
+		{
+			MethodName: "DeleteLogin",
+			Handler:    _ImageService_DeleteLogin_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -121,7 +121,8 @@ type WorkloadSpec struct {
 	Ports     []*Port    `protobuf:"bytes,11,rep,name=ports,proto3" json:"ports,omitempty"`
 	Restart   *Restart   `protobuf:"bytes,12,opt,name=restart,proto3" json:"restart,omitempty"`
 	Placement *Placement `protobuf:"bytes,13,opt,name=placement,proto3" json:"placement,omitempty"`
-	// "host" (the machine's own network) or "none" (loopback only); "host" if empty.
+	// "node" (a namespace of its own with an address on the node's bridge), "host"
+	// (the machine's own network) or "none" (loopback only); "node" if empty.
 	Network       string `protobuf:"bytes,14,opt,name=network,proto3" json:"network,omitempty"`
 	Stop          *Stop  `protobuf:"bytes,15,opt,name=stop,proto3" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -374,7 +375,8 @@ type Port struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Where the program listens.
 	Port int32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	// The node's port that leads to it, 0 for none.
+	// The node's port that leads to it, 0 for none. Replicas of one workload on
+	// one node share it; another workload cannot have it there.
 	Publish int32 `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
 	// "tcp" if empty.
 	Protocol      string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -862,7 +864,9 @@ type RevisionSpec struct {
 	// Full reference by digest, where the digest is known.
 	Image string `protobuf:"bytes,4,opt,name=image,proto3" json:"image,omitempty"`
 	// Tells restarts of the same spec from each other.
-	Restart       uint64 `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`
+	Restart uint64 `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`
+	// W3C traceparent of the call that made it, if that was traced.
+	Trace         string `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,6 +934,13 @@ func (x *RevisionSpec) GetRestart() uint64 {
 		return x.Restart
 	}
 	return 0
+}
+
+func (x *RevisionSpec) GetTrace() string {
+	if x != nil {
+		return x.Trace
+	}
+	return ""
 }
 
 // One running copy of a workload, placed on one node.
@@ -1114,8 +1125,12 @@ type ReplicaStatus struct {
 	Pid       int32                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// How the last attempt ended; unset before the first end.
-	LastExit      *Exit                  `protobuf:"bytes,6,opt,name=last_exit,json=lastExit,proto3" json:"last_exit,omitempty"`
-	EndTime       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	LastExit *Exit                  `protobuf:"bytes,6,opt,name=last_exit,json=lastExit,proto3" json:"last_exit,omitempty"`
+	EndTime  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// On the node's network: an IPv4 and an IPv6 address.
+	Addresses []string `protobuf:"bytes,8,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// How far a pull has come; kept by the leader, not replicated.
+	Progress      *Progress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1199,6 +1214,83 @@ func (x *ReplicaStatus) GetEndTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ReplicaStatus) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *ReplicaStatus) GetProgress() *Progress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+// How far something long has come.
+type Progress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "pulling hello:1".
+	What      string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	DoneBytes int64  `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
+	// 0 while it is not known.
+	TotalBytes    int64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Progress) Reset() {
+	*x = Progress{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Progress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Progress) ProtoMessage() {}
+
+func (x *Progress) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Progress.ProtoReflect.Descriptor instead.
+func (*Progress) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Progress) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Progress) GetDoneBytes() int64 {
+	if x != nil {
+		return x.DoneBytes
+	}
+	return 0
+}
+
+func (x *Progress) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
 // How a process ended.
 type Exit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1212,7 +1304,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1316,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1329,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1279,7 +1371,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\bWorkloadR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\x9a\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\xa0\n" +
 	"\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
@@ -1301,8 +1393,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	" \x01(\v2\x17.cloudless.v1.ResourcesR\tresources\x122\n" +
 	"\x05ports\x18\v \x03(\v2\x12.cloudless.v1.PortB\b\xbaH\x05\x92\x01\x02\x10@R\x05ports\x12/\n" +
 	"\arestart\x18\f \x01(\v2\x15.cloudless.v1.RestartR\arestart\x125\n" +
-	"\tplacement\x18\r \x01(\v2\x17.cloudless.v1.PlacementR\tplacement\x12-\n" +
-	"\anetwork\x18\x0e \x01(\tB\x13\xbaH\x10r\x0eR\x00R\x04hostR\x04noneR\anetwork\x12&\n" +
+	"\tplacement\x18\r \x01(\v2\x17.cloudless.v1.PlacementR\tplacement\x123\n" +
+	"\anetwork\x18\x0e \x01(\tB\x19\xbaH\x16r\x14R\x00R\x04nodeR\x04hostR\x04noneR\anetwork\x12&\n" +
 	"\x04stop\x18\x0f \x01(\v2\x12.cloudless.v1.StopR\x04stop\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -1356,13 +1448,14 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12.\n" +
-	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec\"\xb1\x01\n" +
+	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec\"\xc7\x01\n" +
 	"\fRevisionSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x126\n" +
 	"\bworkload\x18\x03 \x01(\v2\x1a.cloudless.v1.WorkloadSpecR\bworkload\x12\x14\n" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x12\x18\n" +
-	"\arestart\x18\x05 \x01(\x04R\arestart\"\xd6\x01\n" +
+	"\arestart\x18\x05 \x01(\x04R\arestart\x12\x14\n" +
+	"\x05trace\x18\x06 \x01(\tR\x05trace\"\xd6\x01\n" +
 	"\aReplica\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1377,7 +1470,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x19\n" +
 	"\bnode_uid\x18\x05 \x01(\tR\anodeUid\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\tR\x04node\x12\x18\n" +
-	"\adesired\x18\a \x01(\tR\adesired\"\x8e\x02\n" +
+	"\adesired\x18\a \x01(\tR\adesired\"\xe0\x02\n" +
 	"\rReplicaStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -1386,7 +1479,15 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
 	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12/\n" +
 	"\tlast_exit\x18\x06 \x01(\v2\x12.cloudless.v1.ExitR\blastExit\x125\n" +
-	"\bend_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"\x81\x01\n" +
+	"\bend_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x1c\n" +
+	"\taddresses\x18\b \x03(\tR\taddresses\x122\n" +
+	"\bprogress\x18\t \x01(\v2\x16.cloudless.v1.ProgressR\bprogress\"^\n" +
+	"\bProgress\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x1d\n" +
+	"\n" +
+	"done_bytes\x18\x02 \x01(\x03R\tdoneBytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
+	"totalBytes\"\x81\x01\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x1d\n" +
 	"\n" +
@@ -1406,7 +1507,7 @@ func file_cloudless_v1_workload_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Workload)(nil),              // 0: cloudless.v1.Workload
 	(*WorkloadSpec)(nil),          // 1: cloudless.v1.WorkloadSpec
@@ -1423,17 +1524,18 @@ var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Replica)(nil),               // 12: cloudless.v1.Replica
 	(*ReplicaSpec)(nil),           // 13: cloudless.v1.ReplicaSpec
 	(*ReplicaStatus)(nil),         // 14: cloudless.v1.ReplicaStatus
-	(*Exit)(nil),                  // 15: cloudless.v1.Exit
-	nil,                           // 16: cloudless.v1.WorkloadSpec.EnvEntry
-	nil,                           // 17: cloudless.v1.Placement.LabelsEntry
-	(*Metadata)(nil),              // 18: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Progress)(nil),              // 15: cloudless.v1.Progress
+	(*Exit)(nil),                  // 16: cloudless.v1.Exit
+	nil,                           // 17: cloudless.v1.WorkloadSpec.EnvEntry
+	nil,                           // 18: cloudless.v1.Placement.LabelsEntry
+	(*Metadata)(nil),              // 19: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
-	18, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
+	19, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Workload.spec:type_name -> cloudless.v1.WorkloadSpec
 	8,  // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
-	16, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
+	17, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
 	2,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
 	4,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
 	5,  // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
@@ -1441,23 +1543,24 @@ var file_cloudless_v1_workload_proto_depIdxs = []int32{
 	7,  // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
 	3,  // 9: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
 	3,  // 10: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	17, // 11: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	18, // 11: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
 	9,  // 12: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	18, // 13: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	19, // 13: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
 	11, // 14: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
 	1,  // 15: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	18, // 16: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	19, // 16: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
 	13, // 17: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
 	14, // 18: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	19, // 19: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	15, // 20: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	19, // 21: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	19, // 22: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	20, // 19: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	16, // 20: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	20, // 21: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	15, // 22: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	20, // 23: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -1474,7 +1577,7 @@ func file_cloudless_v1_workload_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_proto_rawDesc), len(file_cloudless_v1_workload_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

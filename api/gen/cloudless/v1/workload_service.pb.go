@@ -1352,6 +1352,860 @@ func (x *ExecStart) GetStdin() bool {
 	return false
 }
 
+type ListRevisionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Page          *Page                  `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRevisionsRequest) Reset() {
+	*x = ListRevisionsRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRevisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRevisionsRequest) ProtoMessage() {}
+
+func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
+func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ListRevisionsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListRevisionsRequest) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *ListRevisionsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type ListRevisionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*Revision            `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRevisionsResponse) Reset() {
+	*x = ListRevisionsResponse{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRevisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRevisionsResponse) ProtoMessage() {}
+
+func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
+func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListRevisionsResponse) GetItems() []*Revision {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ListRevisionsResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type GetUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty means all namespaces.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Only replicas of this workload, and the nodes they run on.
+	Workload      string `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetUsageRequest) Reset() {
+	*x = GetUsageRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetUsageRequest) ProtoMessage() {}
+
+func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
+func (*GetUsageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetUsageRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *GetUsageRequest) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+type Usage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Nodes         []*NodeUsage           `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Replicas      []*ReplicaUsage        `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Usage) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Usage) GetNodes() []*NodeUsage {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Usage) GetReplicas() []*ReplicaUsage {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+type NodeUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Usage         *NodeResources         `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
+	Capacity      *NodeResources         `protobuf:"bytes,4,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Replicas      int32                  `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeUsage) Reset() {
+	*x = NodeUsage{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeUsage) ProtoMessage() {}
+
+func (x *NodeUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeUsage.ProtoReflect.Descriptor instead.
+func (*NodeUsage) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *NodeUsage) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeUsage) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *NodeUsage) GetUsage() *NodeResources {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *NodeUsage) GetCapacity() *NodeResources {
+	if x != nil {
+		return x.Capacity
+	}
+	return nil
+}
+
+func (x *NodeUsage) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+// What a replica has used since its start, and uses now.
+type ReplicaUsage struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Uid              string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Namespace        string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload         string                 `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
+	Replica          string                 `protobuf:"bytes,4,opt,name=replica,proto3" json:"replica,omitempty"`
+	Node             string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Time             *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
+	CpuNanos         uint64                 `protobuf:"varint,7,opt,name=cpu_nanos,json=cpuNanos,proto3" json:"cpu_nanos,omitempty"`
+	ThrottledNanos   uint64                 `protobuf:"varint,8,opt,name=throttled_nanos,json=throttledNanos,proto3" json:"throttled_nanos,omitempty"`
+	ThrottledPeriods uint64                 `protobuf:"varint,9,opt,name=throttled_periods,json=throttledPeriods,proto3" json:"throttled_periods,omitempty"`
+	MemoryBytes      uint64                 `protobuf:"varint,10,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// 0 when there is no limit.
+	MemoryLimitBytes uint64 `protobuf:"varint,11,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
+	Pids             uint64 `protobuf:"varint,12,opt,name=pids,proto3" json:"pids,omitempty"`
+	ReceivedBytes    uint64 `protobuf:"varint,13,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
+	SentBytes        uint64 `protobuf:"varint,14,opt,name=sent_bytes,json=sentBytes,proto3" json:"sent_bytes,omitempty"`
+	ReadBytes        uint64 `protobuf:"varint,15,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	WrittenBytes     uint64 `protobuf:"varint,16,opt,name=written_bytes,json=writtenBytes,proto3" json:"written_bytes,omitempty"`
+	// CPUs in use between the last two measurements: 0.5 is half of one.
+	Cpu           float64 `protobuf:"fixed64,17,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaUsage) Reset() {
+	*x = ReplicaUsage{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaUsage) ProtoMessage() {}
+
+func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaUsage.ProtoReflect.Descriptor instead.
+func (*ReplicaUsage) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ReplicaUsage) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ReplicaUsage) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ReplicaUsage) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *ReplicaUsage) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *ReplicaUsage) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ReplicaUsage) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *ReplicaUsage) GetCpuNanos() uint64 {
+	if x != nil {
+		return x.CpuNanos
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetThrottledNanos() uint64 {
+	if x != nil {
+		return x.ThrottledNanos
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetThrottledPeriods() uint64 {
+	if x != nil {
+		return x.ThrottledPeriods
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetMemoryLimitBytes() uint64 {
+	if x != nil {
+		return x.MemoryLimitBytes
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetPids() uint64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetReceivedBytes() uint64 {
+	if x != nil {
+		return x.ReceivedBytes
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetSentBytes() uint64 {
+	if x != nil {
+		return x.SentBytes
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetReadBytes() uint64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetWrittenBytes() uint64 {
+	if x != nil {
+		return x.WrittenBytes
+	}
+	return 0
+}
+
+func (x *ReplicaUsage) GetCpu() float64 {
+	if x != nil {
+		return x.Cpu
+	}
+	return 0
+}
+
+type CopyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*CopyRequest_Start
+	//	*CopyRequest_Data
+	//	*CopyRequest_End
+	Message       isCopyRequest_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyRequest) Reset() {
+	*x = CopyRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyRequest) ProtoMessage() {}
+
+func (x *CopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
+func (*CopyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CopyRequest) GetMessage() isCopyRequest_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *CopyRequest) GetStart() *CopyStart {
+	if x != nil {
+		if x, ok := x.Message.(*CopyRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *CopyRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*CopyRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *CopyRequest) GetEnd() bool {
+	if x != nil {
+		if x, ok := x.Message.(*CopyRequest_End); ok {
+			return x.End
+		}
+	}
+	return false
+}
+
+type isCopyRequest_Message interface {
+	isCopyRequest_Message()
+}
+
+type CopyRequest_Start struct {
+	// The first message, and only the first.
+	Start *CopyStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type CopyRequest_Data struct {
+	// A piece of the archive, towards the replica.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type CopyRequest_End struct {
+	// The end of the archive, towards the replica.
+	End bool `protobuf:"varint,3,opt,name=end,proto3,oneof"`
+}
+
+func (*CopyRequest_Start) isCopyRequest_Message() {}
+
+func (*CopyRequest_Data) isCopyRequest_Message() {}
+
+func (*CopyRequest_End) isCopyRequest_Message() {}
+
+type CopyStart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Any running replica if empty.
+	Replica string `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
+	Path    string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	// Whether path is written rather than read.
+	Into          bool `protobuf:"varint,5,opt,name=into,proto3" json:"into,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyStart) Reset() {
+	*x = CopyStart{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyStart) ProtoMessage() {}
+
+func (x *CopyStart) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyStart.ProtoReflect.Descriptor instead.
+func (*CopyStart) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CopyStart) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CopyStart) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *CopyStart) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *CopyStart) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CopyStart) GetInto() bool {
+	if x != nil {
+		return x.Into
+	}
+	return false
+}
+
+type CopyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*CopyResponse_Started
+	//	*CopyResponse_Data
+	//	*CopyResponse_Done
+	Message       isCopyResponse_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyResponse) Reset() {
+	*x = CopyResponse{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyResponse) ProtoMessage() {}
+
+func (x *CopyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
+func (*CopyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *CopyResponse) GetMessage() isCopyResponse_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *CopyResponse) GetStarted() *CopyStarted {
+	if x != nil {
+		if x, ok := x.Message.(*CopyResponse_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *CopyResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*CopyResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *CopyResponse) GetDone() *CopyDone {
+	if x != nil {
+		if x, ok := x.Message.(*CopyResponse_Done); ok {
+			return x.Done
+		}
+	}
+	return nil
+}
+
+type isCopyResponse_Message interface {
+	isCopyResponse_Message()
+}
+
+type CopyResponse_Started struct {
+	Started *CopyStarted `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
+}
+
+type CopyResponse_Data struct {
+	// A piece of the archive, from the replica.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type CopyResponse_Done struct {
+	// The last message.
+	Done *CopyDone `protobuf:"bytes,3,opt,name=done,proto3,oneof"`
+}
+
+func (*CopyResponse_Started) isCopyResponse_Message() {}
+
+func (*CopyResponse_Data) isCopyResponse_Message() {}
+
+func (*CopyResponse_Done) isCopyResponse_Message() {}
+
+type CopyStarted struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Replica string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Of the files to come, 0 towards the replica.
+	TotalBytes    int64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyStarted) Reset() {
+	*x = CopyStarted{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyStarted) ProtoMessage() {}
+
+func (x *CopyStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyStarted.ProtoReflect.Descriptor instead.
+func (*CopyStarted) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *CopyStarted) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *CopyStarted) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+type CopyDone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it could not be finished, empty if it was.
+	Error         string `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyDone) Reset() {
+	*x = CopyDone{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyDone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyDone) ProtoMessage() {}
+
+func (x *CopyDone) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyDone.ProtoReflect.Descriptor instead.
+func (*CopyDone) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CopyDone) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type TerminalSize struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Width         uint32                 `protobuf:"varint,1,opt,name=width,proto3" json:"width,omitempty"`
@@ -1362,7 +2216,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +2228,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +2241,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -1419,7 +2273,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +2285,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +2298,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -1529,7 +2383,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +2395,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +2408,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -1575,7 +2429,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +2441,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +2454,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -1621,7 +2475,7 @@ var File_cloudless_v1_workload_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\n" +
-	"#cloudless/v1/workload_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x01\n" +
+	"#cloudless/v1/workload_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x01\n" +
 	"\x15CreateWorkloadRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.cloudless.v1.WorkloadB\x06\xbaH\x03\xc8\x01\x01R\bworkload\x121\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\x85\x01\n" +
@@ -1716,7 +2570,71 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	" \x01(\bR\x05stdin\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x91\x01\n" +
+	"\x14ListRevisionsRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
+	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12&\n" +
+	"\x04page\x18\x03 \x01(\v2\x12.cloudless.v1.PageR\x04page\"Y\n" +
+	"\x15ListRevisionsResponse\x12,\n" +
+	"\x05items\x18\x01 \x03(\v2\x16.cloudless.v1.RevisionR\x05items\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"a\n" +
+	"\x0fGetUsageRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12%\n" +
+	"\bworkload\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\"\x9e\x01\n" +
+	"\x05Usage\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12-\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x17.cloudless.v1.NodeUsageR\x05nodes\x126\n" +
+	"\breplicas\x18\x03 \x03(\v2\x1a.cloudless.v1.ReplicaUsageR\breplicas\"\xbd\x01\n" +
+	"\tNodeUsage\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x121\n" +
+	"\x05usage\x18\x03 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x127\n" +
+	"\bcapacity\x18\x04 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\bcapacity\x12\x1a\n" +
+	"\breplicas\x18\x05 \x01(\x05R\breplicas\"\xac\x04\n" +
+	"\fReplicaUsage\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bworkload\x18\x03 \x01(\tR\bworkload\x12\x18\n" +
+	"\areplica\x18\x04 \x01(\tR\areplica\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12.\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1b\n" +
+	"\tcpu_nanos\x18\a \x01(\x04R\bcpuNanos\x12'\n" +
+	"\x0fthrottled_nanos\x18\b \x01(\x04R\x0ethrottledNanos\x12+\n" +
+	"\x11throttled_periods\x18\t \x01(\x04R\x10throttledPeriods\x12!\n" +
+	"\fmemory_bytes\x18\n" +
+	" \x01(\x04R\vmemoryBytes\x12,\n" +
+	"\x12memory_limit_bytes\x18\v \x01(\x04R\x10memoryLimitBytes\x12\x12\n" +
+	"\x04pids\x18\f \x01(\x04R\x04pids\x12%\n" +
+	"\x0ereceived_bytes\x18\r \x01(\x04R\rreceivedBytes\x12\x1d\n" +
+	"\n" +
+	"sent_bytes\x18\x0e \x01(\x04R\tsentBytes\x12\x1d\n" +
+	"\n" +
+	"read_bytes\x18\x0f \x01(\x04R\treadBytes\x12#\n" +
+	"\rwritten_bytes\x18\x10 \x01(\x04R\fwrittenBytes\x12\x10\n" +
+	"\x03cpu\x18\x11 \x01(\x01R\x03cpu\"s\n" +
+	"\vCopyRequest\x12/\n" +
+	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.CopyStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x12\n" +
+	"\x03end\x18\x03 \x01(\bH\x00R\x03endB\t\n" +
+	"\amessage\"\x9e\x02\n" +
+	"\tCopyStart\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
+	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
+	"\areplica\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\areplica\x12\x85\x01\n" +
+	"\x04path\x18\x04 \x01(\tBq\xbaHn\xba\x01k\n" +
+	"\babsolute\x123must be an absolute path of at most 4096 characters\x1a*this.startsWith('/') && size(this) <= 4096R\x04path\x12\x12\n" +
+	"\x04into\x18\x05 \x01(\bR\x04into\"\x94\x01\n" +
+	"\fCopyResponse\x125\n" +
+	"\astarted\x18\x01 \x01(\v2\x19.cloudless.v1.CopyStartedH\x00R\astarted\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12,\n" +
+	"\x04done\x18\x03 \x01(\v2\x16.cloudless.v1.CopyDoneH\x00R\x04doneB\t\n" +
+	"\amessage\"H\n" +
+	"\vCopyStarted\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x12\x1f\n" +
+	"\vtotal_bytes\x18\x02 \x01(\x03R\n" +
+	"totalBytes\" \n" +
+	"\bCopyDone\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\"R\n" +
 	"\fTerminalSize\x12\x1f\n" +
 	"\x05width\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\x05width\x12!\n" +
 	"\x06height\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xff\xff\x03R\x06height\"\xb2\x01\n" +
@@ -1730,7 +2648,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xd6\f\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\xe7\x0f\n" +
 	"\x0fWorkloadService\x12n\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"\x1f\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x7f\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"%\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb0\x01\n" +
@@ -1743,7 +2661,12 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x0eWatchWorkloads\x12#.cloudless.v1.WatchWorkloadsRequest\x1a\x1c.cloudless.v1.WorkloadChange\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/workloads:watch0\x01\x12k\n" +
 	"\fListReplicas\x12!.cloudless.v1.ListReplicasRequest\x1a\".cloudless.v1.ListReplicasResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/replicas\x12n\n" +
 	"\rWatchReplicas\x12\".cloudless.v1.WatchReplicasRequest\x1a\x1b.cloudless.v1.ReplicaChange\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/replicas:watch0\x01\x12y\n" +
-	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"<\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12A\n" +
+	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"<\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\x9b\x01\n" +
+	"\rListRevisions\x12\".cloudless.v1.ListRevisionsRequest\x1a#.cloudless.v1.ListRevisionsResponse\"A\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{namespace}/workloads/{workload}/revisions\x12Q\n" +
+	"\bGetUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12[\n" +
+	"\n" +
+	"WatchUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/usage:watch0\x01\x12A\n" +
+	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse(\x010\x01\x12A\n" +
 	"\x04Exec\x12\x19.cloudless.v1.ExecRequest\x1a\x1a.cloudless.v1.ExecResponse(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
@@ -1758,7 +2681,7 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*CreateWorkloadRequest)(nil),  // 0: cloudless.v1.CreateWorkloadRequest
 	(*ApplyWorkloadRequest)(nil),   // 1: cloudless.v1.ApplyWorkloadRequest
@@ -1780,72 +2703,104 @@ var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*LogEntry)(nil),               // 17: cloudless.v1.LogEntry
 	(*ExecRequest)(nil),            // 18: cloudless.v1.ExecRequest
 	(*ExecStart)(nil),              // 19: cloudless.v1.ExecStart
-	(*TerminalSize)(nil),           // 20: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),           // 21: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),            // 22: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),               // 23: cloudless.v1.ExecExit
-	nil,                            // 24: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),               // 25: cloudless.v1.Workload
-	(*Selection)(nil),              // 26: cloudless.v1.Selection
-	(*Page)(nil),                   // 27: cloudless.v1.Page
-	(*Replica)(nil),                // 28: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),  // 29: google.protobuf.Timestamp
+	(*ListRevisionsRequest)(nil),   // 20: cloudless.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),  // 21: cloudless.v1.ListRevisionsResponse
+	(*GetUsageRequest)(nil),        // 22: cloudless.v1.GetUsageRequest
+	(*Usage)(nil),                  // 23: cloudless.v1.Usage
+	(*NodeUsage)(nil),              // 24: cloudless.v1.NodeUsage
+	(*ReplicaUsage)(nil),           // 25: cloudless.v1.ReplicaUsage
+	(*CopyRequest)(nil),            // 26: cloudless.v1.CopyRequest
+	(*CopyStart)(nil),              // 27: cloudless.v1.CopyStart
+	(*CopyResponse)(nil),           // 28: cloudless.v1.CopyResponse
+	(*CopyStarted)(nil),            // 29: cloudless.v1.CopyStarted
+	(*CopyDone)(nil),               // 30: cloudless.v1.CopyDone
+	(*TerminalSize)(nil),           // 31: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),           // 32: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),            // 33: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),               // 34: cloudless.v1.ExecExit
+	nil,                            // 35: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),               // 36: cloudless.v1.Workload
+	(*Selection)(nil),              // 37: cloudless.v1.Selection
+	(*Page)(nil),                   // 38: cloudless.v1.Page
+	(*Replica)(nil),                // 39: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
+	(*Revision)(nil),               // 41: cloudless.v1.Revision
+	(*NodeResources)(nil),          // 42: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	25, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	25, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	25, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	25, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	26, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	27, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	25, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	26, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	25, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	26, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	27, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	28, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	26, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	28, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	29, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	29, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	29, // 16: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	36, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	36, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	36, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	36, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	37, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	38, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	36, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	37, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	36, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	37, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	38, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	39, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	37, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	39, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	40, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	40, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	40, // 16: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
 	19, // 17: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	20, // 18: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	20, // 19: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	24, // 20: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	22, // 21: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	23, // 22: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
-	0,  // 23: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
-	1,  // 24: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
-	3,  // 25: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
-	4,  // 26: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
-	5,  // 27: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
-	6,  // 28: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
-	7,  // 29: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
-	8,  // 30: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
-	10, // 31: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	12, // 32: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	14, // 33: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	16, // 34: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	18, // 35: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	25, // 36: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 37: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	25, // 38: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	25, // 39: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	25, // 40: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	25, // 41: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	25, // 42: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	9,  // 43: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	11, // 44: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	13, // 45: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	15, // 46: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	17, // 47: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	21, // 48: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	36, // [36:49] is the sub-list for method output_type
-	23, // [23:36] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	31, // 18: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	31, // 19: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	35, // 20: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	38, // 21: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	41, // 22: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	40, // 23: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	24, // 24: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
+	25, // 25: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
+	42, // 26: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	42, // 27: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	40, // 28: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	27, // 29: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
+	29, // 30: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
+	30, // 31: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
+	33, // 32: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	34, // 33: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	0,  // 34: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
+	1,  // 35: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
+	3,  // 36: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
+	4,  // 37: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
+	5,  // 38: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
+	6,  // 39: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
+	7,  // 40: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
+	8,  // 41: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
+	10, // 42: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
+	12, // 43: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	14, // 44: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	16, // 45: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	20, // 46: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	22, // 47: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	22, // 48: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	26, // 49: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	18, // 50: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	36, // 51: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 52: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	36, // 53: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	36, // 54: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	36, // 55: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	36, // 56: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	36, // 57: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	9,  // 58: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	11, // 59: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	13, // 60: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	15, // 61: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	17, // 62: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	21, // 63: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	23, // 64: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	23, // 65: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	28, // 66: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	32, // 67: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_service_proto_init() }
@@ -1854,6 +2809,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_msgTypes[16].OneofWrappers = []any{}
@@ -1864,7 +2820,17 @@ func file_cloudless_v1_workload_service_proto_init() {
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[21].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[26].OneofWrappers = []any{
+		(*CopyRequest_Start)(nil),
+		(*CopyRequest_Data)(nil),
+		(*CopyRequest_End)(nil),
+	}
+	file_cloudless_v1_workload_service_proto_msgTypes[28].OneofWrappers = []any{
+		(*CopyResponse_Started)(nil),
+		(*CopyResponse_Data)(nil),
+		(*CopyResponse_Done)(nil),
+	}
+	file_cloudless_v1_workload_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -1876,7 +2842,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,10 @@ const (
 	WorkloadService_ListReplicas_FullMethodName    = "/cloudless.v1.WorkloadService/ListReplicas"
 	WorkloadService_WatchReplicas_FullMethodName   = "/cloudless.v1.WorkloadService/WatchReplicas"
 	WorkloadService_Logs_FullMethodName            = "/cloudless.v1.WorkloadService/Logs"
+	WorkloadService_ListRevisions_FullMethodName   = "/cloudless.v1.WorkloadService/ListRevisions"
+	WorkloadService_GetUsage_FullMethodName        = "/cloudless.v1.WorkloadService/GetUsage"
+	WorkloadService_WatchUsage_FullMethodName      = "/cloudless.v1.WorkloadService/WatchUsage"
+	WorkloadService_Copy_FullMethodName            = "/cloudless.v1.WorkloadService/Copy"
 	WorkloadService_Exec_FullMethodName            = "/cloudless.v1.WorkloadService/Exec"
 )
 
@@ -59,6 +63,14 @@ type WorkloadServiceClient interface {
 	WatchReplicas(ctx context.Context, in *WatchReplicasRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplicaChange], error)
 	// The output of a workload's replicas, merged.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogEntry], error)
+	// The versions of a workload's spec, newest first.
+	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
+	// What nodes and replicas use now.
+	GetUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (*Usage, error)
+	// The same again whenever there is something new.
+	WatchUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Usage], error)
+	// Copies files out of or into a running replica, as a tar archive.
+	Copy(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CopyRequest, CopyResponse], error)
 	// Runs a command inside a running replica. Over HTTP it is a WebSocket at
 	// /v1/namespaces/{namespace}/workloads/{workload}:exec, with one message of
 	// this JSON form per frame.
@@ -220,9 +232,61 @@ func (c *workloadServiceClient) Logs(ctx context.Context, in *LogsRequest, opts 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_LogsClient = grpc.ServerStreamingClient[LogEntry]
 
+func (c *workloadServiceClient) ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRevisionsResponse)
+	err := c.cc.Invoke(ctx, WorkloadService_ListRevisions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workloadServiceClient) GetUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (*Usage, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Usage)
+	err := c.cc.Invoke(ctx, WorkloadService_GetUsage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workloadServiceClient) WatchUsage(ctx context.Context, in *GetUsageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Usage], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[3], WorkloadService_WatchUsage_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetUsageRequest, Usage]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadService_WatchUsageClient = grpc.ServerStreamingClient[Usage]
+
+func (c *workloadServiceClient) Copy(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CopyRequest, CopyResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[4], WorkloadService_Copy_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CopyRequest, CopyResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadService_CopyClient = grpc.BidiStreamingClient[CopyRequest, CopyResponse]
+
 func (c *workloadServiceClient) Exec(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecRequest, ExecResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[3], WorkloadService_Exec_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WorkloadService_ServiceDesc.Streams[5], WorkloadService_Exec_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -258,6 +322,14 @@ type WorkloadServiceServer interface {
 	WatchReplicas(*WatchReplicasRequest, grpc.ServerStreamingServer[ReplicaChange]) error
 	// The output of a workload's replicas, merged.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogEntry]) error
+	// The versions of a workload's spec, newest first.
+	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
+	// What nodes and replicas use now.
+	GetUsage(context.Context, *GetUsageRequest) (*Usage, error)
+	// The same again whenever there is something new.
+	WatchUsage(*GetUsageRequest, grpc.ServerStreamingServer[Usage]) error
+	// Copies files out of or into a running replica, as a tar archive.
+	Copy(grpc.BidiStreamingServer[CopyRequest, CopyResponse]) error
 	// Runs a command inside a running replica. Over HTTP it is a WebSocket at
 	// /v1/namespaces/{namespace}/workloads/{workload}:exec, with one message of
 	// this JSON form per frame.
@@ -307,6 +379,18 @@ func (UnimplementedWorkloadServiceServer) WatchReplicas(*WatchReplicasRequest, g
 }
 func (UnimplementedWorkloadServiceServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogEntry]) error {
 	return status.Error(codes.Unimplemented, "method Logs not implemented")
+}
+func (UnimplementedWorkloadServiceServer) ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRevisions not implemented")
+}
+func (UnimplementedWorkloadServiceServer) GetUsage(context.Context, *GetUsageRequest) (*Usage, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetUsage not implemented")
+}
+func (UnimplementedWorkloadServiceServer) WatchUsage(*GetUsageRequest, grpc.ServerStreamingServer[Usage]) error {
+	return status.Error(codes.Unimplemented, "method WatchUsage not implemented")
+}
+func (UnimplementedWorkloadServiceServer) Copy(grpc.BidiStreamingServer[CopyRequest, CopyResponse]) error {
+	return status.Error(codes.Unimplemented, "method Copy not implemented")
 }
 func (UnimplementedWorkloadServiceServer) Exec(grpc.BidiStreamingServer[ExecRequest, ExecResponse]) error {
 	return status.Error(codes.Unimplemented, "method Exec not implemented")
@@ -527,6 +611,60 @@ func _WorkloadService_Logs_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WorkloadService_LogsServer = grpc.ServerStreamingServer[LogEntry]
 
+func _WorkloadService_ListRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRevisionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).ListRevisions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_ListRevisions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).ListRevisions(ctx, req.(*ListRevisionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkloadService_GetUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).GetUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_GetUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).GetUsage(ctx, req.(*GetUsageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkloadService_WatchUsage_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetUsageRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WorkloadServiceServer).WatchUsage(m, &grpc.GenericServerStream[GetUsageRequest, Usage]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadService_WatchUsageServer = grpc.ServerStreamingServer[Usage]
+
+func _WorkloadService_Copy_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(WorkloadServiceServer).Copy(&grpc.GenericServerStream[CopyRequest, CopyResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WorkloadService_CopyServer = grpc.BidiStreamingServer[CopyRequest, CopyResponse]
+
 func _WorkloadService_Exec_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(WorkloadServiceServer).Exec(&grpc.GenericServerStream[ExecRequest, ExecResponse]{ServerStream: stream})
 }
@@ -577,6 +715,14 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListReplicas",
 			Handler:    _WorkloadService_ListReplicas_Handler,
 		},
+		{
+			MethodName: "ListRevisions",
+			Handler:    _WorkloadService_ListRevisions_Handler,
+		},
+		{
+			MethodName: "GetUsage",
+			Handler:    _WorkloadService_GetUsage_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -593,6 +739,17 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Logs",
 			Handler:       _WorkloadService_Logs_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchUsage",
+			Handler:       _WorkloadService_WatchUsage_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Copy",
+			Handler:       _WorkloadService_Copy_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "Exec",

@@ -37,9 +37,11 @@ type Object struct {
 	//	*Object_Replica
 	//	*Object_Token
 	//	*Object_Event
+	//	*Object_Login
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
+	//	*Object_Password
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -145,6 +147,15 @@ func (x *Object) GetEvent() *v1.Event {
 	return nil
 }
 
+func (x *Object) GetLogin() *v1.Login {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Login); ok {
+			return x.Login
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -167,6 +178,15 @@ func (x *Object) GetReceipt() *Receipt {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Receipt); ok {
 			return x.Receipt
+		}
+	}
+	return nil
+}
+
+func (x *Object) GetPassword() *Password {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Password); ok {
+			return x.Password
 		}
 	}
 	return nil
@@ -204,6 +224,10 @@ type Object_Event struct {
 	Event *v1.Event `protobuf:"bytes,7,opt,name=event,proto3,oneof"`
 }
 
+type Object_Login struct {
+	Login *v1.Login `protobuf:"bytes,8,opt,name=login,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -214,6 +238,10 @@ type Object_Credential struct {
 
 type Object_Receipt struct {
 	Receipt *Receipt `protobuf:"bytes,34,opt,name=receipt,proto3,oneof"`
+}
+
+type Object_Password struct {
+	Password *Password `protobuf:"bytes,35,opt,name=password,proto3,oneof"`
 }
 
 func (*Object_Cluster) isObject_Kind() {}
@@ -230,11 +258,15 @@ func (*Object_Token) isObject_Kind() {}
 
 func (*Object_Event) isObject_Kind() {}
 
+func (*Object_Login) isObject_Kind() {}
+
 func (*Object_Authority) isObject_Kind() {}
 
 func (*Object_Credential) isObject_Kind() {}
 
 func (*Object_Receipt) isObject_Kind() {}
+
+func (*Object_Password) isObject_Kind() {}
 
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
@@ -361,6 +393,61 @@ func (x *Credential) GetTokenUid() string {
 	return ""
 }
 
+// The password of a login, apart from it so that no answer of the API can
+// contain it. Sealed by the servers' key-encryption key.
+type Password struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is that of the login.
+	Metadata      *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Sealed        []byte       `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Password) Reset() {
+	*x = Password{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Password) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Password) ProtoMessage() {}
+
+func (x *Password) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Password.ProtoReflect.Descriptor instead.
+func (*Password) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Password) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *Password) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 // Remembers a creating call by its idempotency key.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -374,7 +461,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +473,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[3]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +486,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -435,7 +522,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -447,7 +534,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[4]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -460,7 +547,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -494,7 +581,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +593,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +606,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -597,7 +684,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +696,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +709,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Key) GetKind() string {
@@ -651,7 +738,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +750,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +763,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -704,7 +791,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x04\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\x05\n" +
 	"\x06Object\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterH\x00R\acluster\x12(\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x124\n" +
@@ -712,12 +799,14 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\brevision\x18\x04 \x01(\v2\x16.cloudless.v1.RevisionH\x00R\brevision\x121\n" +
 	"\areplica\x18\x05 \x01(\v2\x15.cloudless.v1.ReplicaH\x00R\areplica\x12+\n" +
 	"\x05token\x18\x06 \x01(\v2\x13.cloudless.v1.TokenH\x00R\x05token\x12+\n" +
-	"\x05event\x18\a \x01(\v2\x13.cloudless.v1.EventH\x00R\x05event\x12=\n" +
+	"\x05event\x18\a \x01(\v2\x13.cloudless.v1.EventH\x00R\x05event\x12+\n" +
+	"\x05login\x18\b \x01(\v2\x13.cloudless.v1.LoginH\x00R\x05login\x12=\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityH\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
 	"credential\x127\n" +
-	"\areceipt\x18\" \x01(\v2\x1b.cloudless.state.v1.ReceiptH\x00R\areceiptB\x06\n" +
+	"\areceipt\x18\" \x01(\v2\x1b.cloudless.state.v1.ReceiptH\x00R\areceipt\x12:\n" +
+	"\bpassword\x18# \x01(\v2\x1c.cloudless.state.v1.PasswordH\x00R\bpasswordB\x06\n" +
 	"\x04kind\"\x80\x01\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
@@ -728,7 +817,10 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"Credential\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x1b\n" +
-	"\ttoken_uid\x18\x03 \x01(\tR\btokenUid\"\x7f\n" +
+	"\ttoken_uid\x18\x03 \x01(\tR\btokenUid\"V\n" +
+	"\bPassword\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x16\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\x7f\n" +
 	"\aReceipt\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12!\n" +
 	"\frequest_hash\x18\x02 \x01(\fR\vrequestHash\x12\x1d\n" +
@@ -764,50 +856,55 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
 	(*Credential)(nil),            // 2: cloudless.state.v1.Credential
-	(*Receipt)(nil),               // 3: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 4: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 5: cloudless.state.v1.Change
-	(*Key)(nil),                   // 6: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 7: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 8: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 9: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 10: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 11: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 12: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 13: cloudless.v1.Token
-	(*v1.Event)(nil),              // 14: cloudless.v1.Event
-	(*v1.Metadata)(nil),           // 15: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*Password)(nil),              // 3: cloudless.state.v1.Password
+	(*Receipt)(nil),               // 4: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 5: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 6: cloudless.state.v1.Change
+	(*Key)(nil),                   // 7: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 8: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 9: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 10: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 11: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 12: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 13: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 14: cloudless.v1.Token
+	(*v1.Event)(nil),              // 15: cloudless.v1.Event
+	(*v1.Login)(nil),              // 16: cloudless.v1.Login
+	(*v1.Metadata)(nil),           // 17: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	8,  // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	9,  // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	10, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	11, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	12, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	13, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	14, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	1,  // 7: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 8: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	3,  // 9: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	15, // 10: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	15, // 11: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	15, // 12: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	5,  // 13: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	16, // 14: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	0,  // 15: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	6,  // 16: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	6,  // 17: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	9,  // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	10, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	11, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	12, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	13, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	14, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	15, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	16, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	1,  // 8: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	2,  // 9: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	4,  // 10: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	3,  // 11: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	17, // 12: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	17, // 13: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	17, // 14: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	17, // 15: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	6,  // 16: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	18, // 17: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	0,  // 18: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	7,  // 19: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	7,  // 20: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -823,11 +920,13 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Replica)(nil),
 		(*Object_Token)(nil),
 		(*Object_Event)(nil),
+		(*Object_Login)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),
+		(*Object_Password)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[5].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[6].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -838,7 +937,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
