@@ -62,7 +62,7 @@ test-short: $(SHIM) ## The tests that need neither root nor containers, in under
 	go test -short ./...
 
 .PHONY: bench
-bench: deps build ## Measure; prints a table and appends to build/bench.jsonl.
+bench: deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
 	go run ./test/bench
 
 .PHONY: clean

@@ -46,6 +46,36 @@ var measurements = []measurement{
 		floor: "that of the stock shim, on the same daemon",
 	},
 	{
+		name: "first_app", unit: "s", measure: measureFirstApp, target: "under 5",
+		what:  "from cloudless up on an empty data folder to the example app answering on its published port, median of 5",
+		floor: "none",
+	},
+	{
+		name: "start_100", unit: "s", measure: measureStartMany, target: "ratio at most 1.3",
+		what:  "from the API call that creates a workload of 100 replicas to all of them running, median of 5",
+		floor: "100 direct starts at once with the same network work by the containerd client with the stock shim, on the same daemon, in turns",
+	},
+	{
+		name: "publish_connect", unit: "per s", measure: measurePublish, target: "ratio at least 0.85",
+		what:  "new TCP connections from another machine through a published port, median of 9 rounds",
+		floor: "the same to the replica's own address, in turns",
+	},
+	{
+		name: "idle_rss", unit: "MB", measure: measureIdleRSS, target: "under 90",
+		what:  "VmRSS of everything in one process, after 30 s without anything to do",
+		floor: "none",
+	},
+	{
+		name: "idle_cpu", unit: "percent", measure: measureIdleCPU, target: "under 1",
+		what:  "of one core that everything in one process uses without anything to do, over 60 s",
+		floor: "none",
+	},
+	{
+		name: "binary", unit: "MB", measure: measureBinary, target: "under 90",
+		what:  "size of the stripped binary, the larger of linux/amd64 and linux/arm64",
+		floor: "none",
+	},
+	{
 		name: "write_1", unit: "per s", measure: measureWrites, target: "ratio at least 0.5",
 		what:  "workloads created through the API of one server with fsync by 64 clients, median of rounds",
 		floor: "the slower of an empty authenticated call by the same clients and bare raft on the same log store, in turns",

@@ -66,9 +66,15 @@ func measureStart(ctx context.Context, l *lab) (result, error) {
 	}, nil
 }
 
-// startWorkload creates a workload of one replica and waits until a watch that
-// was there before says that it runs.
+// startWorkload creates a workload of one replica and waits until it runs.
 func startWorkload(ctx context.Context, api *client.Client, name, image string) (time.Duration, error) {
+	return startThis(ctx, api, workload(name, image, 1))
+}
+
+// startThis creates a workload and waits until a watch that was there before
+// says that all of it runs.
+func startThis(ctx context.Context, api *client.Client, w *v1.Workload) (time.Duration, error) {
+	name := w.GetMetadata().GetName()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watch, err := api.Workloads().WatchWorkloads(ctx, &v1.WatchWorkloadsRequest{Name: name})
@@ -79,7 +85,7 @@ func startWorkload(ctx context.Context, api *client.Client, name, image string) 
 		return 0, fmt.Errorf("watch workload %s: %w", name, err)
 	}
 	began := time.Now()
-	_, err = api.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: workload(name, image, 1)})
+	_, err = api.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: w})
 	if err != nil {
 		return 0, err
 	}

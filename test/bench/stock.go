@@ -85,13 +85,13 @@ func (s *stock) scope(ctx context.Context) context.Context {
 
 // start creates a container and starts its process. The function that it
 // returns takes both away.
-func (s *stock) start(ctx context.Context, name string) (client.Task, func() error, error) {
+func (s *stock) start(ctx context.Context, name string, more ...oci.SpecOpts) (client.Task, func() error, error) {
 	mine := s.scope(ctx)
 	after := context.WithoutCancel(mine)
 	runc := &options.Options{Root: filepath.Join(s.runDir, "bench-runc")}
 	container, err := s.client.NewContainer(mine, name,
 		client.WithNewSnapshot(name, s.image),
-		client.WithNewSpec(oci.WithImageConfig(s.image), oci.WithCgroup(filepath.Join(s.cgroup, name))),
+		client.WithNewSpec(append([]oci.SpecOpts{oci.WithImageConfig(s.image), oci.WithCgroup(filepath.Join(s.cgroup, name))}, more...)...),
 		client.WithRuntime(s.shim, runc),
 	)
 	if err != nil {

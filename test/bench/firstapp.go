@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+)
+
+const (
+	firstAppTimes = 5
+	firstAppPause = 2 * time.Millisecond // between two questions whether the app answers
+)
+
+// measureFirstApp does what a newcomer does, from an empty data folder on.
+func measureFirstApp(ctx context.Context, l *lab) (result, error) {
+	hello, err := l.build(ctx, "hello", "./examples/hello")
+	if err != nil {
+		return result{}, err
+	}
+	var whole, started sample
+	for n := range firstAppTimes {
+		up, all, err := l.firstApp(ctx, hello, n)
+		if err != nil {
+			return result{}, err
+		}
+		started, whole = append(started, up), append(whole, all)
+	}
+	return result{
+		value: whole.median(),
+		notes: []string{whole.spread("seconds until the app answers"), started.spread("of them until up returns")},
+	}, nil
+}
+
+func (l *lab) firstApp(ctx context.Context, hello string, n int) (up, whole float64, err error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, 0, err
+	}
+	api, err := freePort()
+	if err != nil {
+		return 0, 0, err
+	}
+	name := fmt.Sprintf("first-%d", n)
+	c := &cloud{
+		lab: l, address: fmt.Sprintf("127.0.0.1:%d", api),
+		data: filepath.Join(l.dir, name), config: filepath.Join(l.dir, name+".yaml"),
+	}
+	defer c.close()
+	began := time.Now()
+	if err := c.up(ctx); err != nil {
+		return 0, 0, err
+	}
+	up = time.Since(began).Seconds()
+	if err := c.run(ctx, "run", hello, "--name", "web", "--publish", fmt.Sprintf("%d:8080", port)); err != nil {
+		return 0, 0, err
+	}
+	err = answers(ctx, fmt.Sprintf("http://127.0.0.1:%d/", port))
+	return up, time.Since(began).Seconds(), err
+}
+
+// answers waits until a page is there.
+func answers(ctx context.Context, url string) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if err := sleep(ctx, firstAppPause); err != nil {
+			return err
+		}
+	}
+}
+
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	idleSettle = 30 * time.Second // before anything is measured
+	idleTime   = 60 * time.Second // over which the CPU is measured
+	// ticksPerSecond is USER_HZ, in which Linux tells CPU times on every
+	// architecture that we build for.
+	ticksPerSecond = 100
+)
+
+// measureIdleRSS looks at a whole cloud in one process that nobody uses.
+func measureIdleRSS(ctx context.Context, l *lab) (result, error) {
+	return l.idle(ctx, "idle-rss", func(pid int) (float64, []string, error) {
+		rss, err := procStatus(pid, "VmRSS")
+		if err != nil {
+			return 0, nil, err
+		}
+		anonymous, err := procStatus(pid, "RssAnon")
+		return megabytes(rss), []string{fmt.Sprintf("of it %.4g MB are the process's own, the rest is the binary mapped from its file", megabytes(anonymous))}, err
+	})
+}
+
+// measureIdleCPU looks at the same for a minute.
+func measureIdleCPU(ctx context.Context, l *lab) (result, error) {
+	return l.idle(ctx, "idle-cpu", func(pid int) (float64, []string, error) {
+		before, err := cpuTicks(pid)
+		if err != nil {
+			return 0, nil, err
+		}
+		began := time.Now()
+		if err := sleep(ctx, idleTime); err != nil {
+			return 0, nil, err
+		}
+		after, err := cpuTicks(pid)
+		used := float64(after-before) / ticksPerSecond
+		return 100 * used / time.Since(began).Seconds(), nil, err
+	})
+}
+
+// idle lets a new cloud come to rest, and then measures its one process.
+func (l *lab) idle(ctx context.Context, name string, measure func(pid int) (float64, []string, error)) (result, error) {
+	c, err := l.newCloud(ctx, name)
+	if err != nil {
+		return result{}, err
+	}
+	defer c.close()
+	pid, err := c.pid()
+	if err != nil {
+		return result{}, err
+	}
+	if err := sleep(ctx, idleSettle); err != nil {
+		return result{}, err
+	}
+	value, notes, err := measure(pid)
+	return result{value: value, notes: notes}, err
+}
+
+// pid finds the process that runs the cloud.
+func (c *cloud) pid() (int, error) {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0, err
+	}
+	for _, entry := range all {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err != nil {
+			continue // ended since it was listed
+		}
+		if args := strings.Split(string(line), "\x00"); len(args) > 1 && args[1] == "up" && slices.Contains(args, c.data) {
+			return pid, nil
+		}
+	}
+	return 0, errors.New("the process of the cloud is not to be found")
+}
+
+// cpuTicks is what a process has used so far, in user and in system mode.
+func cpuTicks(pid int) (int, error) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name may hold anything, so count from behind it.
+	fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat is too short", pid)
+	}
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return user + system, err
+}
+
+func megabytes(kib int) float64 { return float64(kib) * 1024 / 1e6 }
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
