@@ -135,7 +135,9 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 		return counts
 	}
 	plan := scheduler.Schedule(view(snap, ""), request)
-	counts["placing"] += len(plan.Placements)
+	if found := len(plan.Placements); found > 0 {
+		counts["placing"] = found
+	}
 	for _, u := range plan.Unplaced {
 		counts[mainReason(u)] += u.Count
 	}
