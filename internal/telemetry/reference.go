@@ -10,6 +10,7 @@ import (
 func WriteReference(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(referenceHead)
+	fmt.Fprintf(&b, "Of single replicas at most %d are shown at once; how many more run is in\n`%s`.\n\n", MaxReplicas, ReplicasOmitted.Name)
 	b.WriteString("| metric | type | unit | labels | of | what it says |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range Catalogue() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.Kind, m.Unit, strings.Join(m.Labels, ", "), m.From, m.Help)
@@ -27,8 +28,7 @@ Servers and agents tell what they do in the Prometheus text format. Nothing is
 shown to anybody without an identity.
 
 **A server**, and so ` + "`cloudless up`" + ` with its agent in the same process, answers at
-` + "`/metrics`" + ` on its one port, to an API token of any role or to a certificate of the
-cluster:
+` + "`/metrics`" + ` on its one port, to an API token of any role:
 
 ` + "```" + `
 cloudless token create --role viewer --name prometheus --ttl 8760h
@@ -57,9 +57,6 @@ The agent's own metrics are on a socket that only its user can open (mode 0600),
 ` + "```" + `
 curl --unix-socket /run/cloudless/ID/metrics.sock http://agent/metrics
 ` + "```" + `
-
-Of single replicas at most ` + "2000" + ` are shown at once; how many more run is in
-` + "`cloudless_replica_usage_omitted`" + `.
 
 `
 
