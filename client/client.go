@@ -153,6 +153,8 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.WorkloadService", "method": "WatchWorkloads"},
 		{"service": "cloudless.v1.WorkloadService", "method": "ListReplicas"},
 		{"service": "cloudless.v1.WorkloadService", "method": "WatchReplicas"},
+		{"service": "cloudless.v1.WorkloadService", "method": "GetUsage"},
+		{"service": "cloudless.v1.WorkloadService", "method": "WatchUsage"},
 		{"service": "cloudless.v1.WorkloadService", "method": "Logs"}
 	],
 	"retryPolicy": {
