@@ -25,10 +25,7 @@ func (s *Server) observe(r *telemetry.Registry) {
 		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
 		telemetry.NodeDisk, telemetry.NodeDiskCapacity,
 	}, s.collectNodes)
-	r.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) {
-		frame, _ := s.usage(s.store.Snapshot(), &v1.GetUsageRequest{})
-		telemetry.EmitReplicas(emit, frame.GetReplicas())
-	})
+	r.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, s.heard().GetReplicas()) })
 }
 
 func (s *Server) collectRaft(emit telemetry.Emit) {
@@ -103,8 +100,7 @@ func (s *Server) collectImages(emit telemetry.Emit) {
 }
 
 func (s *Server) collectNodes(emit telemetry.Emit) {
-	frame, _ := s.usage(s.store.Snapshot(), &v1.GetUsageRequest{})
-	for _, n := range frame.GetNodes() {
+	for _, n := range s.heard().GetNodes() {
 		say := func(m telemetry.Metric, text string, parse func(string) (int64, error), unit float64) {
 			if value, err := parse(text); err == nil && text != "" {
 				emit(m, float64(value)/unit, n.GetNode())
@@ -117,6 +113,16 @@ func (s *Server) collectNodes(emit telemetry.Emit) {
 		say(telemetry.NodeDisk, n.GetUsage().GetDisk(), spec.ParseBytes, 1)
 		say(telemetry.NodeDiskCapacity, n.GetCapacity().GetDisk(), spec.ParseBytes, 1)
 	}
+}
+
+// heard is the usage of everything. Only the leader hears the nodes: what
+// another server remembers of its time is not shown.
+func (s *Server) heard() *v1.Usage {
+	if !s.consensus.IsLeader() {
+		return nil
+	}
+	frame, _ := s.usage(s.store.Snapshot(), &v1.GetUsageRequest{})
+	return frame
 }
 
 // fault reports whether a code means that the server is to blame.

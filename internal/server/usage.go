@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -48,21 +49,35 @@ func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerSt
 			return err
 		}
 		pause.Reset(usageFrame)
-		if err := await(ctx, news); err != nil {
+		if err := s.awaitNews(ctx, news); err != nil {
 			return err
 		}
-		if err := await(ctx, pause.C); err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pause.C:
 		}
 	}
 }
 
-func await[T any](ctx context.Context, what <-chan T) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-what:
-		return nil
+// leadCheck is how soon a watch of usage notices that the nodes speak to
+// another server now: where nobody speaks, silence is no sign.
+const leadCheck = 5 * time.Second
+
+func (s *workloads) awaitNews(ctx context.Context, news <-chan struct{}) error {
+	check := time.NewTicker(leadCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-news:
+			return nil
+		case <-check.C:
+			if !s.consensus.IsLeader() {
+				return refuse(codes.Unavailable, "this server does not lead the cluster any more; begin the watch again")
+			}
+		}
 	}
 }
 

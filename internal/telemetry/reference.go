@@ -10,6 +10,7 @@ import (
 func WriteReference(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(referenceHead)
+	b.WriteString("What nodes and replicas use is told by the server that leads, because the nodes speak to it.\n")
 	fmt.Fprintf(&b, "Of single replicas at most %d are shown at once; how many more run is in\n`%s`.\n\n", MaxReplicas, ReplicasOmitted.Name)
 	b.WriteString("| metric | type | unit | labels | of | what it says |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, m := range Catalogue() {
