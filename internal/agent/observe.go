@@ -2,11 +2,13 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"path/filepath"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -58,8 +60,12 @@ func (r *replica) drive(ctx context.Context, verb string, do func(context.Contex
 	}
 	began := time.Now()
 	err := do(ctx)
-	r.metrics.Drove(r.driver.Name(), verb, err, time.Since(began))
-	span.End(err)
+	failure := err
+	if errors.Is(err, driver.ErrNotFound) {
+		failure = nil // to stop or remove what is gone is no failure
+	}
+	r.metrics.Drove(r.driver.Name(), verb, failure, time.Since(began))
+	span.End(failure)
 	return err
 }
 
