@@ -28,16 +28,23 @@ type Client struct {
 	auth token
 }
 
+// Option changes how a Client connects.
+type Option struct{ dial []grpc.DialOption }
+
+// WithDialOptions adds options to the gRPC connection, such as interceptors of one's own. They come after the
+// Client's and see every attempt of a call.
+func WithDialOptions(options ...grpc.DialOption) Option { return Option{dial: options} }
+
 // Dial connects to the cluster. It returns an [*UnreachableError] when none of its servers answers, or when what
 // answers is not a server of that cluster.
-func Dial(ctx context.Context, where Context) (*Client, error) {
+func Dial(ctx context.Context, where Context, options ...Option) (*Client, error) {
 	trust, err := where.trust()
 	if err != nil {
 		return nil, err
 	}
 	link := &link{addresses: where.Addresses}
 	auth := token(where.Token)
-	conn, err := newConn(where, trust, link, auth)
+	conn, err := newConn(where, trust, link, auth, options)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", where.Name, err)
 	}
@@ -86,7 +93,7 @@ func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
 // maxAnswer is the longest answer in bytes: a full page of large workloads.
 const maxAnswer = 64 << 20
 
-func newConn(where Context, trust *identity.Trust, link *link, auth token) (*grpc.ClientConn, error) {
+func newConn(where Context, trust *identity.Trust, link *link, auth token, options []Option) (*grpc.ClientConn, error) {
 	servers := manual.NewBuilderWithScheme("cloudless")
 	var state resolver.State
 	for _, address := range where.Addresses {
@@ -96,7 +103,7 @@ func newConn(where Context, trust *identity.Trust, link *link, auth token) (*grp
 	config := identity.ClientTLS(trust, nil)
 	config.NextProtos = []string{"h2"} // only that: it is how one port tells gRPC from the rest
 	calls := interceptor{link: link}
-	return grpc.NewClient("cloudless:///"+where.Addresses[0],
+	dial := []grpc.DialOption{
 		grpc.WithResolvers(servers),
 		grpc.WithTransportCredentials(&watchedTLS{TransportCredentials: credentials.NewTLS(config), link: link}),
 		grpc.WithPerRPCCredentials(auth),
@@ -105,7 +112,11 @@ func newConn(where Context, trust *identity.Trust, link *link, auth token) (*grp
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithUnaryInterceptor(calls.unary),
 		grpc.WithStreamInterceptor(calls.stream),
-	)
+	}
+	for _, option := range options {
+		dial = append(dial, option.dial...)
+	}
+	return grpc.NewClient("cloudless:///"+where.Addresses[0], dial...)
 }
 
 // connect waits until a server has answered or all have failed.
@@ -142,6 +153,8 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.WorkloadService", "method": "WatchWorkloads"},
 		{"service": "cloudless.v1.WorkloadService", "method": "ListReplicas"},
 		{"service": "cloudless.v1.WorkloadService", "method": "WatchReplicas"},
+		{"service": "cloudless.v1.WorkloadService", "method": "GetUsage"},
+		{"service": "cloudless.v1.WorkloadService", "method": "WatchUsage"},
 		{"service": "cloudless.v1.WorkloadService", "method": "Logs"}
 	],
 	"retryPolicy": {

@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Options are what an agent needs from outside.
@@ -34,6 +35,12 @@ type Options struct {
 	// LogLimits bound each replica's log; zero fields stand for the log's own
 	// defaults.
 	LogLimits driver.LogLimits
+	// NetworkCounters tells what replicas have received and sent; nil if nobody
+	// counts that.
+	NetworkCounters NetworkCounters
+	// Metrics and Tracing are told what the agent does; they may be nil.
+	Metrics *telemetry.Agent
+	Tracing *telemetry.Tracing
 }
 
 // Machine is the computer that the agent runs on; package machine has it.
@@ -78,6 +85,8 @@ type Agent struct {
 	client    v1.AgentServiceClient
 	machine   Machine
 	heartbeat time.Duration
+	network   NetworkCounters
+	meter     meter
 	since     time.Time // when this agent was made
 	changed   chan struct{}
 	ready     chan struct{}
@@ -106,6 +115,7 @@ func New(opts Options) (*Agent, error) {
 		client:    opts.Client,
 		machine:   opts.Machine,
 		heartbeat: opts.HeartbeatInterval,
+		network:   opts.NetworkCounters,
 		since:     time.Now(),
 		changed:   make(chan struct{}, 1),
 		ready:     make(chan struct{}),
@@ -134,6 +144,8 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 		starts:  make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
 		forget:  a.forget,
 		log:     opts.Logger,
+		metrics: opts.Metrics,
+		tracing: opts.Tracing,
 	}
 	for _, d := range opts.Drivers {
 		if h.drivers[d.Name()] != nil {

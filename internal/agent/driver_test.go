@@ -34,6 +34,7 @@ type tasks struct {
 
 	unknown string                                   // a signal that is refused
 	prepare func(context.Context, driver.Task) error // nil succeeds
+	stats   func(id string) driver.Stats             // nil means that nothing can be measured
 	hold    chan struct{}                            // if set, Start has done its work but does not return before it is closed
 }
 
@@ -264,6 +265,21 @@ func (h *handle) List(context.Context) ([]driver.Status, error) {
 }
 
 // Exec runs a real process beside the task.
+func (h *handle) Stats(_ context.Context, id string) (driver.Stats, error) {
+	if err := h.check(); err != nil {
+		return driver.Stats{}, err
+	}
+	if _, err := h.get(id); err != nil {
+		return driver.Stats{}, err
+	}
+	h.tasks.mu.Lock()
+	defer h.tasks.mu.Unlock()
+	if h.tasks.stats == nil {
+		return driver.Stats{}, driver.ErrNotRunning
+	}
+	return h.tasks.stats(id), nil
+}
+
 func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Process, error) {
 	if _, err := h.get(id); err != nil {
 		return nil, err

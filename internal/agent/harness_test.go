@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // node is a machine with an agent and a server that plays the cluster.
@@ -30,6 +31,8 @@ type node struct {
 	tasks   *tasks
 	machine *fakeMachine
 	server  *server
+	metrics *telemetry.Agent // may be nil
+	network NetworkCounters  // may be nil
 
 	agent  *Agent
 	driver *handle
@@ -54,6 +57,7 @@ func (n *node) options() Options {
 		Drivers: []driver.Driver{n.driver},
 		Machine: n.machine,
 		Logger:  slog.New(slog.DiscardHandler),
+		Metrics: n.metrics, NetworkCounters: n.network,
 	}
 }
 

@@ -112,7 +112,9 @@ func (r *replica) begin() {
 
 // preparing -> running, backoff or failed.
 func (r *replica) start(ctx context.Context) error {
-	err := r.startTask(ctx)
+	traced, span := r.traceStart(ctx)
+	err := r.startTask(traced)
+	span.End(err)
 	switch {
 	case err == nil:
 		task := r.listers[r.driver.Name()].find(ctx, taskID(r.uid, r.rec.Attempt))
@@ -143,7 +145,7 @@ func (r *replica) startTask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.driver.Prepare(ctx, task); err != nil {
+	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.driver.Prepare(ctx, task) }); err != nil {
 		return err
 	}
 	select { // many at once only take turns at the same CPUs
@@ -152,7 +154,7 @@ func (r *replica) startTask(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return r.driver.Start(ctx, task)
+	return r.drive(ctx, "start", func(ctx context.Context) error { return r.driver.Start(ctx, task) })
 }
 
 // running -> backoff, completed or failed, when the task has exited.
@@ -166,6 +168,7 @@ func (r *replica) watch(ctx context.Context) error {
 		return fmt.Errorf("wait for task: %w", err)
 	}
 	r.log.Info("replica exited", "attempt", r.rec.Attempt, "code", exit.GetCode(), "oom", exit.GetOomKilled(), "reason", exit.GetReason())
+	r.metrics.Exited(resultOf(exit))
 	return r.advance(func(rec *record) { rec.exited(exit) })
 }
 
@@ -243,6 +246,9 @@ func (r *replica) pause(ctx, armed context.Context) error {
 
 // backoff or stopped -> preparing: the next attempt.
 func (r *replica) again(restart bool) error {
+	if restart {
+		r.metrics.Restarted()
+	}
 	return r.advance(func(rec *record) {
 		rec.Attempt++
 		rec.Started = false
@@ -287,7 +293,7 @@ func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 		return nil, nil
 	}
 	id := taskID(r.uid, r.rec.Attempt)
-	err := stop(ctx, r.driver, id, r.rec.Assignment)
+	err := r.drive(ctx, "stop", func(ctx context.Context) error { return stop(ctx, r.driver, id, r.rec.Assignment) })
 	if errors.Is(err, driver.ErrNotFound) {
 		return nil, nil
 	}
@@ -308,7 +314,9 @@ func (r *replica) removeTask(ctx context.Context) error {
 	if r.driver == nil {
 		return nil
 	}
-	if err := r.driver.Remove(ctx, taskID(r.uid, r.rec.Attempt)); err != nil && !errors.Is(err, driver.ErrNotFound) {
+	id := taskID(r.uid, r.rec.Attempt)
+	err := r.drive(ctx, "remove", func(ctx context.Context) error { return r.driver.Remove(ctx, id) })
+	if err != nil && !errors.Is(err, driver.ErrNotFound) {
 		return fmt.Errorf("remove task: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // house is what all replicas of an agent share.
@@ -25,6 +26,8 @@ type house struct {
 	starts  chan struct{}       // holds a token for each start under way
 	forget  func(*replica) bool // takes a removed replica out of the agent; false if it is wanted again
 	log     *slog.Logger
+	metrics *telemetry.Agent
+	tracing *telemetry.Tracing
 }
 
 // replica is one replica of this node: a goroutine (run) that owns the record

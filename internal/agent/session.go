@@ -53,6 +53,7 @@ func (a *Agent) keepSession(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		a.metrics.SessionEnded()
 		if worked {
 			pause.reset()
 			lastError = ""
@@ -146,6 +147,7 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool)
 				return err
 			}
 			if !*worked {
+				a.metrics.SessionOpened()
 				a.log.Info("session with a server is open", "assignments", len(message.Assignments.GetAssign()), "epoch", message.Assignments.GetEpoch())
 			}
 			*worked = true
@@ -169,7 +171,7 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 	ticker := time.NewTicker(a.heartbeat)
 	defer ticker.Stop()
 	beat := func() error {
-		up, status := a.beat(known)
+		up, status := a.beat(ctx, known)
 		known = status
 		return stream.Send(up)
 	}
@@ -196,8 +198,8 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 
 // beat is a heartbeat, with the whole status if it is not the one that the
 // server knows.
-func (a *Agent) beat(known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
-	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.heartbeat)}
+func (a *Agent) beat(ctx context.Context, known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
+	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.heartbeat), Replicas: a.usageNow(ctx)}
 	status, err := a.status()
 	if err != nil {
 		a.log.Warn("cannot measure this machine", "error", err)

@@ -28,6 +28,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/telemetry"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
@@ -166,7 +167,7 @@ func (l *clusterLink) registryClient() *http.Client {
 }
 
 // openMember connects a machine that has joined.
-func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driver, version string, logger *slog.Logger, u *undo) (*member, error) {
+func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driver, version string, i *instruments, logger *slog.Logger, u *undo) (*member, error) {
 	about, err := f.readMembership()
 	if err != nil {
 		return nil, err
@@ -200,8 +201,13 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	}
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Logger: logger,
+		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing,
 	})
-	return p, err
+	if err != nil {
+		return nil, err
+	}
+	p.agent.Observe(i.registry)
+	return p, nil
 }
 
 func renewer(conn *grpc.ClientConn) func(context.Context, []byte) ([][]byte, error) {
@@ -283,9 +289,13 @@ func otherCluster(f *folder, creds *identity.Credentials) error {
 
 // serveNode runs an agent in a process of its own.
 func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder) error) error {
-	logger := newLogger(process.Log, process.LogLevel)
+	logger := telemetry.NewLogger(process.Log, process.LogLevel, process.LogFormat)
 	var u undo
 	defer u.run()
+	i, err := openInstruments(ctx, process, "cloudless-agent", logger, &u)
+	if err != nil {
+		return err
+	}
 	f, err := openFolder(process.DataDir)
 	if err != nil {
 		return err
@@ -302,10 +312,15 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	u.add(func() { logError(logger, "close driver", d.Close()) })
-	p, err := openMember(ctx, f, link, d, process.Version, logger, &u)
+	p, err := openMember(ctx, f, link, d, process.Version, i, logger, &u)
 	if err != nil {
 		return err
 	}
 	process.Progress("waiting for the cluster")
-	return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serveAgentMetrics(ctx, f.runDir(), i, p.agent) })
+	g.Go(func() error {
+		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
+	})
+	return endedByContext(g.Wait())
 }

@@ -1,19 +1,10 @@
 package app
 
-import (
-	"io"
-	"log/slog"
-
-	"github.com/cloudless/cloudless/internal/cli"
-)
+import "github.com/cloudless/cloudless/internal/cli"
 
 // Roles are what the command line can start.
 func Roles() cli.Roles {
 	return cli.Roles{Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down}
-}
-
-func newLogger(w io.Writer, level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
 // undo collects what must be taken back when a start fails in the middle, and

@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/telemetry"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
@@ -43,7 +44,7 @@ func down(ctx context.Context, o cli.DownOptions) error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	logger := newLogger(log, o.LogLevel) // the runtime's chatter is not for the terminal
+	logger := telemetry.NewLogger(log, o.LogLevel, telemetry.LogText) // the runtime's chatter is not for the terminal
 	if _, err := os.Stat(f.sub("agent")); err == nil {
 		o.Progress("stopping containers")
 		if err := stopTasks(ctx, f, logger); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // controlPlane is a server's parts, opened and ready to run.
@@ -33,12 +34,14 @@ type controlPlane struct {
 	server    *server.Server
 	ca        *identity.CA
 	logger    *slog.Logger
+	metrics   *telemetry.Server
+	tracing   *telemetry.Tracing
 }
 
 // openControlPlane opens the replicated state first, because everything else
 // stands on it, and the port last, because who reaches it must be served.
-func openControlPlane(ctx context.Context, f *folder, address, version string, logger *slog.Logger, u *undo) (*controlPlane, error) {
-	p := &controlPlane{store: state.New(), logger: logger}
+func openControlPlane(ctx context.Context, f *folder, address, version string, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
+	p := &controlPlane{store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err
 	}
@@ -48,7 +51,7 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, l
 	}
 	p.consensus, err = consensus.Open(ctx, consensus.Options{
 		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: address,
-		Store: p.store, Logger: logger, Bootstrap: true,
+		Store: p.store, Logger: logger, Bootstrap: true, Observer: p.metrics,
 	})
 	if err != nil {
 		return nil, err
@@ -73,6 +76,7 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, l
 		UID: f.ServerUID, Version: version, Address: address, Hosts: hosts(address),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger,
+		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
 	})
 	if err != nil {
 		return nil, err
@@ -122,7 +126,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.nodes.Run(ctx) })
 	g.Go(func() error {
-		loop := replicas.Loop{Store: p.store, Proposer: p.consensus}
+		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus, retention.DefaultLimits) })
@@ -131,16 +135,20 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o cli.ServerOptions) error {
-	logger := newLogger(o.Log, o.LogLevel)
+	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
+	i, err := openInstruments(ctx, o.Process, "cloudless-server", logger, &u)
+	if err != nil {
+		return err
+	}
 	f, err := openFolder(o.DataDir)
 	if err != nil {
 		return err
 	}
 	u.add(f.release)
 	o.Progress("opening the replicated state")
-	p, err := openControlPlane(ctx, f, o.APIAddr, o.Version, logger, &u)
+	p, err := openControlPlane(ctx, f, o.APIAddr, o.Version, i, logger, &u)
 	if err != nil {
 		return err
 	}

@@ -14,14 +14,19 @@ import (
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // up is the one-machine cloud: a server and an agent in one process. They meet
 // over the same port, certificates and streams as if they were far apart.
 func up(ctx context.Context, o cli.UpOptions) error {
-	logger := newLogger(o.Log, o.LogLevel)
+	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
+	i, err := openInstruments(ctx, o.Process, "cloudless", logger, &u)
+	if err != nil {
+		return err
+	}
 	f, err := openFolder(o.DataDir)
 	if err != nil {
 		return err
@@ -29,7 +34,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	u.add(f.release)
 	link := &clusterLink{}
 	o.Progress("starting the control plane and the container runtime")
-	p, d, err := openBoth(ctx, f, o, link, logger, &u)
+	p, d, err := openBoth(ctx, f, o, link, i, logger, &u)
 	if err != nil {
 		return err
 	}
@@ -40,7 +45,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		if err := p.enrollSelf(ctx, f, o.Machine); err != nil {
 			return err
 		}
-		m, err := openMember(ctx, f, link, d, o.Version, logger, &u)
+		m, err := openMember(ctx, f, link, d, o.Version, i, logger, &u)
 		if err != nil {
 			return err
 		}
@@ -58,11 +63,11 @@ func up(ctx context.Context, o cli.UpOptions) error {
 
 // openBoth opens control plane and container runtime side by side, because
 // each takes a while and neither needs the other.
-func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink, logger *slog.Logger, u *undo) (p *controlPlane, d *containerd.Driver, err error) {
+func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink, i *instruments, logger *slog.Logger, u *undo) (p *controlPlane, d *containerd.Driver, err error) {
 	var planeUndo undo
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		p, err = openControlPlane(both, f, o.APIAddr, o.Version, logger, &planeUndo)
+		p, err = openControlPlane(both, f, o.APIAddr, o.Version, i, logger, &planeUndo)
 		return err
 	})
 	var driverErr error

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Options are what the command line is given by main.
@@ -40,7 +41,9 @@ func Main(ctx context.Context, o Options) int {
 	c := &cli{Options: o}
 	root := c.rootCommand()
 	root.SetArgs(o.Args)
+	ctx, traced := c.trace(ctx, root)
 	err := root.ExecuteContext(ctx)
+	traced(err)
 	code := exitCode(err)
 	if code != exitOK {
 		c.complain(err)
@@ -53,6 +56,8 @@ type cli struct {
 	Options
 	// The global flags.
 	config, context, namespace, output string
+	// tracing is nil unless the environment says where traces go.
+	tracing *telemetry.Tracing
 }
 
 func (c *cli) rootCommand() *cobra.Command {
@@ -88,7 +93,8 @@ func (c *cli) rootCommand() *cobra.Command {
 		&cobra.Group{ID: groupCluster, Title: "Cluster:"},
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
 	)
-	add(root, groupApps, c.runCommand(), c.applyCommand(), c.psCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand())
+	add(root, groupApps, c.runCommand(), c.applyCommand(), c.psCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
+		c.statsCommand(), c.topCommand())
 	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.versionCommand())
 	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand())
 	return root
@@ -133,7 +139,7 @@ func (c *cli) dial(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.Dial(ctx, where)
+	return client.Dial(ctx, where, client.WithDialOptions(c.tracing.DialOptions()...))
 }
 
 func (c *cli) where() (client.Context, error) {

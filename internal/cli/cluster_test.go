@@ -49,6 +49,7 @@ type cluster struct {
 	replicas  []*cloudlessv1.Replica
 	entries   []*cloudlessv1.LogEntry
 	events    []*cloudlessv1.Event
+	usage     []*cloudlessv1.Usage // the frames of a watch, which then stays silent
 	lastLogs  *cloudlessv1.LogsRequest
 	lastToken *cloudlessv1.CreateTokenRequest
 	// standing is what every workload is said to be; "running" with all its replicas if nil.

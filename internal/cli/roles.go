@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Roles are what a machine can be in a cluster. Each runs until ctx ends and then stops in order, which is no
@@ -31,6 +33,10 @@ type Process struct {
 	// Log receives the program's log, from LogLevel on.
 	Log      io.Writer
 	LogLevel slog.Level
+	// LogFormat is the form of its lines, text if empty.
+	LogFormat telemetry.LogFormat
+	// OTLPEndpoint is where traces go; nothing is traced if it is empty.
+	OTLPEndpoint string
 	// Progress may be told, in a few words, what is being done. It is never nil.
 	Progress func(doing string)
 	// Ready is to be called once the role can be used, with what the person at the terminal should now know: one or

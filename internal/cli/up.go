@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // TokenEnv names the environment variable that holds the join token.
@@ -21,13 +23,15 @@ const defaultAPIAddr = "127.0.0.1:7700"
 
 // processFlags are those of every role.
 type processFlags struct {
-	dataDir, logLevel string
-	detach            bool
+	dataDir, logLevel, logFormat, otlp string
+	detach                             bool
 }
 
 func (f *processFlags) register(cmd *cobra.Command) {
 	f.registerDataDir(cmd)
 	cmd.Flags().StringVar(&f.logLevel, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
+	cmd.Flags().StringVar(&f.logFormat, "log-format", "text", "`form` of log lines: text or json")
+	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", os.Getenv(telemetry.OTLPEndpointEnv), "`address` of an OpenTelemetry collector (OTLP, gRPC) that receives traces, such as http://127.0.0.1:4317 (default: $"+telemetry.OTLPEndpointEnv+")")
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return when it is ready, and let it run on; its log is cloudless.log in the data folder")
 }
 
@@ -63,7 +67,18 @@ func (f *processFlags) process(c *cli, cmd *cobra.Command) (Process, error) {
 	if err != nil {
 		return Process{}, usage(cmd, "%w", err)
 	}
-	return Process{DataDir: dir, Version: c.Version, Log: c.Stderr, LogLevel: level}, nil
+	process := Process{DataDir: dir, Version: c.Version, Log: c.Stderr, LogLevel: level, OTLPEndpoint: f.otlp}
+	if f.logFormat != "" { // a command without the flag logs text
+		if process.LogFormat, err = telemetry.ParseLogFormat(f.logFormat); err != nil {
+			return Process{}, usage(cmd, "--log-format: %w", err)
+		}
+	}
+	if f.otlp != "" {
+		if err := telemetry.CheckEndpoint(f.otlp); err != nil {
+			return Process{}, usage(cmd, "--otlp-endpoint: %w", err)
+		}
+	}
+	return process, nil
 }
 
 func parseLevel(s string) (slog.Level, error) {

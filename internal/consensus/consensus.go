@@ -46,6 +46,8 @@ type Options struct {
 	// SnapshotThreshold is the number of log entries after which a snapshot is taken, 8192 if 0. As many entries
 	// are kept for servers that lag behind.
 	SnapshotThreshold uint64
+	// Observer is told how long things take, if it is there.
+	Observer Observer
 }
 
 func (o *Options) validate() error {
@@ -65,17 +67,21 @@ func (o *Options) validate() error {
 	if o.SnapshotThreshold == 0 {
 		o.SnapshotThreshold = defaultSnapshotThreshold
 	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
 	return nil
 }
 
 // Consensus is this server's part in the agreement.
 type Consensus struct {
-	id     string
-	store  *state.Store
-	logger *slog.Logger
-	raft   *raft.Raft
-	fsm    *fsm
-	disk   *disk
+	id       string
+	store    *state.Store
+	logger   *slog.Logger
+	raft     *raft.Raft
+	fsm      *fsm
+	observer Observer
+	disk     *disk
 	// transport is not nil if it has to be closed with this.
 	transport raft.WithClose
 
@@ -104,7 +110,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	}
 	c := &Consensus{
 		id: o.ServerID, store: o.Store, logger: o.Logger,
-		fsm: newFSM(o.Store), done: make(chan struct{}),
+		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, done: make(chan struct{}),
 	}
 	var undo []func()
 	defer func() {
@@ -137,7 +143,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if err := c.disk.restore(o.Store); err != nil {
 		return nil, err
 	}
-	if c.raft, err = raft.NewRaft(config, c.fsm, c.disk.log, c.disk.log, c.disk.snapshots, transport); err != nil {
+	if c.raft, err = raft.NewRaft(config, c.fsm, observedLog{c.disk.log, o.Observer}, c.disk.log, c.disk.snapshots, transport); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	undo = append(undo, func() { _ = c.raft.Shutdown().Error() })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
@@ -15,16 +16,17 @@ import (
 // fsm applies committed entries to the store. Once it met an entry that it cannot understand it does no more, so that
 // this server does not go on with a state that differs from that of the others. Raft calls it from one goroutine.
 type fsm struct {
-	store  *state.Store
-	broken error
+	store    *state.Store
+	observer Observer
+	broken   error
 	// failed receives what broke it.
 	failed chan error
 }
 
 var _ raft.BatchingFSM = (*fsm)(nil)
 
-func newFSM(store *state.Store) *fsm {
-	return &fsm{store: store, failed: make(chan error, 1)}
+func newFSM(store *state.Store, observer Observer) *fsm {
+	return &fsm{store: store, observer: observer, failed: make(chan error, 1)}
 }
 
 // Apply implements raft.FSM.
@@ -81,7 +83,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.broken != nil {
 		return nil, f.broken
 	}
-	return saver{f.store.Snapshot()}, nil
+	return saver{f.store.Snapshot(), f.observer}, nil
 }
 
 // Restore implements raft.FSM.
@@ -92,14 +94,18 @@ func (f *fsm) Restore(saved io.ReadCloser) error {
 // saver streams a snapshot to where raft wants it.
 type saver struct {
 	snapshot *state.Snapshot
+	observer Observer
 }
 
 // Persist implements raft.FSMSnapshot.
 func (s saver) Persist(sink raft.SnapshotSink) error {
+	began := time.Now()
 	if err := s.snapshot.Save(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	return sink.Close()
+	err := sink.Close()
+	s.observer.Snapshotted(time.Since(began))
+	return err
 }
 
 // Release implements raft.FSMSnapshot.

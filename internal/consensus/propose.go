@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -17,7 +18,9 @@ const MaxTransaction = 8 << 20
 // snapshot that is taken from then on. Refusals by the state come back as they are (see [state.Store.Apply]).
 // A [NotLeaderError] says that nothing has happened, [ErrUncertain] that something may have, which also holds when
 // ctx ended before the outcome was known. The transaction stays the caller's.
-func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (result state.Result, err error) {
+	began := time.Now()
+	defer func() { c.observer.Proposed(resultOf(err), time.Since(began)) }()
 	if err := state.Validate(tx); err != nil {
 		return state.Result{}, err
 	}

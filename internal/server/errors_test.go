@@ -68,6 +68,7 @@ func (brokenPlacement) Explain(*state.Snapshot, string) []*v1.NodeReason {
 }
 
 func (brokenPlacement) Requested(*state.Snapshot, string) *v1.NodeResources { return nil }
+func (brokenPlacement) Pending(*state.Snapshot) map[string]int              { return nil }
 
 func TestPanicOfOneCallEndsNothingElse(t *testing.T) {
 	c := newCluster(t, func(o *Options) { o.Placement = brokenPlacement{} })
@@ -76,7 +77,7 @@ func TestPanicOfOneCallEndsNothingElse(t *testing.T) {
 	must(t, err)
 	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 1 })
 	_, err = op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "web"})
-	wantCode(t, err, codes.Internal, "its log says more")
+	wantCode(t, err, codes.Internal, "its log says more", "(request ")
 	if strings.Contains(status.Convert(err).Message(), "a bug in the explanation") {
 		t.Error("the caller is told what only the log should say")
 	}

@@ -27,9 +27,18 @@ func (s *Server) event(ctx context.Context, about state.Object, reason, message 
 	return state.NewEvent(s.newUID(), s.now(), about, state.SeverityInfo, reason, message, actor)
 }
 
-func eventMatches(e *v1.Event, namespace, object string) bool {
+// eventFilter is what a list or a watch of events asks for.
+type eventFilter interface {
+	GetNamespace() string
+	GetObject() string
+	GetWorkload() string
+}
+
+func eventMatches(e *v1.Event, f eventFilter) bool {
+	namespace, object, workload := f.GetNamespace(), f.GetObject(), f.GetWorkload()
 	return (namespace == "" || e.GetMetadata().GetNamespace() == namespace || e.GetMetadata().GetNamespace() == "") &&
-		(object == "" || e.GetSpec().GetObjectName() == object || isReplicaOf(e, object))
+		(object == "" || e.GetSpec().GetObjectName() == object || isReplicaOf(e, object)) &&
+		(workload == "" || e.GetSpec().GetWorkload() == workload)
 }
 
 // isReplicaOf lets the events of a workload's replicas count as its own: a
@@ -47,7 +56,7 @@ func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsReq
 	}
 	items, next, err := page(request.GetPage(), func(before string) iter.Seq[*v1.Event] { return snap.Events(before) },
 		func(e *v1.Event) string { return e.GetMetadata().GetUid() },
-		func(e *v1.Event) bool { return eventMatches(e, request.GetNamespace(), request.GetObject()) })
+		func(e *v1.Event) bool { return eventMatches(e, request) })
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +68,7 @@ func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.S
 	return s.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
 		for _, c := range changes {
 			e, ok := c.New.(*v1.Event)
-			if !ok || !eventMatches(e, request.GetNamespace(), request.GetObject()) {
+			if !ok || !eventMatches(e, request) {
 				continue
 			}
 			if err := stream.Send(e); err != nil {

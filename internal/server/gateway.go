@@ -35,7 +35,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 		// No header of the caller becomes metadata: identities cannot be forged.
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
-		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return caller(r.Context()).metadata() }),
+		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return callMetadata(r) }),
 	)
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		v1.RegisterWorkloadServiceHandler, v1.RegisterNodeServiceHandler, v1.RegisterClusterServiceHandler,

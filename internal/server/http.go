@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
@@ -23,7 +22,7 @@ func (s *Server) newHTTP() (http.Handler, error) {
 	known := http.NewServeMux()
 	known.Handle("/v1/", http.MaxBytesHandler(gateway, maxMessage))
 	known.Handle("/v2/", s.registry.Handler())
-	known.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
+	known.Handle("GET /metrics", s.scrape.Handler())
 	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(api.OpenAPI)
@@ -31,7 +30,7 @@ func (s *Server) newHTTP() (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.Handle("/", s.identified(known))
-	return mux, nil
+	return s.requested(mux), nil
 }
 
 // identified lets nobody pass who has not proved an identity.

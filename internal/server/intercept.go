@@ -10,11 +10,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // guard is what every gRPC call passes: prove, permit, validate, and map the
@@ -23,7 +25,8 @@ type guard struct {
 	auth    *authenticator
 	revoked *revocations
 	logger  *slog.Logger
-	metrics *metrics
+	metrics *telemetry.Server
+	tracing *telemetry.Tracing
 	// stopping ends every stream, so that the server can stop.
 	stopping context.Context
 }
@@ -34,17 +37,16 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	}
 	p, err := g.auth.fromContext(ctx)
 	if err != nil {
-		return nil, status.Error(codes.Unauthenticated, err.Error())
+		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
-	if err := authorize(p, method); err != nil {
-		return nil, err
-	}
-	return withPrincipal(ctx, p), nil
+	ctx = withPrincipal(ctx, p)
+	return ctx, authorize(p, method)
 }
 
 func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
-	started := time.Now()
-	defer func() { err = g.finish(ctx, info.FullMethod, started, recover(), err) }()
+	ctx, call := g.begin(ctx, info.FullMethod, false)
+	_ = grpc.SetHeader(ctx, metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
+	defer func() { err = g.finish(ctx, call, recover(), err) }()
 	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -55,9 +57,10 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 }
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	started := time.Now()
-	defer func() { err = g.finish(stream.Context(), info.FullMethod, started, recover(), err) }()
-	ctx, err := g.admit(stream.Context(), info.FullMethod)
+	ctx, call := g.begin(stream.Context(), info.FullMethod, true)
+	_ = stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
+	defer func() { err = g.finish(ctx, call, recover(), err) }()
+	ctx, err = g.admit(ctx, info.FullMethod)
 	if err != nil {
 		return err
 	}
@@ -79,20 +82,64 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	return err
 }
 
+// call is one call from its beginning to its end.
+type call struct {
+	method  string
+	started time.Time
+	span    *telemetry.Span
+}
+
+// begin gives a call its id, and continues its caller's trace.
+func (g *guard) begin(ctx context.Context, method string, stream bool) (context.Context, call) {
+	incoming, _ := metadata.FromIncomingContext(ctx)
+	wished := ""
+	if values := incoming.Get(telemetry.RequestIDHeader); len(values) == 1 {
+		wished = values[0]
+	}
+	ctx, _ = telemetry.WithRequestID(ctx, wished)
+	begun := call{method: method, started: time.Now()}
+	ctx, begun.span = g.tracing.Serve(ctx, incoming, method, stream)
+	g.metrics.CallBegan()
+	return ctx, begun
+}
+
 // finish is the one place where errors become codes, and where a bug in one
 // call is kept from ending the process.
-func (g *guard) finish(ctx context.Context, method string, started time.Time, panicked any, err error) error {
+func (g *guard) finish(ctx context.Context, c call, panicked any, err error) error {
 	if panicked != nil {
-		g.logger.ErrorContext(ctx, "call panicked", "method", method, "panic", panicked, "stack", string(debug.Stack()))
+		g.logger.ErrorContext(ctx, "call panicked", "method", c.method, "panic", panicked, "stack", string(debug.Stack()))
 		err = status.Error(codes.Internal, "the server failed to answer this call; its log says more")
 	}
 	err = statusOf(err)
 	code := status.Code(err)
-	g.metrics.called(method, code, time.Since(started))
+	if code == codes.Internal {
+		err = quotable(err, telemetry.RequestID(ctx))
+	}
+	took := time.Since(c.started)
+	g.metrics.CallEnded(c.method, code.String(), fault(code), took)
+	c.span.End(err)
 	if code == codes.Internal || code == codes.Unknown {
-		g.logger.ErrorContext(ctx, "call failed", "method", method, "error", err)
+		g.logger.ErrorContext(ctx, "call failed", "method", c.method, "error", err)
+	}
+	if g.logger.Enabled(ctx, slog.LevelDebug) {
+		g.logger.DebugContext(ctx, "call", "method", c.method, "caller", callerOf(ctx), "code", code.String(), "took", took)
 	}
 	return err
+}
+
+// quotable names the call in an error that only the server's log explains.
+func quotable(err error, id string) error {
+	st := status.Convert(err).Proto()
+	st.Message += " (request " + id + ")"
+	return status.FromProto(st).Err()
+}
+
+// callerOf is who calls, for the log.
+func callerOf(ctx context.Context) string {
+	if id := caller(ctx).ID; !id.IsZero() {
+		return string(id.Kind()) + "/" + id.Name()
+	}
+	return "unknown"
 }
 
 func validate(message any) error {

@@ -1,57 +1,135 @@
 package server
 
 import (
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc/codes"
 
-	"github.com/cloudless/cloudless/internal/consensus"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// metrics are what /metrics shows of this server.
-type metrics struct {
-	registry *prometheus.Registry
-	calls    *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
+// observe has everything collected that this server knows only when asked.
+func (s *Server) observe(r *telemetry.Registry) {
+	r.Collect([]telemetry.Metric{
+		telemetry.RaftLeader, telemetry.RaftTerm, telemetry.RaftLastIndex, telemetry.RaftCommitIndex,
+		telemetry.RaftAppliedIndex, telemetry.RaftSnapshotIndex,
+	}, s.collectRaft)
+	r.Collect([]telemetry.Metric{
+		telemetry.StateIndex, telemetry.StateObjects, telemetry.Workloads, telemetry.Replicas, telemetry.ReplicaRestarts,
+		telemetry.Nodes, telemetry.Users, telemetry.Sessions, telemetry.PendingReplicas,
+	}, s.collectState)
+	r.Collect([]telemetry.Metric{telemetry.Images}, s.collectImages)
+	r.Collect([]telemetry.Metric{
+		telemetry.NodeCPU, telemetry.NodeCPUCapacity, telemetry.NodeMemory, telemetry.NodeMemoryCapacity,
+		telemetry.NodeDisk, telemetry.NodeDiskCapacity,
+	}, s.collectNodes)
+	r.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, s.heard().GetReplicas()) })
 }
 
-func newMetrics(c *consensus.Consensus, store *state.Store) *metrics {
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "cloudless_api_calls_total", Help: "API calls by method and code.",
-		}, []string{"method", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "cloudless_api_call_seconds", Help: "Time to answer an API call; for streams, how long they lasted.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
-		}, []string{"method"}),
+func (s *Server) collectRaft(emit telemetry.Emit) {
+	stats := s.consensus.Stats()
+	leads := 0.0
+	if s.consensus.IsLeader() {
+		leads = 1
 	}
-	m.registry.MustRegister(m.calls, m.seconds, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		gauge("cloudless_raft_leader", "1 while this server leads.", func() float64 {
-			if c.IsLeader() {
-				return 1
+	emit(telemetry.RaftLeader, leads)
+	emit(telemetry.RaftTerm, float64(stats.Term))
+	emit(telemetry.RaftLastIndex, float64(stats.LastIndex))
+	emit(telemetry.RaftCommitIndex, float64(stats.CommitIndex))
+	emit(telemetry.RaftAppliedIndex, float64(stats.AppliedIndex))
+	emit(telemetry.RaftSnapshotIndex, float64(stats.SnapshotIndex))
+}
+
+func (s *Server) collectState(emit telemetry.Emit) {
+	snap := s.store.Snapshot()
+	emit(telemetry.StateIndex, float64(snap.Index()))
+	for _, kind := range state.Kinds() {
+		emit(telemetry.StateObjects, float64(snap.Count(kind)), string(kind))
+	}
+	count := func(m telemetry.Metric, by map[string]int) {
+		for label, n := range by {
+			emit(m, float64(n), label)
+		}
+	}
+	workloads, replicas, nodes := map[string]int{}, map[string]int{}, map[string]int{}
+	for w := range snap.Workloads("", "") {
+		workloads[s.present(snap, w, false).GetStatus().GetPhase()]++
+	}
+	var restarts int32
+	for r := range snap.Replicas("", "") {
+		replicas[r.GetStatus().GetPhase()]++
+		if rollout.Live(r.GetStatus().GetPhase()) {
+			restarts += r.GetStatus().GetRestarts()
+		}
+	}
+	for n := range snap.Nodes("") {
+		nodes[n.GetStatus().GetState()]++
+	}
+	count(telemetry.Workloads, workloads)
+	count(telemetry.Replicas, replicas)
+	count(telemetry.Nodes, nodes)
+	count(telemetry.Users, s.users(snap))
+	count(telemetry.PendingReplicas, s.placement.Pending(snap))
+	emit(telemetry.ReplicaRestarts, float64(restarts))
+	emit(telemetry.Sessions, float64(s.sessions.count()))
+}
+
+// users counts the API tokens by role.
+func (s *Server) users(snap *state.Snapshot) map[string]int {
+	counts := map[string]int{roleAdmin: 0, roleOperator: 0, roleViewer: 0}
+	for t := range snap.Tokens("") {
+		if role := t.GetSpec().GetRole(); role != roleNode && s.now().Before(t.GetSpec().GetExpireTime().AsTime()) {
+			counts[role]++
+		}
+	}
+	return counts
+}
+
+func (s *Server) collectImages(emit telemetry.Emit) {
+	repositories, err := s.registry.List(s.stopping)
+	if err != nil {
+		return // absent is more honest than zero
+	}
+	tags := 0
+	for _, one := range repositories {
+		tags += len(one.Tags)
+	}
+	emit(telemetry.Images, float64(tags))
+}
+
+func (s *Server) collectNodes(emit telemetry.Emit) {
+	for _, n := range s.heard().GetNodes() {
+		say := func(m telemetry.Metric, text string, parse func(string) (int64, error), unit float64) {
+			if value, err := parse(text); err == nil && text != "" {
+				emit(m, float64(value)/unit, n.GetNode())
 			}
-			return 0
-		}),
-		gauge("cloudless_state_index", "Index of the newest applied log entry.", func() float64 { return float64(store.Snapshot().Index()) }),
-	)
-	for kind, help := range map[state.Kind]string{
-		state.KindNode: "Nodes.", state.KindWorkload: "Workloads.", state.KindReplica: "Replicas, ended ones included.", state.KindEvent: "Events kept.",
-	} {
-		m.registry.MustRegister(gauge("cloudless_"+string(kind)+"s", help, func() float64 { return float64(store.Snapshot().Count(kind)) }))
+		}
+		say(telemetry.NodeCPU, n.GetUsage().GetCpu(), spec.ParseCPU, 1000)
+		say(telemetry.NodeCPUCapacity, n.GetCapacity().GetCpu(), spec.ParseCPU, 1000)
+		say(telemetry.NodeMemory, n.GetUsage().GetMemory(), spec.ParseBytes, 1)
+		say(telemetry.NodeMemoryCapacity, n.GetCapacity().GetMemory(), spec.ParseBytes, 1)
+		say(telemetry.NodeDisk, n.GetUsage().GetDisk(), spec.ParseBytes, 1)
+		say(telemetry.NodeDiskCapacity, n.GetCapacity().GetDisk(), spec.ParseBytes, 1)
 	}
-	return m
 }
 
-func gauge(name, help string, f func() float64) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+// heard is the usage of everything. Only the leader hears the nodes: what
+// another server remembers of its time is not shown.
+func (s *Server) heard() *v1.Usage {
+	if !s.consensus.IsLeader() {
+		return nil
+	}
+	frame, _ := s.usage(s.store.Snapshot(), &v1.GetUsageRequest{})
+	return frame
 }
 
-func (m *metrics) called(method string, code codes.Code, took time.Duration) {
-	m.calls.WithLabelValues(method, code.String()).Inc()
-	m.seconds.WithLabelValues(method).Observe(took.Seconds())
+// fault reports whether a code means that the server is to blame.
+func fault(code codes.Code) bool {
+	switch code {
+	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.ResourceExhausted:
+		return true
+	}
+	return false
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Nodes is told what the agents' sessions say. It must not block.
@@ -32,6 +33,9 @@ type Nodes interface {
 	Disconnected(uid string)
 	// Observe adds to a node what is known only here: usage and when it was last seen.
 	Observe(n *v1.Node)
+	// Usage is what is in use now, by the uids of nodes and of replicas, and
+	// what is closed when there is news. It must not be changed.
+	Usage() (nodes map[string]*v1.NodeResources, replicas map[string]*v1.ReplicaUsage, news <-chan struct{})
 }
 
 // Placement answers questions about where replicas are and could be.
@@ -40,6 +44,8 @@ type Placement interface {
 	Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason
 	// Requested is the sum of what is promised to the replicas on a node.
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
+	// Pending counts the replicas that have no node by one word for the reason.
+	Pending(snap *state.Snapshot) map[string]int
 }
 
 // Options is what a Server is made of.
@@ -59,6 +65,12 @@ type Options struct {
 	Nodes     Nodes
 	Placement Placement
 	Logger    *slog.Logger
+
+	// Scrape is the process's registry of metrics, and Metrics what the server
+	// counts in it; both are made if they are nil. Tracing may be nil.
+	Scrape  *telemetry.Registry
+	Metrics *telemetry.Server
+	Tracing *telemetry.Tracing
 
 	// CertificateTTL is how long certificates of nodes and of this server hold.
 	// They are renewed well before. 0 means thirty days.
@@ -85,7 +97,9 @@ type Server struct {
 	sessions    *sessions
 	attachments *attachments
 	reports     *reports
-	metrics     *metrics
+	scrape      *telemetry.Registry
+	metrics     *telemetry.Server
+	tracing     *telemetry.Tracing
 
 	grpc  *grpc.Server
 	http  *http.Server
@@ -105,6 +119,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.CertificateTTL == 0 {
 		o.CertificateTTL = certificateTTL
 	}
+	if o.Scrape == nil || o.Metrics == nil {
+		o.Scrape = telemetry.NewRegistry()
+		o.Metrics = telemetry.NewServer(o.Scrape)
+	}
 	s := &Server{
 		uid: o.UID, version: o.Version,
 		store: o.Store, consensus: o.Consensus, ca: o.CA, registry: o.Registry,
@@ -113,10 +131,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		sessions:    newSessions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
-		metrics:     newMetrics(o.Consensus, o.Store),
+		scrape:      o.Scrape,
+		metrics:     o.Metrics,
+		tracing:     o.Tracing,
 		inner:       newInnerListener(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.observe(s.scrape)
 	s.auth = &authenticator{cluster: o.CA.Trust().Cluster(), snapshot: o.Store.Snapshot, now: s.now}
 	var err error
 	if s.certificate, err = newOwnCertificate(o); err != nil {
@@ -147,7 +168,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) Address() string { return s.address }
 
 func (s *Server) newGRPC() *grpc.Server {
-	guard := &guard{auth: s.auth, revoked: s.revoked, logger: s.logger, metrics: s.metrics, stopping: s.stopping}
+	guard := &guard{auth: s.auth, revoked: s.revoked, logger: s.logger, metrics: s.metrics, tracing: s.tracing, stopping: s.stopping}
 	server := grpc.NewServer(
 		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
 		grpc.UnaryInterceptor(guard.unary),
@@ -241,7 +262,7 @@ func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state
 		if b.Len() == 0 {
 			return snap, nil
 		}
-		if _, err = s.consensus.Propose(ctx, b.Transaction(s.now())); err == nil {
+		if err = s.agree(ctx, b.Transaction(s.now())); err == nil {
 			return s.store.Snapshot(), nil
 		}
 		if !state.MovedOn(err) {

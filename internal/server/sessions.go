@@ -103,6 +103,13 @@ func (s *sessions) get(node string) *session {
 	return s.byNode[node]
 }
 
+// count is how many agents are connected.
+func (s *sessions) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byNode)
+}
+
 // each calls f for every session there is.
 func (s *sessions) each(f func(*session)) {
 	s.mu.Lock()
@@ -232,7 +239,10 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		}
 		full, dirty, opens := current.take()
 		if message := s.assignments(current.node, full, dirty); message != nil {
-			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}}); err != nil {
+			end := s.traceAssignments(stream.Context(), message)
+			err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
+			end(err)
+			if err != nil {
 				return err
 			}
 		}

@@ -31,6 +31,18 @@ func NewEvent(uid string, now time.Time, about Object, severity, reason, message
 			ObjectName: m.GetName(),
 			ObjectUid:  m.GetUid(),
 			Actor:      actor,
+			Workload:   workloadOf(about),
 		},
 	}
+}
+
+// workloadOf is the name of the workload that an object is or belongs to.
+func workloadOf(about Object) string {
+	switch o := about.(type) {
+	case *v1.Workload:
+		return o.GetMetadata().GetName()
+	case *v1.Replica:
+		return o.GetSpec().GetWorkload()
+	}
+	return ""
 }

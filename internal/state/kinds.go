@@ -87,3 +87,12 @@ var ordinals = func() map[Kind]int {
 func by[T Object](f func(T) []byte) keyFunc {
 	return func(o Object) []byte { return f(o.(T)) }
 }
+
+// Kinds are all of them.
+func Kinds() []Kind {
+	all := make([]Kind, len(tables))
+	for i, t := range tables {
+		all[i] = t.kind
+	}
+	return all
+}

@@ -31,6 +31,8 @@ var layer = map[string]int{
 	"internal/consensus":              2,
 	"internal/identity":               2,
 	"internal/registry":               2,
+	"internal/telemetry":              2,
+	"internal/telemetry/reference":    6,
 	"internal/driver/containerd":      2,
 	"internal/driver/containerd/shim": 2,
 	"internal/server":                 3,

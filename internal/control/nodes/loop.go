@@ -29,6 +29,7 @@ type Loop struct {
 
 	mu   sync.Mutex
 	seen map[string]Observation
+	news chan struct{} // closed at the next word about usage; nil while nobody waits for it
 }
 
 // DefaultWindows bear a restart of an agent or a busy machine.
@@ -55,10 +56,13 @@ func (l *Loop) Connected(uid string, status *v1.NodeStatus) {
 // Heartbeat is called for every heartbeat of a session.
 func (l *Loop) Heartbeat(uid string, beat *v1.Heartbeat) {
 	silent := false
+	snap := l.store.Snapshot()
 	l.update(uid, func(o *Observation) {
 		silent = !o.Connected || time.Since(o.LastSeen) >= l.windows.Silence
 		o.Connected = true
 		o.Usage = beat.GetUsage()
+		o.Replicas = measured(snap, uid, o.Replicas, beat.GetReplicas())
+		l.announce()
 		if beat.GetStatus() != nil {
 			o.Status = lasting(beat.GetStatus())
 		}
@@ -137,10 +141,12 @@ func (l *Loop) Run(ctx context.Context) error {
 func (l *Loop) settle(ctx context.Context, since time.Time) (time.Time, error) {
 	for {
 		now := time.Now()
+		snap := l.store.Snapshot()
+		l.forget(now, snap)
 		l.mu.Lock()
 		seen := maps.Clone(l.seen)
 		l.mu.Unlock()
-		batch, next := Tick(now, since, l.store.Snapshot(), seen, l.windows, newUID)
+		batch, next := Tick(now, since, snap, seen, l.windows, newUID)
 		if batch.Len() == 0 {
 			return next, nil
 		}

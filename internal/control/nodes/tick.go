@@ -20,8 +20,10 @@ const (
 // Observation is what is known of a node in memory.
 type Observation struct {
 	// Status is what the agent last said about the machine, without usage.
-	Status    *v1.NodeStatus
-	Usage     *v1.NodeResources
+	Status *v1.NodeStatus
+	Usage  *v1.NodeResources
+	// Replicas is what the node's replicas use, by uid; see usage.go.
+	Replicas  map[string]*v1.ReplicaUsage
 	LastSeen  time.Time
 	Connected bool
 }

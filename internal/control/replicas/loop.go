@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Proposer agrees on changes with the other servers.
@@ -23,6 +24,9 @@ type Proposer interface {
 type Loop struct {
 	Store    *state.Store
 	Proposer Proposer
+	// Metrics and Tracing are told what was decided; they may be nil.
+	Metrics *telemetry.Server
+	Tracing *telemetry.Tracing
 
 	waiting map[string]bool // see Due.Waiting
 }
@@ -55,12 +59,16 @@ func (l *Loop) Run(ctx context.Context) error {
 func (l *Loop) settle(ctx context.Context, due Due) error {
 	for !due.Empty() {
 		now := time.Now().UTC()
-		batch, left := Tick(now, l.Store.Snapshot(), due, newUID)
+		snap := l.Store.Snapshot()
+		batch, left := Tick(now, snap, due, newUID)
 		maps.Copy(l.waiting, left.Waiting)
 		if batch.Len() == 0 {
 			return nil
 		}
-		_, err := l.Proposer.Propose(ctx, batch.Transaction(now))
+		tx := batch.Transaction(now)
+		end := l.decided(ctx, snap, tx, now)
+		_, err := l.Proposer.Propose(ctx, tx)
+		end(err)
 		switch {
 		case err == nil:
 			due = left

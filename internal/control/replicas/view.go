@@ -110,3 +110,47 @@ func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResourc
 	node := viewNode(snap, n, "")
 	return &v1.NodeResources{Cpu: spec.FormatCPU(node.Requested.CPU), Memory: spec.FormatBytes(node.Requested.Memory)}
 }
+
+// Pending counts the replicas that have no node by what speaks against most of
+// the nodes: the name of a filter, "nodes" where there are none, "placing" where
+// a place will be found at once.
+func (Placement) Pending(snap *state.Snapshot) map[string]int {
+	waiting := map[string]int{} // by workload
+	for r := range snap.ReplicasOn("") {
+		if !rollout.Ended(r.GetStatus().GetPhase()) {
+			waiting[r.GetSpec().GetWorkloadUid()]++
+		}
+	}
+	counts := map[string]int{}
+	var request scheduler.Request
+	for uid, count := range waiting {
+		needs, err := needsOf(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
+		if err != nil {
+			counts["revision"] += count
+			continue
+		}
+		request.Asks = append(request.Asks, scheduler.Ask{Workload: uid, Count: count, Requirements: needs})
+	}
+	if len(request.Asks) == 0 {
+		return counts
+	}
+	plan := scheduler.Schedule(view(snap, ""), request)
+	if found := len(plan.Placements); found > 0 {
+		counts["placing"] = found
+	}
+	for _, u := range plan.Unplaced {
+		counts[mainReason(u)] += u.Count
+	}
+	return counts
+}
+
+// mainReason is the filter that refused most nodes.
+func mainReason(u scheduler.Unplaced) string {
+	reason, most := "nodes", 0
+	for _, g := range u.Groups() {
+		if len(g.Nodes) > most {
+			reason, most = g.Filter, len(g.Nodes)
+		}
+	}
+	return reason
+}

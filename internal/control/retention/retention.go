@@ -136,10 +136,30 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 				continue
 			}
 		}
+		if err := wait(ctx, ticker.C, store, limits); err != nil {
+			return err
+		}
+	}
+}
+
+// glance is how often the number of events is looked at between two ticks: a
+// storm of them must not grow for a minute.
+const glance = time.Second
+
+// wait returns when a tick is due, or when events are a tenth above their limit.
+func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) error {
+	glances := time.NewTicker(glance)
+	defer glances.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-ticker.C:
+		case <-tick:
+			return nil
+		case <-glances.C:
+			if store.Snapshot().Count(state.KindEvent) > limits.MaxEvents+limits.MaxEvents/10 {
+				return nil
+			}
 		}
 	}
 }

@@ -246,6 +246,42 @@ func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
 	})
 }
 
+// Between two ticks, a storm of events is cut down at once; a few too many wait for the next tick.
+func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &log{store: state.New()}
+		most := limits
+		most.MaxEvents = 10
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- Run(ctx, l.store, l, most) }()
+		synctest.Wait()
+		count := func(after time.Duration) int {
+			time.Sleep(after)
+			synctest.Wait()
+			return l.store.Snapshot().Count(state.KindEvent)
+		}
+		for n := range 11 {
+			l.put(t, time.Now(), event(n, time.Now()))
+		}
+		if got := count(2 * glance); got != 11 {
+			t.Errorf("of 11 events %d are left before the tick", got)
+		}
+		for n := range 50 {
+			l.put(t, time.Now(), event(100+n, time.Now()))
+		}
+		if got := count(glance); got != 10 {
+			t.Errorf("after a storm %d events are left", got)
+		}
+		l.put(t, time.Now(), event(200, time.Now()))
+		if got := count(interval); got != 10 {
+			t.Errorf("after the next tick %d events are left", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestRunEndsWithAnErrorOfTheProposer(t *testing.T) {
 	lost := errors.New("leadership lost")
 	l := &log{store: state.New()}

@@ -17,7 +17,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -49,6 +49,8 @@ func main() {
 		fmt.Println("to stdout")
 		fmt.Fprintln(os.Stderr, "to stderr")
 		sleep()
+	case "burn":
+		burn()
 	case "env":
 		fmt.Println(strings.Join(os.Environ(), "\n"))
 	case "touch":
@@ -110,6 +112,19 @@ func eat() {
 		}
 		kept = append(kept, block)
 		fmt.Println("MiB", len(kept))
+	}
+}
+
+// burn uses a CPU until SIGTERM.
+func burn() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
 	}
 }
 

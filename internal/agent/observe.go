@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// Observe has collected what the agent knows only when asked.
+func (a *Agent) Observe(r *telemetry.Registry) {
+	r.Collect([]telemetry.Metric{telemetry.AgentReplicas, telemetry.AgentLogBytes}, func(emit telemetry.Emit) {
+		for phase, count := range a.phases() {
+			emit(telemetry.AgentReplicas, float64(count), phase)
+		}
+		if size, err := a.logs.size(); err == nil {
+			emit(telemetry.AgentLogBytes, float64(size))
+		}
+	})
+}
+
+func (a *Agent) phases() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts := map[string]int{}
+	for _, r := range a.replicas {
+		_, status := r.running()
+		counts[status.GetPhase()]++
+	}
+	return counts
+}
+
+// size is what all logs take. A file that goes meanwhile counts as nothing.
+func (l *logs) size() (bytes int64, err error) {
+	err = filepath.WalkDir(l.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			if path == l.dir {
+				return err
+			}
+			return nil
+		}
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes, err
+}
+
+// drive has a driver do something, measured, and traced within a trace.
+func (r *replica) drive(ctx context.Context, verb string, do func(context.Context) error) error {
+	var span *telemetry.Span
+	if r.tracing != nil && telemetry.Traced(ctx) {
+		ctx, span = r.tracing.Start(ctx, telemetry.SpanInternal, "driver "+verb, "driver", r.driver.Name())
+	}
+	began := time.Now()
+	err := do(ctx)
+	failure := err
+	if errors.Is(err, driver.ErrNotFound) {
+		failure = nil // to stop or remove what is gone is no failure
+	}
+	r.metrics.Drove(r.driver.Name(), verb, failure, time.Since(began))
+	span.End(failure)
+	return err
+}
+
+// traceStart begins the span of a replica's first start, below the call that
+// made its revision.
+func (r *replica) traceStart(ctx context.Context) (context.Context, *telemetry.Span) {
+	if r.tracing == nil || r.rec.Attempt != 1 {
+		return ctx, nil
+	}
+	parent := telemetry.TraceOf(r.rec.Assignment.GetRevision(), time.Now())
+	if parent == "" {
+		return ctx, nil
+	}
+	m := r.rec.Assignment.GetReplica()
+	return r.tracing.Start(telemetry.WithTraceparent(ctx, parent), telemetry.SpanInternal, "start replica",
+		"replica", m.GetMetadata().GetName(), "node", m.GetSpec().GetNode())
+}
+
+// resultOf is one word about an exit.
+func resultOf(exit *v1.Exit) string {
+	switch {
+	case exit.GetOomKilled():
+		return "oom"
+	case exit.GetCode() != 0:
+		return "failed"
+	}
+	return "completed"
+}

@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// NetworkCounters tells how many bytes a replica has received and sent since
+// its start, by its uid. It is false where that is not known, as for a replica
+// on the machine's own network.
+type NetworkCounters func(uid string) (received, sent uint64, ok bool)
+
+const (
+	// measureShare is the part of the time that measuring may take: one in so
+	// many. A node with very many replicas measures them less often than it sends
+	// heartbeats.
+	measureShare = 200
+	// measureAtLeast is how often replicas are measured all the same.
+	measureAtLeast = 30 * time.Second
+	// measureGap is the shortest time that says something about the CPU.
+	measureGap = 100 * time.Millisecond
+)
+
+// meter remembers the last measurement of every running task.
+type meter struct {
+	mu   sync.Mutex
+	last map[string]measurement // by the id of the task
+	due  time.Time
+}
+
+type measurement struct {
+	at    time.Time // with its monotonic part: a wall clock may jump
+	nanos uint64
+	cpu   float64
+}
+
+// runningTask is a task that can be measured.
+type runningTask struct {
+	id      string
+	meter   driver.Meter
+	replica *v1.Replica
+}
+
+func (a *Agent) runningTasks() []runningTask {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []runningTask
+	for _, r := range a.replicas {
+		id, _ := r.running()
+		if m, ok := r.driver.(driver.Meter); ok && id != "" {
+			all = append(all, runningTask{id: id, meter: m, replica: r.wanted().assignment.GetReplica()})
+		}
+	}
+	return all
+}
+
+// usageNow is what the running replicas use, or nothing if they were measured
+// but a moment ago in relation to what that costs.
+func (a *Agent) usageNow(ctx context.Context) []*v1.ReplicaUsage {
+	a.meter.mu.Lock()
+	defer a.meter.mu.Unlock()
+	began := time.Now()
+	if began.Before(a.meter.due) {
+		return nil
+	}
+	usage := a.measure(ctx)
+	took := time.Since(began)
+	a.meter.due = began.Add(min(took*measureShare, measureAtLeast) - a.heartbeat/2) // the beat that is nearest
+	if len(usage) > 0 {
+		a.metrics.Measured(took)
+	}
+	return usage
+}
+
+// Usage measures the running replicas now.
+func (a *Agent) Usage(ctx context.Context) []*v1.ReplicaUsage {
+	a.meter.mu.Lock()
+	defer a.meter.mu.Unlock()
+	return a.measure(ctx)
+}
+
+// measure asks the drivers. A task that cannot be measured, most likely because
+// it has just ended, is left out. The caller holds the meter.
+func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
+	tasks := a.runningTasks()
+	seen := make(map[string]measurement, len(tasks))
+	usage := make([]*v1.ReplicaUsage, 0, len(tasks))
+	for _, t := range tasks {
+		stats, err := t.meter.Stats(ctx, t.id)
+		if err != nil {
+			continue
+		}
+		now := a.meter.since(t.id, stats)
+		seen[t.id] = now
+		usage = append(usage, a.usageOf(t.replica, stats, now.cpu))
+	}
+	a.meter.last = seen
+	return usage
+}
+
+// since is the next measurement of a task, with the CPUs in use since the last
+// one. Two that are too near to each other count as one.
+func (m *meter) since(task string, stats driver.Stats) measurement {
+	now := measurement{at: stats.At, nanos: stats.CPUNanos}
+	before, ok := m.last[task]
+	if !ok {
+		return now
+	}
+	passed := now.at.Sub(before.at)
+	if passed < measureGap {
+		return before
+	}
+	if now.nanos >= before.nanos {
+		now.cpu = float64(now.nanos-before.nanos) / float64(passed)
+	}
+	return now
+}
+
+func (a *Agent) usageOf(r *v1.Replica, stats driver.Stats, cpu float64) *v1.ReplicaUsage {
+	u := &v1.ReplicaUsage{
+		Uid: r.GetMetadata().GetUid(), Namespace: r.GetMetadata().GetNamespace(), Replica: r.GetMetadata().GetName(),
+		Workload: r.GetSpec().GetWorkload(), Node: r.GetSpec().GetNode(), Time: timestamppb.New(stats.At),
+		CpuNanos: stats.CPUNanos, ThrottledNanos: stats.ThrottledNanos, ThrottledPeriods: stats.ThrottledPeriods,
+		MemoryBytes: stats.MemoryBytes, MemoryLimitBytes: stats.MemoryLimit, Pids: stats.PIDs,
+		ReadBytes: stats.BlockReadBytes, WrittenBytes: stats.BlockWriteBytes, Cpu: cpu,
+	}
+	if a.network != nil {
+		if received, sent, ok := a.network(u.GetUid()); ok {
+			u.ReceivedBytes, u.SentBytes = received, sent
+		}
+	}
+	return u
+}

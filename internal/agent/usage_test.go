@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// busy is a program that uses so many CPUs from the beginning of the test on.
+func busy(cpus float64, cost time.Duration) func(string) driver.Stats {
+	began := time.Now()
+	return func(string) driver.Stats {
+		time.Sleep(cost)
+		return driver.Stats{
+			At: time.Now(), CPUNanos: uint64(cpus * float64(time.Since(began))), MemoryBytes: 7 << 20, MemoryLimit: 64 << 20,
+			PIDs: 3, ThrottledNanos: 5, ThrottledPeriods: 1, BlockReadBytes: 11, BlockWriteBytes: 12,
+		}
+	}
+}
+
+// nextBeat is the next heartbeat that says something of replicas, and how many came before it.
+func nextBeat(s *session) (measured *v1.Heartbeat, without int) {
+	for {
+		up := <-s.ups
+		beat := up.GetHeartbeat()
+		switch {
+		case beat == nil:
+		case len(beat.GetReplicas()) > 0:
+			return beat, without
+		default:
+			without++
+		}
+	}
+}
+
+func TestHeartbeatSaysWhatReplicasUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tasks.stats = busy(0.5, 0)
+		n.network = func(uid string) (uint64, uint64, bool) { return 100, 200, uid == "a" }
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a"), assignment("b")))
+		s.await(t, "a", "running")
+		s.await(t, "b", "running")
+		beat, _ := nextBeat(s)
+		if len(beat.GetReplicas()) != 2 {
+			t.Fatalf("a heartbeat measures %v", beat.GetReplicas())
+		}
+		for _, u := range beat.GetReplicas() {
+			if u.GetCpu() != 0 {
+				t.Errorf("one measurement says %v CPUs", u.GetCpu())
+			}
+		}
+		beat, without := nextBeat(s)
+		if without != 0 {
+			t.Errorf("%d heartbeats came without measurements, which cost nothing", without)
+		}
+		for _, u := range beat.GetReplicas() {
+			if math.Abs(u.GetCpu()-0.5) > 0.001 || u.GetMemoryBytes() != 7<<20 || u.GetMemoryLimitBytes() != 64<<20 || u.GetPids() != 3 ||
+				u.GetThrottledNanos() != 5 || u.GetThrottledPeriods() != 1 || u.GetReadBytes() != 11 || u.GetWrittenBytes() != 12 || u.GetTime() == nil {
+				t.Errorf("measured %v", u)
+			}
+			if counted := u.GetReceivedBytes() == 100 && u.GetSentBytes() == 200; counted != (u.GetUid() == "a") {
+				t.Errorf("the network of %s has counted %v", u.GetUid(), u)
+			}
+		}
+		// What does not run is not measured.
+		s.send(t, delta(stopped(assignment("b"))))
+		s.await(t, "b", "stopped")
+		if beat, _ := nextBeat(s); len(beat.GetReplicas()) != 1 {
+			t.Errorf("after one has stopped, the heartbeat says %v", beat.GetReplicas())
+		}
+	})
+}
+
+// Measuring takes at most a two-hundredth of the time, however many replicas
+// there are; heartbeats come all the same.
+func TestMeasuringTakesALittlePartOfTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tasks.stats = busy(1, 20*time.Millisecond)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		nextBeat(s)
+		if _, without := nextBeat(s); without != 3 {
+			t.Errorf("%d heartbeats came without a measurement that takes 20 ms, want one measurement in four seconds", without)
+		}
+	})
+}
+
+// A scrape between two heartbeats neither spoils the rate nor makes one out of
+// a moment.
+func TestMeasurementsThatAreNearCountAsOne(t *testing.T) {
+	m := &meter{last: map[string]measurement{}}
+	at := time.Now()
+	see := func(after time.Duration, nanos uint64) float64 {
+		now := m.since("t", driver.Stats{At: at.Add(after), CPUNanos: nanos})
+		m.last["t"] = now
+		return now.cpu
+	}
+	if cpu := see(0, 1000); cpu != 0 {
+		t.Errorf("the first says %v", cpu)
+	}
+	if cpu := see(time.Second, 1000+250e6); cpu != 0.25 {
+		t.Errorf("a second later it is %v", cpu)
+	}
+	if cpu := see(time.Second+time.Millisecond, 1000+251e6); cpu != 0.25 {
+		t.Errorf("a moment later it is %v", cpu)
+	}
+	if cpu := see(2*time.Second, 1000+750e6); cpu != 0.5 {
+		t.Errorf("another second later it is %v", cpu)
+	}
+	if cpu := see(3*time.Second, 5); cpu != 0 {
+		t.Errorf("a counter that went back says %v", cpu)
+	}
+}
+
+func TestAgentCountsWhatItDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		registry := telemetry.NewRegistry()
+		n.metrics = telemetry.NewAgent(registry)
+		n.start()
+		n.agent.Observe(registry)
+		s := n.join()
+		s.send(t, full(assignment("a", restart("always", "1s", "1s"))))
+		s.await(t, "a", "running")
+		n.tasks.exit("a-1", driver.Exit{Code: 3})
+		s.await(t, "a", "backoff")
+		s.await(t, "a", "running")
+		close(s.end) // the server ends the session
+		n.join().send(t, full(assignment("a", restart("always", "1s", "1s"))))
+		synctest.Wait()
+		err := testutil.GatherAndCompare(registry.Gatherer(), strings.NewReader(`
+# HELP cloudless_agent_connected 1 while the agent has a session with a server.
+# TYPE cloudless_agent_connected gauge
+cloudless_agent_connected 1
+# HELP cloudless_agent_exits_total Exits of replicas that nobody asked for, by result: completed, failed or oom.
+# TYPE cloudless_agent_exits_total counter
+cloudless_agent_exits_total{result="failed"} 1
+# HELP cloudless_agent_pulls_total Images that were asked of a driver, be they there already or not, by result: done or failed.
+# TYPE cloudless_agent_pulls_total counter
+cloudless_agent_pulls_total{result="done"} 2
+# HELP cloudless_agent_replicas Replicas of this node by phase.
+# TYPE cloudless_agent_replicas gauge
+cloudless_agent_replicas{phase="running"} 1
+# HELP cloudless_agent_restarts_total Replicas that were started again after they had exited.
+# TYPE cloudless_agent_restarts_total counter
+cloudless_agent_restarts_total 1
+# HELP cloudless_agent_session_failures_total Sessions that ended or could not be opened.
+# TYPE cloudless_agent_session_failures_total counter
+cloudless_agent_session_failures_total 1
+# HELP cloudless_agent_sessions_total Sessions with a server that were opened; all but the first are reconnects.
+# TYPE cloudless_agent_sessions_total counter
+cloudless_agent_sessions_total 2
+`), "cloudless_agent_connected", "cloudless_agent_exits_total", "cloudless_agent_pulls_total", "cloudless_agent_replicas",
+			"cloudless_agent_restarts_total", "cloudless_agent_session_failures_total", "cloudless_agent_sessions_total")
+		if err != nil {
+			t.Error(err)
+		}
+		for _, m := range []telemetry.Metric{telemetry.AgentDriverSeconds, telemetry.AgentLogBytes} {
+			if n, err := testutil.GatherAndCount(registry.Gatherer(), m.Name); err != nil || n == 0 {
+				t.Errorf("%s is not shown (%v)", m.Name, err)
+			}
+		}
+	})
+}

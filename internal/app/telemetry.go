@@ -1,0 +1,109 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/agent"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// instruments are what a process measures itself with.
+type instruments struct {
+	registry *telemetry.Registry
+	tracing  *telemetry.Tracing // nil unless somebody has said where traces go
+}
+
+// flushPatience is how long a process that stops waits for its last spans to
+// be taken.
+const flushPatience = 2 * time.Second
+
+func openInstruments(ctx context.Context, process cli.Process, service string, logger *slog.Logger, u *undo) (*instruments, error) {
+	tracing, err := telemetry.OpenTracing(ctx, telemetry.TraceOptions{
+		Endpoint: process.OTLPEndpoint, Service: service, Version: process.Version, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	u.add(func() {
+		patience, cancel := context.WithTimeout(context.Background(), flushPatience)
+		defer cancel()
+		tracing.Close(patience)
+	})
+	return &instruments{registry: telemetry.NewRegistry(), tracing: tracing}, nil
+}
+
+// metricsSocket is where an agent alone shows its metrics. It opens no port:
+// who may open the file may read them.
+const metricsSocket = "metrics.sock"
+
+// serveAgentMetrics answers scrapes of an agent that shares its process with no
+// server, until ctx ends.
+func serveAgentMetrics(ctx context.Context, dir string, i *instruments, a *agent.Agent) error {
+	i.registry.Collect(telemetry.ReplicaUsage(), func(emit telemetry.Emit) { telemetry.EmitReplicas(emit, a.Usage(ctx)) })
+	socket, err := listenPrivately(ctx, filepath.Join(dir, metricsSocket))
+	if err != nil {
+		return fmt.Errorf("show metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", i.registry.Handler())
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	if err := srv.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("show metrics: %w", err)
+	}
+	return nil
+}
+
+// listenPrivately makes a socket that only this user can open, from its first
+// moment on. The folder is held by this process: what lies there is of an
+// earlier one.
+func listenPrivately(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	// It is made under another name in a folder of its own: between its making
+	// and the change of its mode, nobody else can reach it.
+	nursery, err := os.MkdirTemp(filepath.Dir(path), ".metrics-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(nursery) }()
+	hidden := filepath.Join(nursery, "s")
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "unix", hidden)
+	if err != nil {
+		return nil, err
+	}
+	socket.(*net.UnixListener).SetUnlinkOnClose(false)
+	err = os.Chmod(hidden, 0o600)
+	if err == nil {
+		err = os.Rename(hidden, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return removedOnClose{socket, path}, nil
+}
+
+// removedOnClose takes the socket's file along.
+type removedOnClose struct {
+	net.Listener
+	path string
+}
+
+func (l removedOnClose) Close() error {
+	err := os.Remove(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, l.Listener.Close())
+}

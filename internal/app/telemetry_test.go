@@ -1,0 +1,33 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// The socket of a process that was killed does not keep the next one from
+// listening, and nobody else may open it at any moment.
+func TestSocketOfMetricsIsPrivateAndGoesWithItsProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", metricsSocket)
+	killed, err := listenPrivately(context.Background(), path)
+	must(t, err)
+	defer func() { _ = killed.(removedOnClose).Listener.Close() }() // leaves the file, as kill -9 does
+	next, err := listenPrivately(context.Background(), path)
+	must(t, err)
+	info, err := os.Stat(path)
+	must(t, err)
+	if info.Mode() != fs.ModeSocket|0o600 {
+		t.Errorf("the socket has mode %v", info.Mode())
+	}
+	if got := entries(t, filepath.Dir(path)); got != metricsSocket {
+		t.Errorf("beside the socket lies %s", got)
+	}
+	must(t, next.Close())
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket outlives its listener: %v", err)
+	}
+}

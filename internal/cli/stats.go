@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) statsCommand() *cobra.Command {
+	var everywhere, once bool
+	cmd := &cobra.Command{
+		Use:   "stats [WORKLOAD]",
+		Short: "Show what replicas use",
+		Long: "Stats shows the CPUs, the memory and the traffic of running replicas. On a terminal it goes on until it is\n" +
+			"interrupted; in a pipe, with --no-stream or with -o it shows them once. CPU is in CPUs: 0.50 is half of one.\n" +
+			"Throttled is the part of the time in which a replica was kept from running by its CPU limit.",
+		Example: "  cloudless stats\n  cloudless stats web\n  cloudless stats --no-stream -A\n  cloudless stats web -o json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			request := &cloudlessv1.GetUsageRequest{Namespace: c.namespace, Workload: strings.Join(args, "")}
+			if everywhere {
+				request.Namespace = ""
+			}
+			if !c.forPeople() {
+				now, err := cl.Workloads().GetUsage(ctx, request)
+				if err != nil {
+					return err
+				}
+				return c.printObject(now)
+			}
+			if screen, ok := c.Stdout.(*os.File); ok && isTerminal(screen) && !once {
+				return interruptible(ctx, c.liveStats(ctx, cl, request, screen, everywhere))
+			}
+			return c.statsOnce(ctx, cl, request, everywhere)
+		}),
+	}
+	cmd.Flags().BoolVar(&once, "no-stream", false, "show it once, even on a terminal")
+	cmd.Flags().BoolVarP(&everywhere, "all-namespaces", "A", false, "of all namespaces")
+	return cmd
+}
+
+// statsPatience is how long one look waits for a second measurement, without which there is no rate.
+const statsPatience = 5 * time.Second
+
+// statsOnce looks until every replica was measured twice, or for a while.
+func (c *cli) statsOnce(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, everywhere bool) error {
+	watching, stop := context.WithTimeout(ctx, statsPatience)
+	defer stop()
+	stream, err := cl.Workloads().WatchUsage(watching, request)
+	if err != nil {
+		return err
+	}
+	seen := newRates()
+	var newest *cloudlessv1.Usage
+	for newest == nil || !seen.complete() {
+		frame, err := stream.Recv()
+		if err != nil {
+			if newest != nil && ctx.Err() == nil && watching.Err() != nil {
+				break // what is there has to do
+			}
+			return err
+		}
+		newest = frame
+		seen.see(frame)
+	}
+	return statsTable(c.Stdout, seen, newest, everywhere)
+}
+
+// liveStats draws a table over and over.
+func (c *cli) liveStats(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, screen *os.File, everywhere bool) error {
+	stream, err := cl.Workloads().WatchUsage(ctx, request)
+	if err != nil {
+		return err
+	}
+	seen, paper := newRates(), &canvas{out: screen, size: func() (int, int) { return screenSize(screen) }}
+	for {
+		frame, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		seen.see(frame)
+		var text strings.Builder
+		if err := statsTable(&text, seen, frame, everywhere); err != nil {
+			return err
+		}
+		if err := paper.draw(strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")); err != nil {
+			return err
+		}
+	}
+}
+
+func statsTable(out io.Writer, seen *rates, frame *cloudlessv1.Usage, everywhere bool) error {
+	headings := []string{"REPLICA", "NODE", "CPU", "THROTTLED", "MEMORY", "NET RX/TX", "BLOCK R/W", "PIDS"}
+	if everywhere {
+		headings = append([]string{"NAMESPACE"}, headings...)
+	}
+	t := newTable(out, headings...)
+	for _, u := range frame.GetReplicas() {
+		row := append([]string{u.GetReplica(), u.GetNode()}, seen.cells(u)...)
+		if everywhere {
+			row = append([]string{u.GetNamespace()}, row...)
+		}
+		t.row(row...)
+	}
+	return t.flush()
+}

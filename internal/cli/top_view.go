@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// order is by what replicas are sorted, the most first.
+type order string
+
+const (
+	byCPU    order = "cpu"
+	byMemory order = "memory"
+)
+
+func parseOrder(s string) (order, error) {
+	switch o := order(s); o {
+	case byCPU, byMemory:
+		return o, nil
+	}
+	return "", fmt.Errorf("replicas cannot be sorted by %q: use cpu or memory", s)
+}
+
+// historyLength is how many frames a plot goes back: about a minute.
+const historyLength = 60
+
+// topView is what top has seen, and how it looks.
+type topView struct {
+	style
+	rates   *rates
+	newest  *cloudlessv1.Usage
+	history map[string][]float64
+}
+
+func newTopView(s style) *topView {
+	return &topView{style: s, rates: newRates(), history: map[string][]float64{}}
+}
+
+// see takes in a frame.
+func (v *topView) see(frame *cloudlessv1.Usage) {
+	v.newest = frame
+	v.rates.see(frame)
+	kept := map[string][]float64{}
+	add := func(key string, value float64) {
+		values := append(v.history[key], value)
+		kept[key] = values[max(0, len(values)-historyLength):]
+	}
+	for _, n := range frame.GetNodes() {
+		used, _ := v.load(n)
+		add("node cpu "+n.GetNode(), used.cpu)
+		add("node memory "+n.GetNode(), used.memory)
+	}
+	for _, u := range frame.GetReplicas() {
+		add("cpu "+u.GetUid(), u.GetCpu())
+		add("memory "+u.GetUid(), float64(u.GetMemoryBytes()))
+	}
+	v.history = kept
+}
+
+type load struct{ cpu, memory float64 }
+
+// load is what a node uses and what it has.
+func (*topView) load(n *cloudlessv1.NodeUsage) (used, capacity load) {
+	read := func(r *cloudlessv1.NodeResources) load {
+		millis, _ := spec.ParseCPU(r.GetCpu()) // nothing where nothing was said
+		bytes, _ := spec.ParseBytes(r.GetMemory())
+		return load{cpu: float64(millis) / 1000, memory: float64(bytes)}
+	}
+	return read(n.GetUsage()), read(n.GetCapacity())
+}
+
+// lines are the picture, for a screen of that size.
+func (v *topView) lines(width int, by order, now time.Time) []string {
+	plot := min(max((width-60)/3, 8), historyLength)
+	lines := []string{v.title(width, by, now), ""}
+	lines = append(lines, v.nodeLines(plot)...)
+	lines = append(lines, "")
+	return append(lines, v.replicaLines(plot, by)...)
+}
+
+func (v *topView) title(width int, by order, now time.Time) string {
+	left := fmt.Sprintf("cloudless top  %s  nodes %d, replicas %d  by %s",
+		now.Format(time.TimeOnly), len(v.newest.GetNodes()), len(v.newest.GetReplicas()), by)
+	right := "c CPU  m memory  q quit"
+	gap := width - len(left) - len(right)
+	if gap < 2 {
+		return v.paint("1", left)
+	}
+	return v.paint("1", left) + strings.Repeat(" ", gap) + right
+}
+
+func (v *topView) nodeLines(plot int) []string {
+	const barWidth = 10
+	rows := [][]string{{"NODE", "STATE", "CPU", "", "", "MEMORY", "", "", "REPLICAS"}}
+	for _, n := range v.newest.GetNodes() {
+		used, capacity := v.load(n)
+		rows = append(rows, []string{
+			plain(n.GetNode()), plain(n.GetState()),
+			v.bar(part(used.cpu, capacity.cpu), barWidth), cpus(used.cpu) + " / " + cpus(capacity.cpu),
+			v.spark(v.history["node cpu "+n.GetNode()], capacity.cpu, plot),
+			v.bar(part(used.memory, capacity.memory), barWidth), humanBytes(used.memory) + " / " + humanBytes(capacity.memory),
+			v.spark(v.history["node memory "+n.GetNode()], capacity.memory, plot),
+			fmt.Sprint(n.GetReplicas()),
+		})
+	}
+	return v.align(rows)
+}
+
+func (v *topView) replicaLines(plot int, by order) []string {
+	replicas := slices.Clone(v.newest.GetReplicas())
+	slices.SortStableFunc(replicas, func(a, b *cloudlessv1.ReplicaUsage) int {
+		if by == byMemory {
+			return cmp.Compare(b.GetMemoryBytes(), a.GetMemoryBytes())
+		}
+		return cmp.Compare(b.GetCpu(), a.GetCpu())
+	})
+	rows := [][]string{{"REPLICA", "NODE", "CPU", "", "THROTTLED", "MEMORY", "", "NET RX/TX", "BLOCK R/W", "PIDS"}}
+	for _, u := range replicas {
+		cells := v.rates.cells(u)
+		cpu, memory := v.history["cpu "+u.GetUid()], v.history["memory "+u.GetUid()]
+		most := float64(u.GetMemoryLimitBytes())
+		if most == 0 {
+			most = slices.Max(memory)
+		}
+		rows = append(rows, []string{
+			plain(u.GetNamespace() + "/" + u.GetReplica()), plain(u.GetNode()), cells[0], v.spark(cpu, max(1, slices.Max(cpu)), plot), cells[1],
+			cells[2], v.spark(memory, most, plot), cells[3], cells[4], cells[5],
+		})
+	}
+	return v.align(rows)
+}
+
+func part(used, capacity float64) float64 {
+	if capacity <= 0 {
+		return 0
+	}
+	return used / capacity
+}
+
+// align puts cells into columns; the first row is a heading.
+func (v *topView) align(rows [][]string) []string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for j, cell := range row {
+			widths[j] = max(widths[j], visible(cell))
+		}
+	}
+	lines := make([]string, len(rows))
+	for i, row := range rows {
+		var b strings.Builder
+		for j, cell := range row {
+			b.WriteString(cell)
+			if j < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[j]-visible(cell)+2))
+			}
+		}
+		lines[i] = b.String()
+	}
+	lines[0] = v.paint("1", lines[0])
+	return lines
+}
+
+// visible is how wide a text is without its colours.
+func visible(text string) int {
+	width := 0
+	for len(text) > 0 {
+		if strings.HasPrefix(text, "\x1b[") {
+			end := strings.IndexByte(text, 'm')
+			if end < 0 {
+				return width
+			}
+			text = text[end+1:]
+			continue
+		}
+		_, size := utf8.DecodeRuneInString(text)
+		text = text[size:]
+		width++
+	}
+	return width
+}

@@ -1,0 +1,57 @@
+package consensus
+
+import (
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Observer is told how long things take. It must not block.
+type Observer interface {
+	// Proposed is called with the outcome of a proposal: accepted, refused or failed.
+	Proposed(result string, took time.Duration)
+	// Synced is called when entries have been written to the disk.
+	Synced(took time.Duration)
+	// Snapshotted is called when a snapshot has been written.
+	Snapshotted(took time.Duration)
+}
+
+// nobody observes.
+type nobody struct{}
+
+func (nobody) Proposed(string, time.Duration) {}
+func (nobody) Synced(time.Duration)           {}
+func (nobody) Snapshotted(time.Duration)      {}
+
+// resultOf tells a refusal by the state from a failure to agree.
+func resultOf(err error) string {
+	if err == nil {
+		return "accepted"
+	}
+	_, exists := errors.AsType[*state.ExistsError](err)
+	_, invalid := errors.AsType[*state.InvalidError](err)
+	_, large := errors.AsType[*TooLargeError](err)
+	if exists || invalid || large || state.MovedOn(err) {
+		return "refused"
+	}
+	return "failed"
+}
+
+// observedLog measures what raft waits for.
+type observedLog struct {
+	*wal.WAL
+	observer Observer
+}
+
+func (l observedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+func (l observedLog) StoreLogs(logs []*raft.Log) error {
+	began := time.Now()
+	err := l.WAL.StoreLogs(logs)
+	l.observer.Synced(time.Since(began))
+	return err
+}

@@ -1,0 +1,96 @@
+package nodes
+
+import (
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Usage is what is in use now, by the uids of nodes and of replicas, and what
+// is closed when a node has said something new. What it returns must not be
+// changed.
+func (l *Loop) Usage() (nodes map[string]*v1.NodeResources, replicas map[string]*v1.ReplicaUsage, news <-chan struct{}) {
+	nodes, replicas = map[string]*v1.NodeResources{}, map[string]*v1.ReplicaUsage{}
+	snap := l.store.Snapshot()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for node, o := range l.seen {
+		if o.Usage != nil {
+			nodes[node] = o.Usage
+		}
+		for uid, u := range o.Replicas {
+			if runsOn(snap.Replica(uid), node) {
+				replicas[uid] = u
+			}
+		}
+	}
+	if l.news == nil {
+		l.news = make(chan struct{})
+	}
+	return nodes, replicas, l.news
+}
+
+// announce wakes those who wait for news of usage. It is called with the lock
+// held, and does nothing while nobody waits.
+func (l *Loop) announce() {
+	if l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
+}
+
+// measured is what is kept of what a node says its replicas use: those that it
+// runs by the state, under the names that they have there. A node's word can so
+// take no more memory than its replicas in the state do. A heartbeat without
+// measurements leaves the last ones, as long as their replicas are there.
+func measured(snap *state.Snapshot, node string, before map[string]*v1.ReplicaUsage, said []*v1.ReplicaUsage) map[string]*v1.ReplicaUsage {
+	if len(said) == 0 && len(before) == 0 {
+		return nil
+	}
+	kept := map[string]*v1.ReplicaUsage{}
+	for _, u := range said {
+		r := snap.Replica(u.GetUid())
+		if !runsOn(r, node) {
+			continue
+		}
+		u.Namespace, u.Replica = r.GetMetadata().GetNamespace(), r.GetMetadata().GetName()
+		u.Workload, u.Node = r.GetSpec().GetWorkload(), r.GetSpec().GetNode()
+		kept[u.GetUid()] = u
+	}
+	if len(said) > 0 {
+		return kept
+	}
+	for uid, u := range before {
+		if runsOn(snap.Replica(uid), node) {
+			kept[uid] = u
+		}
+	}
+	return kept
+}
+
+func runsOn(r *v1.Replica, node string) bool {
+	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
+}
+
+// forget lets go of what nodes used that have been silent for so long that they
+// count as offline, and of nodes that are gone.
+func (l *Loop) forget(now time.Time, snap *state.Snapshot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid, o := range l.seen {
+		window := l.windows.Reconnect
+		if o.Connected {
+			window = l.windows.Silence
+		}
+		switch {
+		case snap.Node(uid) == nil && !o.Connected:
+			delete(l.seen, uid)
+		case now.Sub(o.LastSeen) >= window && (o.Usage != nil || o.Replicas != nil):
+			o.Usage, o.Replicas = nil, nil
+			l.seen[uid] = o
+			l.announce()
+		}
+	}
+}

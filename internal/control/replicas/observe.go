@@ -1,0 +1,50 @@
+package replicas
+
+import (
+	"context"
+	"time"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// decided counts what a tick that began at a moment has decided, and traces it
+// until its proposal has an outcome: one span for each call that led to it.
+func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Transaction, began time.Time) (end func(error)) {
+	var placed, unplaced int
+	var spans []*telemetry.Span
+	traced := map[string]bool{}
+	for _, change := range tx.GetChanges() {
+		r := change.GetPut().GetReplica()
+		if r == nil || rollout.Ended(r.GetStatus().GetPhase()) {
+			continue
+		}
+		switch r.GetStatus().GetPhase() {
+		case rollout.PhasePlaced:
+			placed++
+		case rollout.PhasePending:
+			unplaced++
+		default:
+			continue
+		}
+		if revision := r.GetSpec().GetRevisionUid(); l.Tracing != nil && !traced[revision] {
+			traced[revision] = true
+			if parent := telemetry.TraceOf(snap.Revision(revision), began); parent != "" {
+				_, span := l.Tracing.StartAt(telemetry.WithTraceparent(ctx, parent), began, "schedule", "workload", r.GetSpec().GetWorkload())
+				spans = append(spans, span)
+			}
+		}
+	}
+	took := time.Since(began)
+	return func(err error) {
+		if err != nil { // it is decided again
+			placed, unplaced = 0, 0
+		}
+		l.Metrics.Scheduled(placed, unplaced, took)
+		for _, span := range spans {
+			span.End(err)
+		}
+	}
+}

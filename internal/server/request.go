@@ -1,0 +1,78 @@
+package server
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// callMetadata is what the gateway hands on of an HTTP request: who calls, the
+// request's id, and the trace that it belongs to.
+func callMetadata(r *http.Request) metadata.MD {
+	md := caller(r.Context()).metadata()
+	md.Set(telemetry.RequestIDHeader, telemetry.RequestID(r.Context()))
+	if parent := r.Header.Get("Traceparent"); parent != "" && len(parent) <= 64 {
+		md.Set("traceparent", parent)
+	}
+	return md
+}
+
+// requested gives every HTTP request an id, which comes back with the answer,
+// and counts and logs it.
+func (s *Server) requested(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		started := time.Now()
+		ctx, id := telemetry.WithRequestID(r.Context(), r.Header.Get(telemetry.RequestIDHeader))
+		w.Header().Set(telemetry.RequestIDHeader, id)
+		answer := &countedAnswer{ResponseWriter: w, code: http.StatusOK}
+		defer func() {
+			s.metrics.Requested(route(r.URL.Path), answer.code)
+			s.logger.DebugContext(ctx, "http request", "verb", r.Method, "path", r.URL.Path, "code", answer.code, "took", time.Since(started))
+		}()
+		next.ServeHTTP(answer, r.WithContext(ctx))
+	})
+}
+
+// route is the part of the server that a path leads to.
+func route(path string) string {
+	switch {
+	case strings.HasPrefix(path, "/v1/"):
+		return "api"
+	case path == "/v2" || strings.HasPrefix(path, "/v2/"):
+		return "registry"
+	case path == "/metrics", path == "/healthz":
+		return map[string]string{"/metrics": "metrics", "/healthz": "health"}[path]
+	case path == "/openapi.json":
+		return "openapi"
+	}
+	return "other"
+}
+
+// countedAnswer remembers the status code. What else the writer beneath can do
+// is found through Unwrap.
+type countedAnswer struct {
+	http.ResponseWriter
+	code    int
+	written bool
+}
+
+func (a *countedAnswer) WriteHeader(code int) {
+	if !a.written && code >= http.StatusOK || code == http.StatusSwitchingProtocols {
+		a.code, a.written = code, true
+	}
+	a.ResponseWriter.WriteHeader(code)
+}
+
+func (a *countedAnswer) Write(data []byte) (int, error) {
+	a.written = true
+	return a.ResponseWriter.Write(data)
+}
+
+// Flush is for those who ask for an http.Flusher rather than for a controller.
+func (a *countedAnswer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }
+
+func (a *countedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }

@@ -1,0 +1,133 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// usageFrame is the shortest time between two frames of a watch: what arrives
+// within it, from however many nodes, is one frame.
+const usageFrame = 500 * time.Millisecond
+
+func (s *workloads) GetUsage(ctx context.Context, request *v1.GetUsageRequest) (*v1.Usage, error) {
+	snap, err := s.consensus.Read(ctx) // only the leader hears the nodes
+	if err != nil {
+		return nil, err
+	}
+	if err := known(snap, request); err != nil {
+		return nil, err
+	}
+	frame, _ := s.usage(snap, request)
+	return frame, nil
+}
+
+// WatchUsage sends a frame now and whenever a node has said something new.
+func (s *workloads) WatchUsage(request *v1.GetUsageRequest, stream grpc.ServerStreamingServer[v1.Usage]) error {
+	ctx := stream.Context()
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if err := known(snap, request); err != nil {
+		return err
+	}
+	pause := time.NewTimer(usageFrame)
+	defer pause.Stop()
+	for {
+		frame, news := s.usage(s.store.Snapshot(), request)
+		if err := stream.Send(frame); err != nil {
+			return err
+		}
+		pause.Reset(usageFrame)
+		if err := s.awaitNews(ctx, news); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-pause.C:
+		}
+	}
+}
+
+// leadCheck is how soon a watch of usage notices that the nodes speak to
+// another server now: where nobody speaks, silence is no sign.
+const leadCheck = 5 * time.Second
+
+func (s *workloads) awaitNews(ctx context.Context, news <-chan struct{}) error {
+	check := time.NewTicker(leadCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-news:
+			return nil
+		case <-check.C:
+			if !s.consensus.IsLeader() {
+				return refuse(codes.Unavailable, "this server does not lead the cluster any more; begin the watch again")
+			}
+		}
+	}
+}
+
+// known refuses a workload that is not there, which would otherwise look like
+// one that uses nothing.
+func known(snap *state.Snapshot, request *v1.GetUsageRequest) error {
+	if request.GetWorkload() == "" {
+		return nil
+	}
+	for w := range snap.Workloads(request.GetNamespace(), "") {
+		if w.GetMetadata().GetName() == request.GetWorkload() {
+			return nil
+		}
+	}
+	return notFound("workload", request.GetNamespace(), request.GetWorkload())
+}
+
+// usage is what is in use of what is asked for, in order of names, and what is
+// closed when there is news.
+func (s *Server) usage(snap *state.Snapshot, of *v1.GetUsageRequest) (*v1.Usage, <-chan struct{}) {
+	nodes, replicas, news := s.nodes.Usage()
+	frame := &v1.Usage{Time: timestamppb.New(s.now())}
+	concerned := map[string]bool{} // nodes by name
+	for _, u := range replicas {
+		if (of.GetNamespace() == "" || u.GetNamespace() == of.GetNamespace()) && (of.GetWorkload() == "" || u.GetWorkload() == of.GetWorkload()) {
+			frame.Replicas = append(frame.Replicas, u)
+			concerned[u.GetNode()] = true
+		}
+	}
+	slices.SortFunc(frame.Replicas, func(a, b *v1.ReplicaUsage) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetReplica(), b.GetReplica()))
+	})
+	for n := range snap.Nodes("") {
+		m := n.GetMetadata()
+		if of.GetWorkload() != "" && !concerned[m.GetName()] {
+			continue
+		}
+		frame.Nodes = append(frame.Nodes, &v1.NodeUsage{
+			Node: m.GetName(), State: n.GetStatus().GetState(), Usage: nodes[m.GetUid()],
+			Capacity: n.GetStatus().GetCapacity(), Replicas: runningOn(snap, m.GetUid()),
+		})
+	}
+	return frame, news
+}
+
+func runningOn(snap *state.Snapshot, node string) (count int32) {
+	for r := range snap.ReplicasOn(node) {
+		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+			count++
+		}
+	}
+	return count
+}

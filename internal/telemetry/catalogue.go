@@ -1,0 +1,244 @@
+package telemetry
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Kind is what a metric can be.
+type Kind string
+
+// The kinds of metrics.
+const (
+	KindCounter   Kind = "counter"
+	KindGauge     Kind = "gauge"
+	KindHistogram Kind = "histogram"
+)
+
+// Who has a metric.
+const (
+	FromServer = "server"
+	FromAgent  = "agent"
+	FromBoth   = "server, agent"
+)
+
+// Metric is one line of the catalogue.
+type Metric struct {
+	Name string
+	Kind Kind
+	// Unit of its value, empty for a plain number of things.
+	Unit   string
+	Labels []string
+	Help   string
+	// From says which role has it.
+	From string
+	// Buckets of a histogram.
+	Buckets []float64
+}
+
+// From half a millisecond to half a minute.
+var callBuckets = prometheus.ExponentialBuckets(0.0005, 4, 9)
+
+// From 50 microseconds to three seconds: what a disk takes.
+var diskBuckets = prometheus.ExponentialBuckets(0.00005, 4, 9)
+
+// From five milliseconds to two minutes: what a container takes.
+var driverBuckets = prometheus.ExponentialBuckets(0.005, 3, 10)
+
+// The catalogue. A label has few values, except for replicas, whose number is
+// bounded where they are shown (see MaxReplicas).
+var (
+	APICalls = Metric{
+		Name: "cloudless_api_calls_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"method", "code"}, Help: "API calls that have ended, by gRPC method and code.",
+	}
+	APIErrors = Metric{
+		Name: "cloudless_api_errors_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"method"}, Help: "API calls that failed by a fault of the server, not of the caller.",
+	}
+	APISeconds = Metric{
+		Name: "cloudless_api_call_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Labels: []string{"method"}, Help: "Time to answer an API call; for streams, how long they lasted.",
+	}
+	APIOpen = Metric{
+		Name: "cloudless_api_calls_open", Kind: KindGauge, From: FromServer,
+		Help: "API calls and streams that are being answered now.",
+	}
+	HTTPRequests = Metric{
+		Name: "cloudless_http_requests_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"route", "code"}, Help: "HTTP requests by route (api, registry, metrics, openapi, health, other) and status code.",
+	}
+
+	RaftLeader = Metric{
+		Name: "cloudless_raft_leader", Kind: KindGauge, From: FromServer, Help: "1 while this server leads.",
+	}
+	RaftTerm = Metric{
+		Name: "cloudless_raft_term", Kind: KindGauge, From: FromServer, Help: "Current term.",
+	}
+	RaftLastIndex = Metric{
+		Name: "cloudless_raft_last_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry of the log.",
+	}
+	RaftCommitIndex = Metric{
+		Name: "cloudless_raft_commit_index", Kind: KindGauge, From: FromServer, Help: "Index up to which the servers have agreed.",
+	}
+	RaftAppliedIndex = Metric{
+		Name: "cloudless_raft_applied_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry that Raft has handed to the state.",
+	}
+	RaftSnapshotIndex = Metric{
+		Name: "cloudless_raft_snapshot_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry in the newest snapshot.",
+	}
+	RaftCommitSeconds = Metric{
+		Name: "cloudless_raft_commit_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Labels: []string{"result"}, Help: "Time from a proposal to its outcome, by result: accepted, refused or failed.",
+	}
+	RaftFsyncSeconds = Metric{
+		Name: "cloudless_raft_fsync_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: diskBuckets,
+		Help: "Time to write entries to the log on disk, fsync included.",
+	}
+	RaftSnapshotSeconds = Metric{
+		Name: "cloudless_raft_snapshot_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: callBuckets,
+		Help: "Time to write a snapshot of the state to disk.",
+	}
+
+	StateIndex = Metric{
+		Name: "cloudless_state_index", Kind: KindGauge, From: FromServer, Help: "Index of the newest entry that the state includes.",
+	}
+	StateObjects = Metric{
+		Name: "cloudless_state_objects", Kind: KindGauge, From: FromServer,
+		Labels: []string{"kind"}, Help: "Objects in the replicated state by kind, ended replicas included.",
+	}
+	Workloads = Metric{
+		Name: "cloudless_workloads", Kind: KindGauge, From: FromServer, Labels: []string{"phase"}, Help: "Workloads by phase.",
+	}
+	Replicas = Metric{
+		Name: "cloudless_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"phase"}, Help: "Replicas by phase, ended ones included.",
+	}
+	ReplicaRestarts = Metric{
+		Name: "cloudless_replica_restarts", Kind: KindGauge, From: FromServer, Help: "Restarts of the replicas that have not ended, added up.",
+	}
+	Nodes = Metric{
+		Name: "cloudless_nodes", Kind: KindGauge, From: FromServer, Labels: []string{"state"}, Help: "Nodes by state.",
+	}
+	Users = Metric{
+		Name: "cloudless_users", Kind: KindGauge, From: FromServer,
+		Labels: []string{"role"}, Help: "API tokens that have not expired, by role.",
+	}
+	Images = Metric{
+		Name: "cloudless_images", Kind: KindGauge, From: FromServer, Help: "Tagged images in the cluster's registry.",
+	}
+	Sessions = Metric{
+		Name: "cloudless_sessions", Kind: KindGauge, From: FromServer, Help: "Agents that are connected to this server.",
+	}
+
+	SchedulingDecisions = Metric{
+		Name: "cloudless_scheduling_decisions_total", Kind: KindCounter, From: FromServer,
+		Labels: []string{"result"}, Help: "Replicas for which a place was sought, by result: placed or unplaced.",
+	}
+	SchedulingSeconds = Metric{
+		Name: "cloudless_scheduling_seconds", Kind: KindHistogram, Unit: "seconds", From: FromServer, Buckets: diskBuckets,
+		Help: "Time to compute what is to be done about the workloads that are due.",
+	}
+	PendingReplicas = Metric{
+		Name: "cloudless_pending_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"reason"},
+		Help: "Replicas without a node, by what refused most nodes: ready, driver, labels, fit or ports; nodes where there are none, revision where that is gone, placing where one will be found at once.",
+	}
+
+	NodeCPU = Metric{
+		Name: "cloudless_node_cpu_used", Kind: KindGauge, Unit: "CPUs", From: FromServer, Labels: []string{"node"}, Help: "CPUs in use on the machine.",
+	}
+	NodeCPUCapacity = Metric{
+		Name: "cloudless_node_cpu_capacity", Kind: KindGauge, Unit: "CPUs", From: FromServer, Labels: []string{"node"}, Help: "CPUs of the machine.",
+	}
+	NodeMemory = Metric{
+		Name: "cloudless_node_memory_used_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Memory in use on the machine.",
+	}
+	NodeMemoryCapacity = Metric{
+		Name: "cloudless_node_memory_capacity_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Memory of the machine.",
+	}
+	NodeDisk = Metric{
+		Name: "cloudless_node_disk_used_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Disk space in use where the data folder lies.",
+	}
+	NodeDiskCapacity = Metric{
+		Name: "cloudless_node_disk_capacity_bytes", Kind: KindGauge, Unit: "bytes", From: FromServer, Labels: []string{"node"}, Help: "Disk space where the data folder lies.",
+	}
+
+	ReplicaCPU       = replicaMetric("cloudless_replica_cpu_seconds_total", KindCounter, "seconds", "CPU time used since the start.")
+	ReplicaThrottled = replicaMetric("cloudless_replica_cpu_throttled_seconds_total", KindCounter, "seconds",
+		"Time for which the replica wanted to run and was not let, because of its CPU limit.")
+	ReplicaThrottledPeriods = replicaMetric("cloudless_replica_cpu_throttled_periods_total", KindCounter, "", "Periods in which the replica was throttled.")
+	ReplicaMemory           = replicaMetric("cloudless_replica_memory_bytes", KindGauge, "bytes", "Memory in use, without what the kernel can drop at once.")
+	ReplicaMemoryLimit      = replicaMetric("cloudless_replica_memory_limit_bytes", KindGauge, "bytes", "Memory limit; absent where there is none.")
+	ReplicaPIDs             = replicaMetric("cloudless_replica_pids", KindGauge, "", "Processes and threads.")
+	ReplicaReceived         = replicaMetric("cloudless_replica_network_received_bytes_total", KindCounter, "bytes", "Bytes received; absent on the machine's own network.")
+	ReplicaSent             = replicaMetric("cloudless_replica_network_sent_bytes_total", KindCounter, "bytes", "Bytes sent; absent on the machine's own network.")
+	ReplicaRead             = replicaMetric("cloudless_replica_block_read_bytes_total", KindCounter, "bytes", "Bytes read from block devices.")
+	ReplicaWritten          = replicaMetric("cloudless_replica_block_written_bytes_total", KindCounter, "bytes", "Bytes written to block devices.")
+	ReplicasOmitted         = Metric{
+		Name: "cloudless_replica_usage_omitted", Kind: KindGauge, From: FromBoth,
+		Help: "Replicas whose usage is not shown, because more are running than are shown at once.",
+	}
+
+	AgentReplicas = Metric{
+		Name: "cloudless_agent_replicas", Kind: KindGauge, From: FromAgent, Labels: []string{"phase"}, Help: "Replicas of this node by phase.",
+	}
+	AgentConnected = Metric{
+		Name: "cloudless_agent_connected", Kind: KindGauge, From: FromAgent, Help: "1 while the agent has a session with a server.",
+	}
+	AgentSessions = Metric{
+		Name: "cloudless_agent_sessions_total", Kind: KindCounter, From: FromAgent, Help: "Sessions with a server that were opened; all but the first are reconnects.",
+	}
+	AgentSessionFailures = Metric{
+		Name: "cloudless_agent_session_failures_total", Kind: KindCounter, From: FromAgent, Help: "Sessions that ended or could not be opened.",
+	}
+	AgentDriverSeconds = Metric{
+		Name: "cloudless_agent_driver_seconds", Kind: KindHistogram, Unit: "seconds", From: FromAgent, Buckets: driverBuckets,
+		Labels: []string{"driver", "verb", "result"}, Help: "Time that a driver took, by verb (prepare, start, stop, remove) and result: done or failed.",
+	}
+	AgentRestarts = Metric{
+		Name: "cloudless_agent_restarts_total", Kind: KindCounter, From: FromAgent, Help: "Replicas that were started again after they had exited.",
+	}
+	AgentExits = Metric{
+		Name: "cloudless_agent_exits_total", Kind: KindCounter, From: FromAgent,
+		Labels: []string{"result"}, Help: "Exits of replicas that nobody asked for, by result: completed, failed or oom.",
+	}
+	AgentPulls = Metric{
+		Name: "cloudless_agent_pulls_total", Kind: KindCounter, From: FromAgent,
+		Labels: []string{"result"}, Help: "Images that were asked of a driver, be they there already or not, by result: done or failed.",
+	}
+	AgentLogBytes = Metric{
+		Name: "cloudless_agent_log_bytes", Kind: KindGauge, Unit: "bytes", From: FromAgent, Help: "Size of the logs of replicas on this node's disk.",
+	}
+	AgentMeasureSeconds = Metric{
+		Name: "cloudless_agent_measure_seconds", Kind: KindHistogram, Unit: "seconds", From: FromAgent, Buckets: diskBuckets,
+		Help: "Time to measure all running replicas once.",
+	}
+)
+
+func replicaMetric(name string, kind Kind, unit, help string) Metric {
+	return Metric{
+		Name: name, Kind: kind, Unit: unit, Help: help, From: FromBoth,
+		Labels: []string{"namespace", "workload", "replica", "node"},
+	}
+}
+
+// ReplicaUsage are the metrics about single replicas.
+func ReplicaUsage() []Metric {
+	return []Metric{
+		ReplicaCPU, ReplicaThrottled, ReplicaThrottledPeriods, ReplicaMemory, ReplicaMemoryLimit, ReplicaPIDs,
+		ReplicaReceived, ReplicaSent, ReplicaRead, ReplicaWritten, ReplicasOmitted,
+	}
+}
+
+// Catalogue is every metric of Cloudless itself, in the order of the docs.
+func Catalogue() []Metric {
+	all := []Metric{
+		APICalls, APIErrors, APISeconds, APIOpen, HTTPRequests,
+		RaftLeader, RaftTerm, RaftLastIndex, RaftCommitIndex, RaftAppliedIndex, RaftSnapshotIndex,
+		RaftCommitSeconds, RaftFsyncSeconds, RaftSnapshotSeconds,
+		StateIndex, StateObjects, Workloads, Replicas, ReplicaRestarts, Nodes, Users, Images, Sessions,
+		SchedulingDecisions, SchedulingSeconds, PendingReplicas,
+		NodeCPU, NodeCPUCapacity, NodeMemory, NodeMemoryCapacity, NodeDisk, NodeDiskCapacity,
+	}
+	all = append(all, ReplicaUsage()...)
+	return append(all,
+		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
+		AgentRestarts, AgentExits, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
+	)
+}

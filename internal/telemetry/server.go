@@ -1,0 +1,86 @@
+package telemetry
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Server is what a server counts while it works. What it only knows when asked
+// is collected, see Registry.Collect. A nil *Server counts nothing.
+type Server struct {
+	calls, errors, requests, decisions             *prometheus.CounterVec
+	callSeconds, commitSeconds                     *prometheus.HistogramVec
+	fsyncSeconds, snapshotSeconds, scheduleSeconds prometheus.Observer
+	open                                           prometheus.Gauge
+}
+
+// NewServer registers them.
+func NewServer(r *Registry) *Server {
+	return &Server{
+		calls: r.Counter(APICalls), errors: r.Counter(APIErrors), requests: r.Counter(HTTPRequests),
+		decisions: r.Counter(SchedulingDecisions), callSeconds: r.Histogram(APISeconds), commitSeconds: r.Histogram(RaftCommitSeconds),
+		fsyncSeconds: r.Histogram(RaftFsyncSeconds).WithLabelValues(), snapshotSeconds: r.Histogram(RaftSnapshotSeconds).WithLabelValues(),
+		scheduleSeconds: r.Histogram(SchedulingSeconds).WithLabelValues(), open: r.Gauge(APIOpen).WithLabelValues(),
+	}
+}
+
+// CallBegan counts a call that is being answered.
+func (s *Server) CallBegan() {
+	if s != nil {
+		s.open.Inc()
+	}
+}
+
+// CallEnded counts a call by its outcome; fault says that the server was to blame.
+func (s *Server) CallEnded(method, code string, fault bool, took time.Duration) {
+	if s == nil {
+		return
+	}
+	s.open.Dec()
+	s.calls.WithLabelValues(method, code).Inc()
+	s.callSeconds.WithLabelValues(method).Observe(took.Seconds())
+	if fault {
+		s.errors.WithLabelValues(method).Inc()
+	}
+}
+
+// Requested counts an HTTP request.
+func (s *Server) Requested(route string, code int) {
+	if s != nil {
+		s.requests.WithLabelValues(route, strconv.Itoa(code)).Inc()
+	}
+}
+
+// Proposed measures a proposal, from its beginning to its outcome: accepted,
+// refused or failed.
+func (s *Server) Proposed(result string, took time.Duration) {
+	if s != nil {
+		s.commitSeconds.WithLabelValues(result).Observe(took.Seconds())
+	}
+}
+
+// Synced measures a write to the log.
+func (s *Server) Synced(took time.Duration) {
+	if s != nil {
+		s.fsyncSeconds.Observe(took.Seconds())
+	}
+}
+
+// Snapshotted measures the writing of a snapshot.
+func (s *Server) Snapshotted(took time.Duration) {
+	if s != nil {
+		s.snapshotSeconds.Observe(took.Seconds())
+	}
+}
+
+// Scheduled measures one round of the scheduler and counts what came of it.
+func (s *Server) Scheduled(placed, unplaced int, took time.Duration) {
+	if s == nil {
+		return
+	}
+	s.scheduleSeconds.Observe(took.Seconds())
+	s.decisions.WithLabelValues("placed").Add(float64(placed))
+	s.decisions.WithLabelValues("unplaced").Add(float64(unplaced))
+}

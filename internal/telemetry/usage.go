@@ -1,0 +1,38 @@
+package telemetry
+
+import (
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// MaxReplicas is how many replicas a scrape shows one by one. What is beyond is
+// counted, so that a large cluster does not drown whoever scrapes it.
+const MaxReplicas = 2000
+
+// EmitReplicas says what replicas use, of as many as a scrape shows.
+func EmitReplicas(emit Emit, replicas []*v1.ReplicaUsage) {
+	shown := replicas[:min(len(replicas), MaxReplicas)]
+	emit(ReplicasOmitted, float64(len(replicas)-len(shown)))
+	for _, u := range shown {
+		say := func(m Metric, value float64) {
+			emit(m, value, u.GetNamespace(), u.GetWorkload(), u.GetReplica(), u.GetNode())
+		}
+		say(ReplicaCPU, seconds(u.GetCpuNanos()))
+		say(ReplicaThrottled, seconds(u.GetThrottledNanos()))
+		say(ReplicaThrottledPeriods, float64(u.GetThrottledPeriods()))
+		say(ReplicaMemory, float64(u.GetMemoryBytes()))
+		if limit := u.GetMemoryLimitBytes(); limit > 0 {
+			say(ReplicaMemoryLimit, float64(limit))
+		}
+		say(ReplicaPIDs, float64(u.GetPids()))
+		if u.GetReceivedBytes() > 0 || u.GetSentBytes() > 0 {
+			say(ReplicaReceived, float64(u.GetReceivedBytes()))
+			say(ReplicaSent, float64(u.GetSentBytes()))
+		}
+		say(ReplicaRead, float64(u.GetReadBytes()))
+		say(ReplicaWritten, float64(u.GetWrittenBytes()))
+	}
+}
+
+func seconds(nanos uint64) float64 { return float64(nanos) / float64(time.Second) }
