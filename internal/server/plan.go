@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -143,7 +144,7 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 		from := w.workload.GetSpec().GetImage()
 		if images[from] == "" {
 			if images[from], err = s.pin(ctx, from); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("workload %s: %w", path, err)
 			}
 		}
 		w.image = images[from]
@@ -260,9 +261,13 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 	now := s.now()
 	var changes []state.Change
 	if p.batch.Len() > 0 {
+		tx := p.batch.Transaction(now)
+		if size := proto.Size(tx); size > consensus.MaxTransaction {
+			return &consensus.TooLargeError{Size: size}
+		}
 		var err error
 		// A copy: the fork keeps what it is given, and stamps it.
-		if changes, err = fork.Apply(proto.CloneOf(p.batch.Transaction(now))); err != nil {
+		if changes, err = fork.Apply(proto.CloneOf(tx)); err != nil {
 			return fmt.Errorf("apply the plan to a fork of the state: %w", err)
 		}
 	}
