@@ -108,6 +108,9 @@ func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view 
 			return context.Cause(ctx)
 		case <-ticks.C:
 			view.draw()
+			if s.judge().arrived { // by having run for long enough
+				return errArrived
+			}
 			continue
 		case u := <-updates:
 			view.saw(s.see(u.namespace, u.Update), u.Update)

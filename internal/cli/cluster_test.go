@@ -208,6 +208,13 @@ func (c *cluster) ApplyWorkload(_ context.Context, r *cloudlessv1.ApplyWorkloadR
 	return &cloudlessv1.ApplyWorkloadResponse{Workload: c.put(r.GetWorkload()), Result: "updated"}, nil
 }
 
+// tells sets what the next watch of replicas tells.
+func (c *cluster) tells(story func(send func(*cloudlessv1.Replica))) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.story = story
+}
+
 // makePlan plans without a scheduler: every new replica goes to box.
 func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 	plan := &cloudlessv1.Plan{}
@@ -373,10 +380,13 @@ func (c *cluster) WatchReplicas(_ *cloudlessv1.WatchReplicasRequest, s grpc.Serv
 	if err := s.Send(&cloudlessv1.ReplicaChange{Change: "synced"}); err != nil {
 		return err
 	}
-	if c.story != nil {
-		c.story(func(r *cloudlessv1.Replica) { _ = s.Send(&cloudlessv1.ReplicaChange{Change: "changed", Replica: r}) })
+	c.mu.Lock()
+	story := c.story
+	c.mu.Unlock()
+	if story != nil {
+		story(func(r *cloudlessv1.Replica) { _ = s.Send(&cloudlessv1.ReplicaChange{Change: "changed", Replica: r}) })
 	}
-	if c.story != nil || len(c.replicas) == 0 {
+	if story != nil || len(c.replicas) == 0 {
 		<-s.Context().Done()
 		return nil
 	}

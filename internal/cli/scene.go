@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -14,6 +15,7 @@ import (
 type scene struct {
 	actors []*actor
 	synced map[string]bool // by namespace
+	now    func() time.Time
 }
 
 // actor is one workload.
@@ -26,10 +28,12 @@ type actor struct {
 	replicas map[string]*cloudlessv1.Replica
 	// failures counts by uid how often a replica has failed to run.
 	failures map[string]int
+	// since is when a replica was first seen running, by uid.
+	since map[string]time.Time
 }
 
 func newScene(applied *cloudlessv1.ApplyPlanResponse) *scene {
-	s := &scene{synced: map[string]bool{}}
+	s := &scene{synced: map[string]bool{}, now: time.Now}
 	workloads := map[string]*cloudlessv1.Workload{}
 	for _, w := range applied.GetWorkloads() {
 		workloads[pathOf(w.GetMetadata())] = w
@@ -51,7 +55,7 @@ func newScene(applied *cloudlessv1.ApplyPlanResponse) *scene {
 func (a *actor) forget() {
 	a.now, a.replicas = nil, map[string]*cloudlessv1.Replica{}
 	if a.failures == nil {
-		a.failures = map[string]int{}
+		a.failures, a.since = map[string]int{}, map[string]time.Time{}
 	}
 }
 
@@ -86,7 +90,7 @@ func (s *scene) see(namespace string, update client.Update) *actor {
 		}
 	case update.Replica != nil:
 		if a := s.find(namespace, update.Replica.GetSpec().GetWorkload()); a != nil {
-			a.seeReplica(update.Replica, update.Removed)
+			a.seeReplica(update.Replica, update.Removed, s.now())
 			return a
 		}
 	}
@@ -102,11 +106,16 @@ func (s *scene) find(namespace, name string) *actor {
 	return nil
 }
 
-func (a *actor) seeReplica(r *cloudlessv1.Replica, removed bool) {
+func (a *actor) seeReplica(r *cloudlessv1.Replica, removed bool, now time.Time) {
 	uid := r.GetMetadata().GetUid()
 	if removed {
 		delete(a.replicas, uid)
 		return
+	}
+	if _, known := a.since[uid]; r.GetStatus().GetPhase() != "running" {
+		delete(a.since, uid)
+	} else if !known {
+		a.since[uid] = now
 	}
 	if r.GetStatus().GetPhase() == "backoff" {
 		before, known := a.replicas[uid]
@@ -147,6 +156,26 @@ type judgement struct {
 	stuck []*actor
 }
 
+// steadyFor is how long a replica that was just started must run: one that ends at once has never been up.
+const steadyFor = time.Second
+
+// steady reports whether all that is wanted has run for a while. What was not changed is left alone. It asks the
+// replicas: their watch may be ahead of that of the workload.
+func (a *actor) steady(now time.Time) bool {
+	if a.action != actionCreate && a.action != actionUpdate {
+		return true
+	}
+	for uid, r := range a.replicas {
+		if r.GetSpec().GetRevisionUid() != a.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == "stopped" || ended(r) {
+			continue
+		}
+		if since, running := a.since[uid]; !running || now.Sub(since) < steadyFor {
+			return false
+		}
+	}
+	return true
+}
+
 // crashLoop is how many failures of one replica make clear that it will not run.
 const crashLoop = 3
 
@@ -157,7 +186,7 @@ func (s *scene) judge() judgement {
 		}
 	}
 	var stuck []*actor
-	moving, open := false, false
+	moving, open, steady := false, false, true
 	for _, a := range s.actors {
 		there, err := a.arrived()
 		if err != nil {
@@ -167,6 +196,7 @@ func (s *scene) judge() judgement {
 			return judgement{broken: broken, of: a}
 		}
 		moving = moving || a.moving()
+		steady = steady && a.steady(s.now())
 		if !there {
 			open = true
 			stuck = append(stuck, a)
@@ -174,7 +204,7 @@ func (s *scene) judge() judgement {
 	}
 	switch {
 	case !open:
-		return judgement{arrived: true}
+		return judgement{arrived: steady}
 	case moving:
 		return judgement{}
 	}
