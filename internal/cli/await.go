@@ -96,24 +96,24 @@ func (c *cli) watchScene(ctx context.Context, cl *client.Client, s *scene, view 
 	return nil
 }
 
-// redraw is how often a tree is drawn at most.
+// redraw is how often a tree is drawn, and a scene judged, at most.
 const redraw = 100 * time.Millisecond
 
 func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view *sceneView, updates <-chan seen) error {
 	ticks := time.NewTicker(redraw)
 	defer ticks.Stop()
+	fresh := false // something was seen since what is stuck was asked about
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-ticks.C:
-			view.draw()
-			if s.judge().arrived { // by having run for long enough
-				return errArrived
-			}
-			continue
 		case u := <-updates:
 			view.saw(s.see(u.namespace, u.Update), u.Update)
+			if fresh = true; !u.Synced {
+				continue // many may come at once: they are judged together
+			}
+		case <-ticks.C:
+			view.draw()
 		}
 		switch j := s.judge(); {
 		case j.err != nil:
@@ -122,7 +122,8 @@ func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view 
 			return c.brokenError(ctx, cl, j.of, j.broken)
 		case j.arrived:
 			return errArrived
-		case len(j.stuck) > 0:
+		case len(j.stuck) > 0 && fresh:
+			fresh = false
 			if err := stuckError(ctx, cl, j.stuck); err != nil {
 				return err
 			}

@@ -314,6 +314,29 @@ func TestApplyDrawsATree(t *testing.T) {
 	}
 }
 
+func TestColoursOnlyWhereTheyAreWanted(t *testing.T) {
+	screen, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer terminal.Close()
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "")
+	if !inkFor(terminal).on || inkFor(&strings.Builder{}).on {
+		t.Error("colours are for terminals")
+	}
+	t.Setenv("NO_COLOR", "1")
+	if inkFor(terminal).on {
+		t.Error("NO_COLOR is not heard")
+	}
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "dumb")
+	if inkFor(terminal).on {
+		t.Error("a dumb terminal has no colours")
+	}
+}
+
 func TestTreeFitsTheScreen(t *testing.T) {
 	applied := &cloudlessv1.ApplyPlanResponse{
 		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{

@@ -243,7 +243,7 @@ func (a *actor) broken() *cloudlessv1.Replica {
 		switch r.GetStatus().GetPhase() {
 		case "failed":
 			return r
-		case "backoff":
+		case "backoff", "preparing":
 			if a.failures[r.GetMetadata().GetUid()] >= crashLoop {
 				return r
 			}

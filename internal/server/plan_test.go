@@ -132,6 +132,32 @@ func TestWorkloadsOfOnePlanCompeteForTheSameRoom(t *testing.T) {
 	wantPlan(t, c.plan(op, alone), "update b", "metadata.labels[app]:  > x", "create >n1", "delete a", "stop n1>")
 }
 
+// The loop puts replicas where the plan said.
+func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		c.work(name, idle)
+		c.until(func(snap *state.Snapshot) bool { return snap.NodeByName(name).GetStatus().GetState() == "ready" })
+	}
+	request := asking(workload("a", replicasOf(4), cpuOf("1")), workload("b", replicasOf(2), cpuOf("2")), workload("c", replicasOf(3), cpuOf("1500m")))
+	answer := c.carryOut(op, request)
+	for i, change := range answer.GetPlan().GetChanges() {
+		var want, got []string
+		for _, step := range change.GetReplicas() {
+			want = append(want, step.GetToNode())
+		}
+		for _, r := range c.running(answer.GetWorkloads()[i].GetMetadata().GetUid(), len(want)) {
+			got = append(got, r.GetSpec().GetNode())
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) || len(want)+int(change.GetUnplaced()) != int(answer.GetWorkloads()[i].GetSpec().GetReplicas()) {
+			t.Errorf("%s is on %v, and the plan showed %v with %d unplaced", change.GetName(), got, want, change.GetUnplaced())
+		}
+	}
+}
+
 func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)

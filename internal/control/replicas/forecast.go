@@ -26,10 +26,7 @@ import (
 // same forecast.
 func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, error) {
 	before := fork.Snapshot()
-	f := &forecast{
-		now: now, fork: fork, acting: map[string]bool{}, waiting: map[string]bool{},
-		rounds: max(minRounds, maxLooks/(1+before.Count(state.KindReplica))),
-	}
+	f := newForecast(now, fork)
 	for _, uid := range workloads {
 		for r := range before.ReplicasOf(uid) {
 			f.acting[r.GetMetadata().GetUid()] = true // it may be on its way
@@ -55,17 +52,31 @@ type forecast struct {
 	waiting  map[string]bool
 	searched bool
 	uids     int
-	// rounds are how many ticks are left, cutShort is whether there were too few.
-	rounds   int
+	// looks are how many more replicas the forecast may look at, and cutShort is
+	// whether they were too few.
+	looks    int
 	cutShort bool
+	// open are how many more steps may be listed that come after its end.
+	open int
 }
 
 const (
-	// maxLooks bounds how many replicas a forecast looks at altogether: a tick
-	// may have to look at all of them to see what is free.
-	maxLooks  = 4_000_000
-	minRounds = 64
+	// maxLooks bounds what a forecast costs to about a second: a tick may have to
+	// look at all replicas to see what is free.
+	maxLooks = 4_000_000
+	// changeCost is how many looks a change costs as much as.
+	changeCost = 200
+	// minTicks are forecast however many replicas there are.
+	minTicks = 32
+	maxOpen  = 100_000
 )
+
+func newForecast(now time.Time, fork *state.Fork) *forecast {
+	return &forecast{
+		now: now, fork: fork, acting: map[string]bool{}, waiting: map[string]bool{},
+		looks: max(maxLooks, minTicks*fork.Snapshot().Count(state.KindReplica)), open: maxOpen,
+	}
+}
 
 // play lets the loop and the nodes take turns. Nodes are slower than the loop,
 // so they act when it has come to rest.
@@ -120,7 +131,7 @@ func (f *forecast) findWaiting() {
 func (f *forecast) settle(due Due) ([]state.Change, error) {
 	var all []state.Change
 	for !due.Empty() {
-		if f.rounds--; f.rounds < 0 {
+		if f.looks -= maxReplicas + f.fork.Snapshot().Count(state.KindReplica); f.looks < 0 {
 			f.cutShort = true
 			break
 		}
@@ -132,6 +143,7 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 		changes, err := f.fork.Apply(batch.Transaction(f.now))
 		switch {
 		case err == nil:
+			f.looks -= len(changes) * changeCost
 			all, due = append(all, changes...), left
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
 			return nil, fmt.Errorf("forecast: %w", err)
@@ -214,7 +226,8 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 	missing := int(w.GetSpec().GetReplicas()) - len(planned.GetReplicas()) - len(fresh) - int(planned.GetUnplaced())
 	planned.Replicas = append(planned.Replicas, pair(gone, fresh)...)
 	if f.cutShort && w.GetMetadata().GetDeleteTime() == nil {
-		for range missing { // they are created after the end of the forecast
+		for range min(missing, f.open) { // they are created after the end of the forecast
+			f.open--
 			planned.Replicas = append(planned.Replicas, &v1.ReplicaStep{Action: "create"})
 		}
 	}

@@ -270,7 +270,8 @@ func TestAForecastEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &forecast{now: w.now(), fork: fork, acting: map[string]bool{}, waiting: map[string]bool{}, rounds: 2}
+	f := newForecast(w.now(), fork)
+	f.looks = 3*maxReplicas + 2*maxReplicas*changeCost // the second tick sees the replicas of the first, and their events
 	if err := f.play(changes); err != nil {
 		t.Fatal(err)
 	}
@@ -284,5 +285,51 @@ func TestAForecastEnds(t *testing.T) {
 	}
 	if !f.cutShort || placed != 2*maxReplicas || open != 98*maxReplicas {
 		t.Errorf("%d placed, %d open", placed, open)
+	}
+}
+
+func BenchmarkForecastOfARollout(b *testing.B) {
+	w := newWorld(b)
+	for i := range 100 {
+		w.addNode(fmt.Sprint("n", i), "1000")
+	}
+	for i := range 10 {
+		w.addWorkload(fmt.Sprint("w", i), 200, "100m")
+	}
+	w.settle()
+	for b.Loop() {
+		edited := proto.CloneOf(w.snap().WorkloadByName("default", "w5"))
+		var batch state.Batch
+		w.revise(&batch, edited)
+		batch.Update(edited, edited.GetMetadata().GetVersion())
+		fork := w.store.Fork()
+		changes, err := fork.Apply(batch.Transaction(w.now()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{edited.GetMetadata().GetUid()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkForecastOfManyNewReplicas(b *testing.B) {
+	w := newWorld(b)
+	for i := range 100 {
+		w.addNode(fmt.Sprint("n", i), "1000")
+	}
+	for b.Loop() {
+		made := newWorkload(w.newUID(), "web", 100_000, "1m")
+		var batch state.Batch
+		w.revise(&batch, made)
+		batch.Create(made)
+		fork := w.store.Fork()
+		changes, err := fork.Apply(batch.Transaction(w.now()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
