@@ -97,7 +97,7 @@ func (v *sceneView) draw() {
 	}
 	v.dirty = false
 	width, height, err := term.GetSize(int(v.screen.Fd()))
-	if err != nil {
+	if err != nil || width == 0 || height == 0 { // as serial lines and some tools have it
 		width, height = 80, 24
 	}
 	lines := v.tree(width, height, inkFor(v.screen))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -53,19 +54,20 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if err != nil {
 		return nil, err
 	}
-	if done, err := receipt.find(s.store.Snapshot()); done != nil || err != nil {
-		return s.repeatedPlan(done.GetMetadata().GetAnnotations()[resultOf], request.GetFingerprint(), err)
+	done, err := receipt.find(s.store.Snapshot())
+	if err != nil {
+		return nil, err
+	}
+	if done != nil {
+		return s.repeatedPlan(done, request.GetFingerprint())
 	}
 	wish, err := s.wish(ctx, request.GetRequest())
 	if err != nil {
 		return nil, err
 	}
 	var p *planned
-	earlier := ""
-	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		done, err := receipt.find(snap)
-		if done != nil || err != nil {
-			earlier = done.GetMetadata().GetAnnotations()[resultOf]
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
+		if done, err = receipt.find(snap); done != nil || err != nil {
 			return err
 		}
 		if p, err = s.plan(ctx, wish); err != nil {
@@ -76,8 +78,11 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		}
 		return p.propose(b, receipt)
 	})
-	if err != nil || earlier != "" {
-		return s.repeatedPlan(earlier, request.GetFingerprint(), err)
+	if err != nil {
+		return nil, err
+	}
+	if done != nil { // by the same call at the same time
+		return s.repeatedPlan(done, request.GetFingerprint())
 	}
 	return &v1.ApplyPlanResponse{Plan: p.plan, Workloads: s.planWorkloads(snap, p.plan)}, nil
 }
@@ -95,11 +100,8 @@ func (s *Server) planWorkloads(snap *state.Snapshot, plan *v1.Plan) []*v1.Worklo
 
 // repeatedPlan answers a call that was made before, from what its receipt
 // keeps: what became of which workload.
-func (s *Server) repeatedPlan(kept, fingerprint string, err error) (*v1.ApplyPlanResponse, error) {
-	if err != nil {
-		return nil, err
-	}
-	data, err := base64.StdEncoding.DecodeString(kept)
+func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.ApplyPlanResponse, error) {
+	data, err := base64.StdEncoding.DecodeString(done.GetMetadata().GetAnnotations()[resultOf])
 	if err != nil {
 		return nil, fmt.Errorf("read the receipt of a plan: %w", err)
 	}
@@ -168,6 +170,9 @@ func checkAt(index int, given *v1.Workload) error {
 // parsePrune refuses every selector that could choose what nobody thought of.
 func parsePrune(text string) (spec.Selector, error) {
 	selector, err := spec.ParseSelector(text)
+	if broken, ok := errors.AsType[*spec.Error](err); ok {
+		broken.Violations[0].Field = "prune"
+	}
 	if err == nil && text != "" && !selector.Names() {
 		err = refuse(codes.InvalidArgument, "prune by %q would delete whatever has no such label; name a label that must be there, such as app=shop", text)
 	}

@@ -6,9 +6,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -207,6 +210,50 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	if len(versions) != 1 {
 		t.Errorf("the plan took several transactions: versions %v", versions)
 	}
+}
+
+// Many change the same workloads at once: each plan is carried out whole or refused, and never on top of a change that
+// it has not seen.
+func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	colour := func(name, value string) *v1.Workload {
+		return workload(name, replicasOf(0), func(w *v1.Workload) { w.Spec.Env = map[string]string{"COLOUR": value} })
+	}
+	c.carryOut(op, asking(colour("a", "none"), colour("b", "none")))
+	var callers sync.WaitGroup
+	var done atomic.Int64
+	for i := range 8 {
+		callers.Go(func() {
+			request := asking(colour("a", fmt.Sprint(i)), colour("b", fmt.Sprint(i)))
+			for range 5 {
+				plan, err := op.MakePlan(c.ctx, request)
+				check(t, err)
+				_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
+				switch status.Code(err) {
+				case codes.OK:
+					if changes(plan) {
+						done.Add(1)
+					}
+				case codes.Aborted:
+				default:
+					t.Errorf("refused by %v", err)
+				}
+				snap := c.store.Snapshot()
+				if a, b := snap.WorkloadByName("default", "a").GetSpec().GetEnv()["COLOUR"], snap.WorkloadByName("default", "b").GetSpec().GetEnv()["COLOUR"]; a != b {
+					t.Errorf("a is %s and b is %s", a, b)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if made := c.store.Snapshot().WorkloadByName("default", "a").GetStatus().GetRevision(); made != uint64(done.Load())+1 {
+		t.Errorf("%d plans were carried out, and there are %d revisions", done.Load(), made)
+	}
+}
+
+func changes(p *v1.Plan) bool {
+	return slices.ContainsFunc(p.GetChanges(), func(c *v1.PlanChange) bool { return c.GetAction() != actionUnchanged })
 }
 
 func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {
