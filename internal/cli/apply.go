@@ -74,7 +74,7 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 }
 
 // maxPlans is how often a plan is made anew because the world has moved on in between.
-const maxPlans = 5
+const maxPlans = 10
 
 // carryOut makes a plan and applies it. If the cluster has moved on in between it does so again, but only as long as
 // the workloads would be changed in the same way: nobody has seen another change.

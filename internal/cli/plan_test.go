@@ -180,7 +180,7 @@ func TestApplyPlansAgainOnlyWhileTheChangesAreTheSame(t *testing.T) {
 
 	c.moved = func() bool { return true }
 	got = c.run(t.Context(), twoDocuments, "apply", "-f", "-")
-	if got.code != 1 || !strings.Contains(got.stderr, "nothing was done after 5 attempts") {
+	if got.code != 1 || !strings.Contains(got.stderr, "nothing was done after 10 attempts") {
 		t.Errorf("%+v", got)
 	}
 }
