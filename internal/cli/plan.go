@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -16,6 +17,9 @@ const exitChanges = 2
 
 // ownUsageCode marks commands in which exit code 2 has a meaning of its own, so that misuse is an error like others.
 const ownUsageCode = "own-usage-code"
+
+// maxRequest is the longest request in bytes that a server reads, with some room for what is around it.
+const maxRequest = 8<<20 - 64<<10
 
 // wishes are the flags that say what is to be applied.
 type wishes struct {
@@ -66,6 +70,9 @@ func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanReques
 		return nil, err
 	}
 	request := &cloudlessv1.PlanRequest{Workloads: workloads, Prune: w.prune}
+	if size := proto.Size(request); size > maxRequest {
+		return nil, fmt.Errorf("the files hold %d MB of workloads together and one request may have %d: apply them one after the other", megabytes(size), megabytes(maxRequest))
+	}
 	if w.prune == "" {
 		return request, nil
 	}
@@ -81,6 +88,9 @@ func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanReques
 	}
 	return request, nil
 }
+
+// megabytes rounds up.
+func megabytes(n int) int { return (n + 1<<20 - 1) >> 20 }
 
 // plan shows what a request would do.
 func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) error {

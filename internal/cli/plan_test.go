@@ -110,6 +110,17 @@ func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
 	if err := os.WriteFile(big, []byte("kind: Workload\nmetadata: {name: x}\nspec: {image: y, args: ["+strings.Repeat("x", 10<<20)+"]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	threeMB := func(name string) string {
+		var text strings.Builder
+		for i := range 3 {
+			fmt.Fprintf(&text, "---\nkind: Workload\nmetadata: {name: %s%d}\nspec: {image: y, args: [%s]}\n", name, i, strings.Repeat("x", 1<<20-100))
+		}
+		path := filepath.Join(folder, name+".yaml")
+		if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 	for name, test := range map[string]struct {
 		stdin string
 		args  []string
@@ -121,6 +132,7 @@ func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
 		"too much":            {"", []string{"-f", "-", "web"}, `"web" is too much`},
 		"an empty selector":   {twoDocuments, []string{"-f", "-", "--prune", ""}, "--prune needs labels"},
 		"a file of 10 MB":     {"", []string{"-f", big}, "big.yaml has more than the 4 MB that a file of workloads may have"},
+		"3 files of 3 MB":     {"", []string{"-f", threeMB("a"), "-f", threeMB("b"), "-f", threeMB("c")}, "the files hold 9 MB of workloads together and one request may have 8"},
 		"an empty folder":     {"", []string{"-f", t.TempDir()}, "holds no file that ends in .yaml"},
 		"twice":               {twoDocuments + "---\n" + twoDocuments, []string{"-f", "-"}, "-:10: workload default/web is given twice, first at -:1"},
 		"several namespaces":  {twoDocuments + "---\nkind: Workload\nmetadata: {name: x, namespace: other}\nspec: {image: y}\n", []string{"-f", "-", "--prune", "a=b"}, "say by --namespace"},

@@ -311,6 +311,14 @@ func TestApplyPlanTwiceWithOneKeyHappensOnce(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "different request")
 }
 
+// manyLarge are workloads that fit into a request, but not into one transaction.
+func manyLarge() (all []*v1.Workload) {
+	for i := range 5 {
+		all = append(all, workload(fmt.Sprint("large-", i), func(w *v1.Workload) { w.Spec.Args = []string{strings.Repeat("x", 1<<20-1000)} }))
+	}
+	return all
+}
+
 func TestPlansAreRefusedInWords(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)
@@ -337,6 +345,7 @@ func TestPlansAreRefusedInWords(t *testing.T) {
 		"blank selector":      {pruning(" "), codes.InvalidArgument, "name a label that must be there"},
 		"only what is not":    {pruning("!app,tier!=x"), codes.InvalidArgument, "name a label that must be there"},
 		"not a selector":      {pruning("a=b=c d"), codes.InvalidArgument, "is not a label selector"},
+		"too much together":   {asking(manyLarge()...), codes.InvalidArgument, "divide it"},
 		"arguments too large": {asking(workload("a", func(w *v1.Workload) { w.Spec.Args = []string{strings.Repeat("x", 2<<20)} })), codes.InvalidArgument, "is too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
