@@ -17,18 +17,12 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// ink colours text on a terminal, and nowhere else.
-type ink struct{ on bool }
-
-func inkFor(out any) ink {
-	return ink{on: isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
-}
-
-func (i ink) paint(code, text string) string {
-	if !i.on || code == "" {
-		return text
+// styleFor is how text on a stream may look: plain, unless it is a terminal.
+func styleFor(stream any) style {
+	if !isTerminal(stream) {
+		return style{}
 	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
+	return styleOf(os.Getenv)
 }
 
 const (
@@ -47,17 +41,17 @@ var marks = map[string]struct{ sign, colour string }{
 // planText is a plan for people.
 type planText struct {
 	strings.Builder
-	ink ink
+	style style
 }
 
 func (t *planText) line(indent int, action, format string, args ...any) {
 	mark := marks[action]
 	text := mark.sign + " " + fmt.Sprintf(format, args...)
-	t.WriteString(strings.Repeat(" ", indent) + t.ink.paint(mark.colour, text) + "\n")
+	t.WriteString(strings.Repeat(" ", indent) + t.style.paint(mark.colour, text) + "\n")
 }
 
 func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
-	t := &planText{ink: inkFor(c.Stdout)}
+	t := &planText{style: styleFor(c.Stdout)}
 	counts := map[string]int{}
 	for _, change := range plan.GetChanges() {
 		counts[change.GetAction()]++
@@ -88,7 +82,7 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 		t.field(field)
 	}
 	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == actionCreate || change.GetAction() == actionUpdate) {
-		t.WriteString("    " + t.ink.paint(dim, "  image "+plain(image)) + "\n")
+		t.WriteString("    " + t.style.paint(dim, "  image "+plain(image)) + "\n")
 	}
 	if change.GetAction() != actionUnchanged {
 		t.steps(change.GetReplicas())
@@ -176,7 +170,7 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 	if n > 1 {
 		who = fmt.Sprintf("%d replicas have no place", n)
 	}
-	t.WriteString("    " + t.ink.paint(red, "! "+who+nodeReasons(change.GetUnplacedReasons())) + "\n")
+	t.WriteString("    " + t.style.paint(red, "! "+who+nodeReasons(change.GetUnplacedReasons())) + "\n")
 }
 
 // shownReasons is how many nodes a sentence names.

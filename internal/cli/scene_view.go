@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"golang.org/x/term"
-
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 )
@@ -17,8 +15,8 @@ type sceneView struct {
 	c     *cli
 	scene *scene
 	// screen is the terminal, nil if there is none.
-	screen *os.File
-	drawn  int // lines of the tree that are on the screen
+	screen *canvas
+	style  style
 	dirty  bool
 	said   map[string]string // by replica: the last line about it
 }
@@ -26,7 +24,8 @@ type sceneView struct {
 func (c *cli) newSceneView(s *scene) *sceneView {
 	v := &sceneView{c: c, scene: s, said: map[string]string{}, dirty: true}
 	if f, ok := c.Stderr.(*os.File); ok && isTerminal(f) {
-		v.screen = f
+		v.screen = &canvas{out: f, size: func() (int, int) { return screenSize(f) }}
+		v.style = styleFor(f)
 	}
 	return v
 }
@@ -96,21 +95,7 @@ func (v *sceneView) draw() {
 		return
 	}
 	v.dirty = false
-	width, height, err := term.GetSize(int(v.screen.Fd()))
-	if err != nil || width == 0 || height == 0 { // as serial lines and some tools have it
-		width, height = 80, 24
-	}
-	lines := v.tree(width, height, inkFor(v.screen))
-	var out strings.Builder
-	if v.drawn > 0 {
-		fmt.Fprintf(&out, "\x1b[%dA", v.drawn)
-	}
-	out.WriteString("\r\x1b[J")
-	for _, line := range lines {
-		out.WriteString(line + "\n")
-	}
-	v.drawn = len(lines)
-	_, _ = v.screen.WriteString(out.String())
+	_ = v.screen.draw(v.tree(v.screen.size()))
 }
 
 // close draws the tree for the last time, or takes it away when the output is for programs.
@@ -120,8 +105,8 @@ func (v *sceneView) close() {
 	}
 	if v.c.forPeople() {
 		v.draw()
-	} else if v.drawn > 0 {
-		_, _ = fmt.Fprintf(v.screen, "\x1b[%dA\r\x1b[J", v.drawn)
+	} else {
+		_ = v.screen.draw(nil)
 	}
 }
 
@@ -138,16 +123,13 @@ func (v *sceneView) summary(workloads []*cloudlessv1.Workload) error {
 	return nil
 }
 
-// tree is the scene in lines that fit the terminal. What runs gives way to what does not.
-func (v *sceneView) tree(width, height int, ink ink) []string {
+// tree is the scene in lines. What runs gives way to what does not where the terminal is too small for all.
+func (v *sceneView) tree(width, height int) []string {
 	room := max(1, (height-1)/max(1, len(v.scene.actors))-1)
 	var lines []string
 	for _, a := range v.scene.actors {
 		lines = append(lines, shorten(a.title(), width))
-		lines = append(lines, a.branches(width, room, ink)...)
-	}
-	if len(lines) > height-1 {
-		lines = append(lines[:max(0, height-2)], "…")
+		lines = append(lines, a.branches(width, room, v.style)...)
 	}
 	return lines
 }
@@ -170,7 +152,7 @@ var phaseColours = map[string]string{
 	"running": green, "completed": green, "failed": red, "backoff": red, "lost": red, "pending": yellow, "placed": yellow, "preparing": yellow,
 }
 
-func (a *actor) branches(width, room int, ink ink) []string {
+func (a *actor) branches(width, room int, style style) []string {
 	replicas := a.shown()
 	hidden := 0
 	if len(replicas) > room {
@@ -192,10 +174,7 @@ func (a *actor) branches(width, room int, ink ink) []string {
 	}
 	var lines []string
 	for i, r := range replicas {
-		lead := "├─ "
-		if i == len(replicas)-1 && hidden == 0 {
-			lead = "└─ "
-		}
+		lead := style.branch(i == len(replicas)-1 && hidden == 0)
 		node := r.GetSpec().GetNode()
 		if node == "" {
 			node = "-"
@@ -203,15 +182,28 @@ func (a *actor) branches(width, room int, ink ink) []string {
 		phase := r.GetStatus().GetPhase()
 		line := fmt.Sprintf("%s%-*s  %-9s  %-*s  %s", lead, names, plain(r.GetMetadata().GetName()), phase, nodes, plain(node), replicaWhy(r))
 		line = shorten(strings.TrimRight(line, " "), width)
-		lines = append(lines, strings.Replace(line, "  "+phase, "  "+ink.paint(phaseColours[phase], phase), 1))
+		lines = append(lines, strings.Replace(line, "  "+phase, "  "+style.paint(phaseColours[phase], phase), 1))
 	}
 	if hidden > 0 {
-		lines = append(lines, shorten(fmt.Sprintf("└─ and %d more", hidden), width))
+		lines = append(lines, shorten(style.branch(true)+fmt.Sprintf("and %d more", hidden), width))
 	}
 	return lines
 }
 
-// shorten makes a line fit.
+// branch is what leads to a leaf of a tree.
+func (s style) branch(last bool) string {
+	switch {
+	case !s.unicode && last:
+		return "`- "
+	case !s.unicode:
+		return "|- "
+	case last:
+		return "└─ "
+	}
+	return "├─ "
+}
+
+// shorten makes a line fit, and shows that it was longer.
 func shorten(line string, width int) string {
 	if width < 2 || utf8.RuneCountInString(line) < width {
 		return line
