@@ -65,6 +65,11 @@ func (c *Client) Workloads() cloudlessv1.WorkloadServiceClient {
 	return cloudlessv1.NewWorkloadServiceClient(c.conn)
 }
 
+// Plans calls the service that says what a change would do, and that does what a plan showed.
+func (c *Client) Plans() cloudlessv1.PlanServiceClient {
+	return cloudlessv1.NewPlanServiceClient(c.conn)
+}
+
 // Nodes calls the service for nodes.
 func (c *Client) Nodes() cloudlessv1.NodeServiceClient {
 	return cloudlessv1.NewNodeServiceClient(c.conn)
@@ -144,6 +149,7 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.NodeService"},
 		{"service": "cloudless.v1.ImageService"},
 		{"service": "cloudless.v1.EventService"},
+		{"service": "cloudless.v1.PlanService"},
 		{"service": "cloudless.v1.TokenService", "method": "CreateToken"},
 		{"service": "cloudless.v1.TokenService", "method": "ListTokens"},
 		{"service": "cloudless.v1.WorkloadService", "method": "CreateWorkload"},

@@ -2,127 +2,116 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) applyCommand() *cobra.Command {
-	var files []string
+	var wish wishes
 	var w waiting
+	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE|-",
+		Use:   "apply -f FILE|FOLDER|-",
 		Short: "Bring workloads to what a file says",
-		Long: "Apply makes the workloads of a file, or changes those that are there to what the file says.\n" +
-			"A file is YAML or JSON and may hold several documents; - is standard input.",
-		Example: "  cloudless apply -f app.yaml\n  cat *.yaml | cloudless apply -f - --wait=false",
+		Long: "Apply makes the workloads of a file, or changes those that are there to what the file says: all of them or,\n" +
+			"if one cannot be, none. Then it shows their replicas until all run, or says why they will not.\n" +
+			"A file is YAML or JSON and may hold several documents; - is standard input; of a folder it takes all files.\n\n" +
+			"It makes a plan and carries out exactly that. See it first with cloudless plan.",
+		Example: "  cloudless apply -f app.yaml\n  cloudless apply -f shop/ --prune app=shop\n  cat *.yaml | cloudless apply -f - --wait=false",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(files) == 0 {
-				return usage(cmd, "the file is missing: %s", cmd.UseLine())
-			}
-			workloads, err := c.readFiles(cmd, files)
+			request, err := c.planRequest(cmd, wish)
 			if err != nil {
 				return err
 			}
 			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				return c.apply(ctx, cl, w, workloads)
+				if dryRun {
+					return c.plan(ctx, cl, request)
+				}
+				return c.apply(ctx, cl, w, request)
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "`file` with workloads, - for standard input; may be repeated")
+	wish.register(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the plan and change nothing, the same as cloudless plan")
 	w.register(cmd, "they run")
 	return cmd
 }
 
-func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, workloads []*cloudlessv1.Workload) error {
-	var applied []*cloudlessv1.Workload
-	for _, workload := range workloads {
-		answer, err := cl.Workloads().ApplyWorkload(ctx, &cloudlessv1.ApplyWorkloadRequest{Workload: workload})
-		if err != nil {
-			return fmt.Errorf("apply workload %s: %w", workload.GetMetadata().GetName(), err)
-		}
-		applied = append(applied, answer.GetWorkload())
-		if c.forPeople() {
-			if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), answer.GetResult()); err != nil {
+// done are the words for what became of a workload.
+var done = map[string]string{
+	actionCreate: "created", actionUpdate: "updated", actionDelete: "deleted", actionUnchanged: "unchanged",
+}
+
+func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *cloudlessv1.PlanRequest) error {
+	answer, err := carryOut(ctx, cl, request)
+	if err != nil {
+		return err
+	}
+	if c.forPeople() {
+		for _, change := range answer.GetPlan().GetChanges() {
+			if err := c.printf("workload %s %s\n", change.GetName(), done[change.GetAction()]); err != nil {
 				return err
 			}
 		}
 	}
 	if w.on {
-		var err error
-		if applied, err = c.awaitSettled(ctx, cl, w, applied...); err != nil {
+		if answer.Workloads, err = c.awaitScene(ctx, cl, w, answer); err != nil {
 			return err
 		}
 	}
-	switch {
-	case !c.forPeople():
-		return printList(c, applied)
-	case w.on:
-		for _, workload := range applied {
-			if err := c.printf("%s: %s\n", workload.GetMetadata().GetName(), standing(workload)); err != nil {
-				return err
-			}
-		}
+	if c.forPeople() {
+		return nil
 	}
-	return nil
+	return c.printObject(answer)
 }
 
-// readFiles reads and checks all documents before any of them is applied.
-func (c *cli) readFiles(cmd *cobra.Command, files []string) ([]*cloudlessv1.Workload, error) {
-	var workloads []*cloudlessv1.Workload
-	for _, file := range files {
-		data, err := c.readFile(file)
+// maxPlans is how often a plan is made anew because the world has moved on in between.
+const maxPlans = 10
+
+// carryOut makes a plan and applies it. If the cluster has moved on in between it does so again, but only as long as
+// the workloads would be changed in the same way: nobody has seen another change.
+func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) (*cloudlessv1.ApplyPlanResponse, error) {
+	var first *cloudlessv1.Plan
+	var refused error
+	for range maxPlans {
+		plan, err := cl.Plan(ctx, request)
 		if err != nil {
 			return nil, err
 		}
-		documents, err := spec.Decode(file, data)
-		if err != nil {
-			return nil, err
+		if first == nil {
+			first = plan
 		}
-		for _, document := range documents {
-			workload, ok := document.Message.(*cloudlessv1.Workload)
-			if !ok {
-				return nil, fmt.Errorf("%s:%d: a %s cannot be applied: only a Workload can", file, document.Line, document.Kind)
-			}
-			given := workload.GetMetadata().GetNamespace()
-			if given != "" && given != c.namespace && cmd.Flags().Changed("namespace") {
-				return nil, fmt.Errorf("%s:%d: workload %s is of namespace %s, but --namespace says %s: leave one of them out",
-					file, document.Line, workload.GetMetadata().GetName(), given, c.namespace)
-			}
-			if given == "" {
-				workload.Metadata.Namespace = c.namespace
-			}
-			workloads = append(workloads, workload)
+		if !sameChanges(first, plan) {
+			return nil, fmt.Errorf("somebody else is changing these workloads, so nothing was done: see what would change now with cloudless plan, and apply again (%w)", refused)
 		}
+		answer, err := cl.ApplyPlan(ctx, request, plan)
+		if status.Code(err) != codes.Aborted {
+			return answer, err
+		}
+		refused = err
 	}
-	if len(workloads) == 0 {
-		return nil, errors.New("there is nothing to apply: the input holds no document")
-	}
-	return workloads, nil
+	return nil, fmt.Errorf("nothing was done after %d attempts: %w", maxPlans, refused)
 }
 
-func (c *cli) readFile(file string) ([]byte, error) {
-	from := c.Stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, fmt.Errorf("read the workloads: %w", err)
-		}
-		defer f.Close()
-		from = f
+// sameChanges reports whether two plans do the same with the same workloads, wherever their replicas go.
+func sameChanges(a, b *cloudlessv1.Plan) bool {
+	return proto.Equal(&cloudlessv1.Plan{Changes: withoutPlaces(a)}, &cloudlessv1.Plan{Changes: withoutPlaces(b)})
+}
+
+func withoutPlaces(plan *cloudlessv1.Plan) []*cloudlessv1.PlanChange {
+	var all []*cloudlessv1.PlanChange
+	for _, c := range plan.GetChanges() {
+		all = append(all, &cloudlessv1.PlanChange{
+			Namespace: c.GetNamespace(), Name: c.GetName(), Action: c.GetAction(), Fields: c.GetFields(), Image: c.GetImage(),
+		})
 	}
-	// One byte more than allowed lets the decoder see that it is too much.
-	data, err := io.ReadAll(io.LimitReader(from, spec.MaxFileSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	return data, nil
+	return all
 }

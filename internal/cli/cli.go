@@ -42,9 +42,12 @@ func Main(ctx context.Context, o Options) int {
 	root := c.rootCommand()
 	root.SetArgs(o.Args)
 	ctx, traced := c.trace(ctx, root)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	traced(err)
 	code := exitCode(err)
+	if _, own := cmd.Annotations[ownUsageCode]; own && isUsage(err) {
+		code = exitError
+	}
 	if code != exitOK {
 		c.complain(err)
 	}
@@ -93,7 +96,7 @@ func (c *cli) rootCommand() *cobra.Command {
 		&cobra.Group{ID: groupCluster, Title: "Cluster:"},
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
 	)
-	add(root, groupApps, c.runCommand(), c.applyCommand(), c.psCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
+	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.statsCommand(), c.topCommand())
 	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.versionCommand())
 	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand())

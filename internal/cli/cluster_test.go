@@ -3,10 +3,13 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +24,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // TestMain lets the test program be the child of --detach.
@@ -39,6 +43,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedImageServiceServer
 	cloudlessv1.UnimplementedEventServiceServer
 	cloudlessv1.UnimplementedClusterServiceServer
+	cloudlessv1.UnimplementedPlanServiceServer
 
 	config   string       // client configuration that leads here
 	registry http.Handler // answers what is not gRPC
@@ -54,7 +59,11 @@ type cluster struct {
 	lastToken *cloudlessv1.CreateTokenRequest
 	// standing is what every workload is said to be; "running" with all its replicas if nil.
 	standing func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus
-	exec     func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
+	// moved is called before a plan is applied, and says whether the world has moved on.
+	moved func() bool
+	// story is what a watch of replicas tells after the beginning, if it is to go on.
+	story func(send func(*cloudlessv1.Replica))
+	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -94,6 +103,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterImageServiceServer(server, c)
 	cloudlessv1.RegisterEventServiceServer(server, c)
 	cloudlessv1.RegisterClusterServiceServer(server, c)
+	cloudlessv1.RegisterPlanServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Content-Type") == "application/grpc" {
@@ -198,6 +208,80 @@ func (c *cluster) ApplyWorkload(_ context.Context, r *cloudlessv1.ApplyWorkloadR
 	return &cloudlessv1.ApplyWorkloadResponse{Workload: c.put(r.GetWorkload()), Result: "updated"}, nil
 }
 
+// tells sets what the next watch of replicas tells.
+func (c *cluster) tells(story func(send func(*cloudlessv1.Replica))) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.story = story
+}
+
+// makePlan plans without a scheduler: every new replica goes to box.
+func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
+	plan := &cloudlessv1.Plan{}
+	named := map[string]bool{}
+	for _, w := range r.GetWorkloads() {
+		m := w.GetMetadata()
+		named[m.GetName()] = true
+		change := &cloudlessv1.PlanChange{Namespace: m.GetNamespace(), Name: m.GetName(), Action: "unchanged"}
+		before := c.workloads[m.GetName()]
+		change.Version = before.GetMetadata().GetVersion()
+		switch fields := spec.DiffWorkload(before, w); {
+		case before == nil:
+			change.Action = "create"
+			change.Fields = []*cloudlessv1.FieldChange{{Path: "spec.image", After: w.GetSpec().GetImage()}}
+			for range desired(w) {
+				change.Replicas = append(change.Replicas, &cloudlessv1.ReplicaStep{Action: "create", ToNode: "box"})
+			}
+		case len(fields) > 0:
+			change.Action = "update"
+			for _, f := range fields {
+				change.Fields = append(change.Fields, &cloudlessv1.FieldChange{Path: f.Field, Before: f.Old, After: f.New})
+			}
+		}
+		plan.Changes = append(plan.Changes, change)
+	}
+	if r.GetPrune() != "" {
+		for _, name := range slices.Sorted(maps.Keys(c.workloads)) {
+			if w := c.workloads[name]; !named[name] && w.GetMetadata().GetNamespace() == r.GetPruneNamespace() {
+				plan.Changes = append(plan.Changes, &cloudlessv1.PlanChange{
+					Namespace: w.GetMetadata().GetNamespace(), Name: name, Action: "delete", Version: w.GetMetadata().GetVersion(),
+				})
+			}
+		}
+	}
+	plan.Fingerprint = fmt.Sprint(plan.GetChanges(), c.version)
+	return plan
+}
+
+func (c *cluster) MakePlan(_ context.Context, r *cloudlessv1.PlanRequest) (*cloudlessv1.Plan, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.makePlan(r), nil
+}
+
+func (c *cluster) ApplyPlan(_ context.Context, r *cloudlessv1.ApplyPlanRequest) (*cloudlessv1.ApplyPlanResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.moved != nil && c.moved() {
+		return nil, status.Error(codes.Aborted, "the world has moved on")
+	}
+	answer := &cloudlessv1.ApplyPlanResponse{Plan: c.makePlan(r.GetRequest())}
+	if answer.GetPlan().GetFingerprint() != r.GetFingerprint() {
+		return nil, status.Error(codes.Aborted, "the world has moved on")
+	}
+	for i, w := range r.GetRequest().GetWorkloads() {
+		if answer.GetPlan().GetChanges()[i].GetAction() == "unchanged" {
+			answer.Workloads = append(answer.Workloads, c.shown(c.workloads[w.GetMetadata().GetName()]))
+			continue
+		}
+		answer.Workloads = append(answer.Workloads, c.put(w))
+	}
+	for _, change := range answer.GetPlan().GetChanges()[len(r.GetRequest().GetWorkloads()):] {
+		delete(c.workloads, change.GetName())
+	}
+	return answer, nil
+}
+
 func (c *cluster) GetWorkload(_ context.Context, r *cloudlessv1.GetWorkloadRequest) (*cloudlessv1.Workload, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,12 +339,14 @@ func (c *cluster) DeleteWorkload(_ context.Context, r *cloudlessv1.DeleteWorkloa
 
 func (c *cluster) WatchWorkloads(r *cloudlessv1.WatchWorkloadsRequest, s grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error {
 	c.mu.Lock()
-	w := c.workloads[r.GetName()]
-	if w != nil {
-		w = c.shown(w)
+	var shown []*cloudlessv1.Workload
+	for name, w := range c.workloads {
+		if r.GetName() == "" || r.GetName() == name {
+			shown = append(shown, c.shown(w))
+		}
 	}
 	c.mu.Unlock()
-	if w != nil {
+	for _, w := range shown {
 		if err := s.Send(&cloudlessv1.WorkloadChange{Change: "added", Workload: w}); err != nil {
 			return err
 		}
@@ -293,6 +379,16 @@ func (c *cluster) WatchReplicas(_ *cloudlessv1.WatchReplicasRequest, s grpc.Serv
 	}
 	if err := s.Send(&cloudlessv1.ReplicaChange{Change: "synced"}); err != nil {
 		return err
+	}
+	c.mu.Lock()
+	story := c.story
+	c.mu.Unlock()
+	if story != nil {
+		story(func(r *cloudlessv1.Replica) { _ = s.Send(&cloudlessv1.ReplicaChange{Change: "changed", Replica: r}) })
+	}
+	if story != nil || len(c.replicas) == 0 {
+		<-s.Context().Done()
+		return nil
 	}
 	return s.Send(&cloudlessv1.ReplicaChange{Change: "removed", Replica: c.replicas[0]})
 }

@@ -3,7 +3,7 @@
 // It guarantees that
 //   - results go to standard output and everything else to standard error, so that output can be piped;
 //   - an error is one sentence with a way out, and the exit code tells a usage error (2) from others (1), an
-//     interrupt (130) and, for exec, the command's own;
+//     interrupt (130) and, for exec, the command's own; for plan, 2 means that something would change;
 //   - -o json and -o yaml are the API's own JSON, with lists as {"items": […]};
 //   - no secret stands in an argument list that it writes.
 //

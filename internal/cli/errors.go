@@ -37,13 +37,18 @@ func exitCode(err error) int {
 	if own, ok := errors.AsType[*exitCodeError](err); ok {
 		return own.code
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
+	if isUsage(err) {
 		return exitUsage
 	}
 	if errors.Is(err, context.Canceled) {
 		return exitInterrupted
 	}
 	return exitError
+}
+
+func isUsage(err error) bool {
+	_, ok := errors.AsType[*usageError](err)
+	return ok
 }
 
 // complain says on standard error what went wrong.

@@ -99,8 +99,8 @@ func TestApply(t *testing.T) {
 	c.run(t.Context(), "", "apply", "-f", file, "--wait=false").expect(t, 0, "workload web unchanged\nworkload db updated\n", "")
 
 	got := c.run(t.Context(), "", "apply", "-f", file, "-o", "json")
-	var list struct{ Items []map[string]any }
-	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.Items) != 2 || list.Items[0]["kind"] != "Workload" {
+	var answer struct{ Workloads []map[string]any }
+	if err := json.Unmarshal([]byte(got.stdout), &answer); err != nil || len(answer.Workloads) != 2 || answer.Workloads[0]["kind"] != "Workload" {
 		t.Errorf("as JSON: %v\n%+v", err, got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -61,14 +62,11 @@ func wrapped(err error) error {
 }
 
 // brokenPlacement has a bug.
-type brokenPlacement struct{}
+type brokenPlacement struct{ replicas.Placement }
 
 func (brokenPlacement) Explain(*state.Snapshot, string) []*v1.NodeReason {
 	panic("a bug in the explanation")
 }
-
-func (brokenPlacement) Requested(*state.Snapshot, string) *v1.NodeResources { return nil }
-func (brokenPlacement) Pending(*state.Snapshot) map[string]int              { return nil }
 
 func TestPanicOfOneCallEndsNothingElse(t *testing.T) {
 	c := newCluster(t, func(o *Options) { o.Placement = brokenPlacement{} })

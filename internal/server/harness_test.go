@@ -107,6 +107,7 @@ type user struct {
 	v1.TokenServiceClient
 	v1.ImageServiceClient
 	v1.EventServiceClient
+	v1.PlanServiceClient
 	v1.EnrollmentServiceClient
 	v1.AgentServiceClient
 	conn *grpc.ClientConn
@@ -130,7 +131,7 @@ func (c *cluster) dial(member *identity.Credentials, token string) *user {
 	c.t.Cleanup(func() { check(c.t, conn.Close()) })
 	return &user{
 		v1.NewWorkloadServiceClient(conn), v1.NewNodeServiceClient(conn), v1.NewClusterServiceClient(conn),
-		v1.NewTokenServiceClient(conn), v1.NewImageServiceClient(conn), v1.NewEventServiceClient(conn),
+		v1.NewTokenServiceClient(conn), v1.NewImageServiceClient(conn), v1.NewEventServiceClient(conn), v1.NewPlanServiceClient(conn),
 		v1.NewEnrollmentServiceClient(conn), v1.NewAgentServiceClient(conn), conn, token,
 	}
 }

@@ -46,6 +46,9 @@ type Placement interface {
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
 	// Pending counts the replicas that have no node by one word for the reason.
 	Pending(snap *state.Snapshot) map[string]int
+	// Forecast plays on the fork what would follow the changes made to it, and
+	// returns what would become of the workloads' replicas, one for each.
+	Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, error)
 }
 
 // Options is what a Server is made of.
@@ -100,6 +103,7 @@ type Server struct {
 	scrape      *telemetry.Registry
 	metrics     *telemetry.Server
 	tracing     *telemetry.Tracing
+	plans       *plans
 
 	grpc  *grpc.Server
 	http  *http.Server
@@ -134,6 +138,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		scrape:      o.Scrape,
 		metrics:     o.Metrics,
 		tracing:     o.Tracing,
+		plans:       newPlans(),
 		inner:       newInnerListener(),
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))

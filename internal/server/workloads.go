@@ -73,7 +73,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 		old := snap.WorkloadByName(m.GetNamespace(), m.GetName())
 		if old == nil {
 			if m.GetVersion() != 0 {
-				return nil, refuse(codes.Aborted, "workload %s was at version %d and does not exist any more; apply it without metadata.version to create it anew", m.GetName(), m.GetVersion())
+				return nil, vanished(m)
 			}
 			result = "created"
 			w := s.create(ctx, b, wanted, image)
@@ -156,12 +156,17 @@ func (s *workloads) DeleteWorkload(ctx context.Context, request *v1.DeleteWorklo
 		if old.GetMetadata().GetDeleteTime() != nil {
 			return old, nil
 		}
-		w := proto.CloneOf(old)
-		w.Metadata.DeleteTime = timestamppb.New(s.now())
-		b.Update(w, old.GetMetadata().GetVersion())
-		b.Create(s.event(ctx, w, "Deleting", "its replicas are being stopped"))
-		return w, nil
+		return s.remove(ctx, b, old), nil
 	})
+}
+
+// remove begins the deletion of a workload.
+func (s *Server) remove(ctx context.Context, b *state.Batch, old *v1.Workload) *v1.Workload {
+	w := proto.CloneOf(old)
+	w.Metadata.DeleteTime = timestamppb.New(s.now())
+	b.Update(w, old.GetMetadata().GetVersion())
+	b.Create(s.event(ctx, w, "Deleting", "its replicas are being stopped"))
+	return w
 }
 
 // accept brings a workload of a request into canonical form. The guard has
@@ -301,6 +306,10 @@ func sameVersion(w *v1.Workload, version uint64) error {
 	return &outdated{current: w, err: &state.ConflictError{
 		Kind: "workload", Name: w.GetMetadata().GetName(), UID: w.GetMetadata().GetUid(), Expected: version, Actual: actual,
 	}}
+}
+
+func vanished(m *v1.Metadata) error {
+	return refuse(codes.Aborted, "workload %s was at version %d and does not exist any more; apply it without metadata.version to create it anew", m.GetName(), m.GetVersion())
 }
 
 func exists(snap *state.Snapshot, m *v1.Metadata) error {

@@ -11,7 +11,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// FieldChange is one field that differs. A value that is not there is empty.
+// FieldChange is one field that differs, with its values as they stand in a
+// file. A value that is not there is empty.
 type FieldChange struct {
 	Field    string
 	Old, New string
@@ -38,8 +39,46 @@ func Diff(a, b *v1.WorkloadSpec) []FieldChange {
 	return d.changes
 }
 
+// DiffWorkload is Diff for all of a workload that its author gives: labels and
+// annotations too.
+func DiffWorkload(a, b *v1.Workload) []FieldChange {
+	var d differ
+	d.authored(a.GetMetadata(), b.GetMetadata())
+	return append(d.changes, Diff(a.GetSpec(), b.GetSpec())...)
+}
+
+// Given lists the fields that the author of a workload has set, in canonical
+// form, as changes from nothing. Defaults are not among them.
+func Given(w *v1.Workload) []FieldChange {
+	none := &v1.WorkloadSpec{}
+	var written, normal differ
+	written.message("spec", none.ProtoReflect(), w.GetSpec().ProtoReflect())
+	normal.message("spec", none.ProtoReflect(), Normalized(w.GetSpec()).ProtoReflect())
+	set := map[string]bool{}
+	for _, c := range written.changes {
+		set[c.Field] = true
+	}
+	var d differ
+	d.authored(nil, w.GetMetadata())
+	for _, c := range normal.changes {
+		if set[c.Field] {
+			d.changes = append(d.changes, c)
+		}
+	}
+	return d.changes
+}
+
 type differ struct {
 	changes []FieldChange
+}
+
+// authored compares what of an object's metadata is its author's.
+func (d *differ) authored(a, b *v1.Metadata) {
+	fields := a.ProtoReflect().Descriptor().Fields()
+	for _, name := range []protoreflect.Name{"labels", "annotations"} {
+		f := fields.ByName(name)
+		d.mapping(fieldPath("metadata", f), f.MapValue(), a.ProtoReflect().Get(f).Map(), b.ProtoReflect().Get(f).Map())
+	}
 }
 
 func (d *differ) message(path string, a, b protoreflect.Message) {
@@ -80,7 +119,7 @@ func (d *differ) mapping(path string, f protoreflect.FieldDescriptor, a, b proto
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		d.value(keyPath(path, name), f, a.Get(keys[name]), b.Get(keys[name]))
+		d.value(entryPath(path, name), f, a.Get(keys[name]), b.Get(keys[name]))
 	}
 }
 
@@ -120,15 +159,30 @@ func (d *differ) appeared(path string, a, b protoreflect.Value) {
 
 // present returns the value of a field, invalid if it is not set.
 func present(m protoreflect.Message, f protoreflect.FieldDescriptor) protoreflect.Value {
-	if f.HasPresence() && !m.Has(f) {
+	if !m.Has(f) {
 		return protoreflect.Value{}
 	}
 	return m.Get(f)
 }
 
+// text is a value as in a file, where an empty one needs its quotes.
 func text(v protoreflect.Value) string {
 	if !v.IsValid() {
 		return ""
 	}
-	return fmt.Sprint(v.Interface())
+	if s := fmt.Sprint(v.Interface()); s != "" {
+		return s
+	}
+	return `""`
 }
+
+// entryPath is the path of a map's entry for people: quoted only where the key
+// would not be read as one word.
+func entryPath(parent, key string) string {
+	if plainKey().MatchString(key) {
+		return parent + "[" + key + "]"
+	}
+	return keyPath(parent, key)
+}
+
+var plainKey = lazyRegexp(`^[A-Za-z0-9_./-]+$`)

@@ -135,16 +135,52 @@ func TestDiff(t *testing.T) {
 	want := []spec.FieldChange{
 		{"spec.image", "hello:1", "hello:2"},
 		{"spec.args[0]", "", "-v"},
-		{`spec.env["A"]`, "1", "2"},
-		{`spec.env["B"]`, "", "2"},
-		{`spec.env["C"]`, "3", ""},
+		{"spec.env[A]", "1", "2"},
+		{"spec.env[B]", "", "2"},
+		{"spec.env[C]", "3", ""},
 		{"spec.replicas", "1", "3"},
 		{"spec.resources.requests.memory", "", "1Gi"},
 		{"spec.resources.limits.memory", "", "1Gi"},
-		{"spec.ports[0].port", "0", "80"},
+		{"spec.ports[0].port", "", "80"},
 		{"spec.ports[0].protocol", "", "tcp"},
 	}
 	if got := spec.Diff(a, b); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestDiffWorkloadShowsLabelsToo(t *testing.T) {
+	a, b := hello(), hello()
+	a.Metadata.Labels = map[string]string{"app": "web", "tier": "x"}
+	b.Metadata.Labels = map[string]string{"app": "web", "tier": ""}
+	b.Metadata.Annotations = map[string]string{"example.com/owner": "ann", "two words": "x"}
+	b.Spec.Env = map[string]string{"A": ""}
+	want := []spec.FieldChange{
+		{"metadata.labels[tier]", "x", `""`},
+		{"metadata.annotations[example.com/owner]", "", "ann"},
+		{`metadata.annotations["two words"]`, "", "x"},
+		{"spec.env[A]", "", `""`},
+	}
+	if got := spec.DiffWorkload(a, b); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+// What is given is shown even if it is the default, and defaults are not.
+func TestGiven(t *testing.T) {
+	w := hello()
+	w.Metadata.Labels = map[string]string{"app": "web"}
+	w.Spec = &v1.WorkloadSpec{
+		Image: "hello:1", Replicas: proto.Int32(1),
+		Resources: &v1.Resources{Limits: &v1.ResourceAmounts{Cpu: "0.5"}},
+	}
+	want := []spec.FieldChange{
+		{"metadata.labels[app]", "", "web"},
+		{"spec.image", "", "hello:1"},
+		{"spec.replicas", "", "1"},
+		{"spec.resources.limits.cpu", "", "500m"},
+	}
+	if got := spec.Given(w); !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 }

@@ -103,6 +103,12 @@ func (t term) matches(labels map[string]string) bool {
 // Empty reports whether the selector chooses everything.
 func (s Selector) Empty() bool { return len(s.terms) == 0 }
 
+// Names reports whether the selector asks for a label that must be there, and
+// does not only say what must not be.
+func (s Selector) Names() bool {
+	return slices.ContainsFunc(s.terms, func(t term) bool { return t.op == opEqual || t.op == opHas })
+}
+
 // String gives a text that ParseSelector reads as the same selector.
 func (s Selector) String() string {
 	texts := make([]string, len(s.terms))

@@ -73,7 +73,7 @@ func workloadIn(msg proto.Message) *v1.Workload {
 func objectPath(root protoreflect.MessageDescriptor, path *validate.FieldPath) string {
 	steps := path.GetElements()
 	if len(steps) > 1 {
-		if f := fieldOf(root, steps[0]); f != nil && isObject(f.Message()) && !isObject(root) {
+		if f := fieldOf(root, steps[0]); f != nil && !f.IsList() && isObject(f.Message()) && !isObject(root) {
 			root, steps = f.Message(), steps[1:]
 		}
 	}

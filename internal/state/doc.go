@@ -7,6 +7,7 @@
 //   - an object has the uid, the name (unique within its namespace for the kinds that are known by name) and the
 //     version it says it has: the version is the index of the transaction that wrote it last;
 //   - a [Snapshot] never changes, costs nothing to take and may be read by any number of goroutines;
+//   - a [Fork] costs nothing to make either, and what is applied to it is nowhere else;
 //   - a [Subscription] delivers every change after its snapshot once and in order, or says that it lost some;
 //   - a saved snapshot is restored exactly or refused, never in part.
 //

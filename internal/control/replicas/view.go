@@ -14,27 +14,40 @@ import (
 // is given.
 func view(snap *state.Snapshot, without string) scheduler.Snapshot {
 	var s scheduler.Snapshot
+	known := requirements{}
 	for n := range snap.Nodes("") {
-		s.Nodes = append(s.Nodes, viewNode(snap, n, without))
+		s.Nodes = append(s.Nodes, viewNode(snap, n, without, known))
 	}
 	return s
 }
 
-func viewNode(snap *state.Snapshot, n *v1.Node, without string) scheduler.Node {
+// requirements of revisions by uid: all replicas of one have the same, and
+// reading them is dear. What cannot be read is nil.
+type requirements map[string]*scheduler.Requirements
+
+func (known requirements) of(snap *state.Snapshot, revisionUID string) *scheduler.Requirements {
+	if needs, ok := known[revisionUID]; ok {
+		return needs
+	}
+	known[revisionUID] = nil
+	if needs, err := needsOf(snap, revisionUID); err == nil {
+		known[revisionUID] = &needs
+	}
+	return known[revisionUID]
+}
+
+func viewNode(snap *state.Snapshot, n *v1.Node, without string, known requirements) scheduler.Node {
 	node, err := scheduler.NodeFromProto(n)
 	if err != nil {
 		node.Unschedulable = "has reported what cannot be understood: " + err.Error()
 	}
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		revision := snap.Revision(r.GetSpec().GetRevisionUid())
-		if rollout.Ended(r.GetStatus().GetPhase()) || revision == nil || r.GetMetadata().GetUid() == without {
+		if rollout.Ended(r.GetStatus().GetPhase()) || r.GetMetadata().GetUid() == without {
 			continue
 		}
-		needs, err := scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
-		if err != nil {
-			continue
+		if needs := known.of(snap, r.GetSpec().GetRevisionUid()); needs != nil {
+			node.Add(r.GetSpec().GetWorkloadUid(), r.GetSpec().GetWorkload(), *needs)
 		}
-		node.Add(r.GetSpec().GetWorkloadUid(), r.GetSpec().GetWorkload(), needs)
 	}
 	return node
 }
@@ -107,7 +120,7 @@ func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResourc
 	if n == nil {
 		return nil
 	}
-	node := viewNode(snap, n, "")
+	node := viewNode(snap, n, "", requirements{})
 	return &v1.NodeResources{Cpu: spec.FormatCPU(node.Requested.CPU), Memory: spec.FormatBytes(node.Requested.Memory)}
 }
 

@@ -86,17 +86,22 @@ func (w *world) setNode(name, nodeState string) {
 	w.change(func(b *state.Batch) { b.Update(n, n.GetMetadata().GetVersion()) })
 }
 
-// addWorkload creates a workload as the API edge does.
-func (w *world) addWorkload(name string, replicas int32, cpu string) {
-	w.t.Helper()
-	made := &v1.Workload{
-		Metadata: &v1.Metadata{Uid: w.newUID(), Name: name, Namespace: "default", Labels: map[string]string{"app": name}},
+// newWorkload is a workload as the API edge makes it.
+func newWorkload(uid, name string, replicas int32, cpu string) *v1.Workload {
+	return &v1.Workload{
+		Metadata: &v1.Metadata{Uid: uid, Name: name, Namespace: "default", Labels: map[string]string{"app": name}},
 		Spec: spec.Normalized(&v1.WorkloadSpec{
 			Image: "example.com/a:1", Replicas: proto.Int32(replicas), Network: "none",
 			Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: cpu}},
 		}),
 		Status: &v1.WorkloadStatus{},
 	}
+}
+
+// addWorkload creates a workload.
+func (w *world) addWorkload(name string, replicas int32, cpu string) {
+	w.t.Helper()
+	made := newWorkload(w.newUID(), name, replicas, cpu)
 	w.change(func(b *state.Batch) {
 		w.revise(b, made)
 		b.Create(made)

@@ -1,0 +1,113 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Update is one thing that Follow sees.
+type Update struct {
+	// Workload or Replica is what is there now or, if Removed, what is not there any more.
+	Workload *cloudlessv1.Workload
+	Replica  *cloudlessv1.Replica
+	Removed  bool
+	// Reset says to forget everything: all that is there comes again.
+	Reset bool
+	// Synced says that all that was there has come.
+	Synced bool
+}
+
+// Follow sees the workloads of a namespace and their replicas as they are, and every change after that, until ctx
+// ends or see returns an error. With a name it sees that workload only. see is called by one goroutine at a time.
+// Short absences of the cluster are waited out; what is seen begins again after them.
+func (c *Client) Follow(ctx context.Context, namespace, name string, see func(Update) error) error {
+	for {
+		err := see(Update{Reset: true})
+		if err == nil {
+			err = c.followOnce(ctx, namespace, name, see)
+		}
+		if status.Code(err) != codes.Unavailable {
+			return err
+		}
+		select {
+		case <-time.After(rewatchPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (c *Client) followOnce(ctx context.Context, namespace, name string, see func(Update) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	updates := make(chan Update)
+	selection := &cloudlessv1.Selection{Namespace: namespace}
+	g.Go(func() error {
+		stream, err := c.Workloads().WatchWorkloads(ctx, &cloudlessv1.WatchWorkloadsRequest{Selection: selection, Name: name}, grpc.WaitForReady(true))
+		if err != nil {
+			return err
+		}
+		return pump(ctx, stream, updates, func(change *cloudlessv1.WorkloadChange) Update {
+			return Update{Workload: change.GetWorkload(), Removed: change.GetChange() == "removed", Synced: change.GetChange() == "synced"}
+		})
+	})
+	g.Go(func() error {
+		stream, err := c.Workloads().WatchReplicas(ctx, &cloudlessv1.WatchReplicasRequest{Selection: selection, Workload: name}, grpc.WaitForReady(true))
+		if err != nil {
+			return err
+		}
+		return pump(ctx, stream, updates, func(change *cloudlessv1.ReplicaChange) Update {
+			return Update{Replica: change.GetReplica(), Removed: change.GetChange() == "removed", Synced: change.GetChange() == "synced"}
+		})
+	})
+	g.Go(func() error { return collect(ctx, updates, see) })
+	return g.Wait()
+}
+
+// pump passes on what a watch says. A watch has no end of its own.
+func pump[T any](ctx context.Context, stream grpc.ServerStreamingClient[T], to chan<- Update, read func(*T) Update) error {
+	for {
+		change, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return status.Error(codes.Unavailable, "the watch ended")
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case to <- read(change):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// collect lets see have one update after the other, and one Synced for both watches.
+func collect(ctx context.Context, updates <-chan Update, see func(Update) error) error {
+	unsynced := 2
+	for {
+		var update Update
+		select {
+		case update = <-updates:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if update.Synced {
+			if unsynced--; unsynced > 0 {
+				continue
+			}
+			update = Update{Synced: true}
+		}
+		if err := see(update); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// errArrived ends the watching of a scene.
+var errArrived = errors.New("all is as it was asked to be")
+
+// awaitScene shows what was applied until all of it runs or it is clear that it will not. It returns the workloads as
+// they are then.
+func (c *cli) awaitScene(ctx context.Context, cl *client.Client, w waiting, applied *cloudlessv1.ApplyPlanResponse) ([]*cloudlessv1.Workload, error) {
+	interrupted := ctx
+	if w.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
+		defer cancel()
+	}
+	s := newScene(applied)
+	view := c.newSceneView(s)
+	err := c.watchScene(ctx, cl, s, view)
+	view.close()
+	switch {
+	case err == nil:
+	case interrupted.Err() != nil:
+		c.note("Stopped waiting. The cluster goes on with what was applied: see: cloudless ps")
+		return nil, &exitCodeError{exitInterrupted}
+	case errors.Is(context.Cause(ctx), errWaitedEnough):
+		return nil, s.late(w.timeout)
+	default:
+		return nil, err
+	}
+	var all []*cloudlessv1.Workload
+	for _, a := range s.actors {
+		if a.action != actionDelete {
+			all = append(all, a.now)
+		}
+	}
+	return all, view.summary(all)
+}
+
+// late names the first workload that has not arrived in time.
+func (s *scene) late(timeout time.Duration) error {
+	for _, a := range s.actors {
+		name := a.asked.GetMetadata().GetName()
+		if there, _ := a.arrived(); !there {
+			how := standing(a.now)
+			if a.action == actionDelete {
+				how = "it is still being removed"
+			}
+			return fmt.Errorf("workload %s is not there yet after %s: %s: the cluster goes on with it: see: cloudless workload get %s", name, timeout, how, name)
+		}
+	}
+	return fmt.Errorf("not everything is there yet after %s: the cluster goes on with it: see: cloudless ps", timeout)
+}
+
+// seen is an update of one namespace.
+type seen struct {
+	namespace string
+	client.Update
+}
+
+func (c *cli) watchScene(ctx context.Context, cl *client.Client, s *scene, view *sceneView) error {
+	g, ctx := errgroup.WithContext(ctx)
+	updates := make(chan seen)
+	for namespace := range s.synced {
+		only := ""
+		if names := s.names(namespace); len(names) == 1 {
+			only = names[0]
+		}
+		g.Go(func() error {
+			return cl.Follow(ctx, namespace, only, func(u client.Update) error {
+				select {
+				case updates <- seen{namespace, u}:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})
+		})
+	}
+	g.Go(func() error { return c.judgeScene(ctx, cl, s, view, updates) })
+	if err := g.Wait(); !errors.Is(err, errArrived) {
+		return err
+	}
+	return nil
+}
+
+// redraw is how often a tree is drawn, and a scene judged, at most.
+const redraw = 100 * time.Millisecond
+
+func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view *sceneView, updates <-chan seen) error {
+	ticks := time.NewTicker(redraw)
+	defer ticks.Stop()
+	fresh := false // something was seen since what is stuck was asked about
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case u := <-updates:
+			view.saw(s.see(u.namespace, u.Update), u.Update)
+			if fresh = true; !u.Synced {
+				continue // many may come at once: they are judged together
+			}
+		case <-ticks.C:
+			view.draw()
+		}
+		switch j := s.judge(); {
+		case j.err != nil:
+			return j.err
+		case j.broken != nil:
+			return c.brokenError(ctx, cl, j.of, j.broken)
+		case j.arrived:
+			return errArrived
+		case len(j.stuck) > 0 && fresh:
+			fresh = false
+			if err := stuckError(ctx, cl, j.stuck); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// brokenError says why a replica does not run: how it ended, and its last word.
+func (c *cli) brokenError(ctx context.Context, cl *client.Client, a *actor, r *cloudlessv1.Replica) error {
+	name, status := a.asked.GetMetadata().GetName(), r.GetStatus()
+	reason := replicaReason(r)
+	if reason == "" {
+		reason = "the cluster gives no reason"
+	}
+	if exit := status.GetLastExit(); exit == nil {
+		return fmt.Errorf("workload %s cannot be started: replica %s on %s: %s: see: cloudless workload get %s",
+			name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), plain(reason), name)
+	}
+	last := ""
+	if line := lastLine(ctx, cl, r); line != "" {
+		last = fmt.Sprintf(", its last line is %q", line)
+	}
+	again := ""
+	if n := a.failures[r.GetMetadata().GetUid()]; n > 1 {
+		again = fmt.Sprintf(" (%d times)", n)
+	}
+	return fmt.Errorf("workload %s does not stay up: replica %s on %s: %s%s%s: see its output with: cloudless logs %s",
+		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), plain(reason), again, last, name)
+}
+
+// logPatience is how long the last line of a replica may take, which is only a help.
+const logPatience = 3 * time.Second
+
+func lastLine(ctx context.Context, cl *client.Client, r *cloudlessv1.Replica) string {
+	ctx, cancel := context.WithTimeout(ctx, logPatience)
+	defer cancel()
+	last := ""
+	for line, err := range cl.Logs(ctx, &cloudlessv1.LogsRequest{
+		Namespace: r.GetMetadata().GetNamespace(), Workload: r.GetSpec().GetWorkload(), Replica: r.GetMetadata().GetName(), Tail: proto.Int32(1),
+	}) {
+		if err != nil {
+			break
+		}
+		if text := plain(string(line.Line)); text != "" {
+			last = value(text)
+		}
+	}
+	return last
+}
+
+// stuckError says which workloads have no place, node by node. It is nil when one of them may still come: that may
+// make room for the others.
+func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
+	var why []string
+	for _, a := range stuck {
+		meta := a.asked.GetMetadata()
+		if a.action == actionDelete {
+			return nil
+		}
+		w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
+		if err != nil {
+			return err
+		}
+		reasons := w.GetStatus().GetUnplaced()
+		if len(reasons) == 0 {
+			if none, err := noNodes(ctx, cl); err != nil || !none {
+				return err
+			}
+		}
+		why = append(why, fmt.Sprintf("workload %s has no place, %d of %d running%s",
+			meta.GetName(), w.GetStatus().GetRunning(), w.GetStatus().GetDesired(), nodeReasons(reasons)))
+	}
+	return fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
+}
+
+func noNodes(ctx context.Context, cl *client.Client) (bool, error) {
+	answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: &cloudlessv1.Page{Size: 1}})
+	return err == nil && len(answer.GetItems()) == 0, err
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// What a plan does with a workload.
+const (
+	actionCreate    = "create"
+	actionUpdate    = "update"
+	actionDelete    = "delete"
+	actionUnchanged = "unchanged"
+)
+
+// styleFor is how text on a stream may look: plain, unless it is a terminal.
+func styleFor(stream any) style {
+	if !isTerminal(stream) {
+		return style{}
+	}
+	return styleOf(os.Getenv)
+}
+
+const (
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+	dim    = "2"
+)
+
+// marks are the sign and the colour of what is new, changed and gone.
+var marks = map[string]struct{ sign, colour string }{
+	actionCreate: {"+", green}, actionUpdate: {"~", yellow}, actionDelete: {"-", red}, actionUnchanged: {"=", dim},
+	"replace": {"~", yellow}, "move": {"~", yellow}, "stop": {"-", red}, "keep": {"=", dim},
+}
+
+// planText is a plan for people.
+type planText struct {
+	strings.Builder
+	style style
+}
+
+func (t *planText) line(indent int, action, format string, args ...any) {
+	mark := marks[action]
+	text := mark.sign + " " + fmt.Sprintf(format, args...)
+	t.WriteString(strings.Repeat(" ", indent) + t.style.paint(mark.colour, text) + "\n")
+}
+
+func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
+	t := &planText{style: styleFor(c.Stdout)}
+	counts := map[string]int{}
+	for _, change := range plan.GetChanges() {
+		counts[change.GetAction()]++
+		t.change(change, c.namespace)
+	}
+	if !changes(plan) {
+		t.WriteString("Nothing would change.\n")
+	} else {
+		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
+			counts[actionCreate], counts[actionUpdate], counts[actionDelete], counts[actionUnchanged])
+	}
+	_, err := c.Stdout.Write([]byte(t.String()))
+	return err
+}
+
+// would are the words for what becomes of a workload.
+var would = map[string]string{
+	actionCreate: "would be created", actionUpdate: "would be updated", actionDelete: "would be deleted", actionUnchanged: "is unchanged",
+}
+
+func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
+	name := change.GetName()
+	if change.GetNamespace() != namespace {
+		name += " in namespace " + change.GetNamespace()
+	}
+	t.line(0, change.GetAction(), "workload %s %s", name, would[change.GetAction()])
+	for _, field := range change.GetFields() {
+		t.field(field)
+	}
+	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == actionCreate || change.GetAction() == actionUpdate) {
+		t.WriteString("    " + t.style.paint(dim, "  image "+plain(image)) + "\n")
+	}
+	if change.GetAction() != actionUnchanged {
+		t.steps(change.GetReplicas())
+	}
+	t.unplaced(change)
+	if change.GetAction() != actionUnchanged {
+		t.WriteByte('\n')
+	}
+}
+
+// field shows one field. What was or becomes empty was or becomes unset.
+func (t *planText) field(f *cloudlessv1.FieldChange) {
+	before, after := value(f.GetBefore()), value(f.GetAfter())
+	switch {
+	case f.GetBefore() == "":
+		t.line(4, actionCreate, "%s: %s", plain(f.GetPath()), after)
+	case f.GetAfter() == "":
+		t.line(4, actionDelete, "%s: %s", plain(f.GetPath()), before)
+	default:
+		t.line(4, actionUpdate, "%s: %s -> %s", plain(f.GetPath()), before, after)
+	}
+}
+
+// longestValue is how much of a value is shown.
+const longestValue = 200
+
+// value is a field's value in one line.
+func value(s string) string {
+	if runes := []rune(s); len(runes) > longestValue {
+		s = string(runes[:longestValue]) + "…"
+	}
+	if s != plain(s) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// steps shows what happens to replicas, those with the same fate together.
+func (t *planText) steps(steps []*cloudlessv1.ReplicaStep) {
+	type fate struct{ action, from, to string }
+	count, first := map[fate]int{}, map[fate]string{}
+	var order []fate
+	for _, s := range steps {
+		f := fate{s.GetAction(), s.GetFromNode(), s.GetToNode()}
+		if count[f]++; count[f] == 1 {
+			order, first[f] = append(order, f), s.GetReplica()
+		}
+	}
+	for _, f := range order {
+		who := fmt.Sprintf("%d replicas", count[f])
+		if count[f] == 1 {
+			who = "replica " + first[f]
+			if first[f] == "" {
+				who = "1 replica"
+			}
+		}
+		t.line(4, f.action, "%s", plain(who+" "+fateText(f.action, f.from, f.to)))
+	}
+}
+
+func fateText(action, from, to string) string {
+	switch {
+	case action == actionCreate && to == "", action == "replace" && to == "":
+		return action + "d, where is decided when its turn comes"
+	case action == actionCreate:
+		return "created on " + to
+	case action == "replace":
+		return "replaced on " + to
+	case action == "move":
+		return "replaced, moving from " + from + " to " + to
+	case action == "stop" && from == "":
+		return "given up: it has no node yet"
+	case action == "stop":
+		return "stopped on " + from
+	}
+	return "kept on " + from
+}
+
+func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
+	n := change.GetUnplaced()
+	if n == 0 {
+		return
+	}
+	who := "1 replica has no place"
+	if n > 1 {
+		who = fmt.Sprintf("%d replicas have no place", n)
+	}
+	t.WriteString("    " + t.style.paint(red, "! "+who+nodeReasons(change.GetUnplacedReasons())) + "\n")
+}
+
+// shownReasons is how many nodes a sentence names.
+const shownReasons = 5
+
+// nodeReasons continues a sentence with what speaks against each node.
+func nodeReasons(reasons []*cloudlessv1.NodeReason) string {
+	if len(reasons) == 0 {
+		return ": the cluster has no nodes yet"
+	}
+	var all []string
+	for i, r := range reasons {
+		if i == shownReasons {
+			all = append(all, fmt.Sprintf("and %d more nodes for the like", len(reasons)-i))
+			break
+		}
+		all = append(all, plain(r.GetNode()+": "+r.GetReason()))
+	}
+	return ": " + strings.Join(all, "; ")
+}

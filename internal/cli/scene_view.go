@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// sceneView shows a scene: on a terminal as a tree that is drawn over itself, elsewhere as a line for each change.
+type sceneView struct {
+	c     *cli
+	scene *scene
+	// screen is the terminal, nil if there is none.
+	screen *canvas
+	style  style
+	dirty  bool
+	said   map[string]string // by replica: the last line about it
+}
+
+func (c *cli) newSceneView(s *scene) *sceneView {
+	v := &sceneView{c: c, scene: s, said: map[string]string{}, dirty: true}
+	if f, ok := c.Stderr.(*os.File); ok && isTerminal(f) {
+		v.screen = &canvas{out: f, size: func() (int, int) { return screenSize(f) }}
+		v.style = styleFor(f)
+	}
+	return v
+}
+
+// saw is told of every update and whose it was.
+func (v *sceneView) saw(a *actor, update client.Update) {
+	v.dirty = true
+	r := update.Replica
+	if v.screen != nil || a == nil || r == nil || update.Removed || !v.c.forPeople() {
+		return
+	}
+	uid, line := r.GetMetadata().GetUid(), replicaLine(r)
+	before, known := v.said[uid]
+	v.said[uid] = line
+	calm := r.GetStatus().GetPhase() == "running" || ended(r)
+	if line == before || !known && calm && !v.scene.synced[r.GetMetadata().GetNamespace()] {
+		return // it was so before
+	}
+	_ = v.c.printf("%s\n", line)
+}
+
+func ended(r *cloudlessv1.Replica) bool {
+	switch r.GetStatus().GetPhase() {
+	case "completed", "failed", "stopped", "lost":
+		return true
+	}
+	return false
+}
+
+// replicaLine is a replica in one line.
+func replicaLine(r *cloudlessv1.Replica) string {
+	text := r.GetMetadata().GetName() + ": " + r.GetStatus().GetPhase()
+	if node := r.GetSpec().GetNode(); node != "" {
+		text += " on " + node
+	}
+	if why := replicaWhy(r); why != "" {
+		text += ": " + why
+	}
+	return plain(text)
+}
+
+// replicaWhy is what there is to say beside the phase.
+func replicaWhy(r *cloudlessv1.Replica) string {
+	if p := r.GetStatus().GetProgress(); p != nil && r.GetStatus().GetPhase() == "preparing" {
+		return progressText(p)
+	}
+	if r.GetStatus().GetPhase() == "running" && r.GetStatus().GetReason() == "" {
+		return "" // how it ended before is past
+	}
+	return plain(replicaReason(r))
+}
+
+func progressText(p *cloudlessv1.Progress) string {
+	text := plain(p.GetWhat())
+	switch {
+	case p.GetTotalBytes() > 0:
+		return fmt.Sprintf("%s: %d of %d MB", text, p.GetDoneBytes()>>20, (p.GetTotalBytes()+1<<20-1)>>20)
+	case p.GetDoneBytes() > 0:
+		return fmt.Sprintf("%s: %d MB", text, p.GetDoneBytes()>>20)
+	}
+	return text
+}
+
+// draw draws the tree over the one before.
+func (v *sceneView) draw() {
+	if v.screen == nil || !v.dirty {
+		return
+	}
+	v.dirty = false
+	_ = v.screen.draw(v.tree(v.screen.size()))
+}
+
+// close draws the tree for the last time, or takes it away when the output is for programs.
+func (v *sceneView) close() {
+	if v.screen == nil {
+		return
+	}
+	if v.c.forPeople() {
+		v.draw()
+	} else {
+		_ = v.screen.draw(nil)
+	}
+}
+
+// summary says how the workloads are in the end, unless the tree has said so.
+func (v *sceneView) summary(workloads []*cloudlessv1.Workload) error {
+	if !v.c.forPeople() || v.screen != nil && isTerminal(v.c.Stdout) {
+		return nil
+	}
+	for _, w := range workloads {
+		if err := v.c.printf("%s: %s\n", w.GetMetadata().GetName(), standing(w)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tree is the scene in lines. What runs gives way to what does not where the terminal is too small for all.
+func (v *sceneView) tree(width, height int) []string {
+	room := max(1, (height-1)/max(1, len(v.scene.actors))-1)
+	var lines []string
+	for _, a := range v.scene.actors {
+		lines = append(lines, shorten(a.title(), width))
+		lines = append(lines, a.branches(width, room, v.style)...)
+	}
+	return lines
+}
+
+func (a *actor) title() string {
+	name := a.asked.GetMetadata().GetName()
+	switch {
+	case a.action == actionDelete && a.now.GetMetadata().GetDeleteTime() == nil:
+		return name + ": deleted"
+	case a.action == actionDelete:
+		return name + ": being deleted"
+	case a.now == nil:
+		return name
+	}
+	return plain(name + ": " + standing(a.now))
+}
+
+// phaseColours are those of the phases that mean something good or bad.
+var phaseColours = map[string]string{
+	"running": green, "completed": green, "failed": red, "backoff": red, "lost": red, "pending": yellow, "placed": yellow, "preparing": yellow,
+}
+
+func (a *actor) branches(width, room int, style style) []string {
+	replicas := a.shown()
+	hidden := 0
+	if len(replicas) > room {
+		var open, calm []*cloudlessv1.Replica
+		for _, r := range replicas {
+			if r.GetStatus().GetPhase() == "running" {
+				calm = append(calm, r)
+			} else {
+				open = append(open, r)
+			}
+		}
+		replicas = append(open, calm...)
+		hidden = len(replicas) - max(0, room-1)
+		replicas = replicas[:len(replicas)-hidden]
+	}
+	names, nodes := 0, 1
+	for _, r := range replicas {
+		names, nodes = max(names, len(r.GetMetadata().GetName())), max(nodes, len(r.GetSpec().GetNode()))
+	}
+	var lines []string
+	for i, r := range replicas {
+		lead := style.branch(i == len(replicas)-1 && hidden == 0)
+		node := r.GetSpec().GetNode()
+		if node == "" {
+			node = "-"
+		}
+		phase := r.GetStatus().GetPhase()
+		line := fmt.Sprintf("%s%-*s  %-9s  %-*s  %s", lead, names, plain(r.GetMetadata().GetName()), phase, nodes, plain(node), replicaWhy(r))
+		line = shorten(strings.TrimRight(line, " "), width)
+		lines = append(lines, strings.Replace(line, "  "+phase, "  "+style.paint(phaseColours[phase], phase), 1))
+	}
+	if hidden > 0 {
+		lines = append(lines, shorten(style.branch(true)+fmt.Sprintf("and %d more", hidden), width))
+	}
+	return lines
+}
+
+// branch is what leads to a leaf of a tree.
+func (s style) branch(last bool) string {
+	switch {
+	case !s.unicode && last:
+		return "`- "
+	case !s.unicode:
+		return "|- "
+	case last:
+		return "└─ "
+	}
+	return "├─ "
+}
+
+// shorten makes a line fit, and shows that it was longer.
+func shorten(line string, width int) string {
+	if width < 2 || utf8.RuneCountInString(line) < width {
+		return line
+	}
+	return string([]rune(line)[:width-2]) + "…"
+}

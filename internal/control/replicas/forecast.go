@@ -1,0 +1,294 @@
+package replicas
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Forecast plays on a fork what the loop would do after the changes that were
+// made to it, as if every ready node did at once what it is told and nothing
+// else happened, until nothing is left to do. It returns for each of the
+// workloads, in their order, what would become of its replicas; the other
+// fields of the changes are empty. The fork is at the end of it afterwards.
+//
+// It is the loop's own Tick that decides, with what the loop would find due, so
+// that carrying out the changes leads to the same places. How far it looks is
+// bounded by the size of the state and nothing else: the same fork gives the
+// same forecast.
+func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, error) {
+	before := fork.Snapshot()
+	f := newForecast(now, fork)
+	for _, uid := range workloads {
+		for r := range before.ReplicasOf(uid) {
+			f.acting[r.GetMetadata().GetUid()] = true // it may be on its way
+		}
+	}
+	if err := f.play(changes); err != nil {
+		return nil, err
+	}
+	planned := make([]*v1.PlanChange, len(workloads))
+	for i, uid := range workloads {
+		planned[i] = f.outcome(before, uid)
+	}
+	return planned, nil
+}
+
+// forecast is one forecast under way.
+type forecast struct {
+	now  time.Time
+	fork *state.Fork
+	// acting are the replicas with which a node may have something to do.
+	acting map[string]bool
+	// waiting is what the loop remembers, see Due.Waiting.
+	waiting  map[string]bool
+	searched bool
+	uids     int
+	// looks are how many more replicas the forecast may look at, and cutShort is
+	// whether they were too few.
+	looks    int
+	cutShort bool
+	// open are how many more steps may be listed that come after its end.
+	open int
+}
+
+const (
+	// maxLooks bounds what a forecast costs to about a second: a tick may have to
+	// look at all replicas to see what is free.
+	maxLooks = 4_000_000
+	// changeCost is how many looks a change costs as much as.
+	changeCost = 200
+	// minTicks are forecast however many replicas there are.
+	minTicks = 32
+	maxOpen  = 100_000
+)
+
+func newForecast(now time.Time, fork *state.Fork) *forecast {
+	return &forecast{
+		now: now, fork: fork, acting: map[string]bool{}, waiting: map[string]bool{},
+		looks: max(maxLooks, minTicks*fork.Snapshot().Count(state.KindReplica)), open: maxOpen,
+	}
+}
+
+// play lets the loop and the nodes take turns. Nodes are slower than the loop,
+// so they act when it has come to rest.
+func (f *forecast) play(changes []state.Change) error {
+	for {
+		for due := f.due(changes); !due.Empty(); due = f.due(changes) {
+			var err error
+			if changes, err = f.settle(due); err != nil || f.cutShort {
+				return err
+			}
+		}
+		var err error
+		if changes, err = f.work(); err != nil || len(changes) == 0 {
+			return err
+		}
+	}
+}
+
+// due is what the loop finds due after changes.
+func (f *forecast) due(changes []state.Change) Due {
+	due := dueAfter(changes)
+	for _, c := range changes {
+		if r, ok := c.New.(*v1.Replica); ok {
+			f.acting[r.GetMetadata().GetUid()] = true
+		}
+	}
+	if !due.Placement {
+		return due
+	}
+	if !f.searched { // the loop has found these out over time
+		f.searched = true
+		f.findWaiting()
+	}
+	maps.Copy(due.Workloads, f.waiting)
+	clear(f.waiting)
+	return due
+}
+
+// findWaiting remembers every workload with an outdated replica that runs: it
+// may be waiting for room.
+func (f *forecast) findWaiting() {
+	snap := f.fork.Snapshot()
+	for r := range snap.Replicas("", "") {
+		if uid := r.GetSpec().GetWorkloadUid(); r.GetStatus().GetPhase() == rollout.PhaseRunning &&
+			snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+			f.waiting[uid] = true
+		}
+	}
+}
+
+// settle ticks like the loop and returns what changed.
+func (f *forecast) settle(due Due) ([]state.Change, error) {
+	var all []state.Change
+	for !due.Empty() {
+		if f.looks -= maxReplicas + f.fork.Snapshot().Count(state.KindReplica); f.looks < 0 {
+			f.cutShort = true
+			break
+		}
+		batch, left := Tick(f.now, f.fork.Snapshot(), due, f.newUID)
+		maps.Copy(f.waiting, left.Waiting)
+		if batch.Len() == 0 {
+			break
+		}
+		changes, err := f.fork.Apply(batch.Transaction(f.now))
+		switch {
+		case err == nil:
+			f.looks -= len(changes) * changeCost
+			all, due = append(all, changes...), left
+		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
+			return nil, fmt.Errorf("forecast: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// newUID gives uids after all real ones, in the order of creation.
+func (f *forecast) newUID() string {
+	f.uids++
+	return fmt.Sprintf("ffffffff-ffff-7fff-bfff-ffff%08x", f.uids)
+}
+
+// work lets the nodes do what they are told: start or stop.
+func (f *forecast) work() ([]state.Change, error) {
+	snap := f.fork.Snapshot()
+	var b state.Batch
+	for _, uid := range slices.Sorted(maps.Keys(f.acting)) {
+		old := snap.Replica(uid)
+		if phase := f.obey(snap, old); phase != "" {
+			r := proto.CloneOf(old)
+			r.Status.Phase = phase
+			b.Update(r, old.GetMetadata().GetVersion())
+		}
+	}
+	clear(f.acting)
+	if b.Len() == 0 {
+		return nil, nil
+	}
+	changes, err := f.fork.Apply(b.Transaction(f.now))
+	if err != nil {
+		return nil, fmt.Errorf("forecast: %w", err)
+	}
+	return changes, nil
+}
+
+// obey is the phase to which a node brings a replica, empty if it stays as it
+// is. What waits to be started again is not taken for running.
+func (f *forecast) obey(snap *state.Snapshot, r *v1.Replica) string {
+	phase := r.GetStatus().GetPhase()
+	node := snap.Node(r.GetSpec().GetNodeUid())
+	switch {
+	case r == nil, rollout.Ended(phase), node.GetStatus().GetState() != nodeReady:
+		return ""
+	case r.GetSpec().GetDesired() == rollout.DesiredStopped:
+		return rollout.PhaseStopped
+	case phase == rollout.PhasePlaced, phase == rollout.PhasePreparing:
+		return rollout.PhaseRunning
+	}
+	return ""
+}
+
+// nodeReady is the state of a node that does what it is told.
+const nodeReady = "ready"
+
+// outcome compares the replicas of a workload before and after.
+func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanChange {
+	after := f.fork.Snapshot()
+	planned := &v1.PlanChange{}
+	w := after.Workload(workloadUID)
+	revision := w.GetStatus().GetRevisionUid()
+	var gone, fresh []*v1.Replica
+	for _, r := range byUID(after, workloadUID) {
+		old := before.Replica(r.GetMetadata().GetUid())
+		switch {
+		case wanted(r) && r.GetSpec().GetNodeUid() == "":
+			planned.Unplaced++
+		case wanted(r) && old == nil:
+			fresh = append(fresh, r)
+		case wanted(r):
+			planned.Replicas = append(planned.Replicas, f.kept(old, r, revision))
+			if r.GetSpec().GetRevisionUid() != revision && f.waiting[workloadUID] {
+				planned.Unplaced++ // its successor
+			}
+		case old != nil && wanted(old):
+			gone = append(gone, old)
+		}
+	}
+	missing := int(w.GetSpec().GetReplicas()) - len(planned.GetReplicas()) - len(fresh) - int(planned.GetUnplaced())
+	planned.Replicas = append(planned.Replicas, pair(gone, fresh)...)
+	if f.cutShort && w.GetMetadata().GetDeleteTime() == nil {
+		for range min(missing, f.open) { // they are created after the end of the forecast
+			f.open--
+			planned.Replicas = append(planned.Replicas, &v1.ReplicaStep{Action: "create"})
+		}
+	}
+	if planned.Unplaced > 0 {
+		planned.UnplacedReasons = Placement{}.Explain(after, workloadUID)
+	}
+	return planned
+}
+
+// kept is the step of a replica that lives on.
+func (f *forecast) kept(old, now *v1.Replica, revision string) *v1.ReplicaStep {
+	step := &v1.ReplicaStep{
+		Action: "keep", Replica: now.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode(), ToNode: now.GetSpec().GetNode(),
+	}
+	switch {
+	case step.FromNode == "":
+		step.Action = "create" // it was waiting for a node
+	case f.cutShort && now.GetSpec().GetRevisionUid() != revision:
+		step.Action, step.ToNode = "replace", "" // its turn comes after the end of the forecast
+	}
+	return step
+}
+
+// byUID lists the replicas of a workload from the oldest to the newest.
+func byUID(snap *state.Snapshot, workloadUID string) []*v1.Replica {
+	return slices.SortedFunc(snap.ReplicasOf(workloadUID), func(a, b *v1.Replica) int {
+		return cmp.Compare(a.GetMetadata().GetUid(), b.GetMetadata().GetUid())
+	})
+}
+
+// wanted reports whether a replica lives and is to go on.
+func wanted(r *v1.Replica) bool {
+	return rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != rollout.DesiredStopped
+}
+
+// pair finds the successors of those that go: on the same node if there is one
+// there, else on another.
+func pair(gone, fresh []*v1.Replica) []*v1.ReplicaStep {
+	here := map[string][]*v1.Replica{}
+	for _, r := range fresh {
+		here[r.GetSpec().GetNodeUid()] = append(here[r.GetSpec().GetNodeUid()], r)
+	}
+	steps := make([]*v1.ReplicaStep, len(gone))
+	taken := map[*v1.Replica]bool{}
+	for i, old := range gone {
+		steps[i] = &v1.ReplicaStep{Action: "stop", Replica: old.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode()}
+		if node := old.GetSpec().GetNodeUid(); len(here[node]) > 0 {
+			steps[i].Action, steps[i].ToNode = "replace", steps[i].FromNode
+			taken[here[node][0]] = true
+			here[node] = here[node][1:]
+		}
+	}
+	left := slices.DeleteFunc(fresh, func(r *v1.Replica) bool { return taken[r] })
+	for _, step := range steps {
+		if step.Action == "stop" && step.FromNode != "" && len(left) > 0 {
+			step.Action, step.ToNode = "move", left[0].GetSpec().GetNode()
+			left = left[1:]
+		}
+	}
+	for _, r := range left {
+		steps = append(steps, &v1.ReplicaStep{Action: "create", ToNode: r.GetSpec().GetNode()})
+	}
+	return steps
+}

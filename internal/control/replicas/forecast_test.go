@@ -1,0 +1,335 @@
+package replicas
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// driven is a world with the real loop in it, which moves when it is told to.
+type driven struct {
+	*world
+	loop *Loop
+	feed *state.Subscription
+}
+
+func drive(w *world) *driven {
+	w.t.Helper()
+	d := &driven{world: w}
+	d.loop = &Loop{Store: w.store, Proposer: d, waiting: map[string]bool{}}
+	var snap *state.Snapshot
+	snap, d.feed = w.store.Subscribe()
+	if err := d.loop.settle(context.Background(), everything(snap)); err != nil {
+		w.t.Fatalf("settle: %v", err)
+	}
+	return d
+}
+
+// Propose is the consensus of this world.
+func (d *driven) Propose(_ context.Context, tx *statev1.Transaction) (state.Result, error) {
+	d.index++
+	return d.store.Apply(d.index, proto.CloneOf(tx))
+}
+
+// react lets the loop see what has changed until it rests.
+func (d *driven) react() {
+	d.t.Helper()
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // what is there is returned all the same
+	for {
+		changes, err := d.feed.Next(ended)
+		if err != nil {
+			return
+		}
+		if err := d.loop.settle(context.Background(), d.loop.withWaiting(dueAfter(changes))); err != nil {
+			d.t.Fatalf("settle: %v", err)
+		}
+	}
+}
+
+// rest lets loop and nodes take turns until there is nothing to do.
+func (d *driven) rest() {
+	d.t.Helper()
+	for range 10_000 {
+		d.react()
+		if !d.work() {
+			return
+		}
+	}
+	d.t.Fatalf("the world never settles")
+}
+
+// drawEdit draws one change of each of some workloads, all for one transaction.
+func (w *world) drawEdit(t *rapid.T) (b *state.Batch, workloads []string) {
+	b = &state.Batch{}
+	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}), 1, 4, rapid.ID[string]).Draw(t, "edited")
+	for _, name := range names {
+		replicas := rapid.Int32Range(0, 6).Draw(t, "replicas of "+name)
+		cpu := rapid.SampledFrom([]string{"250m", "500m", "1", "3"}).Draw(t, "cpu of "+name)
+		old := w.snap().WorkloadByName("default", name)
+		if old == nil {
+			made := newWorkload(w.newUID(), name, replicas, cpu)
+			w.revise(b, made)
+			b.Create(made)
+			workloads = append(workloads, made.GetMetadata().GetUid())
+			continue
+		}
+		workloads = append(workloads, old.GetMetadata().GetUid())
+		if old.GetMetadata().GetDeleteTime() != nil {
+			continue
+		}
+		edited := proto.CloneOf(old)
+		switch rapid.SampledFrom([]string{"nothing", "scale", "restart", "change", "delete"}).Draw(t, "edit of "+name) {
+		case "nothing":
+			continue
+		case "scale":
+			edited.Spec.Replicas = &replicas
+		case "restart":
+			w.revise(b, edited)
+		case "change":
+			edited.Spec.Replicas = &replicas
+			edited.Spec.Resources.Requests.Cpu = cpu
+			w.revise(b, edited)
+		case "delete":
+			edited.Metadata.DeleteTime = timestamppb.New(w.now())
+		}
+		b.Update(edited, old.GetMetadata().GetVersion())
+	}
+	return b, workloads
+}
+
+// shown is where a forecast puts the replicas of a workload.
+func shown(p *v1.PlanChange) (nodes, kept []string, pending int) {
+	for _, step := range p.GetReplicas() {
+		switch {
+		case step.GetAction() == "keep":
+			kept = append(kept, step.GetReplica())
+			nodes = append(nodes, step.GetToNode())
+		case step.GetToNode() != "":
+			nodes = append(nodes, step.GetToNode())
+		}
+	}
+	slices.Sort(nodes)
+	slices.Sort(kept)
+	return nodes, kept, int(p.GetUnplaced())
+}
+
+// real is where they are.
+func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pending int) {
+	revision := after.Workload(uid).GetStatus().GetRevisionUid()
+	outdated := 0
+	for r := range after.ReplicasOf(uid) {
+		if !wanted(r) {
+			continue
+		}
+		if r.GetSpec().GetNodeUid() == "" {
+			pending++
+			continue
+		}
+		nodes = append(nodes, r.GetSpec().GetNode())
+		if was := before.Replica(r.GetMetadata().GetUid()); was.GetSpec().GetNodeUid() != "" {
+			kept = append(kept, r.GetMetadata().GetName())
+		}
+		if r.GetSpec().GetRevisionUid() != revision {
+			outdated++
+		}
+	}
+	if outdated > 0 && len((Placement{}).Explain(after, uid)) > 0 {
+		pending += outdated
+	}
+	slices.Sort(nodes)
+	slices.Sort(kept)
+	return nodes, kept, pending
+}
+
+func TestWhatIsForecastIsWhatTheLoopDoes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for i, name := range nodeNames {
+			w.addNode(name, fmt.Sprint(2+2*i))
+		}
+		for _, s := range drawSteps(t) {
+			w.take(s)
+		}
+		d := drive(w)
+		d.rest()
+
+		batch, workloads := w.drawEdit(t)
+		before, untouched := w.snap(), w.saved()
+		fork := w.store.Fork()
+		var changes []state.Change
+		if batch.Len() > 0 {
+			var err error
+			if changes, err = fork.Apply(proto.CloneOf(batch.Transaction(w.now()))); err != nil {
+				t.Fatalf("the edit does not fit: %v", err)
+			}
+		}
+		planned, err := (Placement{}).Forecast(w.now(), fork, changes, workloads)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(untouched, w.saved()) {
+			t.Fatal("the forecast has changed the world")
+		}
+
+		if batch.Len() > 0 {
+			w.apply(batch)
+		}
+		d.rest()
+		w.checkCapacity()
+		for i, uid := range workloads {
+			wantNodes, wantKept, wantPending := real(before, w.snap(), uid)
+			nodes, kept, pending := shown(planned[i])
+			if !slices.Equal(nodes, wantNodes) || !slices.Equal(kept, wantKept) || pending != wantPending {
+				t.Fatalf("workload %d was forecast on %v, keeping %v, with %d unplaced;\nit came to %v, keeping %v, with %d unplaced:\n%v",
+					i, nodes, kept, pending, wantNodes, wantKept, wantPending, planned[i])
+			}
+			if pending > 0 && len(planned[i].GetUnplacedReasons()) == 0 {
+				t.Fatalf("%d replicas have no place, and nobody says why", pending)
+			}
+		}
+	})
+}
+
+func TestForecastPairsWhatGoesWithWhatComes(t *testing.T) {
+	d := drive(newWorld(t))
+	d.addNode("n1", "4")
+	d.addNode("n2", "4")
+	d.addWorkload("web", 2, "1")
+	d.rest()
+	plan := func(edit func(*state.Batch, *v1.Workload)) *v1.PlanChange {
+		t.Helper()
+		w := proto.CloneOf(d.snap().WorkloadByName("default", "web"))
+		var b state.Batch
+		edit(&b, w)
+		b.Update(w, w.GetMetadata().GetVersion())
+		fork := d.store.Fork()
+		changes, err := fork.Apply(b.Transaction(d.now()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		planned, err := (Placement{}).Forecast(d.now(), fork, changes, []string{w.GetMetadata().GetUid()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return planned[0]
+	}
+	actions := func(p *v1.PlanChange) (all []string) {
+		for _, s := range p.GetReplicas() {
+			all = append(all, fmt.Sprintf("%s %s>%s", s.GetAction(), s.GetFromNode(), s.GetToNode()))
+		}
+		slices.Sort(all)
+		return all
+	}
+	for name, test := range map[string]struct {
+		edit func(*state.Batch, *v1.Workload)
+		want []string
+	}{
+		"more":   {func(_ *state.Batch, w *v1.Workload) { w.Spec.Replicas = proto.Int32(3) }, []string{"create >n1", "keep n1>n1", "keep n2>n2"}},
+		"fewer":  {func(_ *state.Batch, w *v1.Workload) { w.Spec.Replicas = proto.Int32(1) }, []string{"keep n1>n1", "stop n2>"}},
+		"other":  {d.revise, []string{"replace n1>n1", "replace n2>n2"}},
+		"delete": {func(_ *state.Batch, w *v1.Workload) { w.Metadata.DeleteTime = timestamppb.New(d.now()) }, []string{"stop n1>", "stop n2>"}},
+		"elsewhere": {func(b *state.Batch, w *v1.Workload) {
+			w.Spec.Placement = &v1.Placement{Labels: map[string]string{"name": "n1"}}
+			d.revise(b, w)
+		}, []string{"move n2>n1", "replace n1>n1"}},
+	} {
+		if got := actions(plan(test.edit)); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+	huge := plan(func(b *state.Batch, w *v1.Workload) {
+		w.Spec.Resources.Requests.Cpu = "9"
+		d.revise(b, w)
+	})
+	if got := actions(huge); !slices.Equal(got, []string{"keep n1>n1", "keep n2>n2"}) || huge.GetUnplaced() != 2 || len(huge.GetUnplacedReasons()) != 2 {
+		t.Errorf("what fits nowhere: %v", huge)
+	}
+}
+
+// A forecast that would take too long says what comes, but not where.
+func TestAForecastEnds(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("n1", "100000")
+	made := newWorkload(w.newUID(), "web", 100*maxReplicas, "1")
+	var b state.Batch
+	w.revise(&b, made)
+	b.Create(made)
+	fork := w.store.Fork()
+	changes, err := fork.Apply(b.Transaction(w.now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newForecast(w.now(), fork)
+	f.looks = 3*maxReplicas + 2*maxReplicas*changeCost // the second tick sees the replicas of the first, and their events
+	if err := f.play(changes); err != nil {
+		t.Fatal(err)
+	}
+	placed, open := 0, 0
+	for _, s := range f.outcome(w.snap(), made.GetMetadata().GetUid()).GetReplicas() {
+		if s.GetToNode() == "" {
+			open++
+		} else {
+			placed++
+		}
+	}
+	if !f.cutShort || placed != 2*maxReplicas || open != 98*maxReplicas {
+		t.Errorf("%d placed, %d open", placed, open)
+	}
+}
+
+func BenchmarkForecastOfARollout(b *testing.B) {
+	w := newWorld(b)
+	for i := range 100 {
+		w.addNode(fmt.Sprint("n", i), "1000")
+	}
+	for i := range 10 {
+		w.addWorkload(fmt.Sprint("w", i), 200, "100m")
+	}
+	w.settle()
+	for b.Loop() {
+		edited := proto.CloneOf(w.snap().WorkloadByName("default", "w5"))
+		var batch state.Batch
+		w.revise(&batch, edited)
+		batch.Update(edited, edited.GetMetadata().GetVersion())
+		fork := w.store.Fork()
+		changes, err := fork.Apply(batch.Transaction(w.now()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{edited.GetMetadata().GetUid()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkForecastOfManyNewReplicas(b *testing.B) {
+	w := newWorld(b)
+	for i := range 100 {
+		w.addNode(fmt.Sprint("n", i), "1000")
+	}
+	for b.Loop() {
+		made := newWorkload(w.newUID(), "web", 100_000, "1m")
+		var batch state.Batch
+		w.revise(&batch, made)
+		batch.Create(made)
+		fork := w.store.Fork()
+		changes, err := fork.Apply(batch.Transaction(w.now()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

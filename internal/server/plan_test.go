@@ -1,0 +1,392 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+func labelled(key, value string) func(*v1.Workload) {
+	return func(w *v1.Workload) { w.Metadata.Labels = map[string]string{key: value} }
+}
+
+func cpuOf(amount string) func(*v1.Workload) {
+	return func(w *v1.Workload) {
+		w.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Cpu: amount}}
+	}
+}
+
+func asking(workloads ...*v1.Workload) *v1.PlanRequest { return &v1.PlanRequest{Workloads: workloads} }
+
+// plan makes a plan, which must work.
+func (c *cluster) plan(u *user, request *v1.PlanRequest) *v1.Plan {
+	c.t.Helper()
+	plan, err := u.MakePlan(c.ctx, request)
+	must(c.t, err)
+	return plan
+}
+
+// carryOut makes a plan and applies it.
+func (c *cluster) carryOut(u *user, request *v1.PlanRequest) *v1.ApplyPlanResponse {
+	c.t.Helper()
+	answer, err := u.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: c.plan(u, request).GetFingerprint()})
+	must(c.t, err)
+	return answer
+}
+
+// said is a plan in short: actions, fields, and steps that are more than keeping.
+func said(p *v1.Plan) (lines []string) {
+	for _, c := range p.GetChanges() {
+		lines = append(lines, c.GetAction()+" "+c.GetName())
+		for _, f := range c.GetFields() {
+			lines = append(lines, fmt.Sprintf("%s: %s > %s", f.GetPath(), f.GetBefore(), f.GetAfter()))
+		}
+		for _, r := range c.GetReplicas() {
+			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s>%s", r.GetAction(), r.GetFromNode(), r.GetToNode())))
+		}
+		if c.GetUnplaced() > 0 {
+			lines = append(lines, fmt.Sprintf("%d unplaced: %s", c.GetUnplaced(), c.GetUnplacedReasons()[0].GetReason()))
+		}
+	}
+	return lines
+}
+
+func wantPlan(t *testing.T, p *v1.Plan, lines ...string) {
+	t.Helper()
+	if got := said(p); !slices.Equal(got, lines) {
+		t.Errorf("the plan says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(lines, "\n"))
+	}
+}
+
+func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
+	c := newCluster(t)
+	op, viewer := c.as(roleOperator), c.as(roleViewer)
+	c.work("n1", idle)
+	digest := c.push("hello:1")
+	web := func(change ...func(*v1.Workload)) *v1.PlanRequest {
+		return asking(workload("web", append([]func(*v1.Workload){imageOf("hello:1"), cpuOf("0.5")}, change...)...))
+	}
+	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
+	before := c.store.Snapshot().Index()
+	plan := c.plan(viewer, web())
+	wantPlan(t, plan, "create web", "spec.image:  > hello:1", "spec.replicas:  > 1", "spec.resources.limits.cpu:  > 500m",
+		"spec.network:  > none", "create >n1")
+	if got := plan.GetChanges()[0].GetImage(); got != image.ClusterRegistry+"/hello@"+digest {
+		t.Errorf("the plan pins %s", got)
+	}
+	if again := c.plan(op, web()); !proto.Equal(plan, again) {
+		t.Errorf("the same plan again is another one: %v", again)
+	}
+	if after := c.store.Snapshot(); after.Index() != before || after.Count(state.KindWorkload) != 0 {
+		t.Error("the plan has changed something")
+	}
+
+	answer := c.carryOut(op, web())
+	if w := answer.GetWorkloads()[0]; w.GetMetadata().GetName() != "web" || w.GetStatus().GetRevision() != 1 {
+		t.Errorf("applied: %v", answer)
+	}
+	uid := answer.GetWorkloads()[0].GetMetadata().GetUid()
+	c.running(uid, 1)
+	wantPlan(t, c.plan(op, web(cpuOf("500m"))), "unchanged web", "keep n1>n1") // written otherwise
+	wantPlan(t, c.plan(op, web(replicasOf(2), labelled("app", "web"))), "update web",
+		"metadata.labels[app]:  > web", "spec.replicas: 1 > 2", "keep n1>n1", "create >n1")
+	wantPlan(t, c.plan(op, web(func(w *v1.Workload) { w.Spec.Env = map[string]string{"LOG_LEVEL": "debug"} })), "update web",
+		"spec.env[LOG_LEVEL]:  > debug", "replace n1>n1")
+
+	// The tag moves: the same words mean another image.
+	moved := c.push("hello:1")
+	wantPlan(t, c.plan(op, web()), "update web",
+		"spec.image: "+image.ClusterRegistry+"/hello@"+digest+" > "+image.ClusterRegistry+"/hello@"+moved, "replace n1>n1")
+}
+
+func TestWorkloadsOfOnePlanCompeteForTheSameRoom(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.work("n1", idle)
+	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
+	request := asking(workload("a", cpuOf("3")), workload("b", cpuOf("3"))) // the node has 4
+	plan := c.plan(op, request)
+	changes := plan.GetChanges()
+	if changes[0].GetUnplaced() != 0 || changes[1].GetUnplaced() != 1 || changes[1].GetUnplacedReasons()[0].GetNode() != "n1" ||
+		!strings.Contains(changes[1].GetUnplacedReasons()[0].GetReason(), "needs 3 CPU, 1 of 4 free") {
+		t.Errorf("planned %v", said(plan))
+	}
+	answer := c.carryOut(op, request)
+	c.running(answer.GetWorkloads()[0].GetMetadata().GetUid(), 1)
+
+	// What makes room for it is in the same plan.
+	alone := asking(workload("b", cpuOf("3"), labelled("app", "x")))
+	alone.Prune = "app=x"
+	c.carryOut(op, asking(workload("a", cpuOf("3"), labelled("app", "x"))))
+	wantPlan(t, c.plan(op, alone), "update b", "metadata.labels[app]:  > x", "create >n1", "delete a", "stop n1>")
+}
+
+// The loop puts replicas where the plan said.
+func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		c.work(name, idle)
+		c.until(func(snap *state.Snapshot) bool { return snap.NodeByName(name).GetStatus().GetState() == "ready" })
+	}
+	request := asking(workload("a", replicasOf(4), cpuOf("1")), workload("b", replicasOf(2), cpuOf("2")), workload("c", replicasOf(3), cpuOf("1500m")))
+	answer := c.carryOut(op, request)
+	for i, change := range answer.GetPlan().GetChanges() {
+		var want, got []string
+		for _, step := range change.GetReplicas() {
+			want = append(want, step.GetToNode())
+		}
+		for _, r := range c.running(answer.GetWorkloads()[i].GetMetadata().GetUid(), len(want)) {
+			got = append(got, r.GetSpec().GetNode())
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) || len(want)+int(change.GetUnplaced()) != int(answer.GetWorkloads()[i].GetSpec().GetReplicas()) {
+			t.Errorf("%s is on %v, and the plan showed %v with %d unplaced", change.GetName(), got, want, change.GetUnplaced())
+		}
+	}
+}
+
+func TestApplyPlanIsAllOrNothing(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	for _, name := range []string{"old", "kept", "other"} {
+		c.carryOut(op, asking(workload(name, labelled("app", "shop"), replicasOf(0))))
+	}
+	c.carryOut(op, asking(workload("stranger", labelled("app", "bank"), replicasOf(0))))
+	elsewhere := workload("old", labelled("app", "shop"), replicasOf(0))
+	elsewhere.Metadata.Namespace = "elsewhere"
+	c.carryOut(op, asking(elsewhere))
+
+	request := asking(workload("new", replicasOf(0)), workload("kept", labelled("app", "shop"), replicasOf(0)))
+	request.Prune = "app=shop"
+	plan := c.plan(op, request)
+	wantPlan(t, plan, "create new", "spec.image:  > example.com/app:1", "spec.replicas:  > 0", "spec.network:  > none",
+		"unchanged kept", "delete old", "delete other")
+
+	// Somebody changes one of them: nothing happens to any.
+	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "kept", Replicas: 2})
+	must(t, err)
+	_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
+	wantCode(t, err, codes.Aborted, "the world has moved on", "workload default/kept was changed from version", "make the plan again")
+	snap := c.store.Snapshot()
+	if snap.WorkloadByName("default", "new") != nil || snap.WorkloadByName("default", "old").GetMetadata().GetDeleteTime() != nil {
+		t.Error("a refused plan was half done")
+	}
+
+	// The loop has its two replicas by then: a plan that it comes between is refused too.
+	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 2 })
+	answer := c.carryOut(op, request)
+	var names []string
+	for _, w := range answer.GetWorkloads() {
+		names = append(names, w.GetMetadata().GetName())
+	}
+	if !slices.Equal(names, []string{"new", "kept"}) || answer.GetPlan().GetChanges()[2].GetAction() != "delete" {
+		t.Errorf("applied %v", answer)
+	}
+	c.until(func(snap *state.Snapshot) bool {
+		return snap.WorkloadByName("default", "old") == nil && snap.WorkloadByName("default", "other") == nil
+	})
+	snap = c.store.Snapshot()
+	if snap.WorkloadByName("default", "stranger") == nil || snap.WorkloadByName("elsewhere", "old") == nil {
+		t.Error("more was pruned than was asked for")
+	}
+	versions := map[uint64]bool{}
+	for _, w := range answer.GetWorkloads() {
+		versions[w.GetMetadata().GetVersion()] = true
+	}
+	if len(versions) != 1 {
+		t.Errorf("the plan took several transactions: versions %v", versions)
+	}
+}
+
+// Many change the same workloads at once: each plan is carried out whole or refused, and never on top of a change that
+// it has not seen.
+func TestPlansAtTheSameTimeDoNotMix(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	colour := func(name, value string) *v1.Workload {
+		return workload(name, replicasOf(0), func(w *v1.Workload) { w.Spec.Env = map[string]string{"COLOUR": value} })
+	}
+	c.carryOut(op, asking(colour("a", "none"), colour("b", "none")))
+	var callers sync.WaitGroup
+	var done atomic.Int64
+	for i := range 8 {
+		callers.Go(func() {
+			request := asking(colour("a", fmt.Sprint(i)), colour("b", fmt.Sprint(i)))
+			for range 5 {
+				plan, err := op.MakePlan(c.ctx, request)
+				check(t, err)
+				_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
+				switch status.Code(err) {
+				case codes.OK:
+					if changes(plan) {
+						done.Add(1)
+					}
+				case codes.Aborted:
+				default:
+					t.Errorf("refused by %v", err)
+				}
+				snap := c.store.Snapshot()
+				if a, b := snap.WorkloadByName("default", "a").GetSpec().GetEnv()["COLOUR"], snap.WorkloadByName("default", "b").GetSpec().GetEnv()["COLOUR"]; a != b {
+					t.Errorf("a is %s and b is %s", a, b)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if made := c.store.Snapshot().WorkloadByName("default", "a").GetStatus().GetRevision(); made != uint64(done.Load())+1 {
+		t.Errorf("%d plans were carried out, and there are %d revisions", done.Load(), made)
+	}
+}
+
+func changes(p *v1.Plan) bool {
+	return slices.ContainsFunc(p.GetChanges(), func(c *v1.PlanChange) bool { return c.GetAction() != actionUnchanged })
+}
+
+func TestARefusedPlanSaysWhatHasMoved(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	node := c.work("n1", idle)
+	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
+	refused := func(request *v1.PlanRequest, meanwhile func(), words ...string) {
+		t.Helper()
+		plan := c.plan(op, request)
+		meanwhile()
+		_, err := op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
+		wantCode(t, err, codes.Aborted, append(words, "make the plan again and look at it")...)
+	}
+	create := func(w *v1.Workload) func() { return func() { c.create(op, w) } }
+	refused(asking(workload("web")), create(workload("web", replicasOf(0))), "workload default/web was created by somebody else")
+	c.push("hello:1")
+	refused(asking(workload("hi", imageOf("hello:1"))), func() { c.push("hello:1") }, "the image of workload default/hi is another one now")
+	refused(asking(workload("big", cpuOf("3"))), create(workload("bigger", cpuOf("2"))), "room is elsewhere")
+	refused(asking(workload("small", cpuOf("1"))), func() {
+		c.change(func(snap *state.Snapshot, b *state.Batch) {
+			n := proto.CloneOf(snap.Node(node.uid()))
+			n.Status.Capacity.Cpu = "2" // all of it is taken
+			b.Update(n, n.GetMetadata().GetVersion())
+		})
+	}, "node n1 has changed")
+	_, err := op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: asking(workload("x")), Fingerprint: "nobody knows it"})
+	wantCode(t, err, codes.Aborted, "something that it rests on has changed")
+}
+
+func TestApplyPlanTwiceWithOneKeyHappensOnce(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.carryOut(op, asking(workload("old", labelled("app", "x"), replicasOf(0))))
+	request := asking(workload("web", replicasOf(0)))
+	request.Prune = "app=x"
+	call := &v1.ApplyPlanRequest{Request: request, Fingerprint: c.plan(op, request).GetFingerprint(), IdempotencyKey: "k"}
+	first, err := op.ApplyPlan(c.ctx, call)
+	must(t, err)
+	again, err := op.ApplyPlan(c.ctx, call)
+	must(t, err)
+	if !proto.Equal(first.GetWorkloads()[0], again.GetWorkloads()[0]) || len(again.GetWorkloads()) != 1 {
+		t.Errorf("the repeated call answered %v, want %v", again, first)
+	}
+	for i, change := range again.GetPlan().GetChanges() {
+		if was := first.GetPlan().GetChanges()[i]; change.GetAction() != was.GetAction() || change.GetName() != was.GetName() {
+			t.Errorf("the repeated call did %v, the first one %v", change, was)
+		}
+	}
+	other := proto.CloneOf(call)
+	other.Fingerprint = "x"
+	_, err = op.ApplyPlan(c.ctx, other)
+	wantCode(t, err, codes.InvalidArgument, "different request")
+}
+
+// manyLarge are workloads that fit into a request, but not into one transaction.
+func manyLarge() (all []*v1.Workload) {
+	for i := range 5 {
+		all = append(all, workload(fmt.Sprint("large-", i), func(w *v1.Workload) { w.Spec.Args = []string{strings.Repeat("x", 1<<20-1000)} }))
+	}
+	return all
+}
+
+func TestPlansAreRefusedInWords(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.carryOut(op, asking(workload("web", replicasOf(0))))
+	index := c.store.Snapshot().Index()
+	versioned := workload("web")
+	versioned.Metadata.Version = 1
+	gone := workload("nope")
+	gone.Metadata.Version = 1
+	pruning := func(selector string) *v1.PlanRequest { return &v1.PlanRequest{Prune: selector} }
+	for name, test := range map[string]struct {
+		request *v1.PlanRequest
+		code    codes.Code
+		words   string
+	}{
+		"twice":               {asking(workload("a"), workload("a")), codes.InvalidArgument, "workload default/a is given twice"},
+		"negative replicas":   {asking(workload("a"), workload("b", replicasOf(-1))), codes.InvalidArgument, "workloads[1].spec.replicas: must be between 0 and 100000"},
+		"too little memory":   {asking(workload("a", func(w *v1.Workload) { w.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "1Ki"}} })), codes.InvalidArgument, "workloads[0].spec.resources.limits.memory: a memory limit of 1Ki is too small"},
+		"a wrong unit":        {asking(workload("a", cpuOf("5 apples"))), codes.InvalidArgument, "spec.resources.limits.cpu"},
+		"a long name":         {asking(workload(strings.Repeat("a", 64))), codes.InvalidArgument, "metadata.name"},
+		"no image":            {asking(workload("a"), workload("b", imageOf("nope:1"))), codes.FailedPrecondition, "image nope:1 is not in the cluster's registry"},
+		"an old version":      {asking(versioned), codes.Aborted, "version"},
+		"a vanished one":      {asking(gone), codes.Aborted, "does not exist any more"},
+		"blank selector":      {pruning(" "), codes.InvalidArgument, "name a label that must be there"},
+		"only what is not":    {pruning("!app,tier!=x"), codes.InvalidArgument, "name a label that must be there"},
+		"not a selector":      {pruning("a=b=c d"), codes.InvalidArgument, "is not a label selector"},
+		"too much together":   {asking(manyLarge()...), codes.InvalidArgument, "divide it"},
+		"arguments too large": {asking(workload("a", func(w *v1.Workload) { w.Spec.Args = []string{strings.Repeat("x", 2<<20)} })), codes.InvalidArgument, "is too large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := op.MakePlan(c.ctx, test.request)
+			wantCode(t, err, test.code, test.words)
+			_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: test.request, Fingerprint: "x"})
+			wantCode(t, err, test.code)
+		})
+	}
+	if c.store.Snapshot().Index() != index {
+		t.Error("a refused plan has changed something")
+	}
+	_, err := c.as(roleViewer).ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: asking(), Fingerprint: "x"})
+	wantCode(t, err, codes.PermissionDenied)
+	if plan := c.plan(op, asking()); len(plan.GetChanges()) != 0 {
+		t.Errorf("a plan of nothing: %v", plan)
+	}
+}
+
+func TestPlanOverHTTP(t *testing.T) {
+	c := newCluster(t)
+	header := []string{"Authorization", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
+	request, err := protojson.Marshal(asking(workload("web", replicasOf(0))))
+	must(t, err)
+	response, body := c.request(nil, http.MethodPost, "/v1/plan", string(request), header...)
+	plan := &v1.Plan{}
+	if response.StatusCode != http.StatusOK || protojson.Unmarshal([]byte(body), plan) != nil || plan.GetChanges()[0].GetAction() != "create" {
+		t.Fatalf("%s %s", response.Status, body)
+	}
+	apply := func(fingerprint string) (*http.Response, string) {
+		return c.request(nil, http.MethodPost, "/v1/plan:apply", fmt.Sprintf(`{"request":%s,"fingerprint":%q}`, request, fingerprint), header...)
+	}
+	if response, body = apply("x"); response.StatusCode != http.StatusConflict || !strings.Contains(body, "the world has moved on") {
+		t.Errorf("%s %s", response.Status, body)
+	}
+	if response, body = apply(plan.GetFingerprint()); response.StatusCode != http.StatusOK || c.store.Snapshot().WorkloadByName("default", "web") == nil {
+		t.Errorf("%s %s", response.Status, body)
+	}
+	huge := bytes.Repeat([]byte("x"), 10<<20)
+	response, body = c.request(nil, http.MethodPost, "/v1/plan", `{"workloads":[{"spec":{"image":"`+string(huge)+`"}}]}`, header...)
+	if response.StatusCode < 400 || response.StatusCode >= 500 {
+		t.Errorf("a request of 10 MB: %s %.200s", response.Status, body)
+	}
+}

@@ -1,0 +1,43 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/hashicorp/go-memdb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+)
+
+// Fork is a state of its own that begins as the store's newest one: what is applied to it stays in it. It shares
+// everything that it does not change, so that making one costs nothing however large the state is. It is for one
+// goroutine, and nobody can subscribe to it.
+type Fork struct {
+	db       *memdb.MemDB
+	snapshot *Snapshot
+}
+
+// Fork returns a fork of the newest state.
+func (s *Store) Fork() *Fork {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Fork{db: s.db.Snapshot(), snapshot: s.Snapshot()}
+}
+
+// Snapshot returns the fork's newest state.
+func (f *Fork) Snapshot() *Snapshot { return f.snapshot }
+
+// Apply does what [Store.Apply] does, as the next transaction, and returns the changes.
+func (f *Fork) Apply(tx *statev1.Transaction) ([]Change, error) {
+	entry := Entry{Index: f.snapshot.index + 1, Transaction: tx}
+	w := &work{txn: f.db.Txn(true), index: f.snapshot.index, counts: slices.Clone(f.snapshot.counts)}
+	defer w.txn.Abort() // does nothing after the commit
+	if err := w.understand(entry); err != nil {
+		return nil, err
+	}
+	if _, err := w.apply(entry); err != nil {
+		return nil, err
+	}
+	w.txn.Commit()
+	f.snapshot = &Snapshot{txn: f.db.Txn(false), index: w.index, counts: w.counts}
+	return w.changes, nil
+}
