@@ -76,9 +76,12 @@ func purgeOnce(ctx context.Context, dir string, before time.Time) (int, error) {
 func removeIfOld(upload string, before time.Time) (bool, error) {
 	content, err := os.ReadFile(filepath.Join(upload, "startedat"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // just beginning or just finished
-	}
-	if err != nil {
+		// Just beginning or just finished; or what a request that broke wrote
+		// after the upload was cancelled.
+		if info, err := os.Stat(upload); err != nil || !info.ModTime().Before(before) {
+			return false, nil
+		}
+	} else if err != nil {
 		return false, fmt.Errorf("read when an upload began: %w", err)
 	}
 	// An upload whose beginning cannot be read can be of no use: resuming it needs that too.
