@@ -27,6 +27,8 @@ const (
 	longestPause = 5 * time.Second
 	// cancelTime bounds how long an interrupted push takes to clean up.
 	cancelTime = 5 * time.Second
+	// beginTime bounds how long the registry may take to begin an upload.
+	beginTime = 15 * time.Second
 )
 
 // refusal is an answer that trying again will not change.
@@ -155,8 +157,15 @@ func (u *upload) isThere(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// begin is not interrupted: an upload of which we never heard could not be
+// cancelled.
 func (u *upload) begin(ctx context.Context) error {
-	status, header, err := u.do(ctx, http.MethodPost, u.url("/blobs/uploads/"), nil)
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginTime)
+	defer cancel()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	status, header, err := u.do(whole, http.MethodPost, u.url("/blobs/uploads/"), nil)
 	if err != nil {
 		return err
 	}
@@ -252,14 +261,23 @@ func (u *upload) cancel(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
-	// Only who knows how far it came may end it.
-	status, header, err := u.do(ctx, http.MethodGet, u.at, nil)
-	if err == nil && status == http.StatusNoContent {
-		if at, err := u.at.Parse(header.Get("Location")); err == nil {
-			_, _, _ = u.do(ctx, http.MethodDelete, at, nil) // what stays is removed by the registry in time
+	defer func() { u.at = nil }()
+	// Only who knows how far it came may end it, and what was sent last may still
+	// arrive in between.
+	for range maxAttempts {
+		status, header, err := u.do(ctx, http.MethodGet, u.at, nil)
+		if err != nil {
+			continue
+		}
+		at, err := u.at.Parse(header.Get("Location"))
+		if err != nil || status != http.StatusNoContent {
+			return // it is gone
+		}
+		if _, _, err := u.do(ctx, http.MethodDelete, at, nil); err == nil {
+			return
 		}
 	}
-	u.at = nil
+	// The registry, if it is there again, removes the upload in time.
 }
 
 // manifest sends a manifest under a tag or its digest.

@@ -105,6 +105,7 @@ func Open(ctx context.Context, opts Options) (*Registry, error) {
 		log:    log,
 		closed: lifetime.Done(),
 	}
+	r.pushes.tidy = r.tidyUpload
 	var running sync.WaitGroup
 	running.Go(func() { purgeUploads(lifetime, opts.Dir, opts.Logger) })
 	r.closeOnce = sync.OnceFunc(func() {

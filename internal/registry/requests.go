@@ -23,6 +23,8 @@ import (
 // the layer is pending and stays.
 type pushes struct {
 	gate sync.RWMutex
+	// tidy removes what a request has left of an upload that has ended.
+	tidy func(repository, upload string)
 
 	mu      sync.Mutex
 	pending map[imageRef]pending // by repository and digest of the blob
@@ -34,11 +36,13 @@ type pending struct {
 	last    time.Time
 }
 
-// upload is held by one request at a time. A connection that breaks is noticed
-// by the client first: its next request has to wait until the broken one ended.
+// upload is held by one request at a time. A client makes one at a time, so a
+// further one means that the connection of the one before is broken, which the
+// client may notice long before we do: that one is ended.
 type upload struct {
-	free    chan struct{} // has a token while nobody holds it
-	waiting int
+	free      chan struct{} // has a token while nobody holds it
+	waiting   int
+	interrupt func() // ends the request that holds it
 }
 
 // rely counts a client that will name the blob in a manifest.
@@ -81,8 +85,8 @@ func (p *pushes) reliedOn(since time.Time) map[imageRef]bool {
 	return blobs
 }
 
-// hold waits until no other request is at the upload.
-func (p *pushes) hold(ctx context.Context, id string) (release func(), err error) {
+// hold ends the request that is at the upload, if there is one, and waits for it.
+func (p *pushes) hold(ctx context.Context, id string, interrupt func()) (release func(), err error) {
 	p.mu.Lock()
 	one := p.uploads[id]
 	if one == nil {
@@ -94,6 +98,9 @@ func (p *pushes) hold(ctx context.Context, id string) (release func(), err error
 		p.uploads[id] = one
 	}
 	one.waiting++
+	if one.interrupt != nil {
+		one.interrupt()
+	}
 	p.mu.Unlock()
 	leave := func() {
 		p.mu.Lock()
@@ -104,7 +111,16 @@ func (p *pushes) hold(ctx context.Context, id string) (release func(), err error
 	}
 	select {
 	case <-one.free:
-		return func() { one.free <- struct{}{}; leave() }, nil
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		one.interrupt = interrupt
+		return func() {
+			p.mu.Lock()
+			one.interrupt = nil
+			p.mu.Unlock()
+			one.free <- struct{}{}
+			leave()
+		}, nil
 	case <-ctx.Done():
 		leave()
 		return nil, ctx.Err()
@@ -142,14 +158,20 @@ func (p *pushes) guard(next http.Handler) http.Handler {
 }
 
 func (p *pushes) serveUpload(next http.Handler, w http.ResponseWriter, req *http.Request, to address) {
-	release, err := p.hold(req.Context(), to.reference)
+	var interrupt func()
+	if req.Method == http.MethodPatch || req.Method == http.MethodPut { // the others end by themselves
+		// Not all writers can; then the other end of the connection has to.
+		interrupt = func() { _ = http.NewResponseController(w).SetReadDeadline(time.Now()) }
+	}
+	release, err := p.hold(req.Context(), to.reference, interrupt)
 	if err != nil {
 		return // nobody is there to be answered
 	}
 	defer release()
+	defer p.tidy(to.repository, to.reference)
 	blob := req.URL.Query().Get("digest")
 	if req.Method != http.MethodPut || blob == "" {
-		next.ServeHTTP(w, req)
+		serve(next, w, req)
 		return
 	}
 	p.gate.RLock() // not while it is served: that may take as long as the client likes
@@ -220,9 +242,10 @@ type statusWriter struct {
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	if !w.written {
-		w.status, w.written = status, true
+	if w.written { // the library says twice that a client is gone
+		return
 	}
+	w.status, w.written = status, true
 	w.ResponseWriter.WriteHeader(status)
 }
 
