@@ -25,7 +25,10 @@ func writeRegistryError(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(runtime.HTTPStatusFromCode(st.Code()))
-	_ = json.NewEncoder(w).Encode(map[string]any{"errors": []map[string]string{{"code": code, "message": st.Message()}}})
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"errors": []map[string]string{{"code": code, "message": st.Message()}},
+		"code":   st.Code(), "message": st.Message(), // as everywhere else
+	})
 }
 
 // registryHandler is the registry, of which other clients cannot delete what is
