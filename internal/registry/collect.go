@@ -197,6 +197,7 @@ func (r *Registry) mark(ctx context.Context, o CollectOptions) (*marked, error) 
 		if err := r.markManifests(name, repo, roots, since, o); err != nil {
 			return nil, err
 		}
+		own := map[string]bool{} // released by this repository
 		for d := range repo.manifests {
 			if repo.kept[d] {
 				continue
@@ -206,21 +207,20 @@ func (r *Registry) mark(ctx context.Context, o CollectOptions) (*marked, error) 
 				if err != nil {
 					return nil, err
 				}
-				released[d] = true
+				own[d] = true
 				for _, child := range node.children {
-					released[child] = true
+					own[child] = true
 				}
 			}
 		}
 		for d, linked := range repo.layers {
-			young := linked.After(since) && !released[d]
+			young := linked.After(since) && !own[d]
 			if young || relied[imageRef{name, d}] {
 				repo.needs[d] = true
 			}
 		}
-		for d := range repo.needs {
-			needed[d] = true
-		}
+		maps.Copy(needed, repo.needs)
+		maps.Copy(released, own)
 	}
 	for key := range relied {
 		needed[key.ref] = true

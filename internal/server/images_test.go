@@ -257,7 +257,9 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 	must(t, err)
 	uid := assignments(t, stream).GetAssign()[0].GetReplica().GetMetadata().GetUid()
 	must(t, report(stream, uid, &v1.ReplicaStatus{Phase: rollout.PhasePreparing}))
-	c.until(func(snap *state.Snapshot) bool { return snap.Replica(uid).GetStatus().GetPhase() == rollout.PhasePreparing })
+	c.until(func(snap *state.Snapshot) bool {
+		return snap.Replica(uid).GetStatus().GetPhase() == rollout.PhasePreparing
+	})
 	watch, err := op.WatchReplicas(c.ctx, &v1.WatchReplicasRequest{})
 	must(t, err)
 	see := func(wished func(*v1.ReplicaChange) bool) *v1.ReplicaChange {
@@ -285,5 +287,7 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 		t.Errorf("progress was written: from %d to %d", before, after)
 	}
 	leave() // what a node said that is gone is not shown
-	see(func(r *v1.ReplicaChange) bool { return r.GetReplica() != nil && r.GetReplica().GetStatus().GetProgress() == nil })
+	see(func(r *v1.ReplicaChange) bool {
+		return r.GetReplica() != nil && r.GetReplica().GetStatus().GetProgress() == nil
+	})
 }
