@@ -205,9 +205,8 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 		return nil, err
 	}
 	shown := presentImage(name.Repository, name.Tag, found, uses)
-	if users := shown.GetStatus().GetUsedBy(); len(users) > 0 && !request.GetForce() {
-		return nil, refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with --force",
-			request.GetName(), listed(users))
+	if err := deletable(shown, request); err != nil {
+		return nil, err
 	}
 	gone, err := s.registry.Delete(ctx, name.Repository, name.Reference(), request.GetNow())
 	if errors.Is(err, registry.ErrNotFound) {
@@ -230,6 +229,15 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	return shown, nil
 }
 
+func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
+	users := i.GetStatus().GetUsedBy()
+	if len(users) == 0 || request.GetForce() {
+		return nil
+	}
+	return refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with --force",
+		request.GetName(), listed(users))
+}
+
 // deleteAgain is about an image that was deleted before: with now, it goes.
 func (s *imageService) deleteAgain(ctx context.Context, request *v1.DeleteImageRequest, name image.Name, uses imageUsers) (*v1.Image, error) {
 	deleted, err := s.deletedImage(name)
@@ -239,8 +247,12 @@ func (s *imageService) deleteAgain(ctx context.Context, request *v1.DeleteImageR
 	if deleted == nil {
 		return nil, notFound("image", "", request.GetName())
 	}
-	if !request.GetNow() {
-		return s.presentDeleted(ctx, *deleted, uses)
+	shown, err := s.presentDeleted(ctx, *deleted, uses)
+	if err != nil || !request.GetNow() {
+		return shown, err
+	}
+	if err := deletable(shown, request); err != nil {
+		return nil, err
 	}
 	if _, err := s.registry.Restore(ctx, name.Repository, name.Reference()); err != nil {
 		return nil, err

@@ -57,6 +57,8 @@ func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
 		}
 		return names
 	}
+	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "hello:1", Now: true})
+	wantCode(t, err, codes.FailedPrecondition, "is used by default/web")
 	if got := listed(false); len(got) != 0 {
 		t.Errorf("the list still has %v", got)
 	}
