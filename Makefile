@@ -9,7 +9,7 @@ GOFLAGS_STATIC := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 SHIM := internal/driver/containerd/shim/embedded/cloudless-shim.gz
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What a test needs from the distribution, as command=package.
-NEEDS := runc=runc ip=iproute2 busybox=busybox-static containerd=containerd gcc=gcc curl=curl
+NEEDS := runc=runc ip=iproute2 busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo
 
 .PHONY: help
 help: ## Show this list.

@@ -212,7 +212,7 @@ func (a *Agent) takeUp(ctx context.Context) {
 	defer a.mu.Unlock()
 	a.running = ctx
 	for _, rec := range a.records {
-		a.startReplica(*rec, true)
+		a.startReplica(*rec, true, nil)
 	}
 	if len(a.records) > 0 {
 		a.log.Info("took up replicas of an earlier run", "replicas", len(a.records), "epoch", a.epoch)
@@ -221,8 +221,9 @@ func (a *Agent) takeUp(ctx context.Context) {
 }
 
 // startReplica gives a replica its goroutine. The caller holds a.mu.
-func (a *Agent) startReplica(rec record, saved bool) {
+func (a *Agent) startReplica(rec record, saved bool, login *v1.RegistryLogin) {
 	r := newReplica(a.house, rec, saved, a.found[rec.uid()])
+	r.wish.login = login
 	delete(a.found, rec.uid())
 	a.replicas[r.uid] = r
 	ctx := a.running

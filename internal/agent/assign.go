@@ -44,10 +44,10 @@ func (a *Agent) assign(message *v1.Assignments) error {
 // wantReplica starts the replica, or tells it what is wanted of it now.
 func (a *Agent) wantReplica(uid string, assignment *v1.Assignment) {
 	if r := a.replicas[uid]; r != nil {
-		r.want(wish{assignment: forgetStatus(assignment)})
+		r.want(wish{assignment: forgetStatus(assignment), login: assignment.GetLogin()})
 		return
 	}
-	a.startReplica(freshRecord(assignment, a.boot), false)
+	a.startReplica(freshRecord(assignment, a.boot), false, assignment.GetLogin())
 }
 
 func (a *Agent) removeReplica(uid string) {
@@ -69,7 +69,7 @@ func (a *Agent) removeOthers(named map[string]bool) {
 		orphan := &v1.Assignment{Replica: &v1.Replica{Metadata: &v1.Metadata{Uid: uid}}}
 		rec := freshRecord(orphan, a.boot)
 		rec.Removed = true
-		a.startReplica(rec, false)
+		a.startReplica(rec, false, nil)
 	}
 	known := func(uid string) bool { return a.replicas[uid] != nil }
 	if err := a.logs.releaseUnknown(known); err != nil {

@@ -32,10 +32,11 @@ type tasks struct {
 	stops   []string   // "id signal grace" of every stop
 	execs   []*process // every further process
 
-	unknown string                                   // a signal that is refused
-	prepare func(context.Context, driver.Task) error // nil succeeds
-	stats   func(id string) driver.Stats             // nil means that nothing can be measured
-	hold    chan struct{}                            // if set, Start has done its work but does not return before it is closed
+	unknown  string                                   // a signal that is refused
+	prepare  func(context.Context, driver.Task) error // nil succeeds
+	stats    func(id string) driver.Stats             // nil means that nothing can be measured
+	progress driver.Progress                          // of every pull; none if its total is 0
+	hold     chan struct{}                            // if set, Start has done its work but does not return before it is closed
 }
 
 type task struct {

@@ -145,7 +145,8 @@ func (r *replica) startTask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.driver.Prepare(ctx, task) }); err != nil {
+	task.Login = r.login()
+	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.prepare(ctx, task) }); err != nil {
 		return err
 	}
 	select { // many at once only take turns at the same CPUs

@@ -54,6 +54,9 @@ type replica struct {
 type wish struct {
 	assignment *v1.Assignment
 	removed    bool
+	// login is for the image's registry. It is in memory only: records are made
+	// of the assignment, which does not have it.
+	login *v1.RegistryLogin
 }
 
 func (w wish) stop() bool {
@@ -102,7 +105,8 @@ func freshRecord(a *v1.Assignment, boot string) record {
 	return record{Assignment: forgetStatus(a), Status: status, recordState: recordState{Boot: boot, Attempt: 1}}
 }
 
-// forgetStatus leaves out what only echoes our own reports.
+// forgetStatus leaves out what only echoes our own reports, and the login, which
+// must not be written to the disk.
 func forgetStatus(a *v1.Assignment) *v1.Assignment {
 	return &v1.Assignment{
 		Replica:  &v1.Replica{Metadata: a.GetReplica().GetMetadata(), Spec: a.GetReplica().GetSpec()},
@@ -116,6 +120,7 @@ func (r *replica) want(w wish) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.wish.same(w) {
+		r.wish.login = w.login // for the next pull
 		return
 	}
 	r.wish = w

@@ -74,7 +74,7 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, i
 	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows)
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: version, Address: address, Hosts: hosts(address),
-		Store: p.store, Consensus: p.consensus, CA: p.ca, Registry: p.registry,
+		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: sealer, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
 	})

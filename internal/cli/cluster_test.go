@@ -57,6 +57,7 @@ type cluster struct {
 	usage     []*cloudlessv1.Usage // the frames of a watch, which then stays silent
 	lastLogs  *cloudlessv1.LogsRequest
 	lastToken *cloudlessv1.CreateTokenRequest
+	lastLogin *cloudlessv1.SetLoginRequest
 	// standing is what every workload is said to be; "running" with all its replicas if nil.
 	standing func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus
 	// moved is called before a plan is applied, and says whether the world has moved on.

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,38 +14,184 @@ import (
 )
 
 func (c *cli) imageCommand() *cobra.Command {
-	cmd := group("image", "Show the images of the cluster's registry", "  cloudless image ls", c.imageListCommand())
+	cmd := group("image", "Push, show and remove images, and log in to registries",
+		"  cloudless image push hello:1 ./hello\n  cloudless image ls\n  cloudless image rm hello:1",
+		c.imagePushCommand(), c.imageListCommand(), c.imageGetCommand(), c.imageRemoveCommand(), c.imageRestoreCommand(),
+		c.imagePruneCommand(), c.imageLoginCommand(), c.imageLogoutCommand(), c.imageLoginsCommand())
 	cmd.Aliases = []string{"images"}
 	return cmd
 }
 
 func (c *cli) imageListCommand() *cobra.Command {
-	return &cobra.Command{
+	var deleted bool
+	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List images",
-		Example: "  cloudless image ls\n  cloudless image ls -o json",
+		Example: "  cloudless image ls\n  cloudless image ls --deleted\n  cloudless image ls -o json",
 		Args:    names(),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			images, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Image, string, error) {
-				answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page})
+				answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page, Deleted: deleted})
 				return answer.GetItems(), answer.GetNext(), err
 			})
 			if err != nil {
 				return err
 			}
+			if deleted {
+				images = slices.DeleteFunc(images, func(i *cloudlessv1.Image) bool { return i.GetStatus().GetPhase() != "deleted" })
+			}
 			if !c.forPeople() {
 				return printList(c, images)
 			}
-			t := newTable(c.Stdout, "REPOSITORY", "TAG", "DIGEST", "SIZE", "PLATFORMS", "AGE")
-			for _, image := range images {
-				s := image.GetStatus()
-				t.row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), size(s.GetSize()),
-					strings.Join(s.GetPlatforms(), ", "), age(image.GetMetadata().GetCreateTime(), time.Now()))
-			}
-			return t.flush()
+			return c.printImages(images, deleted)
 		}),
 	}
+	cmd.Flags().BoolVar(&deleted, "deleted", false, "list the deleted ones that can still be had back")
+	return cmd
+}
+
+func (c *cli) printImages(images []*cloudlessv1.Image, deleted bool) error {
+	last := "USED BY"
+	if deleted {
+		last = "GONE IN"
+	}
+	t := newTable(c.Stdout, "REPOSITORY", "TAG", "DIGEST", "SIZE", "PLATFORMS", "AGE", last)
+	for _, image := range images {
+		s := image.GetStatus()
+		about := strings.Join(s.GetUsedBy(), ", ")
+		if deleted {
+			about = short(time.Until(s.GetExpireTime().AsTime()))
+		}
+		t.row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), size(s.GetSize()),
+			strings.Join(s.GetPlatforms(), ", "), age(s.GetPushTime(), time.Now()), about)
+	}
+	return t.flush()
+}
+
+func (c *cli) imageGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Show one image",
+		Example: "  cloudless image get hello:1 -o yaml",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			image, err := cl.Images().GetImage(ctx, &cloudlessv1.GetImageRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(image)
+			}
+			s := image.GetStatus()
+			f := newFacts(c.Stdout)
+			f.add("Image", image.GetMetadata().GetName())
+			f.add("Digest", s.GetDigest())
+			f.add("Size", size(s.GetSize()))
+			f.add("Platforms", strings.Join(s.GetPlatforms(), ", "))
+			f.add("Pushed", age(s.GetPushTime(), time.Now())+" ago")
+			f.add("Phase", s.GetPhase())
+			f.add("Used by", strings.Join(s.GetUsedBy(), ", "))
+			if s.GetExpireTime() != nil {
+				f.add("Gone in", short(time.Until(s.GetExpireTime().AsTime())))
+			}
+			return f.flush()
+		}),
+	}
+}
+
+func (c *cli) imageRemoveCommand() *cobra.Command {
+	var force, now bool
+	cmd := &cobra.Command{
+		Use:     "rm NAME...",
+		Aliases: []string{"remove", "delete"},
+		Short:   "Delete images; for a day they can be had back",
+		Long: "Rm deletes images that nothing uses. A deleted image can be had back for a day with cloudless image restore,\n" +
+			"unless --now is given. With --force it is deleted even if workloads use it: what runs goes on.",
+		Example: "  cloudless image rm hello:1\n  cloudless image rm --now hello:1 hello:2",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			for _, name := range args {
+				image, err := cl.Images().DeleteImage(ctx, &cloudlessv1.DeleteImageRequest{Name: name, Force: force, Now: now})
+				if err != nil {
+					return err
+				}
+				if !c.forPeople() {
+					if err := c.printItem(image); err != nil {
+						return err
+					}
+					continue
+				}
+				after := fmt.Sprintf("; for %s it can be had back with: cloudless image restore %s", short(time.Until(image.GetStatus().GetExpireTime().AsTime())+time.Second), name)
+				if now {
+					after = ""
+				}
+				if err := c.printf("image %s deleted%s\n", name, after); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete it even if workloads use it")
+	cmd.Flags().BoolVar(&now, "now", false, "delete it for good at once")
+	return cmd
+}
+
+func (c *cli) imageRestoreCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "restore NAME",
+		Short:   "Have a deleted image back",
+		Example: "  cloudless image ls --deleted\n  cloudless image restore hello:1",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			image, err := cl.Images().RestoreImage(ctx, &cloudlessv1.RestoreImageRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(image)
+			}
+			return c.printf("image %s restored\n", image.GetMetadata().GetName())
+		}),
+	}
+}
+
+func (c *cli) imagePruneCommand() *cobra.Command {
+	var request cloudlessv1.PruneImagesRequest
+	cmd := &cobra.Command{
+		Use:     "prune",
+		Short:   "Delete every image that nothing uses",
+		Example: "  cloudless image prune --dry-run\n  cloudless image prune --now",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			answer, err := cl.Images().PruneImages(ctx, &request)
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(answer)
+			}
+			verb, freed := "deleted", "freed"
+			if request.GetDryRun() {
+				verb, freed = "would be deleted", "would be freed"
+			}
+			for _, image := range answer.GetItems() {
+				if err := c.printf("image %s %s\n", image.GetMetadata().GetName(), verb); err != nil {
+					return err
+				}
+			}
+			return c.printf("%s %s\n", size(answer.GetFreedBytes()), freed)
+		}),
+	}
+	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only say what would be deleted")
+	cmd.Flags().BoolVar(&request.Now, "now", false, "for good at once, also what was deleted before and could still be had back")
+	return cmd
 }
 
 // shortDigest is enough of a digest for people to tell images apart.

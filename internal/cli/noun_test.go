@@ -310,7 +310,7 @@ func TestTokens(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	newCluster(t).run(t.Context(), "", "image", "ls").expect(t, 0,
-		"REPOSITORY  TAG  DIGEST               SIZE    PLATFORMS    AGE\nweb         1    sha256:0123456789ab  2.3 MB  linux/amd64  -\n", "")
+		"REPOSITORY  TAG  DIGEST               SIZE    PLATFORMS    AGE  USED BY\nweb         1    sha256:0123456789ab  2.3 MB  linux/amd64  -    -\n", "")
 }
 
 func TestEvents(t *testing.T) {

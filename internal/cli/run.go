@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -220,10 +219,6 @@ func (f *runFlags) imageName(what string) string {
 
 // pushProgram makes an image of a program and sends it to the cluster's registry.
 func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local string) error {
-	img, err := image.FromBinary(path, image.Options{})
-	if err != nil {
-		return err
-	}
 	name, err := image.ParseName(local)
 	if err != nil {
 		return err
@@ -231,16 +226,5 @@ func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local st
 	if !name.Local() {
 		return fmt.Errorf("--image %s names another registry: a program is pushed to the cluster's own, so give a name without a registry", local)
 	}
-	line := newProgress(c.Stderr)
-	defer line.clear()
-	_, err = image.Push(ctx, img, name, image.PushOptions{
-		Transport: cl.HTTPTransport(),
-		Progress: func(done, total int64) {
-			line.show(fmt.Sprintf("sending %s: %d of %d MB", path, done>>20, total>>20))
-		},
-	})
-	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
-		return unreachable
-	}
-	return err
+	return c.push(ctx, cl, name, path, false)
 }

@@ -21,7 +21,7 @@ func TestRunAProgram(t *testing.T) {
 		c.mu.Unlock()
 		images.ServeHTTP(w, r)
 	})
-	program := buildProgram(t)
+	program := buildProgram(t, "arm64")
 	c.run(t.Context(), "", "run", program, "--name", "web", "--", "-v").
 		expect(t, 0, "workload web created\nweb: 1 of 1 running\n", "")
 	if got := c.workloads["web"].GetSpec().GetImage(); got != "hello:latest" {
@@ -43,7 +43,8 @@ func TestRunAProgram(t *testing.T) {
 	}
 }
 
-func buildProgram(t *testing.T) string {
+// buildProgram builds for an architecture; that of the node is arm64.
+func buildProgram(t *testing.T, arch string) string {
 	t.Helper()
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "hello.go"), filepath.Join(dir, "hello")
@@ -51,7 +52,7 @@ func buildProgram(t *testing.T) string {
 		t.Fatal(err)
 	}
 	build := exec.Command("go", "build", "-o", program, source)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

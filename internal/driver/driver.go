@@ -86,6 +86,19 @@ type Meter interface {
 	Stats(ctx context.Context, id string) (Stats, error)
 }
 
+// Progresser is a driver that can say how far the fetching of an image has come
+// while Prepare or Start is at it.
+type Progresser interface {
+	// Progress is false if the image is not being fetched now.
+	Progress(ctx context.Context, image string) (Progress, bool)
+}
+
+// Progress is how far something has come.
+type Progress struct {
+	Done  int64 // bytes
+	Total int64 // bytes, 0 while it is not known
+}
+
 // Capabilities is what the agent reports and what users are told.
 type Capabilities struct {
 	// Version names the technology and its version, for example "containerd 2.4.2".
@@ -100,6 +113,7 @@ type Task struct {
 	Labels map[string]string // handed back by List, for the owner's own use
 
 	Image      string            // full reference, pinned by digest where it is known
+	Login      *Login            // for the image's registry, nil for none; never kept
 	Command    []string          // replaces the image's entrypoint and command if not empty
 	Args       []string          // replaces the image's command if not empty
 	Env        map[string]string // added to the image's environment
@@ -114,6 +128,21 @@ type Task struct {
 	LogDir string
 	Logs   LogLimits
 }
+
+// Login is what is shown to a registry. It gives nothing away when it is
+// printed, logged or encoded.
+type Login struct{ Username, Password string }
+
+const hidden = "[login]"
+
+// String hides the login.
+func (Login) String() string { return hidden }
+
+// GoString hides the login.
+func (Login) GoString() string { return hidden }
+
+// MarshalText hides the login, from encoders and loggers.
+func (Login) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // Network says which network the task sees.
 type Network string

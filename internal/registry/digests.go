@@ -3,6 +3,7 @@ package registry
 import (
 	"net/http"
 	"sync"
+	"time"
 )
 
 // maxDigests bounds the memory that remembered digests take.
@@ -14,6 +15,9 @@ const maxDigests = 10_000
 type digests struct {
 	mu    sync.Mutex
 	known map[imageRef]string
+	// asked is when somebody last asked for an image, by its digest: who is about
+	// to say that it is used has asked for it before.
+	asked map[imageRef]time.Time
 	// changes counts what may have changed a reference.
 	changes uint64
 }
@@ -24,14 +28,37 @@ type imageRef struct{ name, ref string }
 func (d *digests) get(r imageRef) (digest string, ok bool, changes uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	digest, ok = d.known[r]
+	if digest, ok = d.known[r]; ok {
+		d.ask(imageRef{r.name, digest})
+	}
 	return digest, ok, d.changes
+}
+
+// ask is called with the lock held.
+func (d *digests) ask(r imageRef) {
+	if d.asked == nil {
+		d.asked = map[imageRef]time.Time{}
+	}
+	d.asked[r] = time.Now()
+}
+
+// askedSince forgets who asked before that.
+func (d *digests) askedSince(r imageRef, since time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at, ok := d.asked[r]
+	if ok && at.Before(since) {
+		delete(d.asked, r)
+		return false
+	}
+	return ok
 }
 
 // put remembers a digest unless something has changed since get.
 func (d *digests) put(r imageRef, digest string, changes uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.ask(imageRef{r.name, digest})
 	if d.changes != changes {
 		return
 	}

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/distribution/reference"
+	"github.com/google/uuid"
 )
 
 const (
@@ -76,9 +79,12 @@ func purgeOnce(ctx context.Context, dir string, before time.Time) (int, error) {
 func removeIfOld(upload string, before time.Time) (bool, error) {
 	content, err := os.ReadFile(filepath.Join(upload, "startedat"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // just beginning or just finished
-	}
-	if err != nil {
+		// Just beginning or just finished; or what a request that broke wrote
+		// after the upload was cancelled.
+		if info, err := os.Stat(upload); err != nil || !info.ModTime().Before(before) {
+			return false, nil
+		}
+	} else if err != nil {
 		return false, fmt.Errorf("read when an upload began: %w", err)
 	}
 	// An upload whose beginning cannot be read can be of no use: resuming it needs that too.
@@ -90,4 +96,16 @@ func removeIfOld(upload string, before time.Time) (bool, error) {
 		return false, fmt.Errorf("remove an abandoned upload: %w", err)
 	}
 	return true, nil
+}
+
+// tidyUpload removes the folder of an upload that was finished or cancelled: the
+// library writes into it once more when it closes the upload.
+func (r *Registry) tidyUpload(repository, id string) {
+	if _, err := reference.WithName(repository); err != nil || uuid.Validate(id) != nil {
+		return // it becomes a path
+	}
+	upload := filepath.Join(r.repositoriesDir(), filepath.FromSlash(repository), "_uploads", id)
+	if _, err := os.Stat(filepath.Join(upload, "startedat")); errors.Is(err, fs.ErrNotExist) {
+		_ = os.RemoveAll(upload) // what stays is removed by purgeUploads in time
+	}
 }

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/distribution/distribution/v3"
 	"github.com/distribution/distribution/v3/configuration"
@@ -21,16 +23,46 @@ import (
 type Options struct {
 	Dir    string       // holds everything, and nobody else's files; created if missing
 	Logger *slog.Logger // gets what goes wrong, and at debug level every request
+
+	// KeepDeleted is how long a deleted image can be had back; 0 means a day.
+	KeepDeleted time.Duration
+	// Grace is how long a push may take between a layer and the manifest that
+	// names it without losing the layer to a collection; 0 means an hour.
+	Grace time.Duration
 }
 
 // Registry is an open registry. Its methods may be called concurrently.
 type Registry struct {
+	dir         string
+	keepDeleted time.Duration
+	grace       time.Duration
+
 	app       *handlers.App
 	images    catalog
 	digests   digests
+	pushes    pushes
 	log       logBridge
 	closed    <-chan struct{}
 	closeOnce func()
+
+	// changing is held by who deletes, restores or collects. It guards the rest.
+	changing sync.Mutex
+	known    map[string]node   // manifests that were read
+	released map[imageRef]bool // manifests that go at once; true if whoever uses them
+}
+
+const (
+	defaultKeepDeleted = 24 * time.Hour
+	defaultGrace       = time.Hour
+)
+
+// release remembers that a manifest goes at the next collection, whatever its
+// age, and if forced, whoever uses it. It is called with changing held.
+func (r *Registry) release(key imageRef, forced bool) {
+	if r.released == nil {
+		r.released = map[imageRef]bool{}
+	}
+	r.released[key] = forced
 }
 
 // catalog is the part of the storage that is read without going through HTTP.
@@ -64,11 +96,16 @@ func Open(ctx context.Context, opts Options) (*Registry, error) {
 	}
 
 	r := &Registry{
+		dir:         opts.Dir,
+		keepDeleted: cmp.Or(opts.KeepDeleted, defaultKeepDeleted),
+		grace:       cmp.Or(opts.Grace, defaultGrace),
+
 		app:    handlers.NewApp(lifetime, config(opts.Dir, secret)),
 		images: images,
 		log:    log,
 		closed: lifetime.Done(),
 	}
+	r.pushes.tidy = r.tidyUpload
 	var running sync.WaitGroup
 	running.Go(func() { purgeUploads(lifetime, opts.Dir, opts.Logger) })
 	r.closeOnce = sync.OnceFunc(func() {
@@ -90,19 +127,19 @@ func (r *Registry) Close() error {
 // Handler serves the OCI distribution API under /v2/. Whoever gets through to
 // it may read, write and delete everything.
 func (r *Registry) Handler() http.Handler {
-	return r.digests.forgetting(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	return r.digests.forgetting(r.pushes.guard(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		select {
 		case <-r.closed:
 			http.Error(w, "the registry is shutting down: try again", http.StatusServiceUnavailable)
 		default:
 			r.app.ServeHTTP(w, req.WithContext(r.log.context(req.Context())))
 		}
-	}))
+	})))
 }
 
 func openCatalog(ctx context.Context, dir string) (catalog, error) {
 	parameters := filesystem.DriverParameters{RootDirectory: dir, MaxThreads: storageThreads}
-	namespace, err := storage.NewRegistry(ctx, filesystem.New(parameters))
+	namespace, err := storage.NewRegistry(ctx, filesystem.New(parameters), storage.EnableDelete, storage.TagLookupConcurrencyLimit(lookups))
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +152,9 @@ func openCatalog(ctx context.Context, dir string) (catalog, error) {
 
 // storageThreads bounds the number of threads that wait for the disk at once.
 const storageThreads = 100
+
+// lookups is how many tags are read at once when those of a digest are wanted.
+const lookups = 8
 
 func config(dir, secret string) *configuration.Configuration {
 	c := &configuration.Configuration{

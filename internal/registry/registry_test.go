@@ -334,7 +334,15 @@ type server struct {
 
 func serve(t *testing.T, dir string, log *slog.Logger) *server {
 	t.Helper()
-	r, err := registry.Open(t.Context(), registry.Options{Dir: dir, Logger: log})
+	return serveWith(t, registry.Options{Dir: dir, Logger: log})
+}
+
+func serveWith(t *testing.T, opts registry.Options) *server {
+	t.Helper()
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	r, err := registry.Open(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

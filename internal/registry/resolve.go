@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/distribution/distribution/v3"
 	"github.com/distribution/distribution/v3/manifest/schema2"
@@ -23,8 +26,9 @@ var ErrNotFound = errors.New("not in the cluster's registry")
 // Descriptor is what the registry knows about an image.
 type Descriptor struct {
 	Digest    string
-	Size      int64 // of everything that a pull fetches; of an index, of its manifests alone
+	Size      int64 // of everything that a pull fetches; of an index, of all platforms together
 	MediaType string
+	PushTime  time.Time
 	Platforms []string // as linux/amd64 or linux/arm/v7; none if it is not an image that runs
 }
 
@@ -82,12 +86,29 @@ func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, e
 	if err != nil {
 		return Descriptor{}, err
 	}
-	return Descriptor{
-		Digest:    dgst.String(),
-		Size:      int64(len(payload)) + body.size(),
-		MediaType: mediaType,
-		Platforms: platforms,
-	}, nil
+	sizes := map[digest.Digest]int64{dgst: int64(len(payload))}
+	if err := body.addSizes(ctx, manifests, sizes); err != nil {
+		return Descriptor{}, err
+	}
+	d := Descriptor{Digest: dgst.String(), MediaType: mediaType, Platforms: platforms, PushTime: r.pushTime(name, ref, dgst.String())}
+	for _, size := range sizes {
+		d.Size += size
+	}
+	return d, nil
+}
+
+// pushTime is when the tag was set, or else when the manifest came.
+func (r *Registry) pushTime(name, ref, dgst string) time.Time {
+	paths := []string{filepath.Join(r.revisionDir(name, dgst), "link")}
+	if ref != dgst {
+		paths = []string{r.tagLink(name, ref), paths[0]}
+	}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil {
+			return info.ModTime()
+		}
+	}
+	return time.Time{}
 }
 
 // Digest returns the digest that a tag or digest of a repository stands for
@@ -154,16 +175,37 @@ type manifestBody struct {
 	Config    *ocispec.Descriptor  `json:"config"`
 	Layers    []ocispec.Descriptor `json:"layers"`
 	Manifests []ocispec.Descriptor `json:"manifests"`
+	Subject   *ocispec.Descriptor  `json:"subject"`
 }
 
-func (manifest manifestBody) size() (total int64) {
-	if manifest.Config != nil {
-		total = manifest.Config.Size
+// addSizes adds the sizes of everything that the manifest names, each once. An
+// index need not have all that it names here.
+func (manifest manifestBody) addSizes(ctx context.Context, manifests distribution.ManifestService, sizes map[digest.Digest]int64) error {
+	for _, d := range manifest.children() {
+		sizes[d.Digest] = d.Size
 	}
-	for _, d := range slices.Concat(manifest.Layers, manifest.Manifests) {
-		total += d.Size
+	for _, d := range manifest.Manifests {
+		child, err := manifests.Get(ctx, d.Digest)
+		if _, unknown := errors.AsType[distribution.ErrManifestUnknownRevision](err); unknown {
+			delete(sizes, d.Digest)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read the manifest %s: %w", d.Digest, err)
+		}
+		_, payload, err := child.Payload()
+		if err != nil {
+			return fmt.Errorf("read the manifest %s: %w", d.Digest, err)
+		}
+		var body manifestBody
+		if err := json.Unmarshal(payload, &body); err != nil {
+			return fmt.Errorf("read the manifest %s: %w", d.Digest, err)
+		}
+		for _, d := range body.children() {
+			sizes[d.Digest] = d.Size
+		}
 	}
-	return total
+	return nil
 }
 
 // platforms are read from an index, where they stand beside the images, or

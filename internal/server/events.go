@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"iter"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -77,23 +76,4 @@ func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.S
 		}
 		return nil
 	})
-}
-
-// sliceAfter lets a sorted slice of images be read in pages.
-func sliceAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
-	return func(after string) iter.Seq[*v1.Image] {
-		i, found := slices.BinarySearchFunc(all, after, func(i *v1.Image, name string) int {
-			if byImageName(i) < name {
-				return -1
-			}
-			if byImageName(i) > name {
-				return 1
-			}
-			return 0
-		})
-		if found {
-			i++
-		}
-		return slices.Values(all[i:])
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -64,8 +65,8 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	t.Cleanup(func() { check(t, images.Close()) })
 	loop := nodes.New(store, agreed, nodes.DefaultWindows)
 	options := Options{
-		UID: "s-1", Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Registry: images,
-		Nodes: loop, Placement: replicas.Placement{}, Logger: logger,
+		UID: "s-1", Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Sealer: sealer, Registry: images,
+		Nodes: loop, Placement: replicas.Placement{}, Logger: logger, Foreign: noNetwork{},
 	}
 	for _, f := range change {
 		f(&options)
@@ -76,6 +77,13 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	c.stop = c.run(agreed, loop)
 	t.Cleanup(c.stop)
 	return c
+}
+
+// noNetwork is a machine that reaches nobody.
+type noNetwork struct{}
+
+func (noNetwork) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("no network")
 }
 
 // run serves and leads.

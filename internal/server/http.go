@@ -21,7 +21,7 @@ func (s *Server) newHTTP() (http.Handler, error) {
 	}
 	known := http.NewServeMux()
 	known.Handle("/v1/", http.MaxBytesHandler(gateway, maxMessage))
-	known.Handle("/v2/", s.registry.Handler())
+	known.Handle("/v2/", s.registryHandler())
 	known.Handle("GET /metrics", s.scrape.Handler())
 	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -37,6 +37,10 @@ func (s *Server) newHTTP() (http.Handler, error) {
 func (s *Server) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		registry := r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/")
+		writeError := writeError
+		if registry {
+			writeError = writeRegistryError
+		}
 		p, err := s.identify(r)
 		if err != nil {
 			if registry {

@@ -3,16 +3,21 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"iter"
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // imageService is the ImageService. Images are not in the replicated state:
@@ -22,25 +27,116 @@ type imageService struct {
 	*Server
 }
 
+const (
+	imageReady   = "ready"
+	imageDeleted = "deleted"
+)
+
 func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest) (*v1.Image, error) {
-	name, err := parseImage("name", request.GetName())
+	name, err := localImage(request.GetName())
 	if err != nil {
 		return nil, err
 	}
-	if !name.Local() {
-		return nil, refuse(codes.NotFound, "image %s is not in the cluster's own registry", request.GetName())
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
 	}
+	uses := imageUses(snap)
 	found, err := s.registry.Resolve(ctx, name.Repository, name.Reference())
-	if errors.Is(err, registry.ErrNotFound) {
+	if err == nil {
+		return presentImage(name.Repository, name.Tag, found, uses), nil
+	}
+	if !errors.Is(err, registry.ErrNotFound) {
+		return nil, err
+	}
+	deleted, err := s.deletedImage(name)
+	if err != nil {
+		return nil, err
+	}
+	if deleted == nil {
 		return nil, notFound("image", "", request.GetName())
 	}
+	return s.presentDeleted(ctx, *deleted, uses)
+}
+
+// localImage reads the name of an image in the cluster's own registry.
+func localImage(from string) (image.Name, error) {
+	name, err := parseImage("name", from)
+	if err == nil && !name.Local() {
+		err = refuse(codes.NotFound, "image %s is not in the cluster's own registry", from)
+	}
+	return name, err
+}
+
+// deletedImage is what was deleted last under the name, if it can be had back.
+func (s *Server) deletedImage(name image.Name) (*registry.Deleted, error) {
+	all, err := s.registry.Deleted()
 	if err != nil {
 		return nil, err
 	}
-	return presentImage(name.Repository, name.Tag, found), nil
+	for _, d := range all {
+		if d.Repository == name.Repository && (d.Tag == name.Reference() || d.Digest == name.Reference()) && s.now().Before(d.ExpireTime) {
+			return &d, nil
+		}
+	}
+	return nil, nil
 }
 
 func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	uses := imageUses(snap)
+	all, err := s.readyImages(ctx, uses)
+	if err != nil {
+		return nil, err
+	}
+	if request.GetDeleted() {
+		deleted, err := s.registry.Deleted()
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range deleted {
+			if !s.now().Before(d.ExpireTime) {
+				continue
+			}
+			shown, err := s.presentDeleted(ctx, d, uses)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, shown)
+		}
+	}
+	slices.SortFunc(all, func(a, b *v1.Image) int { return strings.Compare(imageCursor(a), imageCursor(b)) })
+	items, next, err := page(request.GetPage(), imagesAfter(all), imageCursor, func(*v1.Image) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListImagesResponse{Items: items, Next: next}, nil
+}
+
+// imageCursor tells images of the same name apart: the present one and those
+// that were deleted.
+func imageCursor(i *v1.Image) string {
+	return i.GetMetadata().GetName() + " " + i.GetStatus().GetPhase() + " " + i.GetStatus().GetDigest()
+}
+
+// imagesAfter lets a sorted slice of images be read in pages.
+func imagesAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
+	return func(after string) iter.Seq[*v1.Image] {
+		i, found := slices.BinarySearchFunc(all, after, func(i *v1.Image, cursor string) int {
+			return strings.Compare(imageCursor(i), cursor)
+		})
+		if found {
+			i++
+		}
+		return slices.Values(all[i:])
+	}
+}
+
+// readyImages are all that have a tag.
+func (s *Server) readyImages(ctx context.Context, uses imageUsers) ([]*v1.Image, error) {
 	repositories, err := s.registry.List(ctx)
 	if err != nil {
 		return nil, err
@@ -55,56 +151,332 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, presentImage(repository.Name, tag, found))
+			all = append(all, presentImage(repository.Name, tag, found, uses))
 		}
 	}
-	slices.SortFunc(all, func(a, b *v1.Image) int {
-		return strings.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
-	})
-	items, next, err := page(request.GetPage(), sliceAfter(all), byImageName, func(*v1.Image) bool { return true })
-	if err != nil {
-		return nil, err
-	}
-	return &v1.ListImagesResponse{Items: items, Next: next}, nil
+	return all, nil
 }
 
-func byImageName(i *v1.Image) string { return i.GetMetadata().GetName() }
-
-func presentImage(repository, tag string, found registry.Descriptor) *v1.Image {
+func presentImage(repository, tag string, found registry.Descriptor, uses imageUsers) *v1.Image {
 	name := repository
 	if tag != "" {
 		name += ":" + tag
 	}
+	pushed := timestamppb.New(found.PushTime)
 	return &v1.Image{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Image",
-		Metadata:   &v1.Metadata{Name: name},
+		Metadata:   &v1.Metadata{Name: name, CreateTime: pushed},
 		Status: &v1.ImageStatus{
 			Repository: repository, Tag: tag, Digest: found.Digest, Size: found.Size, Platforms: found.Platforms,
+			Phase: imageReady, PushTime: pushed, UsedBy: uses.of(repository, tag, found.Digest),
 		},
 	}
 }
 
-// pin resolves an image name to what a revision runs. Names in the cluster's
-// own registry are pinned by digest; others are resolved by the node.
+func (s *Server) presentDeleted(ctx context.Context, d registry.Deleted, uses imageUsers) (*v1.Image, error) {
+	found, err := s.registry.Resolve(ctx, d.Repository, d.Digest)
+	if errors.Is(err, registry.ErrNotFound) { // gone this moment, or by another way
+		found = registry.Descriptor{Digest: d.Digest, PushTime: d.DeleteTime}
+	} else if err != nil {
+		return nil, err
+	}
+	shown := presentImage(d.Repository, d.Tag, found, uses)
+	shown.Metadata.DeleteTime = timestamppb.New(d.DeleteTime)
+	shown.Status.Phase, shown.Status.ExpireTime = imageDeleted, timestamppb.New(d.ExpireTime)
+	return shown, nil
+}
+
+func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageRequest) (*v1.Image, error) {
+	name, err := localImage(request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	uses := imageUses(snap)
+	found, err := s.registry.Resolve(ctx, name.Repository, name.Reference())
+	if errors.Is(err, registry.ErrNotFound) {
+		return s.deleteAgain(ctx, request, name, uses)
+	}
+	if err != nil {
+		return nil, err
+	}
+	shown := presentImage(name.Repository, name.Tag, found, uses)
+	if err := deletable(shown, request); err != nil {
+		return nil, err
+	}
+	gone, err := s.registry.Delete(ctx, name.Repository, name.Reference(), request.GetNow())
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil, notFound("image", "", request.GetName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	shown.Status.Phase = imageDeleted
+	if len(gone) > 0 {
+		shown.Metadata.DeleteTime = timestamppb.New(gone[0].DeleteTime)
+		shown.Status.ExpireTime = timestamppb.New(gone[0].ExpireTime)
+	}
+	if request.GetNow() {
+		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: keepRevisions(snap)}); err != nil {
+			return nil, err
+		}
+	}
+	s.tell(ctx, shown, "Deleted", deletedUntil(shown, request.GetNow()))
+	return shown, nil
+}
+
+func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
+	users := i.GetStatus().GetUsedBy()
+	if len(users) == 0 || request.GetForce() {
+		return nil
+	}
+	return refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with --force",
+		request.GetName(), listed(users))
+}
+
+// deleteAgain is about an image that was deleted before: with now, it goes.
+func (s *imageService) deleteAgain(ctx context.Context, request *v1.DeleteImageRequest, name image.Name, uses imageUsers) (*v1.Image, error) {
+	deleted, err := s.deletedImage(name)
+	if err != nil {
+		return nil, err
+	}
+	if deleted == nil {
+		return nil, notFound("image", "", request.GetName())
+	}
+	shown, err := s.presentDeleted(ctx, *deleted, uses)
+	if err != nil || !request.GetNow() {
+		return shown, err
+	}
+	if err := deletable(shown, request); err != nil {
+		return nil, err
+	}
+	if _, err := s.registry.Restore(ctx, name.Repository, name.Reference()); err != nil {
+		return nil, err
+	}
+	return s.DeleteImage(ctx, request)
+}
+
+func deletedUntil(i *v1.Image, now bool) string {
+	if now {
+		return "it cannot be had back"
+	}
+	return "it can be had back until " + i.GetStatus().GetExpireTime().AsTime().Format(time.RFC3339)
+}
+
+// tell writes an event about an image. The image is what it is even if the
+// event could not be written.
+func (s *Server) tell(ctx context.Context, about *v1.Image, reason, message string) {
+	_, err := s.propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
+		e := s.event(ctx, &v1.Workload{Metadata: &v1.Metadata{Name: about.GetMetadata().GetName()}}, reason, message)
+		e.Spec.ObjectKind = "image"
+		b.Create(e)
+		return nil
+	})
+	if err != nil {
+		s.logger.WarnContext(ctx, "an event could not be written", "reason", reason, "error", err)
+	}
+}
+
+func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImageRequest) (*v1.Image, error) {
+	name, err := localImage(request.GetName())
+	if err != nil {
+		return nil, err
+	}
+	back, err := s.registry.Restore(ctx, name.Repository, name.Reference())
+	switch {
+	case errors.Is(err, registry.ErrNotFound):
+		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil {
+			return nil, refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
+		}
+		return nil, refuse(codes.NotFound, "there is no deleted image %s to have back; see: cloudless image ls --deleted", request.GetName())
+	case errors.Is(err, registry.ErrTaken):
+		return nil, refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
+			request.GetName(), request.GetName())
+	case err != nil:
+		return nil, err
+	}
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ref := back.Tag
+	if ref == "" {
+		ref = back.Digest
+	}
+	found, err := s.registry.Resolve(ctx, back.Repository, ref)
+	if err != nil {
+		return nil, err
+	}
+	shown := presentImage(back.Repository, back.Tag, found, imageUses(snap))
+	s.tell(ctx, shown, "Restored", "")
+	return shown, nil
+}
+
+func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesRequest) (*v1.PruneImagesResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	uses := imageUses(snap)
+	all, err := s.readyImages(ctx, uses)
+	if err != nil {
+		return nil, err
+	}
+	answer := &v1.PruneImagesResponse{}
+	options := registry.CollectOptions{Keep: keepRevisions(snap), Now: request.GetNow(), DryRun: request.GetDryRun()}
+	for _, i := range all {
+		st := i.GetStatus()
+		if len(st.GetUsedBy()) > 0 {
+			continue
+		}
+		if request.GetDryRun() {
+			answer.Items = append(answer.Items, i)
+			if request.GetNow() {
+				options.Without = append(options.Without, registry.Deleted{Repository: st.GetRepository(), Tag: st.GetTag(), Digest: st.GetDigest()})
+			}
+			continue
+		}
+		gone, err := s.registry.Delete(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
+		if errors.Is(err, registry.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		st.Phase = imageDeleted
+		if len(gone) > 0 {
+			st.ExpireTime = timestamppb.New(gone[0].ExpireTime)
+		}
+		answer.Items = append(answer.Items, i)
+		s.tell(ctx, i, "Deleted", "nothing used it; "+deletedUntil(i, request.GetNow()))
+	}
+	answer.FreedBytes, err = s.registry.Collect(ctx, options)
+	return answer, err
+}
+
+// collectInterval is how often blobs that belong to nothing are removed.
+const collectInterval = time.Hour
+
+// pruneBlobs removes, now and then, what no image needs.
+func (s *Server) pruneBlobs(ctx context.Context) error {
+	ticker := time.NewTicker(collectInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		freed, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: keepRevisions(s.store.Snapshot())})
+		if err != nil && ctx.Err() == nil {
+			s.logger.WarnContext(ctx, "images could not be collected, will try again", "error", err, "in", collectInterval)
+		}
+		if freed > 0 {
+			s.logger.InfoContext(ctx, "removed what no image needs", "bytes", freed)
+		}
+	}
+}
+
+// imageUsers are the workloads that use an image, by repository:tag and by
+// repository@digest.
+type imageUsers map[string][]string
+
+// imageUses finds out which images are used: by the current revision of a
+// workload, and by those that still run.
+func imageUses(snap *state.Snapshot) imageUsers {
+	uses := imageUsers{}
+	for w := range snap.Workloads("", "") {
+		revisions := map[string]bool{w.GetStatus().GetRevisionUid(): true}
+		for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+			if assigned(r, r.GetSpec().GetNodeUid()) {
+				revisions[r.GetSpec().GetRevisionUid()] = true
+			}
+		}
+		user := w.GetMetadata().GetNamespace() + "/" + w.GetMetadata().GetName()
+		for uid := range revisions {
+			uses.add(user, snap.Revision(uid).GetSpec())
+		}
+	}
+	return uses
+}
+
+func (u imageUsers) add(user string, revision *v1.RevisionSpec) {
+	for _, from := range []string{revision.GetImage(), revision.GetWorkload().GetImage()} {
+		name, err := image.ParseName(from)
+		if err != nil || !name.Local() {
+			continue
+		}
+		for _, key := range []string{name.Repository + "@" + name.Digest, name.Repository + ":" + name.Tag} {
+			if !slices.Contains(u[key], user) {
+				u[key] = append(u[key], user)
+			}
+		}
+	}
+}
+
+func (u imageUsers) of(repository, tag, digest string) []string {
+	users := slices.Clone(u[repository+"@"+digest])
+	if tag != "" {
+		users = append(users, u[repository+":"+tag]...)
+	}
+	slices.Sort(users)
+	return slices.Compact(users)
+}
+
+// keepRevisions keeps what any revision names, so that a workload can go back.
+func keepRevisions(snap *state.Snapshot) registry.Keep {
+	named := map[string]bool{}
+	for w := range snap.Workloads("", "") {
+		for r := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
+			named[r.GetSpec().GetImage()] = true
+		}
+	}
+	return func(repository, digest string) bool {
+		return named[image.Name{Registry: image.ClusterRegistry, Repository: repository}.Pinned(digest)]
+	}
+}
+
+// listed is a list for a sentence, cut where it gets long.
+func listed(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// pin resolves an image name to what a revision runs: by digest, so that every
+// replica runs the same. Where a registry of others cannot be reached from
+// here, the name is kept and the node resolves it.
 func (s *Server) pin(ctx context.Context, from string) (string, error) {
 	name, err := parseImage("spec.image", from)
 	if err != nil {
 		return "", err
 	}
 	if !name.Local() {
-		return name.String(), nil
+		return s.pinForeign(ctx, name)
 	}
 	digest, err := s.registry.Digest(ctx, name.Repository, name.Reference())
 	if errors.Is(err, registry.ErrNotFound) {
-		return "", refuse(codes.FailedPrecondition,
-			"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",
-			from, path.Base(name.Repository), name.Public())
+		return "", s.missingImage(from, name)
 	}
 	if err != nil {
 		return "", err
 	}
 	return name.Pinned(digest), nil
+}
+
+func (s *Server) missingImage(from string, name image.Name) error {
+	if deleted, err := s.deletedImage(name); err == nil && deleted != nil {
+		return refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
+	}
+	return refuse(codes.FailedPrecondition,
+		"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",
+		from, path.Base(name.Repository), name.Public())
 }
 
 func parseImage(field, from string) (image.Name, error) {

@@ -67,5 +67,8 @@ func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRe
 	if err != nil {
 		return nil, err
 	}
+	for i, r := range items {
+		items[i] = s.progress.of(r)
+	}
 	return &v1.ListReplicasResponse{Items: items, Next: next}, nil
 }

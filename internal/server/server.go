@@ -64,6 +64,7 @@ type Options struct {
 	Store     *state.Store
 	Consensus *consensus.Consensus
 	CA        *identity.CA
+	Sealer    *identity.Sealer
 	Registry  *registry.Registry
 	Nodes     Nodes
 	Placement Placement
@@ -78,6 +79,10 @@ type Options struct {
 	// CertificateTTL is how long certificates of nodes and of this server hold.
 	// They are renewed well before. 0 means thirty days.
 	CertificateTTL time.Duration
+
+	// Foreign carries questions to registries of others; nil asks as the
+	// environment of the process says.
+	Foreign http.RoundTripper
 }
 
 // Server is the API edge of one server process.
@@ -87,6 +92,7 @@ type Server struct {
 	store          *state.Store
 	consensus      *consensus.Consensus
 	ca             *identity.CA
+	sealer         *identity.Sealer
 	registry       *registry.Registry
 	nodes          Nodes
 	placement      Placement
@@ -100,6 +106,8 @@ type Server struct {
 	sessions    *sessions
 	attachments *attachments
 	reports     *reports
+	progress    *progress
+	foreign     *foreign
 	scrape      *telemetry.Registry
 	metrics     *telemetry.Server
 	tracing     *telemetry.Tracing
@@ -129,12 +137,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		uid: o.UID, version: o.Version,
-		store: o.Store, consensus: o.Consensus, ca: o.CA, registry: o.Registry,
+		store: o.Store, consensus: o.Consensus, ca: o.CA, sealer: o.Sealer, registry: o.Registry,
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
 		sessions:    newSessions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
+		progress:    newProgress(),
 		scrape:      o.Scrape,
 		metrics:     o.Metrics,
 		tracing:     o.Tracing,
@@ -143,6 +152,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.stopping, s.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.observe(s.scrape)
+	s.foreign = newForeign(o.Foreign, s.now)
 	s.auth = &authenticator{cluster: o.CA.Trust().Cluster(), snapshot: o.Store.Snapshot, now: s.now}
 	var err error
 	if s.certificate, err = newOwnCertificate(o); err != nil {
@@ -203,6 +213,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.certificate.Run(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.record(ctx) })
+	g.Go(func() error { return s.pruneBlobs(ctx) })
 	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.port.GRPC())) })
 	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.inner)) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })

@@ -184,9 +184,12 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	}
 	current := s.sessions.enter(stream.Context(), node, func() {
 		s.nodes.Connected(node, hello.GetStatus())
-		s.reports.submit(node, hello.GetReplicas())
+		s.reports.submit(node, s.progress.take(node, hello.GetReplicas()))
 	})
-	defer s.sessions.leave(current, func() { s.nodes.Disconnected(node) })
+	defer s.sessions.leave(current, func() {
+		s.nodes.Disconnected(node)
+		s.progress.drop(node)
+	})
 	received := make(chan error, 1)
 	go func() { received <- s.receive(stream, current) }() // ends with the stream
 	return s.send(stream, current, received)
@@ -217,7 +220,7 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			}
 			s.sessions.during(current, func() { s.nodes.Heartbeat(node, m.Heartbeat) })
 		case *v1.SessionUp_Report:
-			s.sessions.during(current, func() { s.reports.submit(node, m.Report.GetReplicas()) })
+			s.sessions.during(current, func() { s.reports.submit(node, s.progress.take(node, m.Report.GetReplicas())) })
 		default:
 			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats and reports only")
 		}
@@ -263,7 +266,8 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 	snap := s.store.Snapshot()
 	message := &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch(), Full: full}
 	assign := func(r *v1.Replica) {
-		message.Assign = append(message.Assign, &v1.Assignment{Replica: r, Revision: snap.Revision(r.GetSpec().GetRevisionUid())})
+		revision := snap.Revision(r.GetSpec().GetRevisionUid())
+		message.Assign = append(message.Assign, &v1.Assignment{Replica: r, Revision: revision, Login: s.assignmentLogin(snap, revision)})
 	}
 	if full {
 		for r := range snap.ReplicasOn(node) {
@@ -314,6 +318,8 @@ func (s *Server) route(c state.Change) {
 	switch {
 	case c.Kind == state.KindToken && c.New == nil:
 		s.revoked.revoke(c.Old.GetMetadata().GetUid())
+	case c.Kind == state.KindPassword:
+		s.sessions.each((*session).markAll) // whoever pulls may need it now
 	case c.Kind == state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)

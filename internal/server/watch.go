@@ -144,17 +144,27 @@ func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.
 	out := newTracker(func(change string, r *v1.Replica) error {
 		return stream.Send(&v1.ReplicaChange{Change: change, Replica: r})
 	})
-	return s.watch(stream.Context(), func(snap *state.Snapshot) error {
+	show := func(r *v1.Replica) error { return out.present(r.GetMetadata().GetUid(), s.progress.of(r)) }
+	return s.watchReplicas(stream.Context(), func(snap *state.Snapshot) error {
 		for r := range snap.Replicas(selection.GetNamespace(), "") {
 			if matches(r) {
-				if err := out.present(r.GetMetadata().GetUid(), r); err != nil {
+				if err := show(r); err != nil {
 					return err
 				}
 			}
 		}
 		return stream.Send(&v1.ReplicaChange{Change: changeSynced})
-	}, func(_ *state.Snapshot, changes []state.Change) error {
-		return eachChanged(changes, out, matches)
+	}, func(changes []state.Change) error {
+		return eachChanged(s.progress.ofEach(changes), out, matches)
+	}, func(snap *state.Snapshot) error {
+		for uid := range out.sent {
+			if r := snap.Replica(uid); r != nil && matches(r) {
+				if err := show(r); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
 }
 

@@ -194,7 +194,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 	}
 	s.revise(b, w, image)
 	b.Create(w)
-	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%d replicas of %s", w.GetSpec().GetReplicas(), w.GetSpec().GetImage())))
+	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%d replicas of %s%s", w.GetSpec().GetReplicas(), w.GetSpec().GetImage(), pinNote(image))))
 	return w
 }
 
@@ -202,6 +202,9 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 // only where what runs would differ.
 func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batch, old, wanted *v1.Workload, image string) (*v1.Workload, bool) {
 	current := snap.Revision(old.GetStatus().GetRevisionUid())
+	if unpinned(image) && old.GetSpec().GetImage() == wanted.GetSpec().GetImage() {
+		image = current.GetSpec().GetImage() // a registry that is away is no reason to run something else
+	}
 	sameTemplate := image == current.GetSpec().GetImage() && sameBesidesReplicas(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
@@ -218,7 +221,7 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}
 	b.Update(w, old.GetMetadata().GetVersion())
-	b.Create(s.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d", w.GetStatus().GetRevision())))
+	b.Create(s.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image))))
 	return w, true
 }
 

@@ -35,6 +35,13 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"recycle":    recycle,
 	"resize":     resize,
 	"containerd": startContainerd,
+
+	"pack":             pack,
+	"registry":         startRegistry,
+	"ca-file":          caFile,
+	"skopeo-login":     skopeoLogin,
+	"interrupted-push": interruptedPush,
+	"no-uploads":       noUploads,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.

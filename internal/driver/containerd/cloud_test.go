@@ -302,7 +302,7 @@ func TestCrashBeforeStart(t *testing.T) {
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
 	task := counter(t, ref, "half")
-	img, err := d.image(t.Context(), ref)
+	img, err := d.image(t.Context(), ref, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestReboot(t *testing.T) {
 	d := mustOpen(t, opts)
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
-	img, err := d.image(t.Context(), ref)
+	img, err := d.image(t.Context(), ref, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,7 @@ type Driver struct {
 	limits      processLimits
 	records     *records
 	images      imageCache
+	pulls       pulls
 	tasks       *locker.Locker // one of Start and Remove at a time per task
 	bootID      string
 	closed      context.Context // done once Close was called

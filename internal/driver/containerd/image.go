@@ -3,17 +3,12 @@ package containerd
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/remotes/docker"
-	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
-	"github.com/containerd/containerd/v2/pkg/reference"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	"github.com/opencontainers/image-spec/identity"
@@ -61,14 +56,14 @@ func (c *imageCache) drop(ref string) {
 
 // Prepare pulls and unpacks the task's image unless that has been done.
 func (d *Driver) Prepare(ctx context.Context, task driver.Task) error {
-	_, err := d.image(ctx, task.Image)
+	_, err := d.image(ctx, task.Image, task.Login)
 	return err
 }
 
 // image returns the image of that reference, pulling it if it is not here. A
 // reference that is here is not looked for again: what it means does not change
 // under a running replica, and owners pin it by digest.
-func (d *Driver) image(ctx context.Context, ref string) (image, error) {
+func (d *Driver) image(ctx context.Context, ref string, login *driver.Login) (image, error) {
 	if found, ok := d.images.get(ref); ok {
 		return found, nil
 	}
@@ -81,7 +76,7 @@ func (d *Driver) image(ctx context.Context, ref string) (image, error) {
 	ctx = d.scope(ctx)
 	here, err := d.client.ImageService().Get(ctx, ref)
 	if errdefs.IsNotFound(err) {
-		here, err = d.pull(ctx, ref)
+		here, err = d.pull(ctx, ref, login)
 	} else if err != nil {
 		err = fmt.Errorf("look for image %s: %w", ref, err)
 	}
@@ -96,59 +91,12 @@ func (d *Driver) image(ctx context.Context, ref string) (image, error) {
 	return loaded, nil
 }
 
-func (d *Driver) pull(ctx context.Context, ref string) (images.Image, error) {
-	if full, err := reference.Parse(ref); err != nil || full.Object == "" {
-		return images.Image{}, fmt.Errorf("image %q is not a full reference such as registry.example/name:tag: %w", ref, driver.ErrImage)
-	}
-	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts})
-	pulled, err := d.client.Pull(ctx, ref,
-		client.WithResolver(resolver),
-		client.WithPlatformMatcher(platforms.OnlyStrict(platforms.DefaultSpec())),
-		client.WithPullUnpack,
-		client.WithPullSnapshotter(d.snapshotter),
-	)
-	if err != nil {
-		return images.Image{}, pullError(ref, err)
-	}
-	return pulled.Metadata(), nil
-}
-
-// registryHosts says how a registry is reached: by the client that was given
-// for it, or by the public rules.
-func (d *Driver) registryHosts(host string) ([]docker.RegistryHost, error) {
-	own, ok := d.opts.Registries[host]
-	if !ok {
-		authorizer := docker.NewDockerAuthorizer()
-		return docker.ConfigureDefaultRegistries(docker.WithAuthorizer(authorizer))(host)
-	}
-	return []docker.RegistryHost{{
-		Client:       own,
-		Host:         host,
-		Scheme:       "https",
-		Path:         "/v2",
-		Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
-	}}, nil
-}
-
-// pullError tells what will not get better by trying again from the rest.
-func pullError(ref string, err error) error {
-	status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err)
-	denied := ok && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden)
-	switch {
-	case denied, errors.Is(err, docker.ErrInvalidAuthorization):
-		return fmt.Errorf("image %s may not be pulled: the registry refuses it: %w: %w", ref, driver.ErrImage, err)
-	case errdefs.IsNotFound(err):
-		return fmt.Errorf("image %s does not exist for %s: %w: %w", ref, platforms.DefaultString(), driver.ErrImage, err)
-	}
-	return fmt.Errorf("pull image %s: %w", ref, err)
-}
-
 // unpacked makes sure that the image is for this machine and lies unpacked.
 func (d *Driver) unpacked(ctx context.Context, img images.Image) (image, error) {
 	here := platforms.OnlyStrict(platforms.DefaultSpec())
 	manifest, err := images.Manifest(ctx, d.client.ContentStore(), img.Target, here)
 	if errdefs.IsNotFound(err) {
-		return image{}, fmt.Errorf("image %s has nothing for %s: %w: %w", img.Name, platforms.DefaultString(), driver.ErrImage, err)
+		return image{}, otherPlatform(img.Name, d.offered(ctx, img.Target, d.stored))
 	}
 	if err != nil {
 		return image{}, fmt.Errorf("read the manifest of image %s: %w", img.Name, err)
@@ -162,8 +110,7 @@ func (d *Driver) unpacked(ctx context.Context, img images.Image) (image, error) 
 		return image{}, fmt.Errorf("read the configuration of image %s: %w: %w", img.Name, driver.ErrImage, err)
 	}
 	if !here.Match(platforms.Normalize(config.Platform)) {
-		return image{}, fmt.Errorf("image %s is for %s, but this machine is %s: %w",
-			img.Name, platforms.Format(config.Platform), platforms.DefaultString(), driver.ErrImage)
+		return image{}, otherPlatform(img.Name, []string{platforms.Format(config.Platform)})
 	}
 	if err := client.NewImageWithPlatform(d.client, img, here).Unpack(ctx, d.snapshotter); err != nil {
 		return image{}, fmt.Errorf("unpack image %s: %w", img.Name, err)

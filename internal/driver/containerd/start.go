@@ -40,7 +40,7 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (err error) {
 	if started || err != nil {
 		return err
 	}
-	img, err := d.image(ctx, task.Image)
+	img, err := d.image(ctx, task.Image, task.Login)
 	if err != nil {
 		return fmt.Errorf("start task %s: %w", task.ID, err)
 	}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/image"
+)
+
+func (c *cli) imagePushCommand() *cobra.Command {
+	var anyPlatform bool
+	cmd := &cobra.Command{
+		Use:   "push NAME ./PROGRAM|LAYOUT|ARCHIVE",
+		Short: "Send an image to the cluster's registry",
+		Long: "Push sends a static Linux program, a folder that is an OCI image layout, or an archive as docker save and\n" +
+			"skopeo write it (tar, also compressed with gzip). What the registry has already is not sent again, and a\n" +
+			"connection that breaks does not begin from the start.",
+		Example: "  cloudless image push hello:1 ./hello\n  docker save web:2 | gzip > web.tar.gz && cloudless image push web:2 web.tar.gz",
+		Args:    names("NAME", "PROGRAM, LAYOUT or ARCHIVE"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			name, err := image.ParseName(args[0])
+			if err != nil {
+				return err
+			}
+			if !name.Local() {
+				return fmt.Errorf("%s names another registry: this pushes to the cluster's own, so give a name without a registry", args[0])
+			}
+			if err := c.push(ctx, cl, name, args[1], anyPlatform); err != nil {
+				return err
+			}
+			pushed, err := cl.Images().GetImage(ctx, &cloudlessv1.GetImageRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(pushed)
+			}
+			return c.printf("image %s pushed: %s, %s\n", args[0], shortDigest(pushed.GetStatus().GetDigest()), size(pushed.GetStatus().GetSize()))
+		}),
+	}
+	cmd.Flags().BoolVar(&anyPlatform, "any-platform", false, "push it even if no node could run it")
+	return cmd
+}
+
+// push sends what lies at a path to the cluster's registry.
+func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path string, anyPlatform bool) (err error) {
+	source, err := image.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, source.Close()) }()
+	if !anyPlatform {
+		if err := c.checkPlatforms(ctx, cl, path, source.Platforms); err != nil {
+			return err
+		}
+	}
+	line := newProgress(c.Stderr)
+	defer line.clear()
+	_, err = image.Push(ctx, source.Content, name, image.PushOptions{
+		Transport: cl.HTTPTransport(),
+		Progress: func(done, total int64) {
+			line.show(fmt.Sprintf("sending %s: %s of %s, %d %%", path, size(done), size(total), done*100/max(total, 1)))
+		},
+	})
+	if ctx.Err() != nil {
+		line.clear()
+		c.note("Interrupted: %s was not pushed, and nothing half-made is left of it.", path)
+		return &exitCodeError{exitInterrupted}
+	}
+	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
+		return unreachable
+	}
+	return err
+}
+
+// checkPlatforms refuses what no node of the cluster could run. A cluster
+// without nodes may get some.
+func (c *cli) checkPlatforms(ctx context.Context, cl *client.Client, path string, offers []string) error {
+	nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
+		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: page})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	if err != nil {
+		return err
+	}
+	var have []string
+	for _, n := range nodes {
+		info := n.GetStatus().GetInfo()
+		if info.GetArch() == "" {
+			return nil // it has not said yet what it is
+		}
+		have = append(have, info.GetOs()+"/"+info.GetArch())
+	}
+	slices.Sort(have)
+	have = slices.Compact(have)
+	if len(have) == 0 || len(offers) == 0 || slices.ContainsFunc(offers, func(offer string) bool {
+		return slices.ContainsFunc(have, func(node string) bool { return offer == node || strings.HasPrefix(offer, node+"/") })
+	}) {
+		return nil
+	}
+	_, arch, _ := strings.Cut(have[0], "/")
+	return fmt.Errorf("%s is for %s, but the cluster's nodes are %s: build it for one of them (with Go: GOARCH=%s go build), or push it all the same with cloudless image push --any-platform",
+		path, strings.Join(offers, ", "), strings.Join(have, ", "), arch)
+}

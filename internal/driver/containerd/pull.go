@@ -1,0 +1,265 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/containerd/v2/pkg/reference"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cloudless/cloudless/internal/driver"
+)
+
+// parallelLayers is how many layers of one image are fetched at once.
+const parallelLayers = 4
+
+// pull fetches and unpacks an image. Layers that are here are not fetched, and
+// one whose connection broke goes on where it was at the next attempt: what has
+// come of it waits in the content store.
+func (d *Driver) pull(ctx context.Context, ref string, login *driver.Login) (images.Image, error) {
+	full, err := reference.Parse(ref)
+	if err != nil || full.Object == "" {
+		return images.Image{}, fmt.Errorf("image %q is not a full reference such as registry.example/name:tag: %w", ref, driver.ErrImage)
+	}
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: d.registryHosts(full.Hostname(), login)})
+	fetching := d.pulls.begin(ref)
+	defer d.pulls.end(ref)
+	pulled, err := d.client.Pull(ctx, ref,
+		client.WithResolver(resolver),
+		client.WithPlatformMatcher(platforms.OnlyStrict(platforms.DefaultSpec())),
+		client.WithPullUnpack,
+		client.WithPullSnapshotter(d.snapshotter),
+		client.WithMaxConcurrentDownloads(parallelLayers),
+		client.WithImageHandlerWrapper(fetching.observe),
+	)
+	if err != nil {
+		return images.Image{}, d.pullError(ctx, ref, login, resolver, err)
+	}
+	return pulled.Metadata(), nil
+}
+
+// registryHosts says how a registry is reached: by the client that was given
+// for it, or by the public rules, with a login that only this registry is shown.
+func (d *Driver) registryHosts(registry string, login *driver.Login) docker.RegistryHosts {
+	return func(host string) ([]docker.RegistryHost, error) {
+		if own, ok := d.opts.Registries[host]; ok {
+			return []docker.RegistryHost{{
+				Client:       own,
+				Host:         host,
+				Scheme:       "https",
+				Path:         "/v2",
+				Capabilities: docker.HostCapabilityPull | docker.HostCapabilityResolve,
+			}}, nil
+		}
+		transport := http.RoundTripper(docker.DefaultHTTPTransport(nil))
+		if onThisMachine(host) { // where plain HTTP shows nobody the password
+			transport = docker.NewHTTPFallback(transport)
+		}
+		web := &http.Client{Transport: transport}
+		authorizer := docker.NewDockerAuthorizer(docker.WithAuthClient(web), docker.WithAuthCreds(func(asking string) (string, string, error) {
+			if login == nil || asking != registry && (registry != "docker.io" || asking != "registry-1.docker.io") {
+				return "", "", nil
+			}
+			return login.Username, login.Password, nil
+		}))
+		return docker.ConfigureDefaultRegistries(docker.WithAuthorizer(authorizer), docker.WithClient(web))(host)
+	}
+}
+
+func onThisMachine(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// pullError tells what will not get better by trying again from the rest.
+func (d *Driver) pullError(ctx context.Context, ref string, login *driver.Login, resolver remotes.Resolver, err error) error {
+	status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err)
+	denied := ok && (status.StatusCode == http.StatusUnauthorized || status.StatusCode == http.StatusForbidden)
+	switch {
+	case denied, errors.Is(err, docker.ErrInvalidAuthorization):
+		return refusedPull(ref, login, err)
+	case !errdefs.IsNotFound(err):
+		return fmt.Errorf("pull image %s: %w", ref, err)
+	}
+	// What was not found is the image, or a platform in it.
+	_, target, resolveErr := resolver.Resolve(ctx, ref)
+	if resolveErr != nil {
+		return fmt.Errorf("image %s does not exist in its registry: %w: %w", ref, driver.ErrImage, err)
+	}
+	fetcher, fetchErr := resolver.Fetcher(ctx, ref)
+	if fetchErr != nil {
+		return fmt.Errorf("pull image %s: %w", ref, err)
+	}
+	offers := d.offered(ctx, target, func(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
+		from, err := fetcher.Fetch(ctx, desc)
+		if err != nil {
+			return nil, err
+		}
+		defer from.Close()
+		return io.ReadAll(io.LimitReader(from, maxManifest))
+	})
+	if slices.ContainsFunc(offers, ownPlatform) { // then it was something else
+		return fmt.Errorf("pull image %s: a part of it is missing in its registry: %w: %w", ref, driver.ErrImage, err)
+	}
+	return otherPlatform(ref, offers)
+}
+
+func refusedPull(ref string, login *driver.Login, err error) error {
+	host, _, _ := strings.Cut(ref, "/")
+	how := "log in with: cloudless image login " + host + " --username USER"
+	if login != nil {
+		how = "the login is refused; log in anew with: cloudless image login " + host + " --username USER"
+	}
+	return fmt.Errorf("image %s may not be pulled or does not exist: the registry refuses it: %s: %w: %w", ref, how, driver.ErrImage, err)
+}
+
+// maxManifest is what a manifest or a configuration may have in bytes.
+const maxManifest = 8 << 20
+
+func ownPlatform(name string) bool {
+	p, err := platforms.Parse(name)
+	return err == nil && platforms.OnlyStrict(platforms.DefaultSpec()).Match(p)
+}
+
+// otherPlatform says what an image has instead of what this machine needs.
+func otherPlatform(ref string, offers []string) error {
+	if len(offers) == 0 {
+		return fmt.Errorf("image %s has nothing for this machine, which is %s: %w", ref, platforms.DefaultString(), driver.ErrImage)
+	}
+	return fmt.Errorf("image %s is for %s, but this machine is %s: %w", ref, strings.Join(offers, ", "), platforms.DefaultString(), driver.ErrImage)
+}
+
+// stored reads from the content store.
+func (d *Driver) stored(ctx context.Context, desc imagespec.Descriptor) ([]byte, error) {
+	return content.ReadBlob(ctx, d.client.ContentStore(), desc)
+}
+
+// offered lists the platforms that an image is for, as far as that can be read.
+func (d *Driver) offered(ctx context.Context, target imagespec.Descriptor, read func(context.Context, imagespec.Descriptor) ([]byte, error)) []string {
+	data, err := read(ctx, target)
+	if err != nil {
+		return nil
+	}
+	var body struct {
+		Config    imagespec.Descriptor   `json:"config"`
+		Manifests []imagespec.Descriptor `json:"manifests"`
+	}
+	if json.Unmarshal(data, &body) != nil {
+		return nil
+	}
+	var offers []string
+	for _, m := range body.Manifests {
+		if m.Platform != nil && m.Platform.OS != "unknown" {
+			offers = append(offers, platforms.Format(*m.Platform))
+		}
+	}
+	if body.Config.Digest != "" {
+		var p imagespec.Platform
+		if data, err := read(ctx, body.Config); err == nil && json.Unmarshal(data, &p) == nil && p.OS != "" {
+			offers = append(offers, platforms.Format(p))
+		}
+	}
+	slices.Sort(offers)
+	return slices.Compact(offers)
+}
+
+// pulls are the images that are being fetched.
+type pulls struct {
+	mu  sync.Mutex
+	now map[string]*fetching
+}
+
+// fetching is what belongs to an image, as far as it is known.
+type fetching struct {
+	mu    sync.Mutex
+	parts map[digest.Digest]imagespec.Descriptor
+}
+
+func (p *pulls) begin(ref string) *fetching {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		p.now = map[string]*fetching{}
+	}
+	p.now[ref] = &fetching{parts: map[digest.Digest]imagespec.Descriptor{}}
+	return p.now[ref]
+}
+
+func (p *pulls) end(ref string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.now, ref)
+}
+
+func (p *pulls) get(ref string) *fetching {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now[ref]
+}
+
+// observe notes what a pull is going to fetch.
+func (f *fetching) observe(next images.Handler) images.Handler {
+	return images.HandlerFunc(func(ctx context.Context, desc imagespec.Descriptor) ([]imagespec.Descriptor, error) {
+		children, err := next.Handle(ctx, desc)
+		if err != nil {
+			return children, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, child := range children {
+			if !images.IsManifestType(child.MediaType) && !images.IsIndexType(child.MediaType) {
+				f.parts[child.Digest] = child
+			}
+		}
+		return children, nil
+	})
+}
+
+func (f *fetching) all() []imagespec.Descriptor {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []imagespec.Descriptor
+	for _, part := range f.parts {
+		all = append(all, part)
+	}
+	return all
+}
+
+// Progress says how much of an image that is being fetched lies on the disk.
+func (d *Driver) Progress(ctx context.Context, ref string) (driver.Progress, bool) {
+	pull := d.pulls.get(ref)
+	if pull == nil {
+		return driver.Progress{}, false
+	}
+	ctx = d.scope(ctx)
+	var p driver.Progress
+	for _, part := range pull.all() {
+		p.Total += part.Size
+		if under, err := d.client.ContentStore().Status(ctx, remotes.MakeRefKey(ctx, part)); err == nil {
+			p.Done += min(under.Offset, part.Size)
+		} else if info, err := d.client.ContentStore().Info(ctx, part.Digest); err == nil {
+			p.Done += min(info.Size, part.Size)
+		}
+	}
+	return p, true
+}

@@ -1,0 +1,199 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"google.golang.org/grpc/codes"
+
+	"github.com/cloudless/cloudless/internal/image"
+)
+
+// foreign asks registries of others what a tag stands for.
+type foreign struct {
+	transport http.RoundTripper
+	now       func() time.Time
+
+	mu    sync.Mutex
+	known map[string]answer // by name of the image and of the login
+	away  map[string]time.Time
+}
+
+// answer is remembered for a moment, so that a file with many workloads of one
+// image asks once.
+type answer struct {
+	digest string
+	at     time.Time
+}
+
+const (
+	// foreignPatience is how long a call waits for a registry of others.
+	foreignPatience = 5 * time.Second
+	answerLife      = 10 * time.Second
+	// awayLife is how long a registry that could not be reached is not asked again.
+	awayLife   = 15 * time.Second
+	maxAnswers = 1000
+)
+
+// errAway means that the registry could not be asked.
+var errAway = errors.New("the registry cannot be reached from the server")
+
+func newForeign(base http.RoundTripper, now func() time.Time) *foreign {
+	if base == nil {
+		base = remote.DefaultTransport
+	}
+	return &foreign{transport: secretKeeper{base}, now: now, known: map[string]answer{}, away: map[string]time.Time{}}
+}
+
+// secretKeeper speaks plain HTTP to this machine only: elsewhere a password
+// would be seen by others.
+type secretKeeper struct{ next http.RoundTripper }
+
+func (s secretKeeper) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "https" && !isLoopback(req.URL.Hostname()) {
+		return nil, fmt.Errorf("%s speaks plain HTTP, which is used with localhost only", req.URL.Host)
+	}
+	return s.next.RoundTrip(req)
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// digest is what the tag stands for now, errAway, or the registry's refusal.
+func (f *foreign) digest(ctx context.Context, n image.Name, login *registryLogin) (string, error) {
+	key := n.String() + " " + login.user()
+	f.mu.Lock()
+	found, ok := f.known[key]
+	away := f.now().Before(f.away[n.Registry])
+	f.mu.Unlock()
+	switch {
+	case ok && f.now().Sub(found.at) < answerLife:
+		return found.digest, nil
+	case away:
+		return "", errAway
+	}
+	ctx, cancel := context.WithTimeout(ctx, foreignPatience)
+	defer cancel()
+	digest, err := f.ask(ctx, n, login)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errors.Is(err, errAway) {
+		f.away[n.Registry] = f.now().Add(awayLife)
+	}
+	if err != nil {
+		return "", err
+	}
+	if len(f.known) >= maxAnswers {
+		clear(f.known)
+	}
+	f.known[key] = answer{digest, f.now()}
+	return digest, nil
+}
+
+func (f *foreign) ask(ctx context.Context, n image.Name, login *registryLogin) (string, error) {
+	registry, err := name.NewRegistry(n.Registry)
+	if err != nil {
+		return "", err
+	}
+	ref := registry.Repo(strings.Split(n.Repository, "/")...).Tag(n.Tag)
+	options := []remote.Option{
+		remote.WithContext(ctx), remote.WithTransport(f.transport), remote.WithAuth(login.authenticator()),
+		remote.WithUserAgent("cloudless"), remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
+	}
+	head, err := remote.Head(ref, options...)
+	if err == nil {
+		return head.Digest.String(), nil
+	}
+	if refused(err) == 0 && ctx.Err() == nil { // some registries answer only whole questions
+		got, getErr := remote.Get(ref, options...)
+		if getErr == nil {
+			return got.Digest.String(), nil
+		}
+		err = getErr
+	}
+	if refused(err) == 0 {
+		return "", fmt.Errorf("%w: %w", errAway, err)
+	}
+	return "", err
+}
+
+// refused is the status of an answer that will be the same next time, or 0.
+func refused(err error) int {
+	if refusal, ok := errors.AsType[*transport.Error](err); ok {
+		switch refusal.StatusCode {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
+			return refusal.StatusCode
+		}
+	}
+	return 0
+}
+
+// pinForeign pins an image of another registry, as far as that can be asked.
+func (s *Server) pinForeign(ctx context.Context, n image.Name) (string, error) {
+	if n.Digest != "" {
+		return n.Pinned(n.Digest), nil
+	}
+	login, err := s.loginFor(s.store.Snapshot(), n.Registry)
+	if err != nil {
+		return "", err
+	}
+	digest, err := s.foreign.digest(ctx, n, login)
+	switch {
+	case err == nil:
+		return n.Pinned(digest), nil
+	case errors.Is(err, errAway):
+		s.logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
+		return n.String(), nil
+	case refused(err) == http.StatusNotFound:
+		return "", refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
+	case refused(err) != 0 && login == nil:
+		return "", refuse(codes.FailedPrecondition,
+			"image %s may not be pulled or does not exist: the registry %s refuses it without a login; log in with: cloudless image login %s --username USER",
+			n, n.Registry, n.Registry)
+	case refused(err) != 0:
+		return "", refuse(codes.FailedPrecondition,
+			"image %s may not be pulled or does not exist: the registry %s refuses it to %s; correct the name, or log in anew with: cloudless image login %s --username USER",
+			n, n.Registry, login.username, n.Registry)
+	}
+	return "", err
+}
+
+// unpinned is whether an image is still to be resolved by the nodes.
+func unpinned(image string) bool { return !strings.Contains(image, "@") }
+
+// pinNote says in an event that an image is not pinned.
+func pinNote(image string) string {
+	if unpinned(image) {
+		return "; the image is not pinned to a digest, because its registry cannot be reached from the server: each node resolves the tag itself"
+	}
+	return ""
+}
+
+// registryLogin is what is shown to a registry. It never becomes text.
+type registryLogin struct{ host, username, password string }
+
+func (l *registryLogin) user() string {
+	if l == nil {
+		return ""
+	}
+	return l.username
+}
+
+func (l *registryLogin) authenticator() authn.Authenticator {
+	if l == nil {
+		return authn.Anonymous
+	}
+	return &authn.Basic{Username: l.username, Password: l.password}
+}

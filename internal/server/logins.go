@@ -1,0 +1,143 @@
+package server
+
+import (
+	"context"
+	"iter"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// dockerHub is the one registry that people know by several hosts.
+const dockerHub = "docker.io"
+
+// registryHost is the host as image names have it.
+func registryHost(from string) (string, error) {
+	host := strings.ToLower(strings.TrimSuffix(from, "/"))
+	switch strings.TrimPrefix(host, "https://") {
+	case dockerHub, "index.docker.io", "registry-1.docker.io", "index.docker.io/v1":
+		return dockerHub, nil
+	}
+	name, err := image.ParseName(host + "/image")
+	if err != nil || name.Registry != host || name.Repository != "image" {
+		return "", &spec.Error{Violations: []spec.Violation{{
+			Field: "host", Message: "is not the host of a registry: write it as in the name of an image, such as ghcr.io or registry.example:5000",
+		}}}
+	}
+	if name.Local() {
+		return "", refuse(codes.InvalidArgument, "the cluster pulls from its own registry without a login; other programs log in to it with an API token as the password")
+	}
+	return host, nil
+}
+
+// passwordContext binds a sealed password to its use.
+func passwordContext(loginUID string) string { return "cloudless/registry-password/" + loginUID }
+
+func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest) (*v1.Login, error) {
+	host, err := registryHost(request.GetHost())
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		old := snap.Login(host)
+		login := &v1.Login{
+			ApiVersion: spec.APIVersion, Kind: "Login",
+			Metadata: &v1.Metadata{Uid: s.newUID(), Name: host},
+		}
+		if old != nil {
+			login = proto.CloneOf(old)
+		}
+		login.Spec = &v1.LoginSpec{Host: host, Username: request.GetUsername()}
+		uid := login.GetMetadata().GetUid()
+		sealed, err := s.sealer.Seal([]byte(request.GetPassword()), passwordContext(uid))
+		if err != nil {
+			return err
+		}
+		password := &statev1.Password{Metadata: &v1.Metadata{Uid: uid}, Sealed: sealed}
+		if old == nil {
+			b.Create(login)
+			b.Create(password)
+		} else {
+			password.Metadata = proto.CloneOf(snap.Password(uid).GetMetadata())
+			b.Update(login, old.GetMetadata().GetVersion())
+			b.Update(password, password.GetMetadata().GetVersion())
+		}
+		b.Create(s.event(ctx, login, "LoggedIn", "images of "+host+" are pulled as "+request.GetUsername()))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return snap.Login(host), nil
+}
+
+func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsRequest) (*v1.ListLoginsResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Login] { return snap.Logins(after) },
+		byPath, func(*v1.Login) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListLoginsResponse{Items: items, Next: next}, nil
+}
+
+func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginRequest) (*v1.DeleteLoginResponse, error) {
+	host, err := registryHost(request.GetHost())
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		login := snap.Login(host)
+		if login == nil {
+			return refuse(codes.NotFound, "the cluster has no login to %s", host)
+		}
+		b.Delete(state.KindLogin, login.GetMetadata().GetUid())
+		b.Delete(state.KindPassword, login.GetMetadata().GetUid())
+		b.Create(s.event(ctx, login, "LoggedOut", "images of "+host+" are pulled without a login"))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DeleteLoginResponse{}, nil
+}
+
+// loginFor is how the cluster logs in to a registry, nil if it does not.
+func (s *Server) loginFor(snap *state.Snapshot, host string) (*registryLogin, error) {
+	login := snap.Login(host)
+	if login == nil {
+		return nil, nil
+	}
+	uid := login.GetMetadata().GetUid()
+	password, err := s.sealer.Unseal(snap.Password(uid).GetSealed(), passwordContext(uid))
+	if err != nil {
+		return nil, err
+	}
+	return &registryLogin{host: host, username: login.GetSpec().GetUsername(), password: string(password)}, nil
+}
+
+// assignmentLogin is what a node needs to pull the image of a revision.
+func (s *Server) assignmentLogin(snap *state.Snapshot, revision *v1.Revision) *v1.RegistryLogin {
+	host, _, found := strings.Cut(revision.GetSpec().GetImage(), "/")
+	if !found || host == image.ClusterRegistry {
+		return nil
+	}
+	login, err := s.loginFor(snap, host)
+	if err != nil {
+		s.logger.Error("a login cannot be opened", "host", host, "error", err)
+	}
+	if login == nil {
+		return nil
+	}
+	return &v1.RegistryLogin{Host: login.host, Username: login.username, Password: login.password}
+}

@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// progress is how far replicas have come with what takes long. It is worth
+// nothing a moment later, so it is kept here and nowhere else.
+type progress struct {
+	mu      sync.Mutex
+	known   map[string]nodeProgress // by uid of the replica
+	changed chan struct{}           // closed when something is new
+}
+
+type nodeProgress struct {
+	node string
+	at   *v1.Progress
+}
+
+func newProgress() *progress {
+	return &progress{known: map[string]nodeProgress{}, changed: make(chan struct{})}
+}
+
+// take keeps what the reports of a node say about progress, and returns the
+// reports without it: that must not reach the replicated state.
+func (p *progress) take(node string, reports []*v1.ReplicaReport) []*v1.ReplicaReport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var news bool
+	rest := make([]*v1.ReplicaReport, len(reports))
+	for i, one := range reports {
+		rest[i] = one
+		at := one.GetStatus().GetProgress()
+		if at == nil {
+			if known, ok := p.known[one.GetUid()]; ok && known.node == node {
+				delete(p.known, one.GetUid())
+				news = true
+			}
+			continue
+		}
+		status := proto.CloneOf(one.GetStatus())
+		status.Progress = nil
+		rest[i] = &v1.ReplicaReport{Uid: one.GetUid(), Status: status}
+		at.What = brief(at.GetWhat())
+		p.known[one.GetUid()] = nodeProgress{node, at}
+		news = true
+	}
+	if news {
+		p.announce()
+	}
+	return rest
+}
+
+// drop forgets what a node that is gone has said.
+func (p *progress) drop(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, one := range p.known {
+		if one.node == node {
+			delete(p.known, uid)
+		}
+	}
+	p.announce()
+}
+
+// announce is called with the lock held.
+func (p *progress) announce() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// news is closed when something is new.
+func (p *progress) news() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// of is a replica as the API shows it.
+func (p *progress) of(stored *v1.Replica) *v1.Replica {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.known[stored.GetMetadata().GetUid()]
+	if !ok || known.node != stored.GetSpec().GetNodeUid() {
+		return stored
+	}
+	shown := proto.CloneOf(stored)
+	if shown.Status == nil {
+		shown.Status = &v1.ReplicaStatus{}
+	}
+	shown.Status.Progress = known.at
+	return shown
+}
+
+// ofEach does the same with what changes are to.
+func (p *progress) ofEach(changes []state.Change) []state.Change {
+	shown := slices.Clone(changes)
+	for i, c := range shown {
+		if r, ok := c.New.(*v1.Replica); ok {
+			shown[i].New = p.of(r)
+		}
+	}
+	return shown
+}
+
+// watchReplicas is watch for objects that also show progress: refresh is called
+// with every replica that may look different.
+func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) error, change func([]state.Change) error, refresh func(*state.Snapshot) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	news := s.progress.news()
+	snap, feed := s.store.Subscribe()
+	type batch struct {
+		changes []state.Change
+		err     error
+	}
+	batches := make(chan batch)
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	defer cancel()
+	reader.Go(func() {
+		for {
+			changes, err := feed.Next(ctx)
+			select {
+			case batches <- batch{changes, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	if err := start(snap); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-news:
+			news = s.progress.news()
+			if err := refresh(s.store.Snapshot()); err != nil {
+				return err
+			}
+		case b := <-batches:
+			if errors.Is(b.err, state.ErrLagged) {
+				return refuse(codes.Unavailable, "this watch fell too far behind; begin again")
+			}
+			if b.err != nil {
+				return b.err
+			}
+			if err := change(b.changes); err != nil {
+				return err
+			}
+		}
+	}
+}
