@@ -32,7 +32,7 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 	}
 	found, err := s.registry.Resolve(ctx, name.Repository, name.Reference())
 	if errors.Is(err, registry.ErrNotFound) {
-		return nil, notFound("image", "", request.GetName())
+		return nil, s.missingImage(ctx, request.GetName())
 	}
 	if err != nil {
 		return nil, err
@@ -97,6 +97,9 @@ func (s *Server) pin(ctx context.Context, from string) (string, error) {
 	}
 	digest, err := s.registry.Digest(ctx, name.Repository, name.Reference())
 	if errors.Is(err, registry.ErrNotFound) {
+		if near := s.nearestImage(ctx, from); near != "" {
+			return "", refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)
+		}
 		return "", refuse(codes.FailedPrecondition,
 			"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",
 			from, path.Base(name.Repository), name.Public())
