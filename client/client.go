@@ -161,6 +161,7 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.WorkloadService", "method": "WatchReplicas"},
 		{"service": "cloudless.v1.WorkloadService", "method": "GetUsage"},
 		{"service": "cloudless.v1.WorkloadService", "method": "WatchUsage"},
+		{"service": "cloudless.v1.WorkloadService", "method": "ListRevisions"},
 		{"service": "cloudless.v1.WorkloadService", "method": "Logs"}
 	],
 	"retryPolicy": {

@@ -209,7 +209,7 @@ func TestHTTPRefusesAnotherCluster(t *testing.T) {
 	c := dial(t, mine.context(address, stranger))
 	own.Stop() // so that only the stranger is left
 	_, err := (&http.Client{Transport: c.HTTPTransport()}).Get("https://registry.cloudless.internal/v2/")
-	if err == nil || reached || !strings.Contains(err.Error(), "is not valid in cluster mine") {
+	if err == nil || reached || !strings.Contains(err.Error(), "is not a server of the cluster that the context names, but of another one") {
 		t.Errorf("a stranger was spoken to: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/nearest"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
@@ -102,6 +104,9 @@ func (c *Config) Context(name string) (Context, error) {
 	case name == "":
 		return Context{}, fmt.Errorf("no context is chosen: choose one of %s with: cloudless context use", c.names())
 	}
+	if near := nearest.To(name, c.Names()); near != "" {
+		return Context{}, fmt.Errorf("context %q does not exist; did you mean %s?", name, near)
+	}
 	return Context{}, fmt.Errorf("context %q does not exist: there is %s", name, c.names())
 }
 
@@ -120,12 +125,22 @@ func (c *Config) Set(context Context) {
 // RemoveCluster removes every context of the cluster and returns their names. If the current one is among them, no
 // context is current unless exactly one is left.
 func (c *Config) RemoveCluster(cluster string) []string {
+	return c.remove(func(have Context) bool { return have.Cluster == cluster })
+}
+
+// Remove removes a context by its name, in the same way.
+func (c *Config) Remove(name string) {
+	c.remove(func(have Context) bool { return have.Name == name })
+}
+
+func (c *Config) remove(which func(Context) bool) []string {
 	var removed []string
 	c.Contexts = slices.DeleteFunc(c.Contexts, func(have Context) bool {
-		if have.Cluster == cluster {
-			removed = append(removed, have.Name)
+		if !which(have) {
+			return false
 		}
-		return have.Cluster == cluster
+		removed = append(removed, have.Name)
+		return true
 	})
 	if slices.Contains(removed, c.Current) {
 		c.Current = ""
@@ -153,13 +168,18 @@ func (c *Config) index(name string) int {
 	return slices.IndexFunc(c.Contexts, func(have Context) bool { return have.Name == name })
 }
 
-func (c *Config) names() string {
-	var names []string
-	for _, context := range c.Contexts {
-		names = append(names, context.Name)
+// Names yields the names of all contexts.
+func (c *Config) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, context := range c.Contexts {
+			if !yield(context.Name) {
+				return
+			}
+		}
 	}
-	return strings.Join(names, ", ")
 }
+
+func (c *Config) names() string { return strings.Join(slices.Collect(c.Names()), ", ") }
 
 // ConfigPath is where the configuration lies: what CLOUDLESS_CONFIG says, or else a file in the user's
 // configuration folder.

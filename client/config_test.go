@@ -152,7 +152,7 @@ func TestChoosingAContext(t *testing.T) {
 			t.Errorf("Context(%q) = %v, %v; want %s", name, got, err, want)
 		}
 	}
-	if _, err := config.Context("wrok"); err == nil || !strings.Contains(err.Error(), "home, work") {
+	if _, err := config.Context("wrok"); err == nil || !strings.Contains(err.Error(), "did you mean work?") {
 		t.Errorf("of an unknown name: %v", err)
 	}
 	if got := config.NameFor("h", "local"); got != "home" {

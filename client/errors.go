@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,9 @@ func (e *UnreachableError) Error() string {
 	at := strings.Join(e.Addresses, ", ")
 	var handshake *handshakeError
 	switch {
+	case errors.As(e.Err, &handshake) && unknownAuthority(handshake.err):
+		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names, but of another one: "+
+			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address)
 	case errors.As(e.Err, &handshake):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names: %v: "+
 			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address, handshake.err)
@@ -56,6 +60,11 @@ func (e *handshakeError) Error() string {
 }
 
 func (e *handshakeError) Unwrap() error { return e.err }
+
+func unknownAuthority(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	return unknown
+}
 
 // handshakeFailed tells a proof that failed from a connection that did.
 func handshakeFailed(address string, err error) error {

@@ -26,6 +26,7 @@ type workloads struct {
 	logs  func(grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error
 	watch func(grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
+	copy  func(copyServer) error
 }
 
 func (w *workloads) Logs(_ *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {

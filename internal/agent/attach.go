@@ -16,7 +16,7 @@ import (
 // closeTimeout is how long a server may take to read the end of a stream.
 const closeTimeout = 10 * time.Second
 
-// attachment is a stream that carries one log or one exec.
+// attachment is a stream that carries one log, one exec or one copy.
 type attachment struct {
 	stream grpc.BidiStreamingClient[v1.AttachUp, v1.AttachDown]
 	cancel context.CancelFunc
@@ -51,6 +51,8 @@ func (a *Agent) serveOpen(ctx context.Context, at *attachment, open *v1.Open) er
 		return a.serveLogs(ctx, at, what.Logs)
 	case *v1.Open_Exec:
 		return a.serveExec(ctx, at, what.Exec)
+	case *v1.Open_Copy:
+		return a.serveCopy(ctx, at, what.Copy)
 	}
 	at.listen(nil)
 	return at.refuse(errors.New("this node's agent does not know what was asked for; upgrade it to the version of the servers"))
@@ -58,7 +60,7 @@ func (a *Agent) serveOpen(ctx context.Context, at *attachment, open *v1.Open) er
 
 // listen receives until the server ends the stream, and then cancels what is
 // being done for it. A nil handler is for streams that only lead up.
-func (at *attachment) listen(handle func(*v1.ExecRequest)) {
+func (at *attachment) listen(handle func(*v1.AttachDown)) {
 	at.work.Go(func() {
 		defer at.cancel()
 		defer close(at.ended)
@@ -69,7 +71,7 @@ func (at *attachment) listen(handle func(*v1.ExecRequest)) {
 				return
 			}
 			if handle != nil {
-				handle(down.GetExec())
+				handle(down)
 			}
 		}
 	})

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -23,12 +25,12 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 	process, err := execer.Exec(ctx, task, describeExec(ctx, start, in, at, told))
 	if err != nil {
 		at.listen(nil)
-		return at.exit(&v1.ExecExit{Error: sentence(err.Error())})
+		return at.exit(&v1.ExecExit{Error: sentence(execProblem(r, start, err).Error())})
 	}
 	commands := make(chan *v1.ExecRequest, execBacklog)
 	at.work.Go(func() { a.command(ctx, process, commands) })
 	at.work.Go(func() { in.pump(ctx) })
-	at.listen(func(request *v1.ExecRequest) { at.dispatch(ctx, request, in, commands) })
+	at.listen(func(down *v1.AttachDown) { at.dispatch(ctx, down.GetExec(), in, commands) })
 	started := &v1.ExecResponse{Message: &v1.ExecResponse_Started{Started: &v1.ExecStarted{Replica: r.name()}}}
 	if err := at.sendExec(started); err != nil {
 		at.cancel() // kills the process, for whose end somebody must wait
@@ -51,13 +53,34 @@ func (a *Agent) execTarget(uid string) (*replica, driver.Execer, string, error) 
 	}
 	task, status := r.running()
 	if task == "" {
-		return nil, nil, "", fmt.Errorf("replica %s does not run, it is in phase %q; try again when it runs", r.name(), status.GetPhase())
+		return nil, nil, "", notRunning(r, status)
 	}
 	execer, able := r.driver.(driver.Execer)
 	if !able {
 		return nil, nil, "", fmt.Errorf("replica %s runs by driver %q, which cannot run further processes in it", r.name(), r.driver.Name())
 	}
 	return r, execer, task, nil
+}
+
+// execProblem puts the commonest mistakes into words: drivers tell them at
+// length.
+func execProblem(r *replica, start *v1.ExecStart, err error) error {
+	command := start.GetCommand()
+	switch text := err.Error(); {
+	case errors.Is(err, driver.ErrNotRunning):
+		return fmt.Errorf("replica %s does not run any more; see: cloudless ps --all", r.name())
+	case !errors.Is(err, driver.ErrInvalid) || len(command) == 0:
+		return err
+	case strings.Contains(text, "no such file or directory"), strings.Contains(text, "executable file not found"):
+		return fmt.Errorf("command %q does not exist in replica %s: an image has the programs that were put into it, and maybe no shell", command[0], r.name())
+	case strings.Contains(text, "permission denied"):
+		return fmt.Errorf("command %q in replica %s is not a program that its user may run", command[0], r.name())
+	}
+	return err
+}
+
+func notRunning(r *replica, status *v1.ReplicaStatus) error {
+	return fmt.Errorf("replica %s does not run, it is in phase %q; try again when it runs", r.name(), status.GetPhase())
 }
 
 // describeExec connects the process with the stream. Its output waits until the

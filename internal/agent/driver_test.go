@@ -36,6 +36,7 @@ type tasks struct {
 	prepare  func(context.Context, driver.Task) error // nil succeeds
 	stats    func(id string) driver.Stats             // nil means that nothing can be measured
 	progress driver.Progress                          // of every pull; none if its total is 0
+	root     string                                   // folder that every task takes for its root
 	hold     chan struct{}                            // if set, Start has done its work but does not return before it is closed
 }
 
@@ -312,6 +313,15 @@ func (h *handle) Exec(ctx context.Context, id string, e driver.Exec) (driver.Pro
 	defer h.mu.Unlock()
 	h.execs = append(h.execs, p)
 	return p, nil
+}
+
+// Root opens the folder that the test has made.
+func (h *handle) Root(_ context.Context, id string) (driver.Root, error) {
+	if _, err := h.get(id); err != nil {
+		return driver.Root{}, err
+	}
+	dir, err := os.Open(h.root)
+	return driver.Root{Dir: dir, UID: os.Getuid(), GID: os.Getgid()}, err
 }
 
 type process struct {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -61,6 +62,20 @@ func (f *folder) writeMembership(m membership) error {
 	return wholefile.Replace(f.membershipPath(), data)
 }
 
+// reach tries the address, because gRPC tells what is wrong with it only in
+// words of its own.
+func reach(ctx context.Context, address string, config *tls.Config) error {
+	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: config}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errors.New("nothing listens there: check the address, and that the server runs")
+	case err != nil:
+		return err
+	}
+	return conn.Close()
+}
+
 // enroll makes this machine a node. The server is verified by the token's
 // fingerprint before the token itself is sent.
 func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string) error {
@@ -70,6 +85,9 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	}
 	if err := os.MkdirAll(f.sub("agent"), 0o700); err != nil {
 		return err
+	}
+	if err := reach(ctx, address, identity.JoinTLS(token.CA())); err != nil {
+		return fmt.Errorf("join the cluster at %s: %w", address, err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
 	if err != nil {
@@ -84,7 +102,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels,
 	}, grpc.WaitForReady(false))
 	if err != nil {
-		return fmt.Errorf("join the cluster at %s: %w", address, err)
+		return fmt.Errorf("join the cluster at %s: %w", address, errors.New(status.Convert(err).Message()))
 	}
 	creds, err := identity.NewCredentials(key, answer.GetCertificates())
 	if err != nil {

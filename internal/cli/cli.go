@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -74,6 +73,8 @@ func (c *cli) rootCommand() *cobra.Command {
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          groupRun,
+		// Ours has examples and speaks only for shells that people use with it.
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if _, err := parseFormat(c.output); err != nil {
 				return err
@@ -84,7 +85,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	root.SetIn(c.Stdin)
 	root.SetOut(c.Stdout)
 	root.SetErr(c.Stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
 	flags.StringVar(&c.context, "context", os.Getenv("CLOUDLESS_CONTEXT"), "`name` of the cluster's context (default: $CLOUDLESS_CONTEXT, else the current one)")
@@ -96,10 +97,13 @@ func (c *cli) rootCommand() *cobra.Command {
 		&cobra.Group{ID: groupCluster, Title: "Cluster:"},
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
 	)
-	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
-		c.statsCommand(), c.topCommand())
-	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.versionCommand())
+	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
+		c.copyCommand(), c.statsCommand(), c.topCommand())
+	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.completionCommand(), c.versionCommand())
 	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand())
+	root.SetHelpCommand(helpCommand())
+	root.SetHelpCommandGroupID(groupMachine)
+	c.completeNames(root)
 	return root
 }
 
@@ -128,12 +132,7 @@ func groupRun(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	cmd.SuggestionsMinimumDistance = 2
-	meant := ""
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		meant = fmt.Sprintf(": did you mean %s?", strings.Join(near, " or "))
-	}
-	return usage(cmd, "there is no command %q under %s%s", args[0], cmd.CommandPath(), meant)
+	return usage(cmd, "there is no command %q under %s%s", args[0], cmd.CommandPath(), meantCommand(cmd, args[0]))
 }
 
 // dial connects to the cluster that the global flags choose.

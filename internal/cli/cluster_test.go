@@ -65,6 +65,10 @@ type cluster struct {
 	// story is what a watch of replicas tells after the beginning, if it is to go on.
 	story func(send func(*cloudlessv1.Replica))
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
+
+	revisions   []*cloudlessv1.Revision
+	copy        func(copyServer) error
+	watchEvents func(grpc.ServerStreamingServer[cloudlessv1.Event]) error // nil repeats a past one and adds a new one
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -472,6 +476,8 @@ func (c *cluster) ListImages(context.Context, *cloudlessv1.ListImagesRequest) (*
 }
 
 func (c *cluster) ListEvents(_ context.Context, r *cloudlessv1.ListEventsRequest) (*cloudlessv1.ListEventsResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	n := len(c.events)
 	if size := int(r.GetPage().GetSize()); size > 0 {
 		n = min(n, size)
@@ -480,6 +486,9 @@ func (c *cluster) ListEvents(_ context.Context, r *cloudlessv1.ListEventsRequest
 }
 
 func (c *cluster) WatchEvents(_ *cloudlessv1.WatchEventsRequest, s grpc.ServerStreamingServer[cloudlessv1.Event]) error {
+	if c.watchEvents != nil {
+		return c.watchEvents(s)
+	}
 	// One that is in the past too, and a new one.
 	for _, event := range []*cloudlessv1.Event{c.events[0], event("e9", "Started", "replica web-9 runs")} {
 		if err := s.Send(event); err != nil {

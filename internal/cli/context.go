@@ -11,8 +11,8 @@ import (
 )
 
 func (c *cli) contextCommand() *cobra.Command {
-	cmd := group("context", "Choose among the clusters that you know", "  cloudless context ls\n  cloudless context use home",
-		c.contextListCommand(), c.contextUseCommand())
+	cmd := group("context", "Choose among the clusters that you know", "  cloudless context ls\n  cloudless context use home\n  cloudless context rm old",
+		c.contextListCommand(), c.contextUseCommand(), c.contextRemoveCommand())
 	cmd.Aliases = []string{"contexts"}
 	return cmd
 }
@@ -67,21 +67,49 @@ func (c *cli) contextUseCommand() *cobra.Command {
 		Example: "  cloudless context use home",
 		Args:    names("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			path, err := c.configPath()
-			if err != nil {
-				return err
-			}
-			err = client.UpdateConfig(path, func(config *client.Config) error {
-				chosen, err := config.Context(args[0])
-				config.Current = chosen.Name
-				return err
-			})
+			err := c.changeContext(args[0], func(config *client.Config) { config.Current = args[0] })
 			if err != nil || !c.forPeople() {
 				return err
 			}
 			return c.printf("context %s is now the current one\n", args[0])
 		},
 	}
+}
+
+func (c *cli) contextRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME",
+		Aliases: []string{"remove", "delete"},
+		Short:   "Forget a context; the cluster itself is left as it is",
+		Example: "  cloudless context rm old",
+		Args:    names("NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			err := c.changeContext(args[0], func(config *client.Config) { config.Remove(args[0]) })
+			if err != nil || !c.forPeople() {
+				return err
+			}
+			return c.printf("context %s removed\n", args[0])
+		},
+	}
+}
+
+// changeContext changes the configuration if it has a context of that name.
+func (c *cli) changeContext(name string, change func(*client.Config)) error {
+	path, err := c.configPath()
+	if err != nil {
+		return err
+	}
+	var missing error
+	err = client.UpdateConfig(path, func(config *client.Config) error {
+		if _, missing = config.Context(name); missing == nil {
+			change(config)
+		}
+		return missing
+	})
+	if missing != nil {
+		return missing // without the words about the file, which is not to blame
+	}
+	return err
 }
 
 // printValue writes what is no object of the API.

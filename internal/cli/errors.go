@@ -56,14 +56,15 @@ func (c *cli) complain(err error) {
 	if _, ok := errors.AsType[*exitCodeError](err); ok {
 		return
 	}
+	who := painter(c.Stderr)(colourBad, "cloudless:")
 	if bad, ok := errors.AsType[*spec.Error](err); ok {
 		// One line for each violation, with its place in the file.
 		for line := range strings.Lines(bad.Error()) {
-			c.note("cloudless: %s", strings.TrimRight(line, "\n"))
+			c.note("%s %s", who, strings.TrimRight(line, "\n"))
 		}
 		return
 	}
-	c.note("cloudless: %s", client.Message(err))
+	c.note("%s %s", who, client.Message(err))
 	if misused, ok := errors.AsType[*usageError](err); ok {
 		c.note("See: %s --help", misused.command)
 	}

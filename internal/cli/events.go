@@ -5,16 +5,20 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 )
 
 type eventsFlags struct {
-	object             string
+	about              string
 	follow, everywhere bool
 	limit              int
 }
@@ -24,110 +28,184 @@ func (c *cli) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "events",
 		Short:   "Show what happened and why",
-		Example: "  cloudless events\n  cloudless events --for web -f",
+		Example: "  cloudless events\n  cloudless events -f --for web\n  cloudless events --for node/box1 -o json",
 		Args:    names(),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			return interruptible(ctx, c.events(ctx, cl, f))
 		}),
 	}
-	cmd.Flags().StringVar(&f.object, "for", "", "only about what has this `name`")
+	cmd.Flags().StringVar(&f.about, "for", "", "only about this workload and its replicas, or about node/`NAME` or replica/NAME")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with new events")
 	cmd.Flags().BoolVarP(&f.everywhere, "all-namespaces", "A", false, "of all namespaces")
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "the newest so `many` of the past; 0 for all")
 	return cmd
 }
 
+// events shows past events and, if they are followed, new ones: each once, and none is missed, also not while the
+// connection is away for a moment.
 func (c *cli) events(ctx context.Context, cl *client.Client, f eventsFlags) error {
-	namespace := c.namespace
+	source := &eventSource{cl: cl, namespace: c.namespace, limit: f.limit, seen: newRecent(100_000)}
 	if f.everywhere {
-		namespace = ""
+		source.namespace = ""
 	}
-	// The watch is opened first, so that nothing falls between the past and the new.
-	var news <-chan eventOrError
+	source.workload, source.object = splitAbout(f.about)
 	if f.follow {
-		var err error
-		if news, err = watchEvents(ctx, cl, &cloudlessv1.WatchEventsRequest{Namespace: namespace, Object: f.object}); err != nil {
-			return err
-		}
+		return source.follow(ctx, c.eventPrinter())
 	}
-	past, err := pastEvents(ctx, cl, &cloudlessv1.ListEventsRequest{Namespace: namespace, Object: f.object}, f.limit)
+	past, err := source.past(ctx)
 	if err != nil {
 		return err
 	}
-	if !f.follow && !c.forPeople() {
+	if !c.forPeople() {
 		return printList(c, past)
 	}
-	print := c.eventPrinter()
-	seen := map[string]bool{}
-	for _, event := range past {
-		seen[event.GetMetadata().GetUid()] = true
+	if len(past) == 0 {
+		c.note("no events%s; those of long ago are not kept", aboutWhat(f.about))
+		return nil
 	}
-	if err := print(past...); err != nil || !f.follow {
-		return err
-	}
-	for next := range news {
-		switch {
-		case next.err != nil:
-			return next.err
-		case seen[next.event.GetMetadata().GetUid()]:
-			continue
-		}
-		if err := print(next.event); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.eventPrinter()(past...)
 }
 
-// pastEvents gives the newest events, the oldest of them first.
-func pastEvents(ctx context.Context, cl *client.Client, request *cloudlessv1.ListEventsRequest, limit int) ([]*cloudlessv1.Event, error) {
-	fetched := 0
-	events, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Event, string, error) {
+func aboutWhat(about string) string {
+	if about == "" {
+		return ""
+	}
+	return " about " + about
+}
+
+// splitAbout tells a workload from the name of something else, which stands behind its kind.
+func splitAbout(about string) (workload, object string) {
+	kind, name, found := strings.Cut(about, "/")
+	switch {
+	case !found:
+		return about, ""
+	case kind == "workload":
+		return name, ""
+	}
+	return "", name
+}
+
+// eventSource is where events come from.
+type eventSource struct {
+	cl                          *client.Client
+	namespace, workload, object string
+	limit                       int
+	seen                        *recent
+	connected                   bool // at least once
+}
+
+// past gives the newest events, the oldest of them first: as many as wanted, or all since those that were seen.
+func (s *eventSource) past(ctx context.Context) ([]*cloudlessv1.Event, error) {
+	limit := s.limit
+	if !s.seen.empty() {
+		limit = 0
+	}
+	var events []*cloudlessv1.Event
+	_, err := client.AllPages(func(page *cloudlessv1.Page) ([]struct{}, string, error) {
 		if limit > 0 {
-			page.Size = int32(min(limit-fetched, 1000))
+			page.Size = int32(min(limit-len(events), 1000))
 		}
-		request.Page = page
-		answer, err := cl.Events().ListEvents(ctx, request)
-		fetched += len(answer.GetItems())
-		if limit > 0 && fetched >= limit {
-			return answer.GetItems(), "", err
+		answer, err := s.cl.Events().ListEvents(ctx, &cloudlessv1.ListEventsRequest{
+			Namespace: s.namespace, Workload: s.workload, Object: s.object, Page: page,
+		})
+		for _, event := range answer.GetItems() {
+			if s.seen.has(event.GetMetadata().GetUid()) {
+				return nil, "", err
+			}
+			events = append(events, event)
 		}
-		return answer.GetItems(), answer.GetNext(), err
+		if limit > 0 && len(events) >= limit {
+			return nil, "", err
+		}
+		return nil, answer.GetNext(), err
 	})
 	slices.Reverse(events)
 	return events, err
 }
 
-type eventOrError struct {
-	event *cloudlessv1.Event
-	err   error
+// eventPause is how long a cluster may breathe that broke off a watch.
+const eventPause = 300 * time.Millisecond
+
+func (s *eventSource) follow(ctx context.Context, show func(...*cloudlessv1.Event) error) error {
+	for {
+		err := s.followOnce(ctx, show)
+		if again := status.Code(err) == codes.Unavailable && s.connected; !again || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(eventPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
-// watchEvents reads new events ahead of whoever shows them. It ends with ctx, which ends with the command.
-func watchEvents(ctx context.Context, cl *client.Client, request *cloudlessv1.WatchEventsRequest) (<-chan eventOrError, error) {
-	stream, err := cl.Events().WatchEvents(ctx, request)
+// followOnce shows what has happened since, and then what happens, until the watch ends.
+func (s *eventSource) followOnce(ctx context.Context, show func(...*cloudlessv1.Event) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The watch is opened first, so that nothing falls between the past and the new.
+	stream, err := s.cl.Events().WatchEvents(ctx, &cloudlessv1.WatchEventsRequest{
+		Namespace: s.namespace, Workload: s.workload, Object: s.object,
+	}, grpc.WaitForReady(s.connected))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := make(chan eventOrError, 64)
-	go func() {
-		defer close(out)
-		for {
-			event, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				return
-			}
-			select {
-			case out <- eventOrError{event, err}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
+	if _, err := stream.Header(); err != nil {
+		return err
+	}
+	s.connected = true
+	past, err := s.past(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.show(show, past...); err != nil {
+		return err
+	}
+	for {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
-	}()
-	return out, nil
+		if err != nil {
+			return err
+		}
+		if err := s.show(show, event); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *eventSource) show(show func(...*cloudlessv1.Event) error, events ...*cloudlessv1.Event) error {
+	events = slices.DeleteFunc(events, func(e *cloudlessv1.Event) bool { return !s.seen.add(e.GetMetadata().GetUid()) })
+	return show(events...)
+}
+
+// recent remembers the last so many words.
+type recent struct {
+	words map[string]bool
+	order []string
+	most  int
+}
+
+func newRecent(most int) *recent { return &recent{words: map[string]bool{}, most: most} }
+
+func (r *recent) has(word string) bool { return r.words[word] }
+
+func (r *recent) empty() bool { return len(r.words) == 0 }
+
+// add reports whether the word is new.
+func (r *recent) add(word string) bool {
+	if r.words[word] {
+		return false
+	}
+	if len(r.order) == r.most {
+		delete(r.words, r.order[0])
+		r.order = r.order[1:]
+	}
+	r.words[word] = true
+	r.order = append(r.order, word)
+	return true
 }
 
 // eventPrinter shows events as they come, in one table.

@@ -14,7 +14,7 @@ import (
 type facts struct{ table *table }
 
 func newFacts(out io.Writer) *facts {
-	return &facts{table: &table{out: out, widths: make([]int, 2)}}
+	return &facts{table: &table{out: out, widths: make([]int, 2), whole: true}}
 }
 
 func (f *facts) add(what, value string) {

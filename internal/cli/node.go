@@ -10,6 +10,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
@@ -78,9 +79,24 @@ func (c *cli) nodeRemoveCommand() *cobra.Command {
 // share shows what is used of what is there.
 func share(used, has string) string {
 	if used == "" || has == "" {
-		return has
+		return shortQuantity(has)
 	}
-	return used + "/" + has
+	return shortQuantity(used) + "/" + shortQuantity(has)
+}
+
+// shortQuantity is a quantity in about three digits.
+func shortQuantity(quantity string) string {
+	const units = "KMGTPE"
+	n, err := spec.ParseBytes(quantity)
+	if err != nil || n < 10<<10 {
+		return quantity // a number of CPUs, or short already
+	}
+	value, unit := float64(n)/1024, 0
+	for value >= 1024 && unit < len(units)-1 {
+		value /= 1024
+		unit++
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0") + units[unit:unit+1] + "i"
 }
 
 // nodeReason is the node's own reason, or else what its conditions complain about.
@@ -165,8 +181,8 @@ func (c *cli) nodeTables(status *cloudlessv1.NodeStatus) error {
 	t := newTable(c.Stdout, "RESOURCE", "CAPACITY", "REQUESTED", "USED")
 	has, asked, used := status.GetCapacity(), status.GetRequested(), status.GetUsage()
 	t.row("CPU", has.GetCpu(), asked.GetCpu(), used.GetCpu())
-	t.row("memory", has.GetMemory(), asked.GetMemory(), used.GetMemory())
-	t.row("disk", has.GetDisk(), asked.GetDisk(), used.GetDisk())
+	t.row("memory", shortQuantity(has.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
+	t.row("disk", shortQuantity(has.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
 	if err := t.flush(); err != nil || len(status.GetConditions()) == 0 {
 		return err
 	}

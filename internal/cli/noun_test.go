@@ -204,7 +204,7 @@ web-b  web       box   backoff  4         3h   ran out of memory (exit code 137)
 	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   RESTARTS  AGE  REASON
 default    db-a  db        box   failed  0         5m   line one line two [31m
 `, "")
-	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  RESTARTS  AGE  REASON\n", "")
+	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  RESTARTS  AGE  REASON\n", "no replicas that run in namespace default\n")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "yaml").expect(t, 0, "items: []\n", "")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "json").expect(t, 0, "{\n  \"items\": []\n}\n", "")
 
@@ -252,12 +252,12 @@ func TestWorkloads(t *testing.T) {
 	}
 	c.run(t.Context(), "", "workload", "get", "web").expect(t, 0, `Name:       web
 Namespace:  default
-Image:      hello:1
 Phase:      pending
+Reason:     nothing fits
 Replicas:   1 running of 5, 4 pending, 0 failed
 Revision:   2
+Image:      hello:1
 Age:        3h
-Reason:     nothing fits
 
 Why it is pending, node by node:
 NODE  REASON

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -89,88 +87,64 @@ func printList[T proto.Message](c *cli, objects []T) error {
 }
 
 func listJSON[T proto.Message](objects []T) ([]byte, error) {
-	items := make([]json.RawMessage, 0, len(objects))
-	for _, object := range objects {
-		data, err := spec.EncodeJSON(object)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, data)
+	items, err := rawMessages(objects)
+	if err != nil {
+		return nil, err
 	}
+	return indentedJSON(struct {
+		Items []json.RawMessage `json:"items"`
+	}{items})
+}
+
+func indentedJSON(value any) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	err := encoder.Encode(struct {
-		Items []json.RawMessage `json:"items"`
-	}{items})
+	err := encoder.Encode(value)
 	return out.Bytes(), err
 }
 
-func listYAML[T proto.Message](objects []T) ([]byte, error) {
+func listYAML[T proto.Message](objects []T) ([]byte, error) { return keyedYAML("items", objects) }
+
+// keyedYAML is a list under a key.
+func keyedYAML[T proto.Message](key string, objects []T) ([]byte, error) {
 	if len(objects) == 0 {
-		return []byte("items: []\n"), nil
+		return []byte(key + ": []\n"), nil
 	}
 	var out bytes.Buffer
-	out.WriteString("items:\n")
+	out.WriteString(key + ":\n")
 	for _, object := range objects {
 		data, err := spec.EncodeYAML(object)
 		if err != nil {
 			return nil, err
 		}
-		lead := "- "
-		for line := range bytes.Lines(data) {
-			if len(bytes.TrimSpace(line)) > 0 {
-				out.WriteString(lead)
-			}
-			out.Write(line)
-			lead = "  "
-		}
+		indent(&out, "- ", data)
 	}
 	return out.Bytes(), nil
 }
 
-// table writes aligned columns. Rows that come after a flush keep the columns as far as they fit.
-type table struct {
-	out    io.Writer
-	widths []int
-	rows   [][]string
-}
-
-func newTable(out io.Writer, headings ...string) *table {
-	t := &table{out: out, widths: make([]int, len(headings))}
-	t.row(headings...)
-	return t
-}
-
-func (t *table) row(cells ...string) {
-	clean := make([]string, len(cells))
-	for i, cell := range cells {
-		clean[i] = plain(cell)
-		if clean[i] == "" {
-			clean[i] = "-"
+// indent writes lines behind two blanks, the first one behind lead.
+func indent(out *bytes.Buffer, lead string, data []byte) {
+	for line := range bytes.Lines(data) {
+		if len(bytes.TrimSpace(line)) > 0 {
+			out.WriteString(lead)
 		}
-		if i < len(t.widths) {
-			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(clean[i]))
-		}
+		out.Write(line)
+		lead = "  "
 	}
-	t.rows = append(t.rows, clean)
 }
 
-func (t *table) flush() error {
-	var b strings.Builder
-	for _, row := range t.rows {
-		for i, cell := range row {
-			b.WriteString(cell)
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell)+2))
-			}
-		}
-		b.WriteByte('\n')
+// nothingHere tells whoever looks at an empty table that it is meant to be empty.
+func (c *cli) nothingHere(count int, what string, everywhere bool) {
+	if count > 0 || !c.forPeople() {
+		return
 	}
-	t.rows = t.rows[:0]
-	_, err := io.WriteString(t.out, b.String())
-	return err
+	if everywhere {
+		c.note("no %s", what)
+		return
+	}
+	c.note("no %s in namespace %s", what, c.namespace)
 }
 
 // plain makes a text from elsewhere safe to show on a terminal: one line, no control characters.

@@ -124,7 +124,7 @@ func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
 		want  string
 	}{
 		"no file":             {"", []string{}, "the file is missing"},
-		"an unknown flag":     {"", []string{"--nope"}, "unknown flag"},
+		"an unknown flag":     {"", []string{"--nope"}, "there is no flag --nope"},
 		"an unknown format":   {"", []string{"-f", "-", "-o", "xml"}, "output format"},
 		"too much":            {"", []string{"-f", "-", "web"}, `"web" is too much`},
 		"an empty selector":   {twoDocuments, []string{"-f", "-", "--prune", ""}, "--prune needs labels"},

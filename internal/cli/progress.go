@@ -5,8 +5,6 @@ import (
 	"io"
 	"os"
 	"sync"
-
-	"golang.org/x/term"
 )
 
 // progress is one line on a terminal that is written over until the work is done. Elsewhere it shows nothing.
@@ -31,12 +29,11 @@ func (p *progress) show(text string) {
 		return
 	}
 	p.last = text
-	if width, _, err := term.GetSize(int(p.out.Fd())); err == nil && width > 1 {
-		if runes := []rune(plain(text)); len(runes) >= width {
-			text = string(runes[:width-2]) + "…"
-		}
+	text = plain(text)
+	if width, ok := terminalWidth(p.out); ok && width > 1 {
+		text = abbreviate(text, width-1)
 	}
-	fmt.Fprintf(p.out, "\r\x1b[K%s", plain(text))
+	fmt.Fprintf(p.out, "\r\x1b[K%s", text)
 }
 
 // clear takes the line away, so that what follows begins at the margin.

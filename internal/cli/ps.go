@@ -64,6 +64,7 @@ func (c *cli) psCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, replicas)
 			}
+			c.nothingHere(len(replicas), "replicas that run", s.everywhere)
 			return c.replicaTable(s.everywhere, replicas).flush()
 		}),
 	}

@@ -315,6 +315,9 @@ func (c *cli) downCommand() *cobra.Command {
 			if purge {
 				return c.printf("stopped, and nothing of %s is left\n", process.DataDir)
 			}
+			if _, err := os.Stat(process.DataDir); errors.Is(err, os.ErrNotExist) {
+				return c.printf("nothing to stop: there is no folder %s\n", process.DataDir)
+			}
 			return c.printf("stopped; the data stays in %s\n", process.DataDir)
 		},
 	}
@@ -326,7 +329,7 @@ func (c *cli) downCommand() *cobra.Command {
 
 func checkAddress(cmd *cobra.Command, what, address string) error {
 	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
-		return usage(cmd, "%s %q is not of the form host:port", what, address)
+		return usage(cmd, "%s %q is not of the form host:port, such as 192.0.2.1:7700", what, address)
 	}
 	return nil
 }

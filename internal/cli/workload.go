@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +15,7 @@ import (
 func (c *cli) workloadCommand() *cobra.Command {
 	cmd := group("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
-		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRemoveCommand())
+		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadHistoryCommand(), c.workloadRemoveCommand())
 	cmd.Aliases = []string{"workloads"}
 	return cmd
 }
@@ -40,6 +39,7 @@ func (c *cli) workloadListCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, workloads)
 			}
+			c.nothingHere(len(workloads), "workloads", s.everywhere)
 			return c.workloadTable(s.everywhere, workloads).flush()
 		}),
 	}
@@ -90,45 +90,17 @@ func (c *cli) workloadGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.describeWorkload(w, replicas)
+			return c.showWorkload(w, replicas)
 		}),
 	}
 }
 
-func (c *cli) describeWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Replica) error {
-	status, s := w.GetStatus(), w.GetSpec()
-	f := newFacts(c.Stdout)
-	f.add("Name", w.GetMetadata().GetName())
-	f.add("Namespace", w.GetMetadata().GetNamespace())
-	f.add("Labels", pairs(w.GetMetadata().GetLabels()))
-	f.add("Image", s.GetImage())
-	f.add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
-	f.add("Phase", status.GetPhase())
-	f.add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
-	f.add("Revision", strconv.FormatUint(status.GetRevision(), 10))
-	f.add("Limits", amounts(s.GetResources().GetLimits()))
-	f.add("Requests", amounts(s.GetResources().GetRequests()))
-	f.add("Ports", ports(s.GetPorts()))
-	f.add("Placement", pairs(s.GetPlacement().GetLabels()))
-	f.add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
-	f.add("Reason", status.GetReason())
-	if err := f.flush(); err != nil {
+func (c *cli) showWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Replica) error {
+	if err := c.workloadFacts(w, nil).flush(); err != nil {
 		return err
 	}
-	if unplaced := status.GetUnplaced(); len(unplaced) > 0 {
-		if err := c.printf("\nWhy it is pending, node by node:\n"); err != nil {
-			return err
-		}
-		t := newTable(c.Stdout, "NODE", "REASON")
-		for _, node := range unplaced {
-			t.row(node.GetNode(), node.GetReason())
-		}
-		if err := t.flush(); err != nil {
-			return err
-		}
-	}
-	if len(replicas) == 0 {
-		return nil
+	if err := c.whyPending(w.GetStatus()); err != nil || len(replicas) == 0 {
+		return err
 	}
 	if err := c.printf("\n"); err != nil {
 		return err

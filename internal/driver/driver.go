@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"time"
 )
 
@@ -79,6 +80,22 @@ type Driver interface {
 // Execer is a driver that runs further processes inside a running task.
 type Execer interface {
 	Exec(ctx context.Context, id string, exec Exec) (Process, error)
+}
+
+// Rooter is a driver whose tasks have files that can be reached from outside.
+type Rooter interface {
+	// Root opens the root folder of a running task as its processes see it,
+	// mounts included. What is in it belongs to the task: it must be looked up so
+	// that its links lead nowhere else.
+	Root(ctx context.Context, id string) (Root, error)
+}
+
+// Root is the root folder of a task.
+type Root struct {
+	// Dir cannot be read itself, but be looked up in. It is the caller's to close.
+	Dir *os.File
+	// UID and GID are those of the task's first process.
+	UID, GID int
 }
 
 // Meter is a driver that measures what a task uses.

@@ -13,7 +13,7 @@ import (
 
 type attachStream = grpc.BidiStreamingServer[v1.AttachUp, v1.AttachDown]
 
-// attachments are the log and exec streams that agents have been asked to open
+// attachments are the log, exec and copy streams that agents have been asked to open
 // and have not opened yet.
 type attachments struct {
 	mu      sync.Mutex
@@ -59,6 +59,9 @@ func (s *Server) attach(ctx context.Context, node string, request *v1.Open) (str
 func attachedReplica(request *v1.Open) string {
 	if logs := request.GetLogs(); logs != nil {
 		return logs.GetReplicaUid()
+	}
+	if files := request.GetCopy(); files != nil {
+		return files.GetReplicaUid()
 	}
 	return request.GetExec().GetReplicaUid()
 }

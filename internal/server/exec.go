@@ -10,8 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
-	"github.com/cloudless/cloudless/internal/state"
 )
 
 func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
@@ -23,7 +21,7 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 	if start == nil {
 		return refuse(codes.InvalidArgument, "exec begins with start")
 	}
-	r, err := execTarget(s.store.Snapshot(), start)
+	r, err := runningReplica(s.store.Snapshot(), start)
 	if err != nil {
 		return err
 	}
@@ -43,33 +41,6 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 		return cmp.Or(context.Cause(stream.Context()), err)
 	}
 	return nil
-}
-
-// execTarget finds the replica to run in: the named one, or any that runs.
-func execTarget(snap *state.Snapshot, start *v1.ExecStart) (*v1.Replica, error) {
-	namespace := orDefault(start.GetNamespace())
-	w := snap.WorkloadByName(namespace, start.GetWorkload())
-	if w == nil {
-		return nil, notFound("workload", namespace, start.GetWorkload())
-	}
-	var other *v1.Replica
-	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		if start.GetReplica() != "" && start.GetReplica() != r.GetMetadata().GetName() {
-			continue
-		}
-		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
-			return r, nil
-		}
-		other = r
-	}
-	switch {
-	case other != nil:
-		return nil, refuse(codes.FailedPrecondition, "no replica of %s is running: %s is %s; see: cloudless ps --all", start.GetWorkload(), other.GetMetadata().GetName(), other.GetStatus().GetPhase())
-	case start.GetReplica() != "":
-		return nil, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps", start.GetWorkload(), start.GetReplica())
-	default:
-		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: cloudless workload scale %s 1", start.GetWorkload(), start.GetWorkload())
-	}
 }
 
 func forwardInput(from grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse], to attachStream) {

@@ -159,7 +159,7 @@ func TestExecThatCannotBeIsRefused(t *testing.T) {
 	wantCode(t, try(execStart("web")), codes.InvalidArgument, "command")
 	wantCode(t, try(execStart("nope", "sh")), codes.NotFound, "workload nope does not exist")
 	wantCode(t, try(execStart("empty", "sh")), codes.FailedPrecondition, "has no replicas", "workload scale empty 1")
-	wantCode(t, try(execStart("web", "sh")), codes.FailedPrecondition, "is placed")
+	wantCode(t, try(execStart("web", "sh")), codes.FailedPrecondition, "is in phase placed")
 	named := execStart("web", "sh")
 	named.GetStart().Replica = "web-nope"
 	wantCode(t, try(named), codes.NotFound, "has no replica web-nope")

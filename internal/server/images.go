@@ -54,7 +54,7 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 		return nil, err
 	}
 	if deleted == nil {
-		return nil, notFound("image", "", request.GetName())
+		return nil, s.missingImage(ctx, request.GetName())
 	}
 	return s.presentDeleted(ctx, *deleted, uses)
 }
@@ -462,7 +462,7 @@ func (s *Server) pin(ctx context.Context, from string) (string, error) {
 	}
 	digest, err := s.registry.Digest(ctx, name.Repository, name.Reference())
 	if errors.Is(err, registry.ErrNotFound) {
-		return "", s.missingImage(from, name)
+		return "", s.unpushedImage(ctx, from, name)
 	}
 	if err != nil {
 		return "", err
@@ -470,9 +470,13 @@ func (s *Server) pin(ctx context.Context, from string) (string, error) {
 	return name.Pinned(digest), nil
 }
 
-func (s *Server) missingImage(from string, name image.Name) error {
+// unpushedImage says what to do about an image that a workload cannot have.
+func (s *Server) unpushedImage(ctx context.Context, from string, name image.Name) error {
 	if deleted, err := s.deletedImage(name); err == nil && deleted != nil {
 		return refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
+	}
+	if near := s.nearestImage(ctx, from); near != "" {
+		return refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)
 	}
 	return refuse(codes.FailedPrecondition,
 		"image %s is not in the cluster's registry; push it first (cloudless run ./%s does), or name the registry it is in, such as %s",

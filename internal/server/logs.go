@@ -48,7 +48,7 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 		target.uid = deletedWorkload(snap, namespace, request.GetWorkload())
 	}
 	if target.uid == "" {
-		return target, notFound("workload", namespace, request.GetWorkload())
+		return target, missingWorkload(snap, namespace, request.GetWorkload())
 	}
 	if r := snap.ReplicaByName(namespace, target.replica); target.replica != "" && r.GetSpec().GetWorkloadUid() != target.uid {
 		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps --all", request.GetWorkload(), target.replica)

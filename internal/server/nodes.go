@@ -29,7 +29,7 @@ func (s *nodeService) GetNode(ctx context.Context, request *v1.GetNodeRequest) (
 	}
 	n := snap.NodeByName(request.GetName())
 	if n == nil {
-		return nil, notFound("node", "", request.GetName())
+		return nil, missingNode(snap, request.GetName())
 	}
 	return s.presentNode(snap, n), nil
 }
@@ -61,7 +61,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		removed = snap.NodeByName(request.GetName())
 		if removed == nil {
-			return notFound("node", "", request.GetName())
+			return missingNode(snap, request.GetName())
 		}
 		m := removed.GetMetadata()
 		if request.GetVersion() != 0 && request.GetVersion() != m.GetVersion() {

@@ -17,7 +17,7 @@ func (s *workloads) GetWorkload(ctx context.Context, request *v1.GetWorkloadRequ
 	namespace := orDefault(request.GetNamespace())
 	w := snap.WorkloadByName(namespace, request.GetName())
 	if w == nil {
-		return nil, notFound("workload", namespace, request.GetName())
+		return nil, missingWorkload(snap, namespace, request.GetName())
 	}
 	return s.present(snap, w, true), nil
 }

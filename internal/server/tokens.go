@@ -136,7 +136,7 @@ func (s *tokenService) DeleteToken(ctx context.Context, request *v1.DeleteTokenR
 	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		token := snap.TokenByName(request.GetName())
 		if token == nil {
-			return notFound("token", "", request.GetName())
+			return missingToken(snap, request.GetName())
 		}
 		b.DeleteVersion(state.KindToken, token.GetMetadata().GetUid(), token.GetMetadata().GetVersion())
 		b.Delete(state.KindCredential, token.GetStatus().GetSecretId())

@@ -92,7 +92,10 @@ func known(snap *state.Snapshot, request *v1.GetUsageRequest) error {
 			return nil
 		}
 	}
-	return notFound("workload", request.GetNamespace(), request.GetWorkload())
+	if request.GetNamespace() != "" {
+		return missingWorkload(snap, request.GetNamespace(), request.GetWorkload())
+	}
+	return notFound("workload", "", request.GetWorkload())
 }
 
 // usage is what is in use of what is asked for, in order of names, and what is

@@ -148,7 +148,7 @@ func (s *workloads) DeleteWorkload(ctx context.Context, request *v1.DeleteWorklo
 	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
 		old := snap.WorkloadByName(namespace, request.GetName())
 		if old == nil {
-			return nil, notFound("workload", namespace, request.GetName())
+			return nil, missingWorkload(snap, namespace, request.GetName())
 		}
 		if err := sameVersion(old, request.GetVersion()); err != nil {
 			return nil, err
@@ -267,7 +267,7 @@ func (s *Server) changeNamed(ctx context.Context, namespace, name string, versio
 	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
 		old := snap.WorkloadByName(namespace, name)
 		if old == nil {
-			return nil, notFound("workload", namespace, name)
+			return nil, missingWorkload(snap, namespace, name)
 		}
 		if err := changeable(old, version); err != nil {
 			return nil, err

@@ -35,6 +35,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"recycle":    recycle,
 	"resize":     resize,
 	"containerd": startContainerd,
+	"with-token": withToken,
 
 	"pack":             pack,
 	"registry":         startRegistry,
@@ -282,6 +283,16 @@ func header(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	content := "header = \"Authorization: Bearer " + token[1] + "\"\ninsecure\nsilent\nshow-error\n"
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(content), 0o600))
+}
+
+// withToken writes a client configuration that has another token:
+//
+//	with-token file.token config.yaml
+func withToken(ts *testscript.TestScript, _ bool, args []string) {
+	config := ts.ReadFile(ts.Getenv("CLOUDLESS_CONFIG"))
+	token := strings.TrimSpace(ts.ReadFile(args[0]))
+	config = regexp.MustCompile(`token: \S+`).ReplaceAllString(config, "token: "+token)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(config), 0o600))
 }
 
 // sendSignal sends a signal to the process with exactly this command line, whatever the

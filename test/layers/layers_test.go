@@ -20,6 +20,8 @@ var layer = map[string]int{
 	"api/gen/cloudless/state/v1":      0,
 	"internal/spec":                   0,
 	"internal/wholefile":              0,
+	"internal/filetree":               0,
+	"internal/nearest":                0,
 	"internal/logfile":                1,
 	"internal/driver":                 1,
 	"internal/driver/drivertest":      1,

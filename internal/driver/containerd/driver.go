@@ -62,6 +62,7 @@ var (
 	_ driver.Driver = (*Driver)(nil)
 	_ driver.Execer = (*Driver)(nil)
 	_ driver.Meter  = (*Driver)(nil)
+	_ driver.Rooter = (*Driver)(nil)
 )
 
 // Open starts the embedded daemon, or connects to the outside one, and takes

@@ -27,6 +27,7 @@ type Driver interface {
 	driver.Driver
 	driver.Execer
 	driver.Meter
+	driver.Rooter
 	Close() error
 }
 
@@ -77,6 +78,7 @@ func Run(t *testing.T, h Harness) {
 		{"resources", resources},
 		{"security", security},
 		{"exec", execs},
+		{"root", roots},
 		{"recovery", recovery},
 	} {
 		t.Run(group.name, func(t *testing.T) { group.run(t, s) })

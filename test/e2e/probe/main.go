@@ -17,7 +17,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -57,6 +57,13 @@ func main() {
 		if err := os.WriteFile(args[0], nil, 0o600); err != nil {
 			fail(err.Error())
 		}
+	case "long":
+		long(number(args, 1))
+		if len(args) < 2 {
+			sleep()
+		}
+	case "owner":
+		owner(args[0])
 	default:
 		fail("unknown verb " + os.Args[1])
 	}
@@ -170,6 +177,26 @@ func cat() {
 		fmt.Println("read", in.Text())
 	}
 	fmt.Println("end of input")
+}
+
+// long prints one line of so many MiB and one more.
+func long(mebibytes int) {
+	block := []byte(strings.Repeat("x", 1<<20))
+	for range mebibytes {
+		_, _ = os.Stdout.Write(block)
+	}
+	fmt.Println()
+	fmt.Println("after the line")
+}
+
+// owner prints whose a file is and what may be done with it.
+func owner(file string) {
+	info, err := os.Lstat(file)
+	if err != nil {
+		fail(err.Error())
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	fmt.Printf("%d:%d %s\n", st.Uid, st.Gid, info.Mode())
 }
 
 func show(file string) {

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) completionCommand() *cobra.Command {
+	shells := map[string]func(*cobra.Command, io.Writer) error{
+		"bash": func(root *cobra.Command, w io.Writer) error { return root.GenBashCompletionV2(w, true) },
+		"zsh":  func(root *cobra.Command, w io.Writer) error { return root.GenZshCompletion(w) },
+		"fish": func(root *cobra.Command, w io.Writer) error { return root.GenFishCompletion(w, true) },
+	}
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print what lets your shell complete commands, flags and names",
+		Long: "Completion prints a script for your shell. With it, the tab key completes commands and flags, and the names of\n" +
+			"workloads, nodes, images, tokens and contexts by asking the cluster.",
+		Example: "  source <(cloudless completion bash)\n" +
+			"  cloudless completion bash > /etc/bash_completion.d/cloudless\n" +
+			"  cloudless completion zsh > \"${fpath[1]}/_cloudless\"\n" +
+			"  cloudless completion fish > ~/.config/fish/completions/cloudless.fish",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := names("SHELL")(cmd, args); err != nil {
+				return err
+			}
+			if shells[args[0]] == nil {
+				return usage(cmd, "shell %q is not known: use bash, zsh or fish", args[0])
+			}
+			return nil
+		},
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return shells[args[0]](cmd.Root(), c.Stdout)
+		},
+	}
+}
+
+// completionTime is how long somebody who has pressed the tab key waits. Whatever keeps the cluster from answering
+// until then, the answer is nothing, without a word.
+const completionTime = time.Second
+
+// lister gives the names of one kind.
+type lister func(ctx context.Context, c *cli, cl *client.Client) ([]string, error)
+
+// completeNames lets arguments and flags be completed: those of a group by the noun that it is named after, those of
+// other commands by the table here.
+func (c *cli) completeNames(root *cobra.Command) {
+	nouns := map[string]lister{"workload": workloadNames, "node": nodeNames, "image": imageNames, "token": tokenNames}
+	for _, group := range root.Commands() {
+		list := nouns[group.Name()]
+		for _, cmd := range group.Commands() {
+			if list != nil && cmd.ValidArgsFunction == nil && strings.Contains(cmd.Use, " NAME") {
+				cmd.ValidArgsFunction = c.completeBy(list, strings.Contains(cmd.Use, "..."))
+			}
+			if group.Name() == "context" && strings.Contains(cmd.Use, " NAME") {
+				cmd.ValidArgsFunction = c.completeContexts
+			}
+		}
+		switch group.Name() {
+		case "ps", "logs", "exec", "stats", "describe":
+			if group.ValidArgsFunction == nil {
+				group.ValidArgsFunction = c.completeBy(workloadNames, false)
+			}
+		case "cp":
+			group.ValidArgsFunction = c.completeCopy
+		}
+	}
+	c.completeFlags(root)
+}
+
+// completeFlags finds flags by their names, wherever they are.
+func (c *cli) completeFlags(cmd *cobra.Command) {
+	for name, complete := range map[string]cobra.CompletionFunc{
+		"context":   c.completeContexts,
+		"namespace": c.completeBy(namespaceNames, true),
+		"node":      c.completeBy(nodeNames, true),
+		"replica":   c.completeBy(replicaNames, true),
+		"for":       c.completeBy(workloadNames, true),
+		"output":    cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
+		"role":      cobra.FixedCompletions([]string{"node", "admin", "operator", "viewer"}, cobra.ShellCompDirectiveNoFileComp),
+		"restart":   cobra.FixedCompletions([]string{"always", "on-failure", "never"}, cobra.ShellCompDirectiveNoFileComp),
+		"log-level": cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp),
+	} {
+		if cmd.LocalNonPersistentFlags().Lookup(name) != nil || cmd.PersistentFlags().Lookup(name) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(name, complete) // fails where the command has its own
+		}
+	}
+	for _, below := range cmd.Commands() {
+		c.completeFlags(below)
+	}
+}
+
+// completeBy completes the first argument, or every one, by the names that the cluster knows.
+func (c *cli) completeBy(list lister, every bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && !every {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return c.ask(cmd.Context(), list, args, typed), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// ask lists what begins with what was typed and is not there yet.
+func (c *cli) ask(ctx context.Context, list lister, have []string, typed string) []string {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTime)
+	defer cancel()
+	cl, err := c.dial(ctx)
+	if err != nil {
+		return nil
+	}
+	defer cl.Close()
+	all, err := list(ctx, c, cl)
+	if err != nil {
+		return nil
+	}
+	all = slices.DeleteFunc(all, func(name string) bool {
+		return !strings.HasPrefix(name, typed) || slices.Contains(have, name)
+	})
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func (c *cli) completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	path, err := c.configPath()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	config, err := client.LoadConfig(path)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return slices.Collect(config.Names()), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCopy offers files of this machine, and workloads with the colon that they need.
+func (c *cli) completeCopy(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 1 || strings.ContainsAny(typed, ":/.") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	workloads := c.ask(cmd.Context(), workloadNames, nil, typed)
+	for i := range workloads {
+		workloads[i] += ":/"
+	}
+	return workloads, cobra.ShellCompDirectiveNoSpace
+}
+
+func workloadNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
+	answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{
+		Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Page: &cloudlessv1.Page{Size: 1000},
+	})
+	return namesOf(answer.GetItems()), err
+}
+
+func namespaceNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
+	answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Page: &cloudlessv1.Page{Size: 1000}})
+	var all []string
+	for _, w := range answer.GetItems() {
+		all = append(all, w.GetMetadata().GetNamespace())
+	}
+	return all, err
+}
+
+func replicaNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
+	answer, err := cl.Workloads().ListReplicas(ctx, &cloudlessv1.ListReplicasRequest{
+		Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Page: &cloudlessv1.Page{Size: 1000},
+	})
+	return namesOf(answer.GetItems()), err
+}
+
+func nodeNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
+	answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: &cloudlessv1.Page{Size: 1000}})
+	return namesOf(answer.GetItems()), err
+}
+
+func imageNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
+	answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: &cloudlessv1.Page{Size: 1000}})
+	return namesOf(answer.GetItems()), err
+}
+
+func tokenNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
+	answer, err := cl.Tokens().ListTokens(ctx, &cloudlessv1.ListTokensRequest{Page: &cloudlessv1.Page{Size: 1000}})
+	return namesOf(answer.GetItems()), err
+}
+
+func namesOf[T interface{ GetMetadata() *cloudlessv1.Metadata }](objects []T) []string {
+	var all []string
+	for _, o := range objects {
+		all = append(all, o.GetMetadata().GetName())
+	}
+	return all
+}

@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/filetree"
+)
+
+func (c *cli) copyCommand() *cobra.Command {
+	var replica string
+	cmd := &cobra.Command{
+		Use:   "cp NAME:PATH HERE | HERE NAME:PATH",
+		Short: "Copy files and folders out of a replica or into one",
+		Long: "Cp copies like cp -r: into the folder that is there, or under the new name if there is nothing. A path that\n" +
+			"ends in /. means what is in the folder. Links inside folders stay links. What is copied into a replica belongs\n" +
+			"to the user that its program runs as, and is gone with the replica. The image needs no tar and no shell.\n\n" +
+			"Whatever interrupts a copy, no file is left half-made.",
+		Example: "  cloudless cp web:/var/log/app.log .\n" +
+			"  cloudless cp web:/data ./backup\n" +
+			"  cloudless cp ./config/. web:/etc/app\n" +
+			"  cloudless cp ./fix.txt web:/tmp/ --replica web-x7k2p",
+		Args: names("FROM", "TO"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, to := parsePlace(args[0]), parsePlace(args[1])
+			switch {
+			case from.inside() && to.inside():
+				return usage(cmd, "both %s and %s are inside replicas: copy to this machine first, and from here to the other", args[0], args[1])
+			case !from.inside() && !to.inside():
+				return usage(cmd, "neither %s nor %s is inside a replica: write NAME:/PATH for one of them", args[0], args[1])
+			}
+			inside := from
+			if to.inside() {
+				inside = to
+			}
+			if !strings.HasPrefix(inside.path, "/") {
+				return usage(cmd, "the path inside a replica begins with a slash: write %s:/%s", inside.workload, inside.path)
+			}
+			options := client.CopyOptions{Namespace: c.namespace, Workload: inside.workload, Replica: replica, Path: inside.path}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				if from.inside() {
+					return c.copyFrom(ctx, cl, options, to.path)
+				}
+				return c.copyInto(ctx, cl, options, from.path)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringVar(&replica, "replica", "", "out of or into this `replica` (default: any that runs)")
+	return cmd
+}
+
+// place is one end of a copy: a path here, or one inside a workload's replica.
+type place struct{ workload, path string }
+
+func (p place) inside() bool { return p.workload != "" }
+
+// parsePlace takes what has a colon before the first slash as inside a replica, as scp does; ./a:b is here.
+func parsePlace(s string) place {
+	workload, path, found := strings.Cut(s, ":")
+	if !found || workload == "" || strings.ContainsAny(workload, "/.") {
+		return place{path: s}
+	}
+	return place{workload: workload, path: path}
+}
+
+// copyFrom takes files out of a replica.
+func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOptions, to string) error {
+	if to == "" {
+		return errors.New("where to copy to is empty: write . for this folder")
+	}
+	meter := c.copyMeter("copying " + o.Path)
+	defer meter.clear()
+	o.Started = func(_ string, total int64) { meter.total.Store(total) }
+	reader, writer := io.Pipe()
+	unpacked := make(chan error, 1)
+	go func() {
+		err := c.unpackHere(ctx, reader, o.Path, to, meter)
+		reader.CloseWithError(err) // so that the sender ends too
+		unpacked <- err
+	}()
+	received := cl.CopyFrom(ctx, o, meter.through(writer))
+	// What has not come whole must not look as if it had.
+	if received != nil {
+		writer.CloseWithError(received)
+	} else {
+		_ = writer.Close()
+	}
+	here := <-unpacked
+	meter.clear()
+	if err := copyFailure(received, here); err != nil {
+		return err
+	}
+	return c.copyDone(fmt.Sprintf("%s:%s", o.Workload, o.Path), to, meter)
+}
+
+func (c *cli) unpackHere(ctx context.Context, archive io.Reader, from, to string, meter *copyMeter) error {
+	return filetree.Local().Unpack(ctx, archive, filetree.UnpackOptions{
+		Path: to, Content: contentOnly(from), Skipped: c.skipped(meter),
+	})
+}
+
+// copyInto puts files of this machine into a replica.
+func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOptions, from string) error {
+	as, err := nameHere(from)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(from); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s does not exist", from)
+	}
+	meter := c.copyMeter("copying " + from)
+	defer meter.clear()
+	reader, writer := io.Pipe()
+	packing, stop := context.WithCancel(ctx)
+	defer stop()
+	packed := make(chan error, 1)
+	go func() {
+		err := filetree.Local().Pack(packing, meter.through(writer), from, filetree.PackOptions{
+			As: as, Total: func(bytes int64) { meter.total.Store(bytes) }, Skipped: c.skipped(meter),
+		})
+		writer.CloseWithError(err) // nil is the end of the archive
+		packed <- err
+	}()
+	sent := cl.CopyInto(ctx, o, reader)
+	stop()
+	reader.CloseWithError(sent)
+	here := <-packed
+	meter.clear()
+	if err := copyFailure(sent, here); err != nil {
+		return err
+	}
+	return c.copyDone(from, fmt.Sprintf("%s:%s", o.Workload, o.Path), meter)
+}
+
+// copyFailure chooses between what the two ends say: the one that failed first makes the other one fail by it.
+func copyFailure(far, here error) error {
+	switch {
+	case far == nil || (here != nil && errors.Is(far, here)):
+		return here
+	default:
+		return far
+	}
+}
+
+// nameHere is what a local path is called elsewhere.
+func nameHere(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("what to copy is empty: write . for this folder")
+	}
+	if contentOnly(path) && path != ".." {
+		return ".", nil
+	}
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return filetree.Base(absolute), nil
+}
+
+// contentOnly reports whether a path means what is in the folder rather than the folder.
+func contentOnly(path string) bool { return path == "." || strings.HasSuffix(path, "/.") }
+
+func (c *cli) copyDone(from, to string, meter *copyMeter) error {
+	if !c.forPeople() {
+		return nil
+	}
+	return c.printf("%s copied to %s: %s\n", plain(from), plain(to), size(meter.total.Load()))
+}
+
+func (c *cli) skipped(meter *copyMeter) func(name, what string) {
+	return func(name, what string) {
+		meter.clear()
+		c.note("left out %s: it is a %s", plain(name), what)
+	}
+}
+
+// copyMeter shows how far a copy has come.
+type copyMeter struct {
+	*progress
+	what        string
+	total, done atomic.Int64
+}
+
+func (c *cli) copyMeter(what string) *copyMeter {
+	return &copyMeter{progress: newProgress(c.Stderr), what: what}
+}
+
+// through counts what is written to the archive, which is a little more than the files in it.
+func (m *copyMeter) through(to io.Writer) io.Writer {
+	return writerFunc(func(b []byte) (int, error) {
+		n, err := to.Write(b)
+		total := m.total.Load()
+		done := m.done.Add(int64(n))
+		if total > 0 {
+			done = min(done, total)
+			m.show(fmt.Sprintf("%s: %s of %s (%d %%)", m.what, size(done), size(total), done*100/total))
+		}
+		return n, err
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -1,0 +1,364 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func (c *cli) describeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "describe NAME|KIND/NAME",
+		Short: "Show everything about a workload: what runs, what ran, and why",
+		Long: "Describe shows a workload's spec, replicas, last exits, revisions and events, and what keeps it from running.\n" +
+			"With a kind before the name it does so for a node, a replica or an image.",
+		Example:    "  cloudless describe web\n  cloudless describe node/box1\n  cloudless describe replica/web-x7k2p\n  cloudless describe image/web:1 -o yaml",
+		SuggestFor: []string{"inspect", "show"},
+		Args:       names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, name, found := strings.Cut(args[0], "/")
+			if !found {
+				kind, name = "workload", args[0]
+			}
+			describe := map[string]describer{
+				"workload": c.describeWorkload, "node": c.describeNodeByName, "replica": c.describeReplica, "image": c.describeImage,
+			}[strings.TrimSuffix(kind, "s")]
+			if describe == nil || name == "" {
+				return usage(cmd, "%q is not something to describe: write the name of a workload, or node/NAME, replica/NAME or image/NAME", args[0])
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				return describe(ctx, cl, name)
+			})(cmd, args)
+		},
+	}
+}
+
+type describer func(ctx context.Context, cl *client.Client, name string) error
+
+// description is all that is known of a workload.
+type description struct {
+	workload  *cloudlessv1.Workload
+	revisions []*cloudlessv1.Revision // newest first
+	replicas  []*cloudlessv1.Replica
+	events    []*cloudlessv1.Event // oldest first
+}
+
+// describedEvents is how many of the newest events are shown.
+const describedEvents = 20
+
+func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name string) error {
+	var d description
+	var err error
+	if d.workload, err = cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.namespace, Name: name}); err != nil {
+		return err
+	}
+	if d.revisions, err = c.revisions(ctx, cl, name); err != nil {
+		return err
+	}
+	selection := &cloudlessv1.Selection{Namespace: c.namespace}
+	if d.replicas, err = listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: selection, Workload: name, Ended: true}); err != nil {
+		return err
+	}
+	// A workload of the same name may have been there before.
+	d.replicas = slices.DeleteFunc(d.replicas, func(r *cloudlessv1.Replica) bool {
+		return r.GetSpec().GetWorkloadUid() != d.workload.GetMetadata().GetUid()
+	})
+	events := &eventSource{cl: cl, namespace: c.namespace, workload: name, limit: describedEvents, seen: newRecent(0)}
+	if d.events, err = events.past(ctx); err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printDescription(&d)
+	}
+	return c.showDescription(&d)
+}
+
+// printDescription writes the API's own objects under one roof.
+func (c *cli) printDescription(d *description) error {
+	build := d.json
+	if format(c.output) == formatYAML {
+		build = d.yaml
+	}
+	data, err := build()
+	if err != nil {
+		return err
+	}
+	_, err = c.Stdout.Write(data)
+	return err
+}
+
+func (d *description) json() ([]byte, error) {
+	workload, err := spec.EncodeJSON(d.workload)
+	if err != nil {
+		return nil, err
+	}
+	out := struct {
+		Workload  json.RawMessage   `json:"workload"`
+		Revisions []json.RawMessage `json:"revisions"`
+		Replicas  []json.RawMessage `json:"replicas"`
+		Events    []json.RawMessage `json:"events"`
+	}{Workload: workload}
+	if out.Revisions, err = rawMessages(d.revisions); err != nil {
+		return nil, err
+	}
+	if out.Replicas, err = rawMessages(d.replicas); err != nil {
+		return nil, err
+	}
+	if out.Events, err = rawMessages(d.events); err != nil {
+		return nil, err
+	}
+	return indentedJSON(out)
+}
+
+func (d *description) yaml() ([]byte, error) {
+	var out bytes.Buffer
+	workload, err := spec.EncodeYAML(d.workload)
+	if err != nil {
+		return nil, err
+	}
+	out.WriteString("workload:\n")
+	indent(&out, "  ", workload)
+	for _, list := range []func() ([]byte, error){
+		func() ([]byte, error) { return keyedYAML("revisions", d.revisions) },
+		func() ([]byte, error) { return keyedYAML("replicas", d.replicas) },
+		func() ([]byte, error) { return keyedYAML("events", d.events) },
+	} {
+		data, err := list()
+		if err != nil {
+			return nil, err
+		}
+		out.Write(data)
+	}
+	return out.Bytes(), nil
+}
+
+func rawMessages[T proto.Message](objects []T) ([]json.RawMessage, error) {
+	items := make([]json.RawMessage, 0, len(objects))
+	for _, object := range objects {
+		data, err := spec.EncodeJSON(object)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, data)
+	}
+	return items, nil
+}
+
+// section writes a heading and what is under it, with a blank line before.
+func (c *cli) section(heading string, t *table) error {
+	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, heading)); err != nil {
+		return err
+	}
+	return t.flush()
+}
+
+func (c *cli) showDescription(d *description) error {
+	var newest *cloudlessv1.Revision
+	if len(d.revisions) > 0 {
+		newest = d.revisions[0]
+	}
+	if err := c.workloadFacts(d.workload, newest).flush(); err != nil {
+		return err
+	}
+	if err := c.whyPending(d.workload.GetStatus()); err != nil {
+		return err
+	}
+	now := time.Now()
+	replicas := newTable(c.Stdout, "NAME", "NODE", "PHASE", "REVISION", "RESTARTS", "AGE", "ADDRESSES", "REASON")
+	exits := newTable(c.Stdout, "REPLICA", "AGO", "CODE", "REASON")
+	for _, r := range d.replicas {
+		if status := r.GetStatus(); status.GetEndTime() == nil {
+			replicas.row(r.GetMetadata().GetName(), r.GetSpec().GetNode(), status.GetPhase(),
+				strconv.FormatUint(r.GetSpec().GetRevision(), 10), strconv.Itoa(int(status.GetRestarts())),
+				age(r.GetMetadata().GetCreateTime(), now), strings.Join(status.GetAddresses(), ", "), status.GetReason())
+		}
+		if exit := r.GetStatus().GetLastExit(); exit != nil {
+			exits.row(r.GetMetadata().GetName(), age(exit.GetTime(), now), strconv.Itoa(int(exit.GetCode())), exitReason(exit))
+		}
+	}
+	for _, part := range []struct {
+		heading string
+		table   *table
+	}{
+		{"Replicas", replicas},
+		{"Last exits", exits},
+		{"Revisions", c.revisionTable(d.revisions)},
+		{"Events", c.eventTable(d.events, now)},
+	} {
+		if len(part.table.rows) == 1 { // the headings
+			continue
+		}
+		if err := c.section(part.heading, part.table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func exitReason(exit *cloudlessv1.Exit) string {
+	switch {
+	case exit.GetOomKilled():
+		return "ran out of memory"
+	case exit.GetReason() != "":
+		return exit.GetReason()
+	case exit.GetCode() > 128 && exit.GetCode() < 160:
+		return fmt.Sprintf("ended by signal %d", exit.GetCode()-128)
+	}
+	return ""
+}
+
+func (c *cli) eventTable(events []*cloudlessv1.Event, now time.Time) *table {
+	t := newTable(c.Stdout, "AGO", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
+	for _, event := range events {
+		s := event.GetSpec()
+		t.row(age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
+	}
+	return t
+}
+
+// workloadFacts is the head of a description. The revision, if it is known, names the image by digest.
+func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revision) *facts {
+	status, s := w.GetStatus(), w.GetSpec()
+	f := newFacts(c.Stdout)
+	f.add("Name", w.GetMetadata().GetName())
+	f.add("Namespace", w.GetMetadata().GetNamespace())
+	f.add("Labels", pairs(w.GetMetadata().GetLabels()))
+	f.add("Phase", status.GetPhase())
+	f.add("Reason", status.GetReason())
+	f.add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
+	f.add("Revision", strconv.FormatUint(status.GetRevision(), 10))
+	f.add("Image", s.GetImage())
+	if _, digest, pinned := strings.Cut(revision.GetSpec().GetImage(), "@"); pinned {
+		f.add("Digest", digest)
+	}
+	f.add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
+	f.add("Environment", pairs(s.GetEnv()))
+	f.add("User", s.GetUser())
+	f.add("Folder", s.GetWorkingDir())
+	if s.GetReadOnlyRoot() {
+		f.add("Root", "read-only")
+	}
+	f.add("Network", s.GetNetwork())
+	f.add("Ports", ports(s.GetPorts()))
+	f.add("Limits", amounts(s.GetResources().GetLimits()))
+	f.add("Requests", amounts(s.GetResources().GetRequests()))
+	f.add("Restart", s.GetRestart().GetPolicy())
+	f.add("Placement", pairs(s.GetPlacement().GetLabels()))
+	f.add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
+	return f
+}
+
+// whyPending shows what speaks against each node.
+func (c *cli) whyPending(status *cloudlessv1.WorkloadStatus) error {
+	if len(status.GetUnplaced()) == 0 {
+		return nil
+	}
+	t := newTable(c.Stdout, "NODE", "REASON")
+	t.whole = true
+	for _, node := range status.GetUnplaced() {
+		t.row(node.GetNode(), node.GetReason())
+	}
+	return c.section("Why it is pending, node by node:", t)
+}
+
+func (c *cli) describeNodeByName(ctx context.Context, cl *client.Client, name string) error {
+	node, err := cl.Nodes().GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printObject(node)
+	}
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: name})
+	if err != nil {
+		return err
+	}
+	if err := c.describeNode(node, replicas); err != nil {
+		return err
+	}
+	return c.eventsAbout(ctx, cl, name)
+}
+
+func (c *cli) eventsAbout(ctx context.Context, cl *client.Client, object string) error {
+	source := &eventSource{cl: cl, namespace: c.namespace, object: object, limit: describedEvents, seen: newRecent(0)}
+	events, err := source.past(ctx)
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	return c.section("Events", c.eventTable(events, time.Now()))
+}
+
+func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name string) error {
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Ended: true})
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(replicas, func(r *cloudlessv1.Replica) bool { return r.GetMetadata().GetName() == name })
+	if at < 0 {
+		return fmt.Errorf("replica %s does not exist in namespace %s%s", name, c.namespace, meant(name, func(yield func(string) bool) {
+			for _, r := range replicas {
+				if !yield(r.GetMetadata().GetName()) {
+					return
+				}
+			}
+		}, "see: cloudless ps --all"))
+	}
+	r := replicas[at]
+	if !c.forPeople() {
+		return c.printObject(r)
+	}
+	status := r.GetStatus()
+	f := newFacts(c.Stdout)
+	f.add("Name", name)
+	f.add("Namespace", r.GetMetadata().GetNamespace())
+	f.add("Workload", r.GetSpec().GetWorkload())
+	f.add("Revision", strconv.FormatUint(r.GetSpec().GetRevision(), 10))
+	f.add("Node", r.GetSpec().GetNode())
+	f.add("Phase", status.GetPhase())
+	f.add("Reason", status.GetReason())
+	f.add("Addresses", strings.Join(status.GetAddresses(), ", "))
+	f.add("Restarts", strconv.Itoa(int(status.GetRestarts())))
+	if status.GetPid() != 0 {
+		f.add("Process", strconv.Itoa(int(status.GetPid())))
+	}
+	if exit := status.GetLastExit(); exit != nil {
+		f.add("Last exit", strings.TrimSpace(fmt.Sprintf("code %d, %s ago %s", exit.GetCode(), age(exit.GetTime(), time.Now()), exitReason(exit))))
+	}
+	f.add("Age", age(r.GetMetadata().GetCreateTime(), time.Now()))
+	if err := f.flush(); err != nil {
+		return err
+	}
+	return c.eventsAbout(ctx, cl, name)
+}
+
+func (c *cli) describeImage(ctx context.Context, cl *client.Client, name string) error {
+	image, err := cl.Images().GetImage(ctx, &cloudlessv1.GetImageRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printObject(image)
+	}
+	status := image.GetStatus()
+	f := newFacts(c.Stdout)
+	f.add("Name", image.GetMetadata().GetName())
+	f.add("Digest", status.GetDigest())
+	f.add("Size", size(status.GetSize()))
+	f.add("Platforms", strings.Join(status.GetPlatforms(), ", "))
+	f.add("Phase", status.GetPhase())
+	f.add("Used by", strings.Join(status.GetUsedBy(), ", "))
+	f.add("Pushed", age(status.GetPushTime(), time.Now()))
+	return f.flush()
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func (c *cli) workloadHistoryCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "history NAME",
+		Short: "Show the revisions of a workload and what each has changed",
+		Long: "History lists the revisions that are kept, newest first. A revision is made whenever what runs would differ;\n" +
+			"scaling alone makes none.",
+		Example: "  cloudless workload history web\n  cloudless workload history web -o yaml",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			revisions, err := c.revisions(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, revisions)
+			}
+			return c.revisionTable(revisions).flush()
+		}),
+	}
+}
+
+// revisions are those of a workload, newest first.
+func (c *cli) revisions(ctx context.Context, cl *client.Client, workload string) ([]*cloudlessv1.Revision, error) {
+	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Revision, string, error) {
+		answer, err := cl.Workloads().ListRevisions(ctx, &cloudlessv1.ListRevisionsRequest{Namespace: c.namespace, Workload: workload, Page: page})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+}
+
+func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *table {
+	t := newTable(c.Stdout, "REVISION", "CREATED", "AGE", "IMAGE", "CHANGES")
+	for i, r := range newestFirst {
+		var before *cloudlessv1.Revision
+		if i+1 < len(newestFirst) {
+			before = newestFirst[i+1]
+		}
+		changes := revisionChanges(before, r)
+		created := r.GetMetadata().GetCreateTime()
+		t.row(strconv.FormatUint(r.GetSpec().GetNumber(), 10), created.AsTime().Local().Format(time.DateTime),
+			age(created, time.Now()), shortImage(r.GetSpec()), changes[0])
+		for _, change := range changes[1:] {
+			t.more(change)
+		}
+	}
+	return t
+}
+
+// revisionChanges says what a revision has changed, a line each and at least one.
+func revisionChanges(before, r *cloudlessv1.Revision) []string {
+	switch {
+	case before == nil && r.GetSpec().GetNumber() <= 1:
+		return []string{"created"}
+	case before == nil:
+		return []string{"the ones before are not kept"}
+	}
+	var changes []string
+	for _, change := range spec.Diff(before.GetSpec().GetWorkload(), r.GetSpec().GetWorkload()) {
+		changes = append(changes, fieldChange(change.Field, change.Old, change.New))
+	}
+	switch {
+	case before.GetSpec().GetRestart() != r.GetSpec().GetRestart():
+		changes = append(changes, "restarted")
+	case before.GetSpec().GetImage() != r.GetSpec().GetImage() && before.GetSpec().GetWorkload().GetImage() == r.GetSpec().GetWorkload().GetImage():
+		changes = append(changes, fmt.Sprintf("%s is another image now", r.GetSpec().GetWorkload().GetImage()))
+	}
+	if len(changes) == 0 {
+		return []string{"nothing in its spec"}
+	}
+	return changes
+}
+
+// fieldChange is a changed field in one line.
+func fieldChange(field, before, after string) string {
+	field = strings.TrimPrefix(field, "spec.")
+	switch {
+	case before == "":
+		return fmt.Sprintf("%s: %s", field, after)
+	case after == "":
+		return fmt.Sprintf("%s: %s removed", field, before)
+	}
+	return fmt.Sprintf("%s: %s → %s", field, before, after)
+}
+
+// shortImage is the digest that a revision pins, or the name if it pins none.
+func shortImage(r *cloudlessv1.RevisionSpec) string {
+	if _, digest, pinned := strings.Cut(r.GetImage(), "@"); pinned {
+		return shortDigest(digest)
+	}
+	return r.GetImage()
+}

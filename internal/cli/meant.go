@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/internal/nearest"
+)
+
+// meant is the end of a sentence about a name that does not exist: the one that may have been meant, or else another
+// way out.
+func meant(name string, among iter.Seq[string], otherwise string) string {
+	if near := nearest.To(name, among); near != "" {
+		return "; did you mean " + near + "?"
+	}
+	return "; " + otherwise
+}
+
+// meantCommand is the same for a command: one under another noun, one that is called otherwise elsewhere, or the
+// nearest one.
+func meantCommand(cmd *cobra.Command, word string) string {
+	var all, elsewhere []string
+	for _, below := range cmd.Commands() {
+		if below.Hidden {
+			continue
+		}
+		all = append(append(all, below.Name()), below.Aliases...)
+		if slices.Contains(below.SuggestFor, word) {
+			return ": did you mean " + below.CommandPath() + "?"
+		}
+		for _, deeper := range below.Commands() {
+			if deeper.Name() == word || slices.Contains(deeper.Aliases, word) {
+				elsewhere = append(elsewhere, deeper.CommandPath())
+			}
+		}
+	}
+	near := nearest.To(word, slices.Values(all))
+	switch {
+	case len(elsewhere) > 0:
+		return ": did you mean " + strings.Join(elsewhere, " or ") + "?"
+	case near != "":
+		return ": did you mean " + near + "?"
+	}
+	return ""
+}

@@ -1,0 +1,157 @@
+// Package filetree carries files and folders from one place to another as a
+// tar archive, such as between a person's disk and a container.
+//
+// It guarantees that
+//   - nothing is read or written outside of the tree that it was given, whatever
+//     links, archives and other processes say: paths that a person gives are
+//     looked up by the kernel as if the tree were the whole world, and what an
+//     archive names stays below the folder that receives it;
+//   - what arrives is there whole or not at all: a file is written beside its
+//     place and then renamed, a new folder as a whole, and a copy that breaks off
+//     takes away what it had begun;
+//   - it needs no program inside the tree, neither tar nor a shell.
+//
+// Permissions, times and links are kept; owners, devices and the bits that
+// change the user are not. The package must not know of replicas or streams.
+package filetree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tree is where paths are looked up.
+type Tree struct {
+	root *os.File // nil for the machine's own
+}
+
+// Local is the machine's own tree, with the rights and the working folder of
+// this process.
+func Local() *Tree { return &Tree{} }
+
+// Inside is the tree below a folder: links and dots lead nowhere else. The
+// folder stays the caller's to close.
+func Inside(root *os.File) *Tree { return &Tree{root: root} }
+
+// handle returns a descriptor of what a path leads to, which can be looked at
+// but not read. A link at its end is followed unless link is set.
+func (t *Tree) handle(name string, link bool) (*os.File, error) {
+	flags := unix.O_PATH | unix.O_CLOEXEC
+	if link {
+		flags |= unix.O_NOFOLLOW
+	}
+	var fd int
+	err := retry(func() (err error) {
+		if t.root == nil {
+			fd, err = unix.Open(name, flags, 0)
+			return err
+		}
+		fd, err = unix.Openat2(int(t.root.Fd()), name, &unix.OpenHow{
+			Flags: uint64(flags), Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, pathError(name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// retry repeats what was only disturbed: by a signal, or, of openat2, by a
+// rename elsewhere on the way.
+func retry(do func() error) error {
+	const attempts = 128
+	var err error
+	for range attempts {
+		if err = do(); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+	}
+	return err
+}
+
+// openRoot opens a folder by its handle, so that it is that one and no other.
+func openRoot(handle *os.File) (*os.Root, error) {
+	return os.OpenRoot(procPath(handle))
+}
+
+func procPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+func stat(f *os.File) (st unix.Stat_t, err error) {
+	err = retry(func() error { return unix.Fstat(int(f.Fd()), &st) })
+	return st, err
+}
+
+func kindOf(st *unix.Stat_t) uint32 { return st.Mode & unix.S_IFMT }
+
+// permissions are the bits that a copy keeps: those that change the user are
+// worth something else elsewhere.
+func permissions(st *unix.Stat_t) int64 { return int64(st.Mode & (0o777 | unix.S_ISVTX)) }
+
+// virtual reports whether what lies in a folder is made up by the kernel.
+func virtual(dir *os.File) bool {
+	var st unix.Statfs_t
+	if err := retry(func() error { return unix.Fstatfs(int(dir.Fd()), &st) }); err != nil {
+		return false
+	}
+	switch uint32(st.Type) { // the width differs by architecture
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC,
+		unix.DEVPTS_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC,
+		unix.BPF_FS_MAGIC, unix.PSTOREFS_MAGIC, mqueueMagic:
+		return true
+	}
+	return false
+}
+
+const mqueueMagic = 0x19800202
+
+// pathError says what is wrong with a path in words.
+func pathError(name string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s does not exist%w", name, silent{err})
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%s leads through something that is not a folder%w", name, silent{err})
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
+		return fmt.Errorf("%s leads through a link that cannot be followed%w", name, silent{err})
+	}
+	return fmt.Errorf("%s: %w", name, bare(err))
+}
+
+// silent is an error to be asked for, not to be read.
+type silent struct{ error }
+
+func (s silent) Error() string { return "" }
+func (s silent) Unwrap() error { return s.error }
+
+// bare takes away the names that the os package adds, which are not the ones
+// that people know.
+func bare(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+// Base is the name of what a path leads to: the last word in it, or "." for
+// what has none.
+func Base(name string) string {
+	if base := path.Base(path.Clean("/" + name)); base != "/" {
+		return base
+	}
+	return "."
+}
+
+// slashed reports whether a path can only mean a folder.
+func slashed(name string) bool {
+	return strings.HasSuffix(name, "/") || strings.HasSuffix(name, "/.") || name == "."
+}
