@@ -239,10 +239,14 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
 	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", f.path)
+			return notJoined(f.path)
 		}
 		return nil
 	})
+}
+
+func notJoined(dataDir string) error {
+	return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", dataDir)
 }
 
 // join is the role of a machine that becomes a node now. On a machine that has

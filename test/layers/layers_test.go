@@ -28,6 +28,8 @@ var layer = map[string]int{
 	"internal/state":                  1,
 	"internal/ipam":                   1,
 	"internal/image":                  1,
+	"internal/doctor":                 1,
+	"internal/systemd":                1,
 	"internal/consensus":              2,
 	"internal/identity":               2,
 	"internal/registry":               2,
