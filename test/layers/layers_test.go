@@ -48,6 +48,7 @@ var layer = map[string]int{
 	"internal/cli":                    4,
 	"internal/app":                    5,
 	"cmd/cloudless":                   6,
+	"docs/generate":                   6,
 	"cmd/cloudless-shim":              6,
 }
 
