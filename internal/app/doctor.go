@@ -128,11 +128,11 @@ func lookCertificates(dataDir string) []doctor.Certificate {
 	if err != nil {
 		return nil
 	}
-	all := []doctor.Certificate{{What: "the node's certificate", NotBefore: pair.Leaf.NotBefore, NotAfter: pair.Leaf.NotAfter, Mend: mend}}
+	all := []doctor.Certificate{{What: "the node's certificate", NotBefore: pair.Leaf.NotBefore, NotAfter: pair.Leaf.NotAfter, Life: creds.Lifetime(), Mend: mend}}
 	if authority, err := x509.ParseCertificate(pair.Certificate[len(pair.Certificate)-1]); err == nil {
 		all = append(all, doctor.Certificate{
 			What: "the certificate of the cluster's authority", NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
-			Mend: "make a new cluster and apply the workloads there",
+			Life: authority.NotAfter.Sub(authority.NotBefore), Mend: "make a new cluster and apply the workloads there",
 		})
 	}
 	return all

@@ -25,7 +25,7 @@ func healthy() View {
 		Clock:      Clock{Now: now, Synchronized: true},
 		Folder:     Folder{Path: "/data", Exists: true, Cluster: "c1", Member: "c1", Holder: 12},
 		Certificates: []Certificate{{
-			What: "the node's certificate", NotBefore: now.Add(-time.Hour), NotAfter: now.Add(23 * time.Hour), Mend: "cloudless join",
+			What: "the node's certificate", NotBefore: now.Add(-time.Hour), NotAfter: now.Add(23 * time.Hour), Life: 24 * time.Hour, Mend: "cloudless join",
 		}},
 		Containerd: &Containerd{Address: "/run/c.sock"},
 	}
@@ -77,6 +77,7 @@ func TestWhatIsWrong(t *testing.T) {
 		{"memory", Warn, func(v *View) { v.Memory.Available = 100 << 20 }, "only 100 MiB of 4.0 GiB memory", "more memory"},
 		{"clock", Fail, func(v *View) { v.Clock.Now = time.Unix(0, 0); v.Certificates = nil }, "the clock says 1970-01-01", "timedatectl set-ntp true"},
 		{"clock", Fail, func(v *View) { v.Clock.Skew = skew(2 * time.Hour) }, "the clock is 2h0m0s behind the server's", "timedatectl"},
+		{"clock", Fail, func(v *View) { v.Clock.Skew = skew(-30 * time.Hour) }, "30h0m0s ahead of the server's, so that certificates are refused", "timedatectl"},
 		{"clock", Warn, func(v *View) { v.Clock.Skew = skew(-20 * time.Second) }, "the clock is 20s ahead of the server's", "timedatectl"},
 		{"clock", Warn, func(v *View) { v.Clock.Synchronized = false }, "follows no other one", "timedatectl"},
 		{"data folder", Fail, func(v *View) { v.Folder.Err = errors.New("data folder /data was written by a newer version") }, "newer version", "do as it says"},
@@ -84,7 +85,6 @@ func TestWhatIsWrong(t *testing.T) {
 		{"data folder", Warn, func(v *View) { v.Folder.Holder, v.Folder.Orphans = 0, 3 }, "3 containers of /data run while no process", "cloudless up"},
 		{"certificates", Fail, func(v *View) { v.Certificates[0].NotAfter = now.Add(-time.Hour) }, "the node's certificate has expired on 2026-05-01 11:00:00", "cloudless join"},
 		{"certificates", Warn, func(v *View) {
-			v.Certificates[0].NotBefore = now.Add(-23 * time.Hour)
 			v.Certificates[0].NotAfter = now.Add(time.Hour)
 		}, "and has not been renewed", "cloudless join"},
 		{"certificates", Fail, func(v *View) { v.Certificates[0].NotBefore = now.Add(time.Minute) }, "the clock is behind", "timedatectl"},

@@ -33,7 +33,7 @@ func certificates(v View) (all []Finding) {
 			all = append(all, fail(c.What+" is good only from "+c.NotBefore.UTC().Format(time.DateTime)+" on: the clock is behind", "timedatectl set-ntp true")...)
 		case left <= 0:
 			all = append(all, fail(c.What+" has expired on "+until, c.Mend)...)
-		case left < c.NotAfter.Sub(c.NotBefore)/4: // it renews itself when a third is left
+		case left < c.Life/4: // it renews itself when a third is left
 			all = append(all, warn(c.What+" expires on "+until+" and has not been renewed", c.Mend)...)
 		default:
 			all = append(all, ok(c.What+" is good until "+until)...)

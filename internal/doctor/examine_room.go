@@ -49,8 +49,8 @@ func amount(n uint64) string {
 const (
 	// skewTold is the difference that people would wonder about in logs; the server's answer has no finer unit than a second.
 	skewTold = 3 * time.Second
-	// skewHarmful is the difference from which on a fresh certificate is not yet good.
-	skewHarmful = 5 * time.Minute
+	// skewHarmful is the difference by which certificates are dated back: beyond it, fresh ones are not yet good.
+	skewHarmful = 24 * time.Hour
 )
 
 // anyTimeBefore a clock cannot be right: this program is younger.
@@ -70,6 +70,8 @@ func clock(v View) []Finding {
 		switch {
 		case by >= skewHarmful:
 			return fail(fmt.Sprintf("the clock is %s %s the server's, so that certificates are refused", by, side), mend)
+		case by >= time.Hour:
+			return fail(fmt.Sprintf("the clock is %s %s the server's, so that tokens and certificates end too early or too late", by, side), mend)
 		case by >= skewTold:
 			return warn(fmt.Sprintf("the clock is %s %s the server's", by, side), mend)
 		}

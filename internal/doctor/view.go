@@ -94,6 +94,8 @@ type Folder struct {
 type Certificate struct {
 	What                string
 	NotBefore, NotAfter time.Time
+	// Life is how long it held when it was issued; that it is dated back does not count.
+	Life time.Duration
 	// Mend is what to do when it has expired.
 	Mend string
 }

@@ -20,6 +20,7 @@ var layer = map[string]int{
 	"api/gen/cloudless/state/v1":      0,
 	"internal/spec":                   0,
 	"internal/wholefile":              0,
+	"internal/steady":                 0,
 	"internal/logfile":                1,
 	"internal/driver":                 1,
 	"internal/driver/drivertest":      1,
