@@ -59,7 +59,9 @@ func TestAFullDiskHoldsReplicasUpAndLosesNone(t *testing.T) {
 		s.await(t, "a", "running")
 		fill()
 		s.send(t, full(assignment("a", restart("always", "1s", "4s")), assignment("b", restart("always", "1s", "4s"))))
-		heldUp := func(status *v1.ReplicaStatus) bool { return strings.Contains(status.GetReason(), "no space left on device") }
+		heldUp := func(status *v1.ReplicaStatus) bool {
+			return strings.Contains(status.GetReason(), "no space left on device")
+		}
 		held := s.awaitStatus(t, "b", "held up", heldUp)
 		if held.GetPhase() != "placed" || !strings.HasPrefix(held.GetReason(), "It is held up: ") {
 			t.Errorf("told was %v", held)

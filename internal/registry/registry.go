@@ -27,6 +27,7 @@ type Options struct {
 type Registry struct {
 	app       *handlers.App
 	images    catalog
+	dir       string
 	digests   digests
 	log       logBridge
 	closed    <-chan struct{}
@@ -66,6 +67,7 @@ func Open(ctx context.Context, opts Options) (*Registry, error) {
 	r := &Registry{
 		app:    handlers.NewApp(lifetime, config(opts.Dir, secret)),
 		images: images,
+		dir:    opts.Dir,
 		log:    log,
 		closed: lifetime.Done(),
 	}
@@ -90,14 +92,14 @@ func (r *Registry) Close() error {
 // Handler serves the OCI distribution API under /v2/. Whoever gets through to
 // it may read, write and delete everything.
 func (r *Registry) Handler() http.Handler {
-	return r.digests.forgetting(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	return withRoom(r.dir, r.digests.forgetting(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		select {
 		case <-r.closed:
 			http.Error(w, "the registry is shutting down: try again", http.StatusServiceUnavailable)
 		default:
 			r.app.ServeHTTP(w, req.WithContext(r.log.context(req.Context())))
 		}
-	}))
+	})))
 }
 
 func openCatalog(ctx context.Context, dir string) (catalog, error) {
