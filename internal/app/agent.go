@@ -176,7 +176,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	if err != nil {
 		return nil, err
 	}
-	if err := f.remember(func(id *folderID) { id.Cluster = creds.Trust().Cluster() }); err != nil {
+	if err := f.belongTo(creds.Trust().Cluster()); err != nil {
 		return nil, err
 	}
 	p := &member{name: about.Node}
@@ -261,6 +261,9 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 		creds, err := identity.LoadCredentials(f.credentialsPath())
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+			if err := f.mayJoin(); err != nil {
+				return err
+			}
 		case err != nil:
 			return err
 		case creds.Trust().Fingerprint() != token.CA():

@@ -35,6 +35,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"recycle":    recycle,
 	"resize":     resize,
 	"containerd": startContainerd,
+	"small-disk": smallDisk,
+	"fill-disk":  fillDisk,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
