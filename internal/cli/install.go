@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-
 	"errors"
 	"io/fs"
 	"os"

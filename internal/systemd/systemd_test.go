@@ -86,8 +86,8 @@ func TestUnitLeavesContainersAloneAndComesBack(t *testing.T) {
 	}
 }
 
-// systemd-analyze reads the unit as systemd would. That the service then really
-// runs under a systemd can be seen only on a machine that is run by one.
+// systemd-analyze reads the unit as systemd would. That the service really runs
+// under one is seen in test/e2e.
 func TestSystemdFindsNothingWrongWithTheUnit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs the package systemd; make test installs it")

@@ -208,3 +208,25 @@ func cloneRepository(t *testing.T) string {
 	}
 	return clone
 }
+
+// The first thing that people do, and the second: the same again.
+func TestMakeUpTwiceDoesNoHarm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and containers; make test runs it")
+	}
+	here, _ := newMachines(t)
+	session := here.shell(t, cloneRepository(t))
+	processes := func() string { return session.run(t, "ps", "cloudless ps -o json | grep '\"pid\"'\n") }
+	first := session.run(t, "first", "make up\n")
+	before := processes()
+	second := session.run(t, "second", "make up\n")
+	for _, out := range []string{first, second} {
+		if !strings.Contains(out, "the example app answers at http://127.0.0.1:8080") {
+			t.Errorf("the address is not said:\n%s", out)
+		}
+	}
+	if after := processes(); before != after || strings.Count(after, "pid") != 1 {
+		t.Errorf("the app is not the same one: %s, then %s", before, after)
+	}
+	session.run(t, "curl", "curl --fail --silent http://127.0.0.1:8080\n")
+}

@@ -37,6 +37,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"containerd": startContainerd,
 	"small-disk": smallDisk,
 	"fill-disk":  fillDisk,
+	"notify":     notify,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
