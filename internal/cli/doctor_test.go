@@ -30,6 +30,11 @@ func TestDoctorTellsWhatItFound(t *testing.T) {
 	runCLI(t.Context(), o, append(args, "-o", "json")...).expect(t, 0,
 		"{\n  \"level\": \"warn\",\n  \"items\": [\n    {\n      \"check\": \"kernel\",\n      \"level\": \"ok\",\n      \"text\": \"Linux 6\"\n    },\n"+
 			"    {\n      \"check\": \"forwarding\",\n      \"level\": \"warn\",\n      \"text\": \"is off\",\n      \"mend\": \"sysctl -w x=1\"\n    }\n  ]\n}\n", "")
+	t.Setenv(DataDirEnv, "/from/environment")
+	runCLI(t.Context(), o, "doctor", "-o", "json")
+	if asked.DataDir != "/from/environment" {
+		t.Errorf("asked for %+v", asked)
+	}
 	found[1].Level = doctor.Fail
 	runCLI(t.Context(), o, args...).expect(t, 1,
 		"ok    kernel      Linux 6\n"+

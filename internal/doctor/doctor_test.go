@@ -80,7 +80,10 @@ func TestWhatIsWrong(t *testing.T) {
 		{"clock", Fail, func(v *View) { v.Clock.Skew = skew(-30 * time.Hour) }, "30h0m0s ahead of the server's, so that certificates are refused", "timedatectl"},
 		{"clock", Warn, func(v *View) { v.Clock.Skew = skew(-20 * time.Second) }, "the clock is 20s ahead of the server's", "timedatectl"},
 		{"clock", Warn, func(v *View) { v.Clock.Synchronized = false }, "follows no other one", "timedatectl"},
-		{"data folder", Fail, func(v *View) { v.Folder.Err = errors.New("data folder /data was written by a newer version") }, "newer version", "do as it says"},
+		{"data folder", Fail, func(v *View) {
+			v.Folder.Err = errors.New("data folder /data was written by a newer version: use the newer version")
+		}, "written by a newer version", "use the newer version"},
+		{"data folder", Warn, func(v *View) { v.Folder.Err = fmt.Errorf("read: %w", fs.ErrPermission) }, "/data cannot be read by you", "sudo cloudless doctor"},
 		{"data folder", Fail, func(v *View) { v.Folder.Member = "c2" }, "is of cluster c1, and the certificate in it of cluster c2", "cloudless down --purge --data-dir /data"},
 		{"data folder", Warn, func(v *View) { v.Folder.Holder, v.Folder.Orphans = 0, 3 }, "3 containers of /data run while no process", "cloudless up"},
 		{"certificates", Fail, func(v *View) { v.Certificates[0].NotAfter = now.Add(-time.Hour) }, "the node's certificate has expired on 2026-05-01 11:00:00", "cloudless join"},

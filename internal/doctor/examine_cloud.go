@@ -1,15 +1,22 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 	"time"
 )
 
 func folder(v View) []Finding {
 	f := v.Folder
 	switch {
+	case errors.Is(f.Err, fs.ErrPermission):
+		return warn(fmt.Sprintf("%s cannot be read by you", f.Path), "sudo cloudless doctor")
 	case f.Err != nil:
-		return fail(f.Err.Error(), "do as it says")
+		// A refusal says what is wrong, and after a colon the way out.
+		wrong, mend, _ := strings.Cut(f.Err.Error(), ": ")
+		return fail(wrong, mend)
 	case !f.Exists:
 		return ok(f.Path + " is free for a new cloud")
 	case f.Cluster != "" && f.Member != "" && f.Cluster != f.Member:
@@ -58,6 +65,9 @@ func ports(v View) (all []Finding) {
 }
 
 func leftovers(v View) (all []Finding) {
+	if !v.Root {
+		return nil // only root sees what belongs to whom
+	}
 	for _, l := range v.Leftovers {
 		all = append(all, warn(l.Path+" was left behind by a cloud that runs no more", l.Mend)...)
 	}
