@@ -63,7 +63,8 @@ build: $(SHIM) ## Build bin/cloudless: one static binary with the shim inside.
 .PHONY: build-all
 build-all: bin/cloudless-linux-amd64 bin/cloudless-linux-arm64 ## Build bin/cloudless-linux-amd64 and -arm64.
 
-# go build itself knows what is up to date, so it always runs.
+# go build itself knows what is up to date, so it always runs. Shims of other architectures are kept for the next time.
+.SECONDARY:
 bin/cloudless-linux-%: $(SHIMS)/%/cloudless-shim.gz FORCE
 	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build $(GOFLAGS_STATIC) -o $@ ./cmd/cloudless
 
