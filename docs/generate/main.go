@@ -7,15 +7,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // pages are the generated ones, by file name.
 var pages = map[string]func() (string, error){
 	"cli.md": func() (string, error) { return cli.Reference(), nil },
 	"api.md": func() (string, error) { return apiReference(api.OpenAPI) },
+	"metrics.md": func() (string, error) {
+		var page strings.Builder
+		err := telemetry.WriteReference(&page)
+		return page.String(), err
+	},
 }
 
 func main() {
