@@ -6,44 +6,79 @@ SHELL := bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_STATIC := -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
-SHIM := internal/driver/containerd/shim/embedded/cloudless-shim.gz
+SHIMS := internal/driver/containerd/shim/embedded
+SHIM = $(SHIMS)/$(shell go env GOARCH)/cloudless-shim.gz
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
-# What a test needs from the distribution, as command=package.
-NEEDS := runc=runc ip=iproute2 busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo
+# What running and testing need from the distribution, as command=package.
+RUN_NEEDS := runc=runc nft=nftables ip=iproute2
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd
+# Flags of every cloudless that make up calls, and how the example app is published.
+UP_FLAGS ?=
+HELLO := --publish 8080 -- --listen 127.0.0.1:8080
 
 .PHONY: help
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
+# install-missing COMMAND=PACKAGE... installs the packages of the commands that are not there.
+define install-missing
+	@missing=(); for need in $(1); do command -v $${need%%=*} >/dev/null || missing+=($${need##*=}); done; \
+	[[ " $(1) " != *" gcc="* || -e /usr/include/stdio.h ]] || missing+=(libc6-dev); \
+	[ $${#missing[@]} -gt 0 ] || exit 0; \
+	if ! command -v apt-get >/dev/null; then echo "$${missing[*]} must be installed, and there is no apt-get here: install it with your package manager" >&2; exit 1; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "$${missing[*]} must be installed, which needs root: run sudo make $@" >&2; exit 1; fi; \
+	echo "installing $${missing[*]}"; \
+	apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+endef
+
 .PHONY: deps
-deps: ## Install what is missing: runc to run, the rest to test (apt, as root).
-	@missing=(); for need in $(NEEDS); do command -v $${need%%=*} >/dev/null || missing+=($${need##*=}); done; \
-	[ -e /usr/include/stdio.h ] || missing+=(libc6-dev); \
-	if [ $${#missing[@]} -gt 0 ]; then \
-		echo "installing $${missing[*]}"; \
-		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null; \
-	fi
+deps: ## Install what running needs and is missing (apt, as root).
+	$(call install-missing,$(RUN_NEEDS))
+
+.PHONY: test-deps
+test-deps: ## Install what the tests need and is missing (apt, as root).
+	$(call install-missing,$(TEST_NEEDS))
 
 .PHONY: generate
 generate: ## Make api/gen from the .proto files.
 	cd tools && go run ./gen -root ..
 
+.PHONY: docs
+docs: $(SHIM) ## Make the generated pages of docs/ from the code.
+	go run ./docs/generate -dir docs
+
 .PHONY: shim
 shim: $(SHIM) ## Build the shim that is embedded in cloudless.
 
-# The shim runs once per container, so it is built without gRPC and stripped.
-$(SHIM): go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-shim/*.go internal/logfile/*.go))
-	CGO_ENABLED=0 go build -tags no_grpc -trimpath -ldflags "-s -w" -o build/cloudless-shim ./cmd/cloudless-shim
-	gzip -9nc build/cloudless-shim > $@.tmp
+# The shim runs once per container, so it is built without gRPC and stripped. The name of its folder is the architecture.
+$(SHIMS)/%/cloudless-shim.gz: go.mod go.sum $(filter-out %_test.go,$(wildcard cmd/cloudless-shim/*.go internal/logfile/*.go))
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build -tags no_grpc -trimpath -ldflags "-s -w" -o build/cloudless-shim-$* ./cmd/cloudless-shim
+	gzip -9nc build/cloudless-shim-$* > $@.tmp
 	mv $@.tmp $@
 
 .PHONY: build
 build: $(SHIM) ## Build bin/cloudless: one static binary with the shim inside.
 	CGO_ENABLED=0 go build $(GOFLAGS_STATIC) -o bin/cloudless ./cmd/cloudless
 
+.PHONY: build-all
+build-all: bin/cloudless-linux-amd64 bin/cloudless-linux-arm64 ## Build bin/cloudless-linux-amd64 and -arm64.
+
+# go build itself knows what is up to date, so it always runs. Shims of other architectures are kept for the next time.
+.SECONDARY:
+bin/cloudless-linux-%: $(SHIMS)/%/cloudless-shim.gz FORCE
+	CGO_ENABLED=0 GOOS=linux GOARCH=$* go build $(GOFLAGS_STATIC) -o $@ ./cmd/cloudless
+
+.PHONY: FORCE
+FORCE:
+
 .PHONY: up
-up: deps build ## Start a one-machine cloud here.
-	bin/cloudless up --detach
+up: deps build ## Start a one-machine cloud here, run the example app on it and print its URL.
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o build/hello ./examples/hello
+	bin/cloudless up --detach $(UP_FLAGS)
+	bin/cloudless run ./build/hello --name web --update $(HELLO)
+	@for _ in {1..100}; do \
+		if (exec 3<>/dev/tcp/127.0.0.1/8080) 2>/dev/null; then echo "the example app answers at http://127.0.0.1:8080"; exit 0; fi; sleep 0.1; \
+	done; echo "the example app runs but does not answer at http://127.0.0.1:8080: look at bin/cloudless logs web" >&2; exit 1
 
 .PHONY: lint
 lint: $(SHIM) ## Check format, vet and staticcheck.
@@ -54,7 +89,7 @@ lint: $(SHIM) ## Check format, vet and staticcheck.
 	cd tools && go vet ./...
 
 .PHONY: test
-test: deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
+test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
 	go test -race -timeout 20m ./...
 
 .PHONY: test-short
@@ -62,9 +97,9 @@ test-short: $(SHIM) ## The tests that need neither root nor containers, in under
 	go test -short ./...
 
 .PHONY: bench
-bench: deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
+bench: test-deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
 	go run ./test/bench
 
 .PHONY: clean
 clean: ## Remove what was built.
-	rm -rf bin build $(SHIM)
+	rm -rf bin build $(SHIMS)/*/cloudless-shim.gz

@@ -259,11 +259,17 @@ func (s *session) open(t *testing.T, o *v1.Open) {
 // What is said of other replicas meanwhile can be awaited later.
 func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 	t.Helper()
+	return s.awaitStatus(t, uid, phase, func(status *v1.ReplicaStatus) bool { return status.GetPhase() == phase })
+}
+
+// awaitStatus is the same for anything that a status can say.
+func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.ReplicaStatus) bool) *v1.ReplicaStatus {
+	t.Helper()
 	for range 10_000 { // heartbeats, too: more than two hours of them is never
 		for len(s.heard[uid]) > 0 {
 			status := s.heard[uid][0]
 			s.heard[uid] = s.heard[uid][1:]
-			if status.GetPhase() == phase {
+			if is(status) {
 				return status
 			}
 		}
@@ -273,10 +279,10 @@ func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 				s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
 			}
 		case <-s.stream.Context().Done():
-			t.Fatalf("the session has ended before replica %s was %s", uid, phase)
+			t.Fatalf("the session has ended before replica %s was %s", uid, what)
 		}
 	}
-	t.Fatalf("replica %s is never %s", uid, phase)
+	t.Fatalf("replica %s is never %s", uid, what)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/steady"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
@@ -95,6 +96,7 @@ func (l *logs) releaseUnknown(known func(uid string) bool) error {
 
 // run removes folders when they are due, until ctx ends.
 func (l *logs) run(ctx context.Context) {
+	clock := steady.New() // a clock that is set forward must not make every log look old
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -104,14 +106,15 @@ func (l *logs) run(ctx context.Context) {
 		case <-timer.C:
 		case <-l.wake:
 		}
-		next, err := l.sweep(time.Now())
+		now := clock.Now()
+		next, err := l.sweep(now)
 		if err != nil {
 			l.log.Warn("cannot remove old logs; trying again in a minute", "error", err)
-			next = time.Now().Add(time.Minute)
+			next = now.Add(time.Minute)
 		}
 		timer.Stop()
 		if !next.IsZero() {
-			timer.Reset(time.Until(next))
+			timer.Reset(next.Sub(now))
 		}
 	}
 }

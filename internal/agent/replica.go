@@ -42,6 +42,8 @@ type replica struct {
 	saved bool        // rec is on disk; owned by run
 	stale []foundTask // to be removed before anything else; owned by run
 
+	complaint string // why the replica is held up, as it was reported; owned by run
+
 	mu        sync.Mutex
 	wish      wish
 	interrupt context.CancelFunc // ends what the present step waits for
@@ -247,12 +249,38 @@ func (r *replica) run(ctx context.Context) {
 		}
 		if err != nil && armed.Err() == nil {
 			r.log.Warn("replica is held up; trying again", "phase", r.rec.Status.GetPhase(), "error", err)
+			r.complain(err)
 			sleep(armed, pause.next())
 		} else {
 			pause.reset()
+			r.goOn()
 		}
 		cancel()
 	}
+}
+
+// complain lets people see why nothing happens, such as a full disk. It is not
+// part of the record: it may be just that which cannot be written.
+func (r *replica) complain(err error) {
+	reason := sentence("It is held up: " + err.Error())
+	if r.complaint == reason {
+		return
+	}
+	r.complaint = reason
+	r.mu.Lock()
+	r.status = proto.CloneOf(r.rec.Status)
+	r.status.Reason = reason
+	r.mu.Unlock()
+	r.reports.add(r.report())
+}
+
+// goOn takes a complaint back.
+func (r *replica) goOn() {
+	if r.complaint == "" {
+		return
+	}
+	r.complaint = ""
+	r.publish()
 }
 
 func now() *timestamppb.Timestamp { return timestamppb.New(time.Now()) }

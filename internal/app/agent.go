@@ -194,7 +194,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	if err != nil {
 		return nil, err
 	}
-	if err := f.remember(func(id *folderID) { id.Cluster = creds.Trust().Cluster() }); err != nil {
+	if err := f.belongTo(creds.Trust().Cluster()); err != nil {
 		return nil, err
 	}
 	p := &member{name: about.Node}
@@ -257,10 +257,14 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
 	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", f.path)
+			return notJoined(f.path)
 		}
 		return nil
 	})
+}
+
+func notJoined(dataDir string) error {
+	return fmt.Errorf("this machine has not joined a cluster with data folder %s: run cloudless join ADDRESS --token TOKEN", dataDir)
 }
 
 // join is the role of a machine that becomes a node now. On a machine that has
@@ -275,6 +279,9 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 		creds, err := identity.LoadCredentials(f.credentialsPath())
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+			if err := f.mayJoin(); err != nil {
+				return err
+			}
 		case err != nil:
 			return err
 		case creds.Trust().Fingerprint() != token.CA():

@@ -4,7 +4,10 @@ import "github.com/cloudless/cloudless/internal/cli"
 
 // Roles are what the command line can start.
 func Roles() cli.Roles {
-	return cli.Roles{Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down}
+	return cli.Roles{
+		Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down,
+		Install: install, Uninstall: uninstall, Doctor: examine,
+	}
 }
 
 // undo collects what must be taken back when a start fails in the middle, and

@@ -63,7 +63,7 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, i
 	if p.ca, err = server.Found(ctx, p.consensus, sealer); err != nil {
 		return nil, err
 	}
-	if err := f.remember(func(id *folderID) { id.Cluster = p.ca.Trust().Cluster() }); err != nil {
+	if err := f.belongTo(p.ca.Trust().Cluster()); err != nil {
 		return nil, err
 	}
 	p.registry, err = registry.Open(ctx, registry.Options{Dir: f.sub("server", "registry"), Logger: logger})
@@ -147,6 +147,9 @@ func runServer(ctx context.Context, o cli.ServerOptions) error {
 		return err
 	}
 	u.add(f.release)
+	if err := f.mayServe(); err != nil {
+		return err
+	}
 	o.Progress("opening the replicated state")
 	p, err := openControlPlane(ctx, f, o.APIAddr, o.Version, i, logger, &u)
 	if err != nil {

@@ -32,6 +32,9 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		return err
 	}
 	u.add(f.release)
+	if err := f.mayServe(); err != nil {
+		return err
+	}
 	link := &clusterLink{}
 	o.Progress("starting the control plane and the container runtime")
 	p, d, err := openBoth(ctx, f, o, link, i, logger, &u)

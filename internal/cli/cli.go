@@ -100,7 +100,8 @@ func (c *cli) rootCommand() *cobra.Command {
 	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.copyCommand(), c.statsCommand(), c.topCommand())
 	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.completionCommand(), c.versionCommand())
-	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand())
+	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand(),
+		c.installCommand(), c.uninstallCommand(), c.doctorCommand())
 	root.SetHelpCommand(helpCommand())
 	root.SetHelpCommandGroupID(groupMachine)
 	c.completeNames(root)

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/systemd"
 )
 
 // readyEnv names, in a process that was started with --detach, the file descriptor on which the one that started it
@@ -62,14 +63,19 @@ func (c *cli) runRole(cmd *cobra.Command, detach bool, process *Process, secret 
 
 // reporter tells how a role gets on: to the process that waits for it, or to the person at the terminal.
 type reporter struct {
-	mu   sync.Mutex
-	pipe *os.File // nil if nobody waits, or no longer
-	cli  *cli
-	line *progress
+	mu      sync.Mutex
+	manager systemd.Notifier
+	pipe    *os.File // nil if nobody waits, or no longer
+	cli     *cli
+	line    *progress
 }
 
 func (c *cli) reporter() (*reporter, error) {
 	r := &reporter{cli: c, line: newProgress(c.Stderr)}
+	var err error
+	if r.manager, err = systemd.NewNotifier(); err != nil {
+		return nil, err
+	}
 	name, waited := os.LookupEnv(readyEnv)
 	if !waited {
 		return r, nil
@@ -92,12 +98,17 @@ func (r *reporter) progress(doing string) {
 	defer r.mu.Unlock()
 	r.say(word{Progress: doing})
 	r.line.show(doing)
+	_ = r.manager.Status(doing) // only for those who look
 }
 
 func (r *reporter) ready(message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.line.clear()
+	first, _, _ := strings.Cut(message, "\n")
+	if err := errors.Join(r.manager.Status(first), r.manager.Ready()); err != nil {
+		r.cli.note("cloudless: %v", err) // the manager will say what it thinks of that
+	}
 	if r.pipe == nil {
 		_ = r.cli.printf("%s\n", message) // a role does not fail because nobody reads
 		return

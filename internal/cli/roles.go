@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -22,6 +23,13 @@ type Roles struct {
 	Join func(ctx context.Context, o JoinOptions) error
 	// Down stops what runs on a data folder, its containers included.
 	Down func(ctx context.Context, o DownOptions) error
+	// Install makes a service of systemd and returns what to tell the person at the terminal: what was done, or the
+	// unit if nothing was to be done.
+	Install func(ctx context.Context, o InstallOptions) (said string, err error)
+	// Uninstall takes the service away; fs.ErrNotExist if there is none.
+	Uninstall func(ctx context.Context, o UninstallOptions) (said string, err error)
+	// Doctor looks at this machine.
+	Doctor func(ctx context.Context, o DoctorOptions) ([]doctor.Finding, error)
 }
 
 // Process is what all roles have in common.

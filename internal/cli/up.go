@@ -36,10 +36,16 @@ func (f *processFlags) register(cmd *cobra.Command) {
 }
 
 func (f *processFlags) registerDataDir(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dataDir, "data-dir", defaultDataDir(), "`folder` of everything that must last")
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", defaultDataDir(), "`folder` of everything that must last; $"+DataDirEnv+" sets another default")
 }
 
+// DataDirEnv names the environment variable that holds the data folder.
+const DataDirEnv = "CLOUDLESS_DATA_DIR"
+
 func defaultDataDir() string {
+	if dir := os.Getenv(DataDirEnv); dir != "" {
+		return dir
+	}
 	if os.Geteuid() == 0 {
 		return "/var/lib/cloudless"
 	}

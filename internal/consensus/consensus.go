@@ -82,6 +82,7 @@ type Consensus struct {
 	fsm      *fsm
 	observer Observer
 	disk     *disk
+	room     *room
 	// transport is not nil if it has to be closed with this.
 	transport raft.WithClose
 
@@ -110,7 +111,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	}
 	c := &Consensus{
 		id: o.ServerID, store: o.Store, logger: o.Logger,
-		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, done: make(chan struct{}),
+		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, room: newRoom(o.Dir), done: make(chan struct{}),
 	}
 	var undo []func()
 	defer func() {
@@ -143,7 +144,8 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if err := c.disk.restore(o.Store); err != nil {
 		return nil, err
 	}
-	if c.raft, err = raft.NewRaft(config, c.fsm, observedLog{c.disk.log, o.Observer}, c.disk.log, c.disk.snapshots, transport); err != nil {
+	entries := watchedLog{observedLog{c.disk.log, o.Observer}, c.logFailed}
+	if c.raft, err = raft.NewRaft(config, c.fsm, entries, c.disk.log, c.disk.snapshots, transport); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	undo = append(undo, func() { _ = c.raft.Shutdown().Error() })

@@ -35,7 +35,8 @@ func resultOf(err error) string {
 	_, exists := errors.AsType[*state.ExistsError](err)
 	_, invalid := errors.AsType[*state.InvalidError](err)
 	_, large := errors.AsType[*TooLargeError](err)
-	if exists || invalid || large || state.MovedOn(err) {
+	_, full := errors.AsType[*FullError](err)
+	if exists || invalid || large || full || state.MovedOn(err) {
 		return "refused"
 	}
 	return "failed"

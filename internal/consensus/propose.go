@@ -17,7 +17,7 @@ const MaxTransaction = 8 << 20
 // Propose makes the changes of a transaction. When it returns without error they are durable and part of every
 // snapshot that is taken from then on. Refusals by the state come back as they are (see [state.Store.Apply]).
 // A [NotLeaderError] says that nothing has happened, [ErrUncertain] that something may have, which also holds when
-// ctx ended before the outcome was known. The transaction stays the caller's.
+// ctx ended before the outcome was known. A [FullError] refuses before the disk does. The transaction stays the caller's.
 func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (result state.Result, err error) {
 	began := time.Now()
 	defer func() { c.observer.Proposed(resultOf(err), time.Since(began)) }()
@@ -30,6 +30,9 @@ func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (resul
 	}
 	if len(data) > MaxTransaction {
 		return state.Result{}, &TooLargeError{Size: len(data)}
+	}
+	if err := c.room.check(len(data)); err != nil {
+		return state.Result{}, err
 	}
 	if err := ctx.Err(); err != nil {
 		return state.Result{}, context.Cause(ctx)

@@ -18,9 +18,11 @@ import (
 const (
 	caLifetime = 10 * 365 * 24 * time.Hour
 
-	// clockSkew dates certificates back, so that a machine whose clock is a little behind the server's does not
-	// refuse as "not yet valid" the certificate it was given a moment ago.
-	clockSkew = 5 * time.Minute
+	// clockSkew dates certificates back, so that a machine whose clock is behind the server's does not refuse as
+	// "not yet valid" the certificate it was given a moment ago, and so that certificates which were issued while
+	// the server's clock was ahead by hours still hold when it is set right. It gives nobody a right that the CA
+	// did not give.
+	clockSkew = 24 * time.Hour
 )
 
 // CA is the certificate authority of a cluster. It is safe for concurrent use.

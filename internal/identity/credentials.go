@@ -121,6 +121,9 @@ func (c *Credentials) Trust() *Trust { return c.trust }
 // NotAfter is when the certificate ends.
 func (c *Credentials) NotAfter() time.Time { return c.cert.Leaf.NotAfter }
 
+// Lifetime is how long the certificate held when it was issued.
+func (c *Credentials) Lifetime() time.Duration { return lifetime(c) }
+
 // Certificate is the certificate, its key and the CA's certificate, as the tls package wants them. It is a
 // [CertificateSource] that never changes.
 func (c *Credentials) Certificate() (*tls.Certificate, error) { return c.cert, nil }

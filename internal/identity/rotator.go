@@ -64,7 +64,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 		if !sleep(ctx, min(time.Until(due), longestWait)) {
 			return nil
 		}
-		if time.Now().Before(due) {
+		if time.Now().Before(due) && !r.fromTheFuture() {
 			continue
 		}
 		next, err := r.rotate(ctx)
@@ -82,6 +82,12 @@ func (r *Rotator) Run(ctx context.Context) error {
 			retry = min(2*retry, max(firstRetry, min(lastRetry, lifetime(r.current.Load())/10)))
 		}
 	}
+}
+
+// fromTheFuture is whether the certificate does not hold yet, because it was issued by a clock that was far ahead
+// and has been set right since. Waiting would not do: that could take as long as the clock was ahead.
+func (r *Rotator) fromTheFuture() bool {
+	return time.Now().Before(r.current.Load().cert.Leaf.NotBefore)
 }
 
 // rotate has one certificate issued, saves it, and only then puts it to use.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"io/fs"
@@ -300,4 +301,57 @@ func FuzzDecodeCredentials(f *testing.F) {
 		}
 		_, _ = NewCredentials(key, chain)
 	})
+}
+
+// A server whose clock was days ahead has given itself a certificate that will
+// hold only in days. When the clock is set right, nobody waits for that.
+func TestACertificateFromTheFutureIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newTestCA(t, testCluster)
+		key, csr, err := NewKeyAndCSR()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := issue(t, ca, testTTL, KindNode, "n-1").ID()
+		chain, err := ca.Issue(csr, id, IssueOptions{TTL: testTTL, Server: true, Client: true}, time.Now().Add(10*24*time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ahead, err := NewCredentials(key, chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newTestRotator(t, RotatorOptions{Current: ahead, Renew: renewer(ca, id)})
+		start(t, r)
+		time.Sleep(longestWait + time.Second)
+		synctest.Wait()
+		if now := r.current.Load(); now == ahead || time.Now().Before(now.cert.Leaf.NotBefore) {
+			t.Errorf("handshakes still get a certificate that holds from %s on", now.cert.Leaf.NotBefore)
+		}
+	})
+}
+
+// A certificate that was issued while the server's clock was hours ahead holds
+// when the clock is set right, and one that was issued while it was hours behind
+// holds until the rotation notices.
+func TestCertificatesBearAClockThatJumpsByHours(t *testing.T) {
+	ca := newTestCA(t, testCluster)
+	id := issue(t, ca, testTTL, KindServer, "s-1").ID()
+	for _, jump := range []time.Duration{12 * time.Hour, -12 * time.Hour} {
+		_, csr, err := NewKeyAndCSR()
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, err := ca.Issue(csr, id, IssueOptions{TTL: testTTL, Server: true}, time.Now().Add(jump))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(chain[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ca.Trust().verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
+			t.Errorf("issued by a clock that was off by %s: %v", jump, err)
+		}
+	}
 }

@@ -127,14 +127,14 @@ func (r *Registry) Close() error {
 // Handler serves the OCI distribution API under /v2/. Whoever gets through to
 // it may read, write and delete everything.
 func (r *Registry) Handler() http.Handler {
-	return r.digests.forgetting(r.pushes.guard(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	return withRoom(r.dir, r.digests.forgetting(r.pushes.guard(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		select {
 		case <-r.closed:
 			http.Error(w, "the registry is shutting down: try again", http.StatusServiceUnavailable)
 		default:
 			r.app.ServeHTTP(w, req.WithContext(r.log.context(req.Context())))
 		}
-	})))
+	}))))
 }
 
 func openCatalog(ctx context.Context, dir string) (catalog, error) {

@@ -93,6 +93,9 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 	if _, ok := errors.AsType[*consensus.TooLargeError](err); ok {
 		return codes.InvalidArgument, nil
 	}
+	if _, ok := errors.AsType[*consensus.FullError](err); ok {
+		return codes.ResourceExhausted, nil
+	}
 	switch {
 	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrShutdown):
 		return codes.Unavailable, nil

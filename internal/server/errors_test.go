@@ -37,6 +37,7 @@ func TestEveryErrorHasItsCode(t *testing.T) {
 		{&consensus.NotLeaderError{}, codes.Unavailable, 0},
 		{consensus.ErrShutdown, codes.Unavailable, 0},
 		{&consensus.TooLargeError{Size: 1}, codes.InvalidArgument, 0},
+		{&consensus.FullError{Dir: "/d"}, codes.ResourceExhausted, 0},
 		// A call that may have been made must not look like one that can be repeated.
 		{consensus.ErrUncertain, codes.Unknown, 0},
 		{fmt.Errorf("%w: %w", context.Canceled, consensus.ErrUncertain), codes.Canceled, 0},

@@ -35,6 +35,9 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"recycle":    recycle,
 	"resize":     resize,
 	"containerd": startContainerd,
+	"small-disk": smallDisk,
+	"fill-disk":  fillDisk,
+	"notify":     notify,
 	"with-token": withToken,
 
 	"pack":             pack,

@@ -102,11 +102,15 @@ func setup(env *testscript.Env) error {
 func cleanup(env *testscript.Env) {
 	entries, _ := filepath.Glob(filepath.Join(env.WorkDir, "*", "cloud.json"))
 	for _, entry := range entries {
-		down := exec.Command(filepath.Join(bin, "cloudless"), "down", "--purge", "--data-dir", filepath.Dir(entry))
-		down.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+env.Getenv("CLOUDLESS_CONFIG"))
-		if out, err := down.CombinedOutput(); err != nil {
-			env.T().Log("cleanup:", strings.TrimSpace(string(out)), err)
-		}
+		purge(env.Getenv("CLOUDLESS_CONFIG"), filepath.Dir(entry), func(format string, args ...any) { env.T().Log(fmt.Sprintf(format, args...)) })
+	}
+}
+
+func purge(config, data string, log func(format string, args ...any)) {
+	down := exec.Command(filepath.Join(bin, "cloudless"), "down", "--purge", "--data-dir", data)
+	down.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+config)
+	if out, err := down.CombinedOutput(); err != nil {
+		log("cleanup: %s %v", strings.TrimSpace(string(out)), err)
 	}
 }
 

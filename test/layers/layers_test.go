@@ -22,6 +22,7 @@ var layer = map[string]int{
 	"internal/wholefile":              0,
 	"internal/filetree":               0,
 	"internal/nearest":                0,
+	"internal/steady":                 0,
 	"internal/logfile":                1,
 	"internal/driver":                 1,
 	"internal/driver/drivertest":      1,
@@ -30,6 +31,8 @@ var layer = map[string]int{
 	"internal/state":                  1,
 	"internal/ipam":                   1,
 	"internal/image":                  1,
+	"internal/doctor":                 1,
+	"internal/systemd":                1,
 	"internal/consensus":              2,
 	"internal/identity":               2,
 	"internal/registry":               2,
@@ -48,6 +51,7 @@ var layer = map[string]int{
 	"internal/cli":                    4,
 	"internal/app":                    5,
 	"cmd/cloudless":                   6,
+	"docs/generate":                   6,
 	"cmd/cloudless-shim":              6,
 }
 

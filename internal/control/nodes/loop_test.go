@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -161,5 +162,21 @@ func TestNodeThatWasNeverHeardOfIsShownAsItIs(t *testing.T) {
 	l.Observe(n)
 	if n.GetStatus().GetLastSeen() != nil || n.GetStatus().GetUsage() != nil {
 		t.Errorf("it is shown with %v", n.GetStatus())
+	}
+}
+
+// How long a node has been silent is measured by a clock that nobody can set: a
+// date that jumps by hours makes no node silent, and hides none that is.
+func TestSilenceDoesNotFollowTheDate(t *testing.T) {
+	l := New(storeWith(t, node("ready")), &log{}, windows)
+	for _, hear := range []func(){
+		func() { l.Connected("n", &v1.NodeStatus{}) },
+		func() { l.Heartbeat("n", &v1.Heartbeat{}) },
+		func() { l.Disconnected("n") },
+	} {
+		hear()
+		if seen := l.seen["n"].LastSeen; !strings.Contains(seen.String(), " m=") {
+			t.Errorf("heard at %s, which is a mere date", seen)
+		}
 	}
 }

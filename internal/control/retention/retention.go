@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/steady"
 )
 
 // Limits say how long and how much is kept.
@@ -126,8 +127,9 @@ const interval = time.Minute
 func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limits) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	clock := steady.New() // a clock that is set forward must not make everything look old
 	for {
-		now := time.Now().UTC()
+		now := clock.Now()
 		if batch := Tick(now, store.Snapshot(), limits); batch.Len() > 0 {
 			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !state.MovedOn(err) {
 				return err

@@ -1,9 +1,9 @@
 // Package shim carries the program cloudless-shim inside the cloudless binary
 // and puts it on disk, where containerd can run it.
 //
-// The program is built and compressed before cloudless is (see embedded/README)
-// and lies beside this file; without it the package compiles, and [Extract]
-// says what is missing.
+// The program is built and compressed before cloudless is, once per architecture
+// (see embedded), and that of the binary's own is in it; without it the package
+// compiles, and [Extract] says what is missing.
 //
 // The package must not know what the shim does, nor which of the extracted
 // versions are still running: removing old ones is the caller's business.
@@ -13,27 +13,25 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"runtime"
 )
-
-// The directory is embedded rather than the file, so that a tree in which the
-// shim has not been built compiles.
-//
-//go:embed embedded
-var embedded embed.FS
 
 // Prefix is how the names of extracted shims begin; a digest follows.
 const Prefix = "cloudless-shim-"
 
 // ErrNotBuilt means that cloudless was compiled without its shim.
 var ErrNotBuilt = errors.New("this cloudless was built without its shim: run make build")
+
+// packedPath is where the shim of this binary's architecture is embedded.
+var packedPath = path.Join("embedded", runtime.GOARCH, "cloudless-shim.gz")
 
 // Extract makes sure that the shim lies in dir, which is created if need be,
 // and returns its path. The name carries the shim's digest, so that versions
@@ -44,7 +42,7 @@ func Extract(dir string) (path string, err error) {
 }
 
 func extract(files fs.FS, dir string) (string, error) {
-	packed, err := fs.ReadFile(files, "embedded/cloudless-shim.gz")
+	packed, err := fs.ReadFile(files, packedPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", ErrNotBuilt
 	}

@@ -3,6 +3,7 @@ package shim
 import (
 	"bytes"
 	"compress/gzip"
+	"debug/elf"
 	"errors"
 	"os"
 	"path/filepath"
@@ -22,7 +23,7 @@ func packed(t *testing.T, program string) fstest.MapFS {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return fstest.MapFS{"embedded/cloudless-shim.gz": {Data: b.Bytes()}}
+	return fstest.MapFS{packedPath: {Data: b.Bytes()}}
 }
 
 func TestExtractWritesAnExecutable(t *testing.T) {
@@ -108,8 +109,8 @@ func TestExtractAtTheSameTimeLeavesOneFile(t *testing.T) {
 
 func TestDamagedShimLeavesNothing(t *testing.T) {
 	files := packed(t, "program")
-	data := files["embedded/cloudless-shim.gz"].Data
-	files["embedded/cloudless-shim.gz"].Data = data[:len(data)-6]
+	data := files[packedPath].Data
+	files[packedPath].Data = data[:len(data)-6]
 	dir := t.TempDir()
 	if _, err := extract(files, dir); err == nil {
 		t.Error("a damaged shim was extracted")
@@ -122,5 +123,38 @@ func TestDamagedShimLeavesNothing(t *testing.T) {
 func TestExtractSaysThatTheShimIsMissing(t *testing.T) {
 	if _, err := extract(fstest.MapFS{}, t.TempDir()); !errors.Is(err, ErrNotBuilt) {
 		t.Errorf("got %v, want %v", err, ErrNotBuilt)
+	}
+}
+
+// The shims are build products, one per architecture: one that was built for
+// another machine than its folder says would fail at the first container.
+func TestEveryBuiltShimIsForItsArchitecture(t *testing.T) {
+	machines := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+	if _, err := embedded.Open(packedPath); err != nil {
+		t.Fatalf("the shim of this architecture is not built: run make shim (%v)", err)
+	}
+	for architecture, want := range machines {
+		data, err := os.ReadFile(filepath.Join("embedded", architecture, "cloudless-shim.gz"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // only make build-all builds the others
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		unzipped, err := gzip.NewReader(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var program bytes.Buffer
+		if _, err := program.ReadFrom(unzipped); err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := elf.NewFile(bytes.NewReader(program.Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parsed.Machine != want {
+			t.Errorf("the shim in embedded/%s is for %v", architecture, parsed.Machine)
+		}
 	}
 }

@@ -1,0 +1,48 @@
+// Command generate makes the pages of the documentation that are made from the
+// code: make docs. A test holds that they are up to date.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// pages are the generated ones, by file name.
+var pages = map[string]func() (string, error){
+	"cli.md": func() (string, error) { return cli.Reference(), nil },
+	"api.md": func() (string, error) { return apiReference(api.OpenAPI) },
+	"metrics.md": func() (string, error) {
+		var page strings.Builder
+		err := telemetry.WriteReference(&page)
+		return page.String(), err
+	},
+}
+
+func main() {
+	dir := flag.String("dir", "docs", "folder of the documentation")
+	flag.Parse()
+	if err := generate(*dir); err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
+
+func generate(dir string) error {
+	for name, page := range pages {
+		text, err := page()
+		if err != nil {
+			return fmt.Errorf("make %s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

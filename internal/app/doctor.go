@@ -1,0 +1,261 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/doctor"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// furtherChecks are those of packages that look for themselves, beside those of
+// package doctor.
+var furtherChecks = []func(context.Context, cli.DoctorOptions) []doctor.Finding{
+	clusterAnswers,
+}
+
+// examine is the doctor: what can be seen of the machine, and what this package
+// knows about the files of a cloud.
+func examine(ctx context.Context, o cli.DoctorOptions) ([]doctor.Finding, error) {
+	folder := lookFolder(o.DataDir)
+	ports, err := wantedPorts(o)
+	if err != nil {
+		return nil, err
+	}
+	if o.ContainerdAddress == "" {
+		if id, err := readFolderID(o.DataDir); err == nil {
+			o.ContainerdAddress = id.ContainerdAddress
+		}
+	}
+	v := doctor.Look(ctx, doctor.Options{DataDir: o.DataDir, Ports: ports, Containerd: o.ContainerdAddress})
+	v.Folder = folder
+	for i := range v.Ports {
+		v.Ports[i].Ours = folder.Holder != 0 && strings.HasPrefix(v.Ports[i].UsedBy, fmt.Sprintf("process %d ", folder.Holder))
+	}
+	v.Certificates = lookCertificates(o.DataDir)
+	if v.Root { // others do not see what processes have open
+		v.Leftovers = lookLeftovers(runDir(""), o.DataDir)
+	}
+	v.Clock.Skew = serverSkew(ctx, o)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	found := doctor.Examine(v)
+	for _, check := range furtherChecks {
+		found = append(found, check(ctx, o)...)
+	}
+	return found, ctx.Err()
+}
+
+func wantedPorts(o cli.DoctorOptions) ([]doctor.Port, error) {
+	_, api, err := net.SplitHostPort(o.APIAddr)
+	if err != nil {
+		return nil, fmt.Errorf("API address: %w", err)
+	}
+	var all []doctor.Port
+	for i, port := range append([]string{api}, o.Ports...) {
+		network, number, err := cli.ParsePortUse(port)
+		if err != nil {
+			return nil, err
+		}
+		what := "a published port"
+		if i == 0 {
+			what = "the API"
+		}
+		all = append(all, doctor.Port{What: what, Network: network, Number: number})
+	}
+	return all, nil
+}
+
+// lookFolder sees a data folder without taking it.
+func lookFolder(path string) doctor.Folder {
+	f := doctor.Folder{Path: path}
+	if f.Err = private(path); errors.Is(f.Err, fs.ErrNotExist) {
+		f.Err = nil
+		return f
+	} else if f.Err != nil {
+		return f
+	}
+	id, err := readFolderID(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f
+	}
+	f.Exists, f.Err, f.Cluster = true, err, id.Cluster
+	if who := readHolder(path); who.PID > 0 && hasOpen(who.PID, lockPath(path)) {
+		f.Holder = who.PID
+	}
+	if creds, err := identity.LoadCredentials((&folder{path: path}).credentialsPath()); err == nil {
+		f.Member = creds.Trust().Cluster()
+	}
+	f.Orphans = countShims(path)
+	return f
+}
+
+// countShims is how many containers of the folder run: each has a shim from it.
+func countShims(path string) (count int) {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		if data, err := os.ReadFile(line); err == nil && strings.HasPrefix(string(data), filepath.Join(path, "shim")+"/") {
+			count++
+		}
+	}
+	return count
+}
+
+func lookCertificates(dataDir string) []doctor.Certificate {
+	creds, err := identity.LoadCredentials((&folder{path: dataDir}).credentialsPath())
+	if err != nil {
+		return nil // what is damaged is said by who needs it
+	}
+	mend := "cloudless join ADDRESS --token-file FILE"
+	if _, err := os.Stat(filepath.Join(dataDir, "server")); err == nil {
+		mend = "cloudless up" // the authority is here
+	}
+	pair, err := creds.Certificate()
+	if err != nil {
+		return nil
+	}
+	all := []doctor.Certificate{{What: "the node's certificate", NotBefore: pair.Leaf.NotBefore, NotAfter: pair.Leaf.NotAfter, Life: creds.Lifetime(), Mend: mend}}
+	if authority, err := x509.ParseCertificate(pair.Certificate[len(pair.Certificate)-1]); err == nil {
+		all = append(all, doctor.Certificate{
+			What: "the certificate of the cluster's authority", NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+			Life: authority.NotAfter.Sub(authority.NotBefore), Mend: "make a new cluster and apply the workloads there",
+		})
+	}
+	return all
+}
+
+// lookLeftovers finds what clouds have below /run and no process has to do with
+// any more. The folder that is looked at is not one of them: the next up takes
+// what is there.
+func lookLeftovers(run, dataDir string) (all []doctor.Leftover) {
+	entries, err := os.ReadDir(run)
+	if err != nil {
+		return nil
+	}
+	alive := livingClouds()
+	if id, err := readFolderID(dataDir); err == nil {
+		alive = append(alive, id.ID)
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for _, entry := range entries {
+		if !validID.MatchString(entry.Name()) || slices.Contains(alive, entry.Name()) {
+			continue
+		}
+		path := filepath.Join(run, entry.Name())
+		mend := "rm -rf " + path
+		if strings.Contains(string(mounts), " "+path+"/") {
+			mend = fmt.Sprintf("awk '$2 ~ \"^%s/\" {print $2}' /proc/mounts | sort -r | xargs umount && rm -rf %s", path, path)
+		}
+		all = append(all, doctor.Leftover{Path: path, Mend: mend})
+	}
+	return all
+}
+
+// livingClouds are the ids of clouds that have a process: one that holds their
+// folder, or one in a container of theirs.
+func livingClouds() (ids []string) {
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err != nil || filepath.Base(target) != "lock" {
+			continue
+		}
+		// By way of the process, which may see other mounts than this one.
+		if id, err := readFolderID(filepath.Join(filepath.Dir(filepath.Dir(link)), "root", filepath.Dir(target))); err == nil {
+			ids = append(ids, id.ID)
+		}
+	}
+	groups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	for _, group := range groups {
+		data, _ := os.ReadFile(group)
+		if _, rest, found := strings.Cut(string(data), "/cloudless-"); found && len(rest) >= 8 {
+			ids = append(ids, rest[:8])
+		}
+	}
+	return ids
+}
+
+// serverPatience keeps the doctor quick when a cluster does not answer.
+const serverPatience = 3 * time.Second
+
+// askServer gets the health page of the first server that answers. Nothing
+// secret is sent and nothing is believed but the date, so that the server need
+// not be proved: with a wrong clock it could not be.
+func askServer(ctx context.Context, where client.Context) (*http.Response, error) {
+	asker := &http.Client{
+		Timeout:   serverPatience,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true},
+	}
+	var errs []error
+	for _, address := range where.Addresses {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/healthz", nil)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := asker.Do(request)
+		if err == nil {
+			return answer, answer.Body.Close()
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+func contextOf(o cli.DoctorOptions) (client.Context, error) {
+	config, err := client.LoadConfig(o.ConfigPath)
+	if err != nil {
+		return client.Context{}, err
+	}
+	return config.Context(o.Context)
+}
+
+// serverSkew is by how much the server's clock is ahead of this one; nil if no
+// server says.
+func serverSkew(ctx context.Context, o cli.DoctorOptions) *time.Duration {
+	where, err := contextOf(o)
+	if err != nil {
+		return nil
+	}
+	asked := time.Now()
+	answer, err := askServer(ctx, where)
+	if err != nil {
+		return nil
+	}
+	date, err := http.ParseTime(answer.Header.Get("Date"))
+	if err != nil {
+		return nil
+	}
+	// The date has no fractions: it is half a second later on average.
+	skew := date.Add(500 * time.Millisecond).Sub(asked.Add(time.Since(asked) / 2)).Round(time.Second)
+	return &skew
+}
+
+// clusterAnswers looks whether the cluster that the command line talks to is there.
+func clusterAnswers(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
+	where, err := contextOf(o)
+	if err != nil {
+		return nil // there is none yet
+	}
+	addresses := strings.Join(where.Addresses, ", ")
+	if _, err := askServer(ctx, where); err != nil {
+		return []doctor.Finding{{
+			Check: "cluster", Level: doctor.Warn, Text: fmt.Sprintf("the cluster of context %s does not answer at %s", where.Name, addresses),
+			Mend: "cloudless up --detach where its server is, or choose another one with: cloudless context use NAME",
+		}}
+	}
+	return []doctor.Finding{{Check: "cluster", Level: doctor.OK, Text: fmt.Sprintf("the cluster of context %s answers at %s", where.Name, addresses)}}
+}

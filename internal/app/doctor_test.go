@@ -1,0 +1,173 @@
+package app
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/doctor"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// enrolled puts the credentials of a node, issued at the given time, into a folder.
+func enrolled(t *testing.T, f *folder, cluster string, issued time.Time) {
+	t.Helper()
+	ca, err := identity.NewCA(cluster, issued)
+	must(t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	id, err := identity.NewID(cluster, identity.KindNode, "n1")
+	must(t, err)
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: 24 * time.Hour, Client: true}, issued)
+	must(t, err)
+	creds, err := identity.NewCredentials(key, chain)
+	must(t, err)
+	must(t, os.MkdirAll(f.sub("agent"), 0o700))
+	must(t, creds.Save(f.credentialsPath()))
+}
+
+func TestDoctorSeesTheDataFolder(t *testing.T) {
+	path := t.TempDir()
+	if got := lookFolder(filepath.Join(path, "none")); got.Exists || got.Err != nil {
+		t.Errorf("a folder that is not there: %+v", got)
+	}
+	if got := lookFolder(path); got.Exists || got.Err != nil || entries(t, path) != "" {
+		t.Errorf("an empty folder: %+v, which now has %s", got, entries(t, path))
+	}
+	holder := holderOf(t, path)
+	if got := lookFolder(path); !got.Exists || got.Holder != holder.Process.Pid || got.Err != nil {
+		t.Errorf("a held folder: %+v", got)
+	}
+	must(t, holder.Process.Kill())
+	_ = holder.Wait()
+	f, err := openFolder(path)
+	must(t, err)
+	must(t, f.remember(func(id *folderID) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
+	enrolled(t, f, "22222222-2222-7222-8222-222222222222", time.Now())
+	f.release()
+	got := lookFolder(path)
+	if got.Holder != 0 || got.Cluster == got.Member || got.Member != "22222222-2222-7222-8222-222222222222" {
+		t.Errorf("a folder with a node of another cluster: %+v", got)
+	}
+	must(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(`{"format":99,"id":"abcdefgh"}`), 0o600))
+	if got := lookFolder(path); got.Err == nil || !strings.Contains(got.Err.Error(), "newer version") {
+		t.Errorf("a folder of a newer version: %+v", got)
+	}
+	must(t, os.Chmod(path, 0o777))
+	if got := lookFolder(path); got.Err == nil || !strings.Contains(got.Err.Error(), "can be written by others") {
+		t.Errorf("a folder that others can write: %+v", got)
+	}
+}
+
+func TestDoctorSeesCertificates(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	if got := lookCertificates(f.path); got != nil {
+		t.Errorf("without credentials: %+v", got)
+	}
+	enrolled(t, f, "11111111-1111-7111-8111-111111111111", time.Now().Add(-365*24*time.Hour))
+	got := lookCertificates(f.path)
+	if len(got) != 2 || !got[0].NotAfter.Before(time.Now()) || !got[1].NotAfter.After(time.Now()) || !strings.Contains(got[0].Mend, "cloudless join") {
+		t.Errorf("saw %+v", got)
+	}
+	must(t, os.Mkdir(f.sub("server"), 0o700))
+	if got := lookCertificates(f.path); got[0].Mend != "cloudless up" {
+		t.Errorf("saw %+v", got)
+	}
+}
+
+func TestDoctorSeesWhatNoProcessBelongsTo(t *testing.T) {
+	run, mine := t.TempDir(), t.TempDir()
+	living, own := "", ""
+	path := t.TempDir()
+	holderOf(t, path)
+	if id, err := readFolderID(path); err == nil {
+		living = id.ID
+	}
+	f, err := openFolder(mine)
+	must(t, err)
+	own = f.ID
+	f.release()
+	for _, name := range []string{living, own, "deadbeef", "not-an-id"} {
+		must(t, os.Mkdir(filepath.Join(run, name), 0o700))
+	}
+	got := lookLeftovers(run, mine)
+	dead := filepath.Join(run, "deadbeef")
+	if len(got) != 1 || got[0].Path != dead || got[0].Mend != "rm -rf "+dead {
+		t.Errorf("saw %+v", got)
+	}
+	if got := lookLeftovers(filepath.Join(run, "none"), mine); got != nil {
+		t.Errorf("saw %+v", got)
+	}
+}
+
+func TestDoctorComparesTheClockWithTheServers(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(2*time.Hour).UTC().Format(http.TimeFormat))
+	}))
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
+	server.StartTLS()
+	defer server.Close()
+	o := cli.DoctorOptions{ConfigPath: filepath.Join(t.TempDir(), "config.yaml")}
+	if got := serverSkew(t.Context(), o); got != nil {
+		t.Errorf("without a context the clock is off by %v", got)
+	}
+	if got := clusterAnswers(t.Context(), o); got != nil {
+		t.Errorf("without a context: %+v", got)
+	}
+	must(t, client.UpdateConfig(o.ConfigPath, func(c *client.Config) error {
+		c.Set(client.Context{Name: "home", Addresses: []string{server.Listener.Addr().String()}})
+		return nil
+	}))
+	if got := serverSkew(t.Context(), o); got == nil || (*got-2*time.Hour).Abs() > 10*time.Second {
+		t.Errorf("the clock is off by %v", got)
+	}
+	if got := clusterAnswers(t.Context(), o); got[0].Level != doctor.OK {
+		t.Errorf("%+v", got)
+	}
+	server.Close()
+	if got := serverSkew(t.Context(), o); got != nil {
+		t.Errorf("a server that is away says %v", got)
+	}
+	if got := clusterAnswers(t.Context(), o); got[0].Level != doctor.Warn || !strings.Contains(got[0].Text, "does not answer") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestDoctorExaminesThisMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and runc; make test runs it")
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
+	o := cli.DoctorOptions{DataDir: filepath.Join(t.TempDir(), "data"), APIAddr: "127.0.0.1:" + port, Ports: []string{"1/udp"}, ConfigPath: filepath.Join(t.TempDir(), "none")}
+	found, err := examine(t.Context(), o)
+	must(t, err)
+	for _, f := range found {
+		if f.Check == "ports" && strings.Contains(f.Text, port) {
+			if f.Level != doctor.Fail || !strings.Contains(f.Text, "(app.test)") {
+				t.Errorf("%+v", f)
+			}
+			continue
+		}
+		if f.Level == doctor.Fail {
+			t.Errorf("%+v", f)
+		}
+	}
+	if _, err := os.Stat(o.DataDir); !errors.Is(err, os.ErrNotExist) {
+		t.Error("the doctor has made the data folder")
+	}
+}

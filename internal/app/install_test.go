@@ -1,0 +1,88 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cloudless/cloudless/internal/cli"
+)
+
+func serviceIn(root string) cli.ServiceOptions {
+	return cli.ServiceOptions{Name: "cloudless", Root: root, Progress: quiet}
+}
+
+func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
+	root := t.TempDir()
+	said, err := install(t.Context(), cli.InstallOptions{
+		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/usr/local/bin", DataDir: "/d",
+		Args: []string{"up", "--data-dir=/d"}, DryRun: true,
+	})
+	must(t, err)
+	if !strings.Contains(said, "ExecStart=/usr/local/bin/cloudless up --data-dir=/d\n") || entries(t, root) != "" {
+		t.Errorf("said %s, left %s", said, entries(t, root))
+	}
+}
+
+func TestServiceComesIntoAnImageAndGoesAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs the package systemd; make test installs it")
+	}
+	root := t.TempDir()
+	o := cli.InstallOptions{
+		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/opt/bin", DataDir: "/d",
+		Args: []string{"agent", "--data-dir=/d"},
+	}
+	for range 2 {
+		said, err := install(t.Context(), o)
+		must(t, err)
+		if !strings.Contains(said, "starts with the machine") {
+			t.Errorf("said %q", said)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "opt/bin/cloudless")); err != nil {
+		t.Error(err)
+	}
+	if _, err := uninstall(t.Context(), cli.UninstallOptions{ServiceOptions: serviceIn(root), Purge: true}); err == nil || !strings.Contains(err.Error(), "--purge is for this machine") {
+		t.Errorf("purged an image: %v", err)
+	}
+	said, err := uninstall(t.Context(), cli.UninstallOptions{ServiceOptions: serviceIn(root)})
+	must(t, err)
+	if !strings.Contains(said, "containers go on running") {
+		t.Errorf("said %q", said)
+	}
+	if _, err := uninstall(t.Context(), cli.UninstallOptions{ServiceOptions: serviceIn(root)}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("uninstalled twice: %v", err)
+	}
+}
+
+// active stands for a systemd in which the service runs, or not.
+type active bool
+
+func (a active) Do(context.Context, ...string) error {
+	if a {
+		return nil
+	}
+	return errors.New("inactive")
+}
+
+func TestProcessThatWasStartedByHandMakesWayForTheService(t *testing.T) {
+	path := t.TempDir()
+	byHand := holderOf(t, path)
+	o := cli.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}
+	must(t, makeWay(t.Context(), active(true), o)) // it is the service itself: systemd ends it
+	must(t, byHand.Process.Signal(syscall.Signal(0)))
+	must(t, makeWay(t.Context(), active(false), o))
+	if got := signalOf(t, byHand); got != syscall.SIGTERM {
+		t.Errorf("the process ended by %v", got)
+	}
+	f, err := openFolder(path) // and the folder is free
+	must(t, err)
+	f.release()
+	must(t, makeWay(t.Context(), active(false), cli.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
+}

@@ -1,0 +1,43 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// mayServe refuses a server in the folder of a node whose server is elsewhere:
+// it would found a second cluster in the first one's folder.
+func (f *folder) mayServe() error {
+	if _, err := os.Stat(f.sub("server")); err == nil {
+		return nil
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return otherCluster(f, creds)
+}
+
+// mayJoin refuses a node in the folder of a server.
+func (f *folder) mayJoin() error {
+	if _, err := os.Stat(f.sub("server")); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("data folder %s holds the server of a cluster (%s): choose another --data-dir for the node", f.path, f.Cluster)
+}
+
+// belongTo makes the folder one of the cluster, once and for all.
+func (f *folder) belongTo(cluster string) error {
+	if f.Cluster != "" && f.Cluster != cluster {
+		return fmt.Errorf("data folder %s is of cluster %s, but what lies in it is of cluster %s: put back the files that belong together, or choose another --data-dir",
+			f.path, f.Cluster, cluster)
+	}
+	return f.remember(func(id *folderID) { id.Cluster = cluster })
+}

@@ -1,0 +1,87 @@
+package app
+
+import (
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/cli"
+)
+
+const (
+	oneCluster     = "11111111-1111-7111-8111-111111111111"
+	anotherCluster = "22222222-2222-7222-8222-222222222222"
+)
+
+// contents are all files of a folder with what is in them, but for who holds it.
+func contents(t *testing.T, path string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	must(t, filepath.WalkDir(path, func(name string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || name == lockPath(path) {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		all[name] = string(data)
+		return err
+	}))
+	return all
+}
+
+func TestServerIsRefusedInTheFolderOfANodeOfAnotherCluster(t *testing.T) {
+	path := t.TempDir()
+	f, err := openFolder(path)
+	must(t, err)
+	must(t, f.belongTo(oneCluster))
+	enrolled(t, f, oneCluster, time.Now())
+	f.release()
+	before := contents(t, path)
+	process := cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}
+	for name, start := range map[string]func() error{
+		"server": func() error {
+			return runServer(t.Context(), cli.ServerOptions{Process: process, APIAddr: "127.0.0.1:0"})
+		},
+		"up": func() error {
+			return up(t.Context(), cli.UpOptions{Process: process, APIAddr: "127.0.0.1:0"})
+		},
+	} {
+		err := start()
+		if err == nil || !strings.Contains(err.Error(), "belongs to a node of another cluster ("+oneCluster+")") || !strings.Contains(err.Error(), "--data-dir") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after := contents(t, path); !maps.Equal(before, after) {
+			t.Errorf("%s has changed the folder: it has %d files, and had %d", name, len(after), len(before))
+		}
+	}
+}
+
+func TestFolderStaysWithItsCluster(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	must(t, f.belongTo(oneCluster))
+	must(t, f.belongTo(oneCluster))
+	if err := f.belongTo(anotherCluster); err == nil || !strings.Contains(err.Error(), "is of cluster "+oneCluster) {
+		t.Errorf("given to another cluster: %v", err)
+	}
+	if id, err := readFolderID(f.path); err != nil || id.Cluster != oneCluster {
+		t.Errorf("the folder says %+v, %v", id, err)
+	}
+}
+
+func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
+	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
+	s := startServer(t, path, config)
+	must(t, s.stop())
+	f, err := openFolder(path)
+	must(t, err)
+	defer f.release()
+	if err := f.mayJoin(); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster ("+f.Cluster+")") {
+		t.Errorf("joined: %v", err)
+	}
+	must(t, f.mayServe())
+}

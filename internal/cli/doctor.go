@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/internal/doctor"
+)
+
+// DoctorOptions say what to look at.
+type DoctorOptions struct {
+	// DataDir is an absolute path.
+	DataDir string
+	// APIAddr is where the API listens or will listen, host:port.
+	APIAddr string
+	// Ports that are to be published, as "8080" or "53/udp".
+	Ports []string
+	// ContainerdAddress is the outside one; the one that was used last if empty.
+	ContainerdAddress string
+	// ConfigPath and Context say which cluster's clock to compare with.
+	ConfigPath, Context string
+}
+
+func (c *cli) doctorCommand() *cobra.Command {
+	var p processFlags
+	var o DoctorOptions
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what this machine lacks or has wrong, and how to mend it",
+		Long: "Doctor looks at this machine as a home for Cloudless and changes nothing. It exits with 1 if something fails;\n" +
+			"warnings are no failure.",
+		Example: "  cloudless doctor\n  cloudless doctor --port 8080 --port 53/udp\n  cloudless doctor -o json",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.DataDir, err = p.absoluteDataDir(cmd); err != nil {
+				return err
+			}
+			if err := checkAddress(cmd, "--api-addr", o.APIAddr); err != nil {
+				return err
+			}
+			for _, port := range o.Ports {
+				if _, _, err := ParsePortUse(port); err != nil {
+					return usage(cmd, "--port: %w", err)
+				}
+			}
+			if o.ConfigPath, err = c.configPath(); err != nil {
+				return err
+			}
+			o.Context = c.context
+			line := newProgress(c.Stderr)
+			line.show("looking at this machine")
+			found, err := c.Roles.Doctor(cmd.Context(), o)
+			line.clear()
+			if err != nil {
+				return err
+			}
+			if err := c.printFindings(found); err != nil {
+				return err
+			}
+			if doctor.Worst(found) == doctor.Fail {
+				return &exitCodeError{code: exitError}
+			}
+			return nil
+		},
+	}
+	p.registerDataDir(cmd)
+	cmd.Flags().StringVar(&o.APIAddr, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	cmd.Flags().StringArrayVar(&o.Ports, "port", nil, "`port` that you want to publish: 8080 or 53/udp; may be repeated")
+	cmd.Flags().StringVar(&o.ContainerdAddress, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that was used last)")
+	return cmd
+}
+
+// ParsePortUse reads a port such as 8080 or 53/udp.
+func ParsePortUse(s string) (network string, number uint16, err error) {
+	text, network, found := strings.Cut(s, "/")
+	if !found {
+		network = "tcp"
+	}
+	n, err := net.LookupPort(network, text)
+	if err != nil || n == 0 || strings.Trim(text, "0123456789") != "" || network != "tcp" && network != "udp" {
+		return "", 0, &badPortError{s}
+	}
+	return network, uint16(n), nil
+}
+
+type badPortError struct{ port string }
+
+func (e *badPortError) Error() string {
+	return "\"" + e.port + "\" is not a port: write a number from 1 to 65535, and /udp behind it if need be"
+}
+
+func (c *cli) printFindings(found []doctor.Finding) error {
+	if !c.forPeople() {
+		return c.printValue(struct {
+			Level doctor.Level     `json:"level" yaml:"level"`
+			Items []doctor.Finding `json:"items" yaml:"items"`
+		}{doctor.Worst(found), found})
+	}
+	t := &table{out: c.Stdout, widths: make([]int, 3)}
+	counts := map[doctor.Level]int{}
+	for _, f := range found {
+		counts[f.Level]++
+		t.widths[0], t.widths[1] = max(t.widths[0], len(f.Level)), max(t.widths[1], len(f.Check))
+	}
+	for _, f := range found {
+		t.row(string(f.Level), f.Check, f.Text)
+		if err := t.flush(); err != nil {
+			return err
+		}
+		if f.Mend == "" {
+			continue
+		}
+		if err := c.printf("%smend with: %s\n", strings.Repeat(" ", t.widths[0]+t.widths[1]+4), plain(f.Mend)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case counts[doctor.Fail] > 0:
+		return c.printf("\n%d of %d checks fail, %d warn\n", counts[doctor.Fail], len(found), counts[doctor.Warn])
+	case counts[doctor.Warn] > 0:
+		return c.printf("\nnothing fails; %d of %d checks warn\n", counts[doctor.Warn], len(found))
+	}
+	return c.printf("\nthis machine has what it needs\n")
+}

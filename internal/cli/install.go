@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+// InstallOptions say what service to put in place.
+type InstallOptions struct {
+	ServiceOptions
+	// Program is the file to install: this program.
+	Program string
+	// BinDir is where it goes.
+	BinDir string
+	// Args are those of the service: the role and its flags, nothing left to defaults that depend on who runs it.
+	Args []string
+	// DataDir of the role.
+	DataDir string
+	// DryRun shows the unit and does nothing.
+	DryRun bool
+}
+
+// ServiceOptions say which service is meant.
+type ServiceOptions struct {
+	// Name of the service, without .service.
+	Name string
+	// Root is put before every path; / for this machine.
+	Root string
+	// Progress may be told, in a few words, what is being done. It is never nil.
+	Progress func(doing string)
+}
+
+// UninstallOptions say what service to take away.
+type UninstallOptions struct {
+	ServiceOptions
+	// Purge stops the containers and removes all data too.
+	Purge      bool
+	ConfigPath string
+}
+
+// serviceFlags are those of install and uninstall.
+type serviceFlags struct{ name, root string }
+
+func (f *serviceFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "service", "cloudless", "`name` of the service")
+	cmd.Flags().StringVar(&f.root, "root", "/", "`folder` that holds the system to change, such as a mounted image; / is this machine")
+}
+
+func (f *serviceFlags) options(line *progress) (ServiceOptions, error) {
+	root, err := filepath.Abs(f.root)
+	return ServiceOptions{Name: f.name, Root: root, Progress: line.show}, err
+}
+
+func (c *cli) installCommand() *cobra.Command {
+	var f serviceFlags
+	var binDir string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "install [up|server|agent] [-- FLAG...]",
+		Short: "Let systemd run cloudless on this machine",
+		Long: "Install copies this program to --bin-dir and makes a systemd service of it that runs the given role, up if none\n" +
+			"is given, with the flags after --. Run again, it is an upgrade: program and unit are replaced and the service\n" +
+			"starts anew, while containers go on running; if the new one does not come up, the old one is put back.\n" +
+			"A machine that shall be a node joins first, with cloudless join.",
+		Example: "  cloudless install\n  cloudless install server -- --api-addr 192.0.2.1:7700\n  cloudless install agent --dry-run",
+		Args: func(cmd *cobra.Command, args []string) error {
+			before := len(args)
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				before = dash
+			}
+			if before > 1 {
+				return usage(cmd, "%q is too much: write -- before the flags of the role", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			line := newProgress(c.Stderr)
+			defer line.clear()
+			o := InstallOptions{BinDir: binDir, DryRun: dryRun}
+			var err error
+			if o.ServiceOptions, err = f.options(line); err != nil {
+				return err
+			}
+			if o.BinDir, err = filepath.Abs(binDir); err != nil {
+				return err
+			}
+			if o.Program, err = os.Executable(); err != nil {
+				return err
+			}
+			if o.Args, o.DataDir, err = c.roleOfService(cmd, args); err != nil {
+				return err
+			}
+			said, err := c.Roles.Install(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			line.clear()
+			return c.printf("%s\n", said)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&binDir, "bin-dir", "/usr/local/bin", "`folder` that the program is copied to")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the unit and do nothing")
+	return cmd
+}
+
+// roleOfService turns the arguments of install into those of the service. A
+// service has no home folder, so that paths that depend on one are written out.
+func (c *cli) roleOfService(cmd *cobra.Command, args []string) (words []string, dataDir string, err error) {
+	name, rest := "up", args
+	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
+		name, rest = args[0], args[1:]
+	}
+	// A tree of its own, so that the role's flags do not disturb those of this command.
+	fresh := &cli{Options: c.Options}
+	root := fresh.rootCommand()
+	at := slices.IndexFunc(root.Commands(), func(r *cobra.Command) bool {
+		return r.Name() == name && slices.Contains([]string{"up", "server", "agent"}, name)
+	})
+	if at < 0 {
+		return nil, "", usage(cmd, "%q is no role of a service: use up, server or agent (after cloudless join)", name)
+	}
+	role := root.Commands()[at]
+	if err := role.ParseFlags(rest); err != nil {
+		return nil, "", usage(cmd, "cloudless %s: %w", name, err)
+	}
+	if extra := role.Flags().Args(); len(extra) > 0 {
+		return nil, "", usage(cmd, "%q is no flag of cloudless %s", extra[0], name)
+	}
+	if role.Flags().Changed("detach") {
+		return nil, "", usage(cmd, "--detach is not for a service: systemd keeps it running")
+	}
+	given := processFlags{dataDir: role.Flags().Lookup("data-dir").Value.String()}
+	if dataDir, err = given.absoluteDataDir(cmd); err != nil {
+		return nil, "", err
+	}
+	if err := role.Flags().Set("data-dir", dataDir); err != nil {
+		return nil, "", err
+	}
+	if name != "agent" { // these write a context with admin credentials
+		fresh.config = cmp.Or(fresh.config, c.config)
+		path, err := fresh.configPath()
+		if err != nil {
+			return nil, "", err
+		}
+		if path, err = filepath.Abs(path); err != nil {
+			return nil, "", err
+		}
+		if err := role.Flags().Set("config", path); err != nil {
+			return nil, "", err
+		}
+	}
+	return childArgs(role, nil), dataDir, nil
+}
+
+func (c *cli) uninstallCommand() *cobra.Command {
+	var f serviceFlags
+	var purge bool
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Take the service of cloudless away from systemd",
+		Long: "Uninstall stops the service and removes its unit and program. Containers go on running and the data stays: the\n" +
+			"next install takes both back. With --purge the containers are stopped and nothing is left, as by\n" +
+			"cloudless down --purge.",
+		Example: "  cloudless uninstall\n  cloudless uninstall --purge",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			line := newProgress(c.Stderr)
+			defer line.clear()
+			o := UninstallOptions{Purge: purge}
+			var err error
+			if o.ServiceOptions, err = f.options(line); err != nil {
+				return err
+			}
+			if o.ConfigPath, err = c.configPath(); err != nil {
+				return err
+			}
+			said, err := c.Roles.Uninstall(cmd.Context(), o)
+			line.clear()
+			if errors.Is(err, fs.ErrNotExist) {
+				return c.printf("there is no service %s to uninstall\n", f.name)
+			}
+			if err != nil {
+				return err
+			}
+			return c.printf("%s\n", said)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&purge, "purge", false, "stop the containers and remove all data, images and logs too")
+	return cmd
+}

@@ -1,0 +1,42 @@
+package doctor
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels. What fails keeps something from working; a warning does not yet.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is what was found about one thing.
+type Finding struct {
+	Check string `json:"check" yaml:"check"`
+	Level Level  `json:"level" yaml:"level"`
+	// Text is one sentence without a full stop.
+	Text string `json:"text" yaml:"text"`
+	// Mend is the command that mends it, or a few words where there is none.
+	Mend string `json:"mend,omitempty" yaml:"mend,omitempty"`
+}
+
+// Worst is the worst level among the findings.
+func Worst(all []Finding) Level {
+	rank := []Level{OK, Warn, Fail}
+	worst := OK
+	for _, f := range all {
+		if cmp.Compare(slices.Index(rank, f.Level), slices.Index(rank, worst)) > 0 {
+			worst = f.Level
+		}
+	}
+	return worst
+}
+
+func ok(text string) []Finding         { return []Finding{{Level: OK, Text: text}} }
+func warn(text, mend string) []Finding { return []Finding{{Level: Warn, Text: text, Mend: mend}} }
+func fail(text, mend string) []Finding { return []Finding{{Level: Fail, Text: text, Mend: mend}} }

@@ -1,0 +1,70 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// lookPorts finds out who uses the ports.
+func lookPorts(wanted []Port) []Port {
+	if len(wanted) == 0 {
+		return nil
+	}
+	tables := map[string]string{
+		"tcp": read("/proc/net/tcp") + read("/proc/net/tcp6"),
+		"udp": read("/proc/net/udp") + read("/proc/net/udp6"),
+	}
+	owners := map[string]string{} // by inode; found once, because it takes a while
+	seen := make([]Port, len(wanted))
+	for i, p := range wanted {
+		inode := listener(tables[p.Network], p.Network, p.Number)
+		if inode != "" && len(owners) == 0 {
+			owners = socketOwners()
+		}
+		switch owner, known := owners[inode]; {
+		case inode == "":
+		case known:
+			p.UsedBy = owner
+		default:
+			p.UsedBy = "a process that cannot be seen from here"
+		}
+		seen[i] = p
+	}
+	return seen
+}
+
+// listener is the inode of the socket that listens on a port, from the kernel's table; empty if there is none.
+func listener(table, network string, port uint16) (inode string) {
+	const listening, unconnected = "0A", "07"
+	state := map[string]string{"tcp": listening, "udp": unconnected}[network]
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) < 10 || fields[3] != state {
+			continue
+		}
+		_, hex, found := strings.Cut(fields[1], ":")
+		if n, err := strconv.ParseUint(hex, 16, 16); found && err == nil && uint16(n) == port {
+			return fields[9]
+		}
+	}
+	return ""
+}
+
+// socketOwners maps inodes of sockets to processes.
+func socketOwners() map[string]string {
+	owners := map[string]string{}
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		inode, isSocket := strings.CutPrefix(target, "socket:[")
+		if err != nil || !isSocket {
+			continue
+		}
+		pid := strings.Split(link, "/")[2]
+		owners[strings.TrimSuffix(inode, "]")] = fmt.Sprintf("process %s (%s)", pid, strings.TrimSpace(read("/proc/"+pid+"/comm")))
+	}
+	return owners
+}

@@ -1,0 +1,62 @@
+// Package steady is the date as far as it can be believed, for those who throw
+// things away by their age.
+//
+// A clock that is set forward, by a mistake or by a time server that has gone
+// wrong, makes everything look old at once. A [Clock] goes on at the pace of the
+// machine's uptime instead and believes the new date only when it has lasted for
+// an hour: until then somebody may have set it right, and nothing is lost. A date
+// that is earlier is believed at once, because it keeps more.
+//
+// It must not be used for what others agree on by the date: certificates, tokens.
+package steady
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// tolerance is by how much a date may run ahead of the uptime at each look without being doubted.
+	tolerance = time.Minute
+	// patience is how long a date that has jumped ahead must last until it is believed.
+	patience = time.Hour
+)
+
+// Clock is safe for concurrent use.
+type Clock struct {
+	started time.Time // for its monotonic part
+
+	mu      sync.Mutex
+	date    time.Time     // the last that was believed
+	at      time.Duration // the uptime then
+	doubted bool
+	since   time.Duration // the uptime since which the clock has been ahead
+}
+
+// New begins with the date of now, which has to be believed.
+func New() *Clock {
+	now := time.Now()
+	return &Clock{started: now, date: now.Round(0)}
+}
+
+// Now is the date in UTC, without a monotonic part.
+func (c *Clock) Now() time.Time { return c.look(time.Now().Round(0), time.Since(c.started)).UTC() }
+
+func (c *Clock) look(wall time.Time, uptime time.Duration) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	expected := c.date.Add(uptime - c.at)
+	ahead := wall.Sub(expected) > tolerance
+	switch {
+	case !ahead:
+		c.date, c.doubted = wall, false
+	case !c.doubted:
+		c.date, c.doubted, c.since = expected, true, uptime
+	case uptime-c.since < patience:
+		c.date = expected
+	default:
+		c.date, c.doubted = wall, false
+	}
+	c.at = uptime
+	return c.date
+}
