@@ -116,6 +116,14 @@ type Server struct {
 // maxMessage is the longest request in bytes, by gRPC and by HTTP.
 const maxMessage = 8 << 20
 
+// What a caller may send before the other side has read it, on one stream and
+// on one connection. Fixed windows keep gRPC from measuring the connection with
+// a ping for every message, which costs more than a small call itself.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+)
+
 var errStopping = errors.New("this server is stopping")
 
 // New opens the port. Nothing is answered before Run.
@@ -179,6 +187,8 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
