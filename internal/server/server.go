@@ -124,6 +124,10 @@ const (
 	connWindow   = 4 << 20
 )
 
+// streamWorkers is how many goroutines are kept for calls, so that their stacks
+// need not grow again for each. More calls at once get goroutines of their own.
+const streamWorkers = 64
+
 var errStopping = errors.New("this server is stopping")
 
 // New opens the port. Nothing is answered before Run.
@@ -187,6 +191,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
