@@ -98,6 +98,14 @@ func (c *Client) Cluster() cloudlessv1.ClusterServiceClient {
 // maxAnswer is the longest answer in bytes: a full page of large workloads.
 const maxAnswer = 64 << 20
 
+// What a server may send before it has been read, on one stream and on one
+// connection. Fixed windows keep gRPC from measuring the connection with a ping
+// for every message.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+)
+
 func newConn(where Context, trust *identity.Trust, link *link, auth token, options []Option) (*grpc.ClientConn, error) {
 	servers := manual.NewBuilderWithScheme("cloudless")
 	var state resolver.State
@@ -115,6 +123,8 @@ func newConn(where Context, trust *identity.Trust, link *link, auth token, optio
 		grpc.WithContextDialer(link.dial),
 		grpc.WithDefaultServiceConfig(retries),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithInitialWindowSize(streamWindow),
+		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithUnaryInterceptor(calls.unary),
 		grpc.WithStreamInterceptor(calls.stream),
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
@@ -40,6 +41,7 @@ type membership struct {
 }
 
 func (f *folder) credentialsPath() string { return f.sub("agent", "identity.pem") }
+func (f *folder) joiningKeyPath() string  { return f.sub("agent", "joining.pem") }
 func (f *folder) membershipPath() string  { return f.sub("agent", "membership.json") }
 
 func (f *folder) readMembership() (membership, error) {
@@ -77,7 +79,9 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 }
 
 // enroll makes this machine a node. The server is verified by the token's
-// fingerprint before the token itself is sent.
+// fingerprint before the token itself is sent. The key is on the disk before
+// anything is asked, so that asking again after a lost answer is asking for the
+// same node.
 func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
@@ -94,7 +98,12 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		return fmt.Errorf("connect to %s: %w", address, err)
 	}
 	defer func() { _ = conn.Close() }()
-	key, csr, err := identity.NewKeyAndCSR()
+	connected := connect(ctx, conn)
+	key, err := identity.OpenOrCreateKey(f.joiningKeyPath())
+	if err != nil {
+		return err
+	}
+	csr, err := identity.NewCSR(key)
 	if err != nil {
 		return err
 	}
@@ -102,7 +111,11 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels,
 	}, grpc.WaitForReady(false))
 	if err != nil {
-		return fmt.Errorf("join the cluster at %s: %w", address, errors.New(status.Convert(err).Message()))
+		if connected && answerLost(err) {
+			f.keep()
+			return fmt.Errorf("join the cluster at %s: its answer was lost, join again with the same token and data folder: %s", address, status.Convert(err).Message())
+		}
+		return errors.Join(fmt.Errorf("join the cluster at %s: %s", address, status.Convert(err).Message()), os.Remove(f.joiningKeyPath()))
 	}
 	creds, err := identity.NewCredentials(key, answer.GetCertificates())
 	if err != nil {
@@ -114,7 +127,36 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if err := f.writeMembership(membership{Servers: []string{address}, Node: answer.GetNode().GetMetadata().GetName()}); err != nil {
 		return err
 	}
-	return creds.Save(f.credentialsPath())
+	if err := creds.Save(f.credentialsPath()); err != nil {
+		return err
+	}
+	return os.Remove(f.joiningKeyPath())
+}
+
+// connect waits until a server is connected or cannot be.
+func connect(ctx context.Context, conn *grpc.ClientConn) bool {
+	conn.Connect()
+	for {
+		switch now := conn.GetState(); now {
+		case connectivity.Ready:
+			return true
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			return false
+		default:
+			if !conn.WaitForStateChange(ctx, now) {
+				return false
+			}
+		}
+	}
+}
+
+// answerLost reports whether a server may have done what it was asked for.
+func answerLost(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	}
+	return false
 }
 
 // nodeName is the wished name, or the host's brought into the form of a name.

@@ -191,6 +191,9 @@ func (f *folder) forsake() {
 	_ = os.Remove(f.path)
 }
 
+// keep makes forsake leave the folder alone.
+func (f *folder) keep() { f.fresh = false }
+
 // remember changes what the folder says about itself.
 func (f *folder) remember(change func(*folderID)) error {
 	f.mu.Lock()

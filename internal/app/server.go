@@ -41,6 +41,7 @@ type controlPlane struct {
 // openControlPlane opens the replicated state first, because everything else
 // stands on it, and the port last, because who reaches it must be served.
 func openControlPlane(ctx context.Context, f *folder, address, version string, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
+	tuneMemory()
 	p := &controlPlane{store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err

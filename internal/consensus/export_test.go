@@ -33,7 +33,7 @@ func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 	if err != nil {
 		return err
 	}
-	p := proposal{data: data, outcome: make(chan state.Outcome, 1)}
+	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
 	c.applyGroup([]proposal{p})
 	return (<-p.outcome).Err
 }
@@ -43,3 +43,10 @@ func CheckSegment(data []byte, newest bool) string { return checkSegment(data, n
 
 // Silent is a logger for parts of raft that tests make.
 func Silent() hclog.Logger { return newHCLogger(slog.New(slog.DiscardHandler)) }
+
+// OnTheirWay returns how many transactions of this server are remembered in order not to decode them.
+func (c *Consensus) OnTheirWay() int {
+	c.fsm.proposed.mu.Lock()
+	defer c.fsm.proposed.mu.Unlock()
+	return len(c.fsm.proposed.byStart)
+}

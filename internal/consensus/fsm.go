@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"google.golang.org/protobuf/proto"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -18,6 +16,9 @@ import (
 type fsm struct {
 	store    *state.Store
 	observer Observer
+	// proposed are the transactions that this server has on their way, so that it need not decode what it has
+	// encoded itself.
+	proposed proposed
 	broken   error
 	// failed receives what broke it.
 	failed chan error
@@ -40,8 +41,8 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 		if log.Type != raft.LogCommand || f.broken != nil {
 			continue
 		}
-		tx := &statev1.Transaction{}
-		if err := proto.Unmarshal(log.Data, tx); err != nil {
+		tx, err := f.proposed.decode(log.Data)
+		if err != nil {
 			// Those before it are whole and still have to be applied.
 			defer f.fail(log.Index, err)
 			break

@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -12,8 +13,9 @@ import (
 // group; measured, that is worth more on a lone server than writing a group while another is applied.
 const maxGroups = 1
 
-// proposal is an encoded transaction that waits for its outcome.
+// proposal is a transaction that waits for its outcome, together with its encoded form.
 type proposal struct {
+	tx      *statev1.Transaction
 	data    []byte
 	outcome chan state.Outcome // has room for it
 }
@@ -72,6 +74,8 @@ func (c *Consensus) applyGroups() {
 
 // applyGroup waits for the outcomes of a group, however long they take.
 func (c *Consensus) applyGroup(group []proposal) {
+	c.fsm.proposed.add(group)
+	defer c.fsm.proposed.remove(group) // what was not applied
 	futures := make([]raft.ApplyFuture, len(group))
 	for i, p := range group {
 		futures[i] = c.raft.Apply(p.data, 0)

@@ -17,7 +17,8 @@ const MaxTransaction = 8 << 20
 // Propose makes the changes of a transaction. When it returns without error they are durable and part of every
 // snapshot that is taken from then on. Refusals by the state come back as they are (see [state.Store.Apply]).
 // A [NotLeaderError] says that nothing has happened, [ErrUncertain] that something may have, which also holds when
-// ctx ended before the outcome was known. A [FullError] refuses before the disk does. The transaction stays the caller's.
+// ctx ended before the outcome was known. A [FullError] refuses before the disk does. The transaction and its messages
+// belong to the state from then on, unless it refused them.
 func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (result state.Result, err error) {
 	began := time.Now()
 	defer func() { c.observer.Proposed(resultOf(err), time.Since(began)) }()
@@ -37,7 +38,7 @@ func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (resul
 	if err := ctx.Err(); err != nil {
 		return state.Result{}, context.Cause(ctx)
 	}
-	p := proposal{data: data, outcome: make(chan state.Outcome, 1)}
+	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
 	if !c.submit(p) {
 		return state.Result{}, c.stopped()
 	}

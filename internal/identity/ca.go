@@ -6,8 +6,10 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -175,16 +177,37 @@ func requestedKey(der []byte) (crypto.PublicKey, error) {
 	return nil, fmt.Errorf("the requested key is of type %s: use ECDSA P-256 or Ed25519", csr.PublicKeyAlgorithm)
 }
 
-// NewKeyAndCSR makes a key and the request for a certificate of it, in DER form. The request names nobody: who the
-// certificate is for is the cluster's to say.
+// RequestFingerprint names the key of a certificate request, once the request has proved to hold the private one:
+// requests for the same key have the same fingerprint.
+func RequestFingerprint(csr []byte) (string, error) {
+	key, err := requestedKey(csr)
+	if err != nil {
+		return "", err
+	}
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return "", fmt.Errorf("encode the requested key: %w", err)
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// NewKeyAndCSR makes a key and the request for a certificate of it, in DER form.
 func NewKeyAndCSR() (crypto.Signer, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("create key: %w", err)
 	}
+	csr, err := NewCSR(key)
+	return key, csr, err
+}
+
+// NewCSR makes the request for a certificate of a key, in DER form. The request names nobody: who the certificate is
+// for is the cluster's to say.
+func NewCSR(key crypto.Signer) ([]byte, error) {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("create certificate request: %w", err)
+		return nil, fmt.Errorf("create certificate request: %w", err)
 	}
-	return key, csr, nil
+	return csr, nil
 }

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"time"
@@ -24,7 +26,8 @@ type enrollment struct {
 
 // Enroll makes a machine a node. It is the only call without an identity: the
 // join token in it is the proof. All refusals of a token read the same, so that
-// nobody learns which tokens exist.
+// nobody learns which tokens exist. A machine whose answer was lost asks again
+// with the same token and key: it is the same node and spends no second use.
 func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
 	secret, err := identity.ParseJoinToken(request.GetToken())
 	if err != nil {
@@ -33,19 +36,26 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	var node *v1.Node
 	var chain [][]byte
 	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		token, err := s.redeem(snap, b, secret)
+		token, err := s.prove(snap, secret)
 		if err != nil {
 			return err
 		}
-		if node, err = s.newNode(snap, request); err != nil {
+		receipt, err := enrollmentReceipt(secret, request.GetCsr())
+		if err != nil {
 			return err
 		}
-		if chain, err = s.certify(request.GetCsr(), node); err != nil {
-			return err
+		earlier := snap.Receipt(receipt.name)
+		if node = snap.Node(earlier.GetObjectUid()); node == nil {
+			if node, err = s.admitNode(ctx, snap, b, token, request); err != nil {
+				return err
+			}
+			if earlier != nil { // the node has been removed since
+				b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
+			}
+			receipt.keep(b, node.GetMetadata().GetUid(), "")
 		}
-		b.Create(node)
-		b.Create(s.event(ctx, node, "Enrolled", fmt.Sprintf("with token %s", token.GetMetadata().GetName())))
-		return nil
+		chain, err = s.certify(request.GetCsr(), node)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -53,21 +63,50 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	return &v1.EnrollResponse{Node: node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: []string{s.address}}, nil
 }
 
-// redeem counts one use of a join token.
-func (s *enrollment) redeem(snap *state.Snapshot, b *state.Batch, secret identity.JoinToken) (*v1.Token, error) {
-	refused := refuse(codes.Unauthenticated, "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role node")
+// errJoinToken is a function because a refusal is not to be shared.
+func errJoinToken() error {
+	return refuse(codes.Unauthenticated, "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role node")
+}
+
+// prove returns the join token with a secret, be it used up or not.
+func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken) (*v1.Token, error) {
 	credential := snap.Credential(secret.ID())
 	if credential == nil || !secret.Matches(credential.GetHash()) {
-		return nil, refused
+		return nil, errJoinToken()
 	}
-	token := proto.CloneOf(snap.Token(credential.GetTokenUid()))
-	spent := token.GetStatus().GetUsed() >= token.GetSpec().GetUses()
-	if token == nil || token.GetSpec().GetRole() != roleNode || spent || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
-		return nil, refused
+	token := snap.Token(credential.GetTokenUid())
+	if token == nil || token.GetSpec().GetRole() != roleNode || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
+		return nil, errJoinToken()
 	}
-	token.Status.Used++
-	b.Update(token, token.GetMetadata().GetVersion())
 	return token, nil
+}
+
+// enrollmentReceipt remembers who has joined by token and key: what else the
+// machine says about itself may differ the next time it asks.
+func enrollmentReceipt(secret identity.JoinToken, csr []byte) (receipt, error) {
+	key, err := identity.RequestFingerprint(csr)
+	if err != nil {
+		return receipt{}, refuse(codes.InvalidArgument, "certificate request: %s", err)
+	}
+	name := sha256.Sum256([]byte(v1.EnrollmentService_Enroll_FullMethodName + "\x00" + secret.ID() + "\x00" + key))
+	return receipt{name: hex.EncodeToString(name[:])}, nil
+}
+
+// admitNode makes a new node and counts one use of its join token.
+func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, request *v1.EnrollRequest) (*v1.Node, error) {
+	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
+		return nil, errJoinToken()
+	}
+	node, err := s.newNode(snap, request)
+	if err != nil {
+		return nil, err
+	}
+	used := proto.CloneOf(token)
+	used.Status.Used++
+	b.Update(used, token.GetMetadata().GetVersion())
+	b.Create(node)
+	b.Create(s.event(ctx, node, "Enrolled", fmt.Sprintf("with token %s", token.GetMetadata().GetName())))
+	return node, nil
 }
 
 func (s *enrollment) newNode(snap *state.Snapshot, request *v1.EnrollRequest) (*v1.Node, error) {

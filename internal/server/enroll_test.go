@@ -40,6 +40,53 @@ func TestJoinTokenIsGoodForItsUsesAndNoMore(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
+// The answer to a machine that joins may be lost on its way. Asked again with
+// the same token and key, even under another name, the cluster knows it again.
+func TestEnrollmentIsRepeatable(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode, Uses: 2})
+	key, _, err := identity.NewKeyAndCSR()
+	must(t, err)
+	ask := func(name string) (*v1.EnrollResponse, error) {
+		csr, err := identity.NewCSR(key)
+		must(t, err)
+		return c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: name})
+	}
+	lost, err := ask("machine")
+	must(t, err)
+	again, err := ask("renamed")
+	must(t, err)
+	uid := lost.GetNode().GetMetadata().GetUid()
+	if got := again.GetNode().GetMetadata(); got.GetUid() != uid || got.GetName() != "machine" {
+		t.Errorf("asked again it is node %v, was %v", got, lost.GetNode().GetMetadata())
+	}
+	snap := c.store.Snapshot()
+	if n, used := snap.Count(state.KindNode), snap.TokenByName("join").GetStatus().GetUsed(); n != 1 || used != 1 {
+		t.Errorf("there are %d nodes after %d uses of the token", n, used)
+	}
+	creds, err := identity.NewCredentials(key, again.GetCertificates())
+	must(t, err)
+	_, err = c.dial(creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+
+	// Once removed it is a new node, as long as the token has uses.
+	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine"})
+	must(t, err)
+	anew, err := ask("machine")
+	must(t, err)
+	if anew.GetNode().GetMetadata().GetUid() == uid {
+		t.Error("a node that was removed came back")
+	}
+	_, err = ask("machine") // used up, and known
+	must(t, err)
+	_, err = c.enroll("machine", token) // used up, and another key
+	wantCode(t, err, codes.Unauthenticated, "used up")
+	_, err = c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "join"})
+	must(t, err)
+	_, err = ask("machine")
+	wantCode(t, err, codes.Unauthenticated)
+}
+
 func TestAllRefusedJoinTokensReadTheSame(t *testing.T) {
 	c, other := newCluster(t), newCluster(t)
 	revoked := c.newTokenSecret(&v1.CreateTokenRequest{Name: "revoked", Role: roleNode})

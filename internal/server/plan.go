@@ -137,7 +137,7 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 		if err := checkAt(i, given); err != nil {
 			return nil, err
 		}
-		w := wanted{given: given, workload: accept(given)}
+		w := wanted{given: given, workload: accept(proto.CloneOf(given))}
 		path := state.Path(w.workload)
 		if seen[path] {
 			return nil, refuse(codes.InvalidArgument, "workload %s is given twice; leave one of them out", path)

@@ -12,14 +12,16 @@ import (
 
 // present is a workload as the API shows it: what is stored, with a status
 // that is derived from its replicas at this moment. explain adds why replicas
-// are pending, node by node.
+// are pending, node by node. All but the status is shared with what is stored.
 func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
-	w := proto.CloneOf(stored)
-	if w.Status == nil {
-		w.Status = &v1.WorkloadStatus{}
+	st := &v1.WorkloadStatus{
+		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
+		Desired: stored.GetSpec().GetReplicas(),
 	}
-	st := w.Status
-	st.Desired = w.GetSpec().GetReplicas()
+	w := &v1.Workload{
+		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
+		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: st,
+	}
 	var completed int32
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()

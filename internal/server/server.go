@@ -124,6 +124,18 @@ type Server struct {
 // maxMessage is the longest request in bytes, by gRPC and by HTTP.
 const maxMessage = 8 << 20
 
+// What a caller may send before the other side has read it, on one stream and
+// on one connection. Fixed windows keep gRPC from measuring the connection with
+// a ping for every message, which costs more than a small call itself.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+)
+
+// streamWorkers is how many goroutines are kept for calls, so that their stacks
+// need not grow again for each. More calls at once get goroutines of their own.
+const streamWorkers = 64
+
 var errStopping = errors.New("this server is stopping")
 
 // New opens the port. Nothing is answered before Run.
@@ -189,6 +201,9 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.NumStreamWorkers(streamWorkers),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)

@@ -21,11 +21,11 @@ type workloads struct {
 }
 
 func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorkloadRequest) (*v1.Workload, error) {
-	wanted := accept(request.GetWorkload())
 	receipt, err := newReceipt(ctx, v1.WorkloadService_CreateWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
 	}
+	wanted := accept(request.GetWorkload())
 	image, err := s.pinNew(ctx, receipt, wanted)
 	if err != nil {
 		return nil, err
@@ -54,11 +54,11 @@ func (s *Server) pinNew(ctx context.Context, r receipt, wanted *v1.Workload) (st
 }
 
 func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkloadRequest) (*v1.ApplyWorkloadResponse, error) {
-	wanted := accept(request.GetWorkload())
 	receipt, err := newReceipt(ctx, v1.WorkloadService_ApplyWorkload_FullMethodName, request.GetIdempotencyKey(), request)
 	if err != nil {
 		return nil, err
 	}
+	wanted := accept(request.GetWorkload())
 	image, err := s.pinNew(ctx, receipt, wanted)
 	if err != nil {
 		return nil, err
@@ -169,10 +169,9 @@ func (s *Server) remove(ctx context.Context, b *state.Batch, old *v1.Workload) *
 	return w
 }
 
-// accept brings a workload of a request into canonical form. The guard has
-// found it valid, which it stays.
-func accept(from *v1.Workload) *v1.Workload {
-	w := proto.CloneOf(from)
+// accept brings the workload of a request, which nobody else has, into
+// canonical form. The guard has found it valid, which it stays.
+func accept(w *v1.Workload) *v1.Workload {
 	spec.Normalize(w)
 	return w
 }
@@ -248,7 +247,7 @@ func (s *Server) revise(b *state.Batch, w *v1.Workload, image string) *v1.Revisi
 		Spec: &v1.RevisionSpec{
 			WorkloadUid: w.GetMetadata().GetUid(),
 			Number:      w.GetStatus().GetRevision(),
-			Workload:    proto.CloneOf(w.GetSpec()),
+			Workload:    w.GetSpec(), // shared, since what is stored never changes
 			Image:       image,
 		},
 	}

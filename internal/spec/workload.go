@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"strings"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -16,9 +17,38 @@ const (
 	maxArguments = 1 << 20
 )
 
-// imageName is the syntax of an image's name, with the registry left open.
-var imageName = lazyRegexp(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*` +
-	`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]{32,128})?$`)
+// The syntax of an image's name before its digest, with the registry left open,
+// and that of the digest. The lengths of tag and digest are left to validImage,
+// because bounded repetitions make a regular expression large and slow.
+var (
+	imageName = lazyRegexp(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*` +
+		`(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+	imageDigest = lazyRegexp(`^[a-z0-9]+:[0-9a-f]+$`)
+)
+
+const (
+	maxImageTag                = 128
+	minDigestHex, maxDigestHex = 32, 128
+)
+
+func validImage(s string) bool {
+	name, digest, digested := strings.Cut(s, "@")
+	if digested && !validDigest(digest) {
+		return false
+	}
+	// Behind the last colon is the tag, or a registry's port and the path.
+	colon := strings.LastIndexByte(name, ':')
+	tagged := colon >= 0 && !strings.Contains(name[colon:], "/")
+	if tagged && len(name)-colon-1 > maxImageTag {
+		return false
+	}
+	return imageName().MatchString(name)
+}
+
+func validDigest(s string) bool {
+	_, hex, _ := strings.Cut(s, ":")
+	return len(hex) >= minDigestHex && len(hex) <= maxDigestHex && imageDigest().MatchString(s)
+}
 
 // checkWorkload adds what the rules of the contract cannot say: how fields
 // depend on each other.
@@ -32,7 +62,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	// Defaults take part: a backoff must not be longer than the longest one,
 	// also when that one was left out.
 	s := Normalized(w.GetSpec())
-	if s.Image != "" && !imageName().MatchString(s.Image) {
+	if s.Image != "" && !validImage(s.Image) {
 		found.add("spec.image", "must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…")
 	}
 	checkArguments(s, found)

@@ -1,4 +1,7 @@
 package state
 
-// FeedSize lets tests fall behind.
-const FeedSize = feedSize
+// FeedSize lets tests fall behind, LoadAtOnce lets them restore in parts.
+const (
+	FeedSize   = feedSize
+	LoadAtOnce = loadAtOnce
+)

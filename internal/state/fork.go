@@ -1,8 +1,6 @@
 package state
 
 import (
-	"slices"
-
 	"github.com/hashicorp/go-memdb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -29,15 +27,13 @@ func (f *Fork) Snapshot() *Snapshot { return f.snapshot }
 // Apply does what [Store.Apply] does, as the next transaction, and returns the changes.
 func (f *Fork) Apply(tx *statev1.Transaction) ([]Change, error) {
 	entry := Entry{Index: f.snapshot.index + 1, Transaction: tx}
-	w := &work{txn: f.db.Txn(true), index: f.snapshot.index, counts: slices.Clone(f.snapshot.counts)}
-	defer w.txn.Abort() // does nothing after the commit
+	w := newWork(f.snapshot)
 	if err := w.understand(entry); err != nil {
 		return nil, err
 	}
 	if _, err := w.apply(entry); err != nil {
 		return nil, err
 	}
-	w.txn.Commit()
-	f.snapshot = &Snapshot{txn: f.db.Txn(false), index: w.index, counts: w.counts}
+	f.snapshot = w.commit(f.db)
 	return w.changes, nil
 }

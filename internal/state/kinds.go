@@ -34,7 +34,7 @@ const (
 )
 
 // table says how the objects of one kind are kept. A new kind is a field in statev1.Object, a constant above, a line
-// in tables and its getters in snapshot.go.
+// in tables, its cases in wrap.go and its getters in snapshot.go.
 type table struct {
 	kind Kind
 	// named objects must have a name and have it alone. Others are found by their uid, whatever their name is.

@@ -22,6 +22,8 @@ const (
 	saveFormat = 1
 	// maxSavedObject keeps a damaged length from asking for all the memory.
 	maxSavedObject = 64 << 20
+	// loadAtOnce is how many objects are brought into the tables together.
+	loadAtOnce = 1024
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -86,17 +88,19 @@ func load(r io.Reader, db *memdb.MemDB) (*Snapshot, error) {
 		return nil, fmt.Errorf("the snapshot has format %d, this release reads format %d: use the release that wrote it, or a newer one",
 			header.GetFormat(), saveFormat)
 	}
-	w := &work{txn: db.Txn(true), index: header.GetIndex(), counts: make([]int, len(tables))}
+	w := newWork(&Snapshot{txn: db.Txn(false), index: header.GetIndex(), counts: make([]int, len(tables))})
 	for i := range header.GetObjects() {
 		if err := w.loadObject(in); err != nil {
 			return nil, fmt.Errorf("object %d of %d: %w", i+1, header.GetObjects(), err)
+		}
+		if len(w.staged) == loadAtOnce {
+			w = newWork(w.commit(db))
 		}
 	}
 	if err := in.end(); err != nil {
 		return nil, err
 	}
-	w.txn.Commit()
-	return &Snapshot{txn: db.Txn(false), index: w.index, counts: w.counts}, nil
+	return w.commit(db), nil
 }
 
 func (w *work) loadObject(in *summedReader) error {
@@ -111,7 +115,7 @@ func (w *work) loadObject(in *summedReader) error {
 	if reason := checkObject(kind, object); reason != "" {
 		return fmt.Errorf("the snapshot is damaged: it %s", reason)
 	}
-	if w.first(kind, indexUID, uidKey(object)) != nil || w.rival(kind, object, nil) != nil {
+	if w.get(kind, object.GetMetadata().GetUid()) != nil || w.rival(kind, object, nil) != nil {
 		return fmt.Errorf("the snapshot is damaged: it has the %s %q (uid %s) twice", kind, Path(object), object.GetMetadata().GetUid())
 	}
 	w.replace(kind, nil, object)

@@ -179,7 +179,7 @@ func TestEveryKindIsStored(t *testing.T) {
 		store := state.New()
 		create(t, store, 1, object)
 		kind := state.Kind(fields.Get(i).Name())
-		if store.Snapshot().Get(kind, "u1") != object || store.Snapshot().Count(kind) != 1 {
+		if state.KindOf(object) != kind || store.Snapshot().Get(kind, "u1") != object || store.Snapshot().Count(kind) != 1 {
 			t.Errorf("the kind %q is not stored", kind)
 		}
 	}

@@ -2,11 +2,9 @@ package state
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/hashicorp/go-memdb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
@@ -64,8 +62,7 @@ func (s *Store) Apply(index uint64, tx *statev1.Transaction) (Result, error) {
 func (s *Store) ApplyAll(entries []Entry) []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.Snapshot()
-	w := &work{txn: s.db.Txn(true), index: before.index, counts: slices.Clone(before.counts)}
+	w := newWork(s.Snapshot())
 	outcomes := make([]Outcome, len(entries))
 	var invalid error
 	for i, entry := range entries {
@@ -76,17 +73,8 @@ func (s *Store) ApplyAll(entries []Entry) []Outcome {
 			outcomes[i].Result, outcomes[i].Err = w.apply(entry)
 		}
 	}
-	w.txn.Commit()
-	s.feed.publish(&Snapshot{txn: s.db.Txn(false), index: w.index, counts: w.counts}, w.changes)
+	s.feed.publish(w.commit(s.db), w.changes)
 	return outcomes
-}
-
-// work is the state in the middle of being changed.
-type work struct {
-	txn     *memdb.Txn
-	index   uint64
-	counts  []int
-	changes []Change
 }
 
 func (w *work) understand(entry Entry) error {
@@ -95,125 +83,4 @@ func (w *work) understand(entry Entry) error {
 			"has the index %d, but the state is at %d already", entry.Index, w.index)}
 	}
 	return Validate(entry.Transaction)
-}
-
-func (w *work) apply(entry Entry) (Result, error) {
-	w.index = entry.Index
-	undoTo := len(w.changes)
-	result := Result{Index: entry.Index, Objects: make([]Object, 0, len(entry.Transaction.GetChanges()))}
-	for _, change := range entry.Transaction.GetChanges() {
-		object, err := w.change(change, entry.Transaction.GetTime())
-		if err != nil {
-			w.undo(undoTo)
-			return Result{}, err
-		}
-		result.Objects = append(result.Objects, object)
-	}
-	return result, nil
-}
-
-// change makes one change of a valid transaction.
-func (w *work) change(change *statev1.Change, now *timestamppb.Timestamp) (Object, error) {
-	switch action := change.GetAction().(type) {
-	case *statev1.Change_Put:
-		kind, object := unwrap(action.Put)
-		return w.put(kind, object, change.ExpectVersion, now)
-	case *statev1.Change_Delete:
-		return w.delete(Kind(action.Delete.GetKind()), action.Delete.GetUid(), change.ExpectVersion)
-	default:
-		kind, uid := Kind(change.GetCheck().GetKind()), change.GetCheck().GetUid()
-		object := w.first(kind, indexUID, key(uid))
-		return object, expect(kind, uid, "", object, change.ExpectVersion)
-	}
-}
-
-func (w *work) put(kind Kind, object Object, version *uint64, now *timestamppb.Timestamp) (Object, error) {
-	metadata := object.GetMetadata()
-	old := w.first(kind, indexUID, uidKey(object))
-	if err := expect(kind, metadata.GetUid(), Path(object), old, version); err != nil {
-		return nil, err
-	}
-	if other := w.rival(kind, object, old); other != nil {
-		return nil, &ExistsError{Kind: kind, Name: Path(other), UID: other.GetMetadata().GetUid()}
-	}
-	metadata.Version, metadata.CreateTime, metadata.UpdateTime = w.index, now, now
-	if old != nil {
-		metadata.CreateTime = old.GetMetadata().GetCreateTime()
-	}
-	w.replace(kind, old, object)
-	w.changes = append(w.changes, Change{Kind: kind, Old: old, New: object})
-	return object, nil
-}
-
-// rival returns another object that has the name which this one wants, or the only place that there is.
-func (w *work) rival(kind Kind, object, old Object) Object {
-	if old != nil && Path(old) == Path(object) {
-		return nil
-	}
-	if old == nil && tables[ordinals[kind]].single {
-		return w.first(kind, indexUID, nil)
-	}
-	if !tables[ordinals[kind]].named {
-		return nil
-	}
-	return w.first(kind, indexName, nameKey(object))
-}
-
-func (w *work) delete(kind Kind, uid string, version *uint64) (Object, error) {
-	old := w.first(kind, indexUID, key(uid))
-	if err := expect(kind, uid, "", old, version); err != nil {
-		return nil, err
-	}
-	if old != nil {
-		w.replace(kind, old, nil)
-		w.changes = append(w.changes, Change{Kind: kind, Old: old})
-	}
-	return old, nil
-}
-
-// undo takes back all changes but the first ones, the last one first.
-func (w *work) undo(keep int) {
-	for _, change := range slices.Backward(w.changes[keep:]) {
-		w.replace(change.Kind, change.New, change.Old)
-	}
-	clear(w.changes[keep:])
-	w.changes = w.changes[:keep]
-}
-
-// replace puts an object in the place of another one; nil means nothing.
-func (w *work) replace(kind Kind, from, to Object) {
-	switch {
-	case to == nil:
-		must(w.txn.Delete(string(kind), from))
-		w.counts[ordinals[kind]]--
-		return
-	case from == nil:
-		w.counts[ordinals[kind]]++
-	}
-	must(w.txn.Insert(string(kind), to))
-}
-
-// first returns the object with a key, or the first of its kind if key is nil.
-func (w *work) first(kind Kind, index string, key []byte) Object {
-	return first[Object](w.txn, kind, index, key)
-}
-
-// expect checks the version of what is there, which may be nothing.
-func expect(kind Kind, uid, name string, actual Object, version *uint64) error {
-	switch {
-	case version == nil:
-		return nil
-	case actual == nil && *version == 0:
-		return nil
-	case actual == nil:
-		return &NotFoundError{Kind: kind, Name: name, UID: uid}
-	case *version == 0:
-		return &ExistsError{Kind: kind, Name: Path(actual), UID: uid}
-	case *version != actual.GetMetadata().GetVersion():
-		return &ConflictError{
-			Kind: kind, Name: Path(actual), UID: uid,
-			Expected: *version, Actual: actual.GetMetadata().GetVersion(),
-		}
-	}
-	return nil
 }

@@ -11,6 +11,12 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
+// Fixed windows, as package client has them.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
+)
+
 // connectMany opens plain gRPC connections by TLS and API token, as a client in
 // any language would, and returns how to close them.
 func (c *cloud) connectMany(ctx context.Context, n int) (_ []*grpc.ClientConn, hangUp func(), err error) {
@@ -32,7 +38,8 @@ func (c *cloud) connectMany(ctx context.Context, n int) (_ []*grpc.ClientConn, h
 	}
 	for range n {
 		one, err := grpc.NewClient("passthrough:///"+where.Addresses[0],
-			grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithPerRPCCredentials(bearer(where.Token)))
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithPerRPCCredentials(bearer(where.Token)),
+			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow))
 		if err != nil {
 			hangUp()
 			return nil, nil, err

@@ -1,0 +1,124 @@
+package app
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// forgetfulServer certifies every machine, but loses the first of its answers.
+type forgetfulServer struct {
+	v1.UnimplementedEnrollmentServiceServer
+	ca *identity.CA
+	// keys are those of the requests so far.
+	keys []string
+}
+
+func (s *forgetfulServer) Enroll(_ context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
+	key, err := identity.RequestFingerprint(request.GetCsr())
+	if err != nil {
+		return nil, err
+	}
+	if s.keys = append(s.keys, key); len(s.keys) == 1 {
+		return nil, status.Error(codes.Unavailable, "the connection was cut")
+	}
+	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, "n-1")
+	if err != nil {
+		return nil, err
+	}
+	chain, err := s.ca.Issue(request.GetCsr(), id, identity.IssueOptions{TTL: time.Hour, Client: true}, time.Now())
+	return &v1.EnrollResponse{Node: &v1.Node{Metadata: &v1.Metadata{Uid: "n-1", Name: request.GetName()}}, Certificates: chain}, err
+}
+
+// listen serves with a certificate of the CA and returns the address.
+func (s *forgetfulServer) listen(t *testing.T) string {
+	t.Helper()
+	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, "s-1")
+	must(t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Server: true}, time.Now())
+	must(t, err)
+	creds, err := identity.NewCredentials(key, chain)
+	must(t, err)
+	config := identity.ServerTLS(s.ca.Trust(), creds.Certificate)
+	config.NextProtos = []string{"h2"}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+	v1.RegisterEnrollmentServiceServer(server, s)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		must(t, <-done)
+	})
+	return listener.Addr().String()
+}
+
+// A machine whose answer was lost keeps its key and its folder, and asks for
+// the same when it joins again.
+func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	server := &forgetfulServer{ca: ca}
+	address := server.listen(t)
+	token := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
+	path := filepath.Join(t.TempDir(), "data")
+	f, err := openFolder(path)
+	must(t, err)
+	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token)
+	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
+		t.Fatalf("the lost answer ended with %v", err)
+	}
+	f.forsake()
+	f.release()
+	if got := entries(t, filepath.Join(path, "agent")); got != "joining.pem" {
+		t.Errorf("the machine keeps %q", got)
+	}
+
+	f, err = openFolder(path)
+	must(t, err)
+	defer f.release()
+	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token))
+	if len(server.keys) != 2 || server.keys[0] != server.keys[1] {
+		t.Errorf("it asked with the keys %v", server.keys)
+	}
+	if _, err := identity.LoadCredentials(f.credentialsPath()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(f.joiningKeyPath()); !os.IsNotExist(err) {
+		t.Errorf("the key of a machine that has joined is still apart: %v", err)
+	}
+}
+
+// Where nobody answers nothing was asked, and nothing is kept.
+func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	path := filepath.Join(t.TempDir(), "data")
+	f, err := openFolder(path)
+	must(t, err)
+	defer f.release()
+	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, "127.0.0.1:1", identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal())
+	if err == nil || strings.Contains(err.Error(), "join again with the same") {
+		t.Errorf("ended with %v", err)
+	}
+	f.forsake()
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the data folder is still there: %v", err)
+	}
+}

@@ -1,0 +1,99 @@
+package state
+
+import (
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// KindOf returns the kind of an object, or "" if objects of its type are not stored.
+func KindOf(o Object) Kind {
+	switch o.(type) {
+	case *v1.Cluster:
+		return KindCluster
+	case *v1.Node:
+		return KindNode
+	case *v1.Workload:
+		return KindWorkload
+	case *v1.Revision:
+		return KindRevision
+	case *v1.Replica:
+		return KindReplica
+	case *v1.Token:
+		return KindToken
+	case *v1.Event:
+		return KindEvent
+	case *statev1.Authority:
+		return KindAuthority
+	case *statev1.Credential:
+		return KindCredential
+	case *statev1.Receipt:
+		return KindReceipt
+	case *v1.Login:
+		return KindLogin
+	case *statev1.Password:
+		return KindPassword
+	}
+	return ""
+}
+
+// wrap puts an object into its alternative; the result is empty if objects of its type are not stored.
+func wrap(o Object) *statev1.Object {
+	switch o := o.(type) {
+	case *v1.Cluster:
+		return &statev1.Object{Kind: &statev1.Object_Cluster{Cluster: o}}
+	case *v1.Node:
+		return &statev1.Object{Kind: &statev1.Object_Node{Node: o}}
+	case *v1.Workload:
+		return &statev1.Object{Kind: &statev1.Object_Workload{Workload: o}}
+	case *v1.Revision:
+		return &statev1.Object{Kind: &statev1.Object_Revision{Revision: o}}
+	case *v1.Replica:
+		return &statev1.Object{Kind: &statev1.Object_Replica{Replica: o}}
+	case *v1.Token:
+		return &statev1.Object{Kind: &statev1.Object_Token{Token: o}}
+	case *v1.Event:
+		return &statev1.Object{Kind: &statev1.Object_Event{Event: o}}
+	case *statev1.Authority:
+		return &statev1.Object{Kind: &statev1.Object_Authority{Authority: o}}
+	case *statev1.Credential:
+		return &statev1.Object{Kind: &statev1.Object_Credential{Credential: o}}
+	case *statev1.Receipt:
+		return &statev1.Object{Kind: &statev1.Object_Receipt{Receipt: o}}
+	case *v1.Login:
+		return &statev1.Object{Kind: &statev1.Object_Login{Login: o}}
+	case *statev1.Password:
+		return &statev1.Object{Kind: &statev1.Object_Password{Password: o}}
+	}
+	return &statev1.Object{}
+}
+
+// unwrap takes an object out of its alternative; kind is "" if there is none or one that is not known here.
+func unwrap(wrapped *statev1.Object) (Kind, Object) {
+	switch o := wrapped.GetKind().(type) {
+	case *statev1.Object_Cluster:
+		return KindCluster, o.Cluster
+	case *statev1.Object_Node:
+		return KindNode, o.Node
+	case *statev1.Object_Workload:
+		return KindWorkload, o.Workload
+	case *statev1.Object_Revision:
+		return KindRevision, o.Revision
+	case *statev1.Object_Replica:
+		return KindReplica, o.Replica
+	case *statev1.Object_Token:
+		return KindToken, o.Token
+	case *statev1.Object_Event:
+		return KindEvent, o.Event
+	case *statev1.Object_Authority:
+		return KindAuthority, o.Authority
+	case *statev1.Object_Credential:
+		return KindCredential, o.Credential
+	case *statev1.Object_Receipt:
+		return KindReceipt, o.Receipt
+	case *statev1.Object_Login:
+		return KindLogin, o.Login
+	case *statev1.Object_Password:
+		return KindPassword, o.Password
+	}
+	return "", nil
+}
