@@ -24,6 +24,8 @@ type Options struct {
 	Client v1.AgentServiceClient
 	// Drivers run replicas. One of them should be named "container".
 	Drivers []driver.Driver
+	// Network gives replicas addresses and ports.
+	Network Network
 	// Machine is what the agent tells of the computer it runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -61,6 +63,7 @@ func (o *Options) validate() error {
 		"Client":  o.Client == nil,
 		"Drivers": len(o.Drivers) == 0,
 		"Machine": o.Machine == nil,
+		"Network": o.Network == nil,
 		"Logger":  o.Logger == nil,
 	} {
 		if absent {
@@ -92,6 +95,7 @@ type Agent struct {
 	ready     chan struct{}
 	ran       atomic.Bool
 	work      sync.WaitGroup
+	reachable networkCondition
 
 	mu       sync.Mutex
 	running  context.Context // that of Run; replicas live within it
@@ -137,6 +141,7 @@ func New(opts Options) (*Agent, error) {
 func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 	h = &house{
 		boot:    opts.Machine.BootID(),
+		network: opts.Network,
 		reports: newReports(),
 		drivers: map[string]driver.Driver{},
 		listers: map[string]*lister{},
@@ -178,6 +183,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.takeUp(ctx)
 	a.work.Go(func() { a.logs.run(ctx) })
+	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.keepSession(ctx)
 	return nil

@@ -30,6 +30,7 @@ type node struct {
 	dir     string
 	tasks   *tasks
 	machine *fakeMachine
+	network *fakeNetwork
 	server  *server
 	metrics *telemetry.Agent // may be nil
 	network NetworkCounters  // may be nil
@@ -46,6 +47,7 @@ func newNode(t *testing.T) *node {
 		dir:     t.TempDir(),
 		tasks:   newTasks(),
 		machine: &fakeMachine{boot: "boot-1", disk: "100Gi", changes: make(chan struct{})},
+		network: newFakeNetwork(),
 		server:  newServer(t),
 	}
 }
@@ -56,6 +58,7 @@ func (n *node) options() Options {
 		Client:  v1.NewAgentServiceClient(n.server.conn),
 		Drivers: []driver.Driver{n.driver},
 		Machine: n.machine,
+		Network: n.network,
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: n.metrics, NetworkCounters: n.network,
 	}
@@ -101,8 +104,9 @@ type fakeMachine struct {
 	boot    string
 	changes chan struct{}
 
-	mu   sync.Mutex
-	disk string
+	mu         sync.Mutex
+	disk       string
+	conditions []*v1.Condition
 }
 
 func (m *fakeMachine) BootID() string { return m.boot }
@@ -113,6 +117,8 @@ func (m *fakeMachine) Status() (*v1.NodeStatus, error) {
 	return &v1.NodeStatus{
 		Capacity: &v1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: m.disk},
 		Usage:    &v1.NodeResources{Cpu: "100m"},
+
+		Conditions: m.conditions,
 	}, nil
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/telemetry"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
@@ -108,7 +109,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		return err
 	}
 	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
-		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels,
+		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
 	}, grpc.WaitForReady(false))
 	if err != nil {
 		if connected && answerLost(err) {
@@ -157,6 +158,23 @@ func answerLost(err error) bool {
 		return true
 	}
 	return false
+}
+
+// usedRanges are the addresses that the machine uses already. What cannot be
+// found out cannot be avoided; the node says so later if it matters.
+func usedRanges() []string {
+	const most = 1024 // that a server takes
+	prefixes, _ := nodenet.Used()
+	var texts []string
+	for _, p := range prefixes[:min(len(prefixes), most)] {
+		texts = append(texts, p.String())
+	}
+	return texts
+}
+
+// networkOptions are those of the node's network on this machine.
+func networkOptions(f *folder, logger *slog.Logger) nodenet.Options {
+	return nodenet.Options{ID: f.ID, DataDir: f.sub("network"), RunDir: f.runDir(), Logger: logger}
 }
 
 // nodeName is the wished name, or the host's brought into the form of a name.
@@ -259,8 +277,13 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	if err != nil {
 		return nil, err
 	}
+	network, err := nodenet.Open(networkOptions(f, logger))
+	if err != nil {
+		return nil, err
+	}
+	u.add(network.Close)
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Logger: logger,
+		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
 		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing,
 	})
 	if err != nil {

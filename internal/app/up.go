@@ -57,7 +57,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 			return err
 		}
 		return m.Run(ctx, func() {
-			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\nrun something with: cloudless run ./hello --name web",
+			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\nrun something with: cloudless run ./hello --name web --publish 8080:8080",
 				p.server.Address(), m.name, name, o.ConfigPath))
 		})
 	})

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -58,6 +59,15 @@ const (
 	bridgePrefix = "cl-"
 	tablePrefix  = "cloudless_"
 )
+
+// Own reports whether an interface of that name belongs to the network of a
+// node, of this cloud or another one.
+func Own(name string) bool {
+	id, bridge := strings.CutPrefix(name, bridgePrefix)
+	return bridge && validID.MatchString(id) || ownLink.MatchString(name)
+}
+
+var ownLink = regexp.MustCompile(`^cv[a-z0-9]{8}-[0-9a-f]{1,4}$`)
 
 // Subnets are the node's own ranges of addresses.
 type Subnets struct{ V4, V6 netip.Prefix }

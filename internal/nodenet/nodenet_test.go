@@ -75,18 +75,18 @@ func testPublish(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		port := map[string]string{"tcp": "8080", "udp": "5353"}[network]
 		for name, c := range map[string][2]string{
-			"another machine":           {l.outside, here4},
-			"another machine, IPv6":     {l.outside, "[" + here6 + "]"},
-			"127.0.0.1":                 {"", "127.0.0.1"},
-			"[::1]":                     {"", "[::1]"},
-			"own address":               {"", here4},
-			"own address, IPv6":         {"", "[" + here6 + "]"},
-			"the bridge":                {"", "10.64.3.1"},
-			"another replica":           {b.Namespace, here4},
-			"another replica, bridge":   {b.Namespace, "10.64.3.1"},
-			"another replica, IPv6":     {b.Namespace, "[" + here6 + "]"},
-			"the replica itself":        {a.Namespace, here4},
-			"the replica itself, IPv6":  {a.Namespace, "[" + here6 + "]"},
+			"another machine":            {l.outside, here4},
+			"another machine, IPv6":      {l.outside, "[" + here6 + "]"},
+			"127.0.0.1":                  {"", "127.0.0.1"},
+			"[::1]":                      {"", "[::1]"},
+			"own address":                {"", here4},
+			"own address, IPv6":          {"", "[" + here6 + "]"},
+			"the bridge":                 {"", "10.64.3.1"},
+			"another replica":            {b.Namespace, here4},
+			"another replica, bridge":    {b.Namespace, "10.64.3.1"},
+			"another replica, IPv6":      {b.Namespace, "[" + here6 + "]"},
+			"the replica itself":         {a.Namespace, here4},
+			"the replica itself, IPv6":   {a.Namespace, "[" + here6 + "]"},
 			"the replica itself, bridge": {a.Namespace, "10.64.3.1"},
 		} {
 			uid, caller, err := ask(c[0], network, c[1]+":"+port)
