@@ -83,7 +83,7 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 // fingerprint before the token itself is sent. The key is on the disk before
 // anything is asked, so that asking again after a lost answer is asking for the
 // same node.
-func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string) error {
+func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string, logger *slog.Logger) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
 		return err
@@ -108,6 +108,13 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if err != nil {
 		return err
 	}
+	// Clouds that come to this machine at the same time choose their addresses one
+	// after the other.
+	unlock, err := lockAddresses(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
 		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
 	}, grpc.WaitForReady(false))
@@ -131,6 +138,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if err := creds.Save(f.credentialsPath()); err != nil {
 		return err
 	}
+	establishNetwork(f, answer.GetNode().GetSpec(), logger)
 	return os.Remove(f.joiningKeyPath())
 }
 
@@ -158,23 +166,6 @@ func answerLost(err error) bool {
 		return true
 	}
 	return false
-}
-
-// usedRanges are the addresses that the machine uses already. What cannot be
-// found out cannot be avoided; the node says so later if it matters.
-func usedRanges() []string {
-	const most = 1024 // that a server takes
-	prefixes, _ := nodenet.Used()
-	var texts []string
-	for _, p := range prefixes[:min(len(prefixes), most)] {
-		texts = append(texts, p.String())
-	}
-	return texts
-}
-
-// networkOptions are those of the node's network on this machine.
-func networkOptions(f *folder, logger *slog.Logger) nodenet.Options {
-	return nodenet.Options{ID: f.ID, DataDir: f.sub("network"), RunDir: f.runDir(), Logger: logger}
 }
 
 // nodeName is the wished name, or the host's brought into the form of a name.
@@ -320,7 +311,7 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 
 // runAgent is the role of a machine that has joined before.
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder, _ *slog.Logger) error {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
 			return notJoined(f.path)
 		}
@@ -336,7 +327,7 @@ func notJoined(dataDir string) error {
 // joined already it goes on as that node and leaves the token unused, unless
 // it was removed or its certificate has expired: then it becomes a new node.
 func join(ctx context.Context, o cli.JoinOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
 		token, err := identity.ParseJoinToken(o.Token)
 		if err != nil {
 			return err
@@ -355,7 +346,7 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 			return nil
 		}
 		o.Progress("joining the cluster at " + o.Address)
-		return enroll(ctx, f, o.Machine, o.Address, o.Token)
+		return enroll(ctx, f, o.Machine, o.Address, o.Token, logger)
 	})
 }
 
@@ -378,7 +369,7 @@ func otherCluster(f *folder, creds *identity.Credentials) error {
 }
 
 // serveNode runs an agent in a process of its own.
-func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder) error) error {
+func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder, *slog.Logger) error) error {
 	logger := telemetry.NewLogger(process.Log, process.LogLevel, process.LogFormat)
 	var u undo
 	defer u.run()
@@ -391,7 +382,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	u.add(f.release)
-	if err := admit(f); err != nil {
+	if err := admit(f, logger); err != nil {
 		f.forsake()
 		return err
 	}

@@ -12,6 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Establish gives the node its ranges and puts them on its bridge at once, so
+// that whoever looks for free ranges from now on sees them taken.
+func Establish(opts Options, s Subnets) error {
+	n, err := Open(opts)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	if err := n.Configure(s); err != nil {
+		return err
+	}
+	return n.ensureBase()
+}
+
 // ensureBase makes the bridge, the settings and the rules, unless they were in
 // order when last looked at.
 func (n *Network) ensureBase() error {

@@ -127,8 +127,10 @@ func TestLoopbackStaysPrivate(t *testing.T) {
 		if err := netlink.AddrDel(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}); err != nil {
 			return err
 		}
-		return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.IPv4(10, 64, 3, 1),
-			Dst: &net.IPNet{IP: net.IPv4(127, 0, 0, 0), Mask: net.CIDRMask(8, 32)}})
+		return netlink.RouteReplace(&netlink.Route{
+			LinkIndex: link.Attrs().Index, Gw: net.IPv4(10, 64, 3, 1),
+			Dst: &net.IPNet{IP: net.IPv4(127, 0, 0, 0), Mask: net.CIDRMask(8, 32)},
+		})
 	}))
 	err = inside(a.Namespace, func() error {
 		conn, err := net.DialTimeout("tcp", "127.0.0.1:9000", 500*time.Millisecond)
@@ -332,8 +334,10 @@ func TestObstacles(t *testing.T) {
 		"drop":        {"table ip fw { chain f { type filter hook forward priority 0; iifname \"cl-testtest\" drop; }; }", "in chain f of table ip fw drops what replicas send to other machines"},
 		"reject in":   {"table ip fw { chain f { type filter hook forward priority 0; iifname != \"cl-testtest\" ct state new reject; }; }", "drops what other machines send to replicas"},
 		"behind jump": {"table ip fw { chain inner { ip saddr 10.64.0.0/16 counter drop; }; chain f { type filter hook forward priority 0; jump inner; }; }", "in chain inner of table ip fw drops"},
-		"docker": {"table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority 0; policy drop; jump DOCKER-USER; oifname \"docker0\" accept; }; }",
-			"chain FORWARD of table ip filter has policy drop"},
+		"docker": {
+			"table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority 0; policy drop; jump DOCKER-USER; oifname \"docker0\" accept; }; }",
+			"chain FORWARD of table ip filter has policy drop",
+		},
 		"not ours": {"table ip fw { chain f { type filter hook forward priority 0; iifname \"eth7\" drop; ip saddr 192.0.2.0/24 drop; tcp dport 25 drop; }; }", ""},
 		"let pass": {"table ip fw { chain f { type filter hook forward priority 0; policy drop; iifname \"cl-testtest\" accept; oifname \"cl-testtest\" accept; }; }", ""},
 	} {

@@ -20,11 +20,12 @@ func Clear(opts Options) error {
 	errs := []error{deleteTable(opts.table())}
 	links, err := retry(netlink.LinkList)
 	errs = append(errs, err)
-	others := false
+	here, others := false, false
 	for _, l := range links {
 		name := l.Attrs().Name
 		switch {
 		case strings.HasPrefix(name, opts.linkPrefix()), name == opts.bridge():
+			here = true
 			errs = append(errs, removeLink(name))
 		case strings.HasPrefix(name, bridgePrefix) && l.Type() == "bridge":
 			others = true
@@ -35,7 +36,7 @@ func Clear(opts Options) error {
 		errs = append(errs, removeNamespace(opts.namespace(entry.Name())))
 	}
 	errs = append(errs, os.RemoveAll(opts.namespaceDir()), os.RemoveAll(opts.fileDir()))
-	if !others {
+	if here && !others { // a machine on which we were not has none of our settings
 		errs = append(errs, restoreSettings(opts))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -143,7 +143,7 @@ func (w *writer) publish(p publication) (string, error) {
 	}
 	chosen := &nftables.Set{
 		Table: w.table, Anonymous: true, Constant: true, IsMap: true,
-		KeyType: nftables.TypeInteger, DataType: nftables.TypeVerdict,
+		KeyType: nftables.TypeInteger, DataType: nftables.TypeVerdict, KeyByteOrder: binaryutil.NativeEndian,
 	}
 	if err := w.conn.AddSet(chosen, choices); err != nil {
 		return "", fmt.Errorf("describe who serves port %v: %w", p.key, err)
