@@ -143,6 +143,9 @@ type Network struct {
 	rules  applier
 	kick   chan struct{}
 
+	readdressed atomic.Bool // addresses of the machine may have changed
+	around      around      // owned by Run
+
 	mu       sync.Mutex
 	live     map[string]*live
 	problems map[string]string // sentences by what they are about

@@ -65,8 +65,8 @@ func groundOf(bridge netlink.Link) ground {
 	return g
 }
 
-// packets are what must pass: out, in, and from one replica to another by an
-// address of the machine, of both families.
+// packets are what must pass: out, in, and from one replica to another, of both
+// families. The last is forwarded when it goes by an address of the machine.
 func (g ground) packets() []packet {
 	var list []packet
 	for _, subnet := range []netip.Prefix{g.subnets.V4, g.subnets.V6} {

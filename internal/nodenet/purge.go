@@ -20,57 +20,33 @@ func Clear(opts Options) error {
 	errs := []error{deleteTable(opts.table())}
 	links, err := retry(netlink.LinkList)
 	errs = append(errs, err)
-	here, others := false, false
 	for _, l := range links {
-		name := l.Attrs().Name
-		switch {
-		case strings.HasPrefix(name, opts.linkPrefix()), name == opts.bridge():
-			here = true
+		if name := l.Attrs().Name; strings.HasPrefix(name, opts.linkPrefix()) || name == opts.bridge() {
 			errs = append(errs, removeLink(name))
-		case strings.HasPrefix(name, bridgePrefix) && l.Type() == "bridge":
-			others = true
 		}
 	}
 	entries, _ := os.ReadDir(opts.namespaceDir())
 	for _, entry := range entries {
 		errs = append(errs, removeNamespace(opts.namespace(entry.Name())))
 	}
-	errs = append(errs, os.RemoveAll(opts.namespaceDir()), os.RemoveAll(opts.fileDir()))
-	if here && !others { // a machine on which we were not has none of our settings
-		errs = append(errs, restoreSettings(opts))
-	}
+	errs = append(errs, os.RemoveAll(opts.namespaceDir()), os.RemoveAll(opts.fileDir()), leaveSettings(opts))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clear the node network: %w", err)
 	}
 	return nil
 }
 
-// restoreSettings puts back what forwardPackets has changed.
-func restoreSettings(opts Options) error {
-	if _, err := os.Stat(opts.statePath()); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	s, err := openStore(opts.statePath())
+// leaveSettings restores the machine's settings if no cloud is left. It looks
+// after our own bridge is gone, so that of two that leave at once one is last.
+func leaveSettings(opts Options) error {
+	links, err := retry(netlink.LinkList)
 	if err != nil {
-		return err
+		return fmt.Errorf("list links: %w", err)
 	}
-	var errs []error
-	for _, pass := range []bool{true, false} { // forwarding first: the rest follows from it
-		for name, before := range s.state.Settings {
-			if strings.Contains(name, "forward") != pass {
-				continue
-			}
-			if _, err := setSetting(name, before); err != nil && !errors.Is(err, os.ErrNotExist) {
-				errs = append(errs, err)
-			}
+	for _, l := range links {
+		if l.Type() == "bridge" && Own(l.Attrs().Name) {
+			return nil
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return s.change(func(st *state) (bool, error) {
-		changed := len(st.Settings) > 0
-		clear(st.Settings)
-		return changed, nil
-	})
+	return opts.restoreSettings()
 }

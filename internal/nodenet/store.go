@@ -30,8 +30,6 @@ type state struct {
 	V6        netip.Prefix         `json:"v6,omitzero"`
 	Next      uint32               `json:"next"` // where the search for a free place goes on
 	Endpoints map[string]allocated `json:"endpoints"`
-	// Settings of the kernel before they were changed.
-	Settings map[string]string `json:"settings,omitempty"`
 }
 
 // allocated is an endpoint and its place in the subnets.
@@ -104,9 +102,6 @@ func openStore(path string) (store, error) {
 	}
 	if s.state.Endpoints == nil {
 		s.state.Endpoints = map[string]allocated{}
-	}
-	if s.state.Settings == nil {
-		s.state.Settings = map[string]string{}
 	}
 	return store{s}, nil
 }
@@ -238,17 +233,6 @@ func (s *storage) free(uid string) error {
 		_, found := st.Endpoints[uid]
 		delete(st.Endpoints, uid)
 		return found, nil
-	})
-}
-
-// rememberSetting notes what a setting of the kernel was before we changed it.
-func (s *storage) rememberSetting(path, before string) error {
-	return s.change(func(st *state) (bool, error) {
-		if _, known := st.Settings[path]; known {
-			return false, nil
-		}
-		st.Settings[path] = before
-		return true, nil
 	})
 }
 

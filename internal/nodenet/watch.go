@@ -25,7 +25,7 @@ var linkGroups = []uint32{
 
 // breath is the least time between two looks, so that a machine on which much
 // changes is not looked at all the time. The first look is at once.
-const breath = 50 * time.Millisecond
+const breath = 100 * time.Millisecond
 
 // patience is the time between two tries of what does not work.
 const patience = 2 * time.Second
@@ -95,13 +95,34 @@ func (n *Network) look() (again bool) {
 		sentence = fmt.Sprintf("The node's network cannot be set up: %v.", err)
 	}
 	n.setProblem("setup", "NetworkFailed", sentence)
-	if collision, err := n.collision(); err == nil {
-		n.setProblem("subnet", "SubnetCollision", collision)
+	n.lookAround()
+	return !n.claims.holdAgain() || err != nil
+}
+
+// lookAround finds out whether others stand in the way, if they may have changed
+// something since the last time.
+func (n *Network) lookAround() {
+	if s := n.subnets(); n.readdressed.Swap(false) || s != n.around.subnets {
+		n.around.subnets = s
+		if collision, err := n.collision(); err == nil {
+			n.setProblem("subnet", "SubnetCollision", collision)
+		}
+	}
+	now, err := generation()
+	if err != nil || n.around.looked && now == n.around.generation {
+		return
 	}
 	if obstacles, err := obstaclesOf([]ground{n.ground()}); err == nil {
+		n.around.looked, n.around.generation = true, now
 		n.setProblem("obstacle", "Obstructed", sentences(obstacles))
 	}
-	return !n.claims.holdAgain() || err != nil
+}
+
+// around is what was there when others were last looked at.
+type around struct {
+	subnets    Subnets
+	looked     bool
+	generation uint32
 }
 
 func (n *Network) mend() error {
@@ -212,7 +233,14 @@ func (n *Network) watch(ctx context.Context) (stop func(), err error) {
 		stop()
 		return nil, fmt.Errorf("watch links: %w", err)
 	}
-	start(func() { n.listen(ctx, links, func(mdnetlink.Message) bool { return true }) })
+	start(func() {
+		n.listen(ctx, links, func(m mdnetlink.Message) bool {
+			if m.Header.Type == unix.RTM_NEWADDR || m.Header.Type == unix.RTM_DELADDR {
+				n.readdressed.Store(true)
+			}
+			return true
+		})
+	})
 	files, err := watchResolvers()
 	if err != nil {
 		n.log.Warn("changes of the machine's name servers are seen late", "error", err)
@@ -246,6 +274,7 @@ func (n *Network) listen(ctx context.Context, c *mdnetlink.Conn, matters func(md
 			return
 		}
 		if err != nil {
+			n.readdressed.Store(true)
 			n.poke()
 			if !sleep(ctx, breath) {
 				return

@@ -161,9 +161,10 @@ func nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.Prefix, err 
 			foreign6 = append(foreign6, p)
 		}
 	}
-	v4, v6, err = ipam.NextSubnets(range4, range6, foreign4, foreign6)
-	if errors.Is(err, ipam.ErrExhausted) {
-		v4, v6, err = ipam.NextSubnets(range4, range6, used4, used6)
+	for _, taken := range [][2][]netip.Prefix{{foreign4, foreign6}, {foreign4, used6}, {used4, foreign6}, {used4, used6}} {
+		if v4, v6, err = ipam.NextSubnets(range4, range6, taken[0], taken[1]); !errors.Is(err, ipam.ErrExhausted) {
+			break
+		}
 	}
 	return v4, v6, err
 }
