@@ -98,7 +98,7 @@ func security(t *testing.T, s *suite) {
 			t.Errorf("got %q, want %s", got, here)
 		}
 	})
-	t.Run("a namespace that is there is joined, with files of the machine", func(t *testing.T) {
+	t.Run("a namespace that is there is joined and files of the machine are seen", func(t *testing.T) {
 		namespace := newNamespace(t)
 		var stat unix.Stat_t
 		must(t, unix.Stat(namespace, &stat))
