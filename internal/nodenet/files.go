@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -85,21 +84,21 @@ func (n *Network) followHost() error {
 // resolvFile is the first of the files that names a server that can be reached
 // from other namespaces. If none does, a sentence says so.
 func resolvFile(paths []string) (text, sentence string) {
-	fallback := ""
+	fallback, found := "", false
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) || err != nil {
+		if err != nil {
 			continue
 		}
 		text, servers, local := withoutLoopback(data)
 		if servers > 0 || !local && path == paths[0] {
 			return text, ""
 		}
-		if fallback == "" {
-			fallback = text
+		if !found {
+			fallback, found = text, true
 		}
 	}
-	if fallback == "" {
+	if !found {
 		return "", "" // a machine without name servers has replicas without them
 	}
 	return fallback, "Names cannot be resolved inside replicas: " + paths[0] +

@@ -308,7 +308,7 @@ func TestMendsItself(t *testing.T) {
 		"bridge":         {"ip", "link", "del", "cl-testtest"},
 		"link":           {"ip", "link", "del", "cvtesttest-2"},
 		"link down":      {"ip", "link", "set", "cvtesttest-2", "down"},
-		"forwarding":     {"sysctl", "-qw", "net.ipv4.ip_forward=0"},
+		"forwarding":     {"sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := exec.Command(harm[0], harm[1:]...).CombinedOutput(); err != nil {
@@ -431,6 +431,47 @@ func TestFiles(t *testing.T) {
 	}
 	if _, err := os.Stat(a.Files["/etc/resolv.conf"]); err != nil {
 		t.Error(err)
+	}
+}
+
+// Name servers inside follow those of the machine, in the same file.
+func TestNameServersFollowTheMachine(t *testing.T) {
+	if testing.Short() || os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if err := unix.Mount("none", "/etc", "tmpfs", 0, ""); err != nil { // of these tests' own mount namespace
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount("/etc", unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	say := func(text string) {
+		if err := errors.Join(os.WriteFile("/etc/new", []byte(text), 0o644), os.Rename("/etc/new", "/etc/resolv.conf")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("nameserver 192.0.2.1\n")
+	l := newLab(t)
+	path := l.attach("a", "web").Files["/etc/resolv.conf"]
+	mounted, err := os.Open(path) // as a container has it
+	l.must(err)
+	defer mounted.Close()
+	for _, want := range []string{"nameserver 192.0.2.1\n", "search example.com\nnameserver 192.0.2.2\n", "nameserver 192.0.2.3\n"} {
+		say(want)
+		eventually(t, func() error {
+			got := make([]byte, 100)
+			size, _ := mounted.ReadAt(got, 0)
+			if string(got[:size]) != want {
+				return fmt.Errorf("inside it says %q, want %q", got[:size], want)
+			}
+			return nil
+		})
+	}
+	say("nameserver 127.0.0.53\n")
+	if told := l.events.await(t, "NoNameServer"); !strings.Contains(told.Message, "Names cannot be resolved") {
+		t.Errorf("told %q", told.Message)
 	}
 }
 
