@@ -37,9 +37,6 @@ type Options struct {
 	// LogLimits bound each replica's log; zero fields stand for the log's own
 	// defaults.
 	LogLimits driver.LogLimits
-	// NetworkCounters tells what replicas have received and sent; nil if nobody
-	// counts that.
-	NetworkCounters NetworkCounters
 	// Metrics and Tracing are told what the agent does; they may be nil.
 	Metrics *telemetry.Agent
 	Tracing *telemetry.Tracing
@@ -88,7 +85,6 @@ type Agent struct {
 	client    v1.AgentServiceClient
 	machine   Machine
 	heartbeat time.Duration
-	network   NetworkCounters
 	meter     meter
 	since     time.Time // when this agent was made
 	changed   chan struct{}
@@ -119,7 +115,6 @@ func New(opts Options) (*Agent, error) {
 		client:    opts.Client,
 		machine:   opts.Machine,
 		heartbeat: opts.HeartbeatInterval,
-		network:   opts.NetworkCounters,
 		since:     time.Now(),
 		changed:   make(chan struct{}, 1),
 		ready:     make(chan struct{}),

@@ -33,7 +33,6 @@ type node struct {
 	network *fakeNetwork
 	server  *server
 	metrics *telemetry.Agent // may be nil
-	network NetworkCounters  // may be nil
 
 	agent  *Agent
 	driver *handle
@@ -60,7 +59,7 @@ func (n *node) options() Options {
 		Machine: n.machine,
 		Network: n.network,
 		Logger:  slog.New(slog.DiscardHandler),
-		Metrics: n.metrics, NetworkCounters: n.network,
+		Metrics: n.metrics,
 	}
 }
 

@@ -27,6 +27,8 @@ type fakeNetwork struct {
 	taken   error // why no port can be had
 	problem string
 	notice  func(nodenet.Event)
+
+	counters map[string]nodenet.Counters
 }
 
 func newFakeNetwork() *fakeNetwork {
@@ -91,7 +93,13 @@ func (n *fakeNetwork) Retain(ctx context.Context, keep func(string) bool) error 
 	return nil
 }
 
-func (n *fakeNetwork) Counters(string) (nodenet.Counters, error) { return nodenet.Counters{}, nil }
+func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
+	counted, found := n.counters[uid]
+	if !found {
+		return nodenet.Counters{}, errors.New("nobody counts")
+	}
+	return counted, nil
+}
 
 func (n *fakeNetwork) Condition() (bool, string) {
 	n.mu.Lock()
