@@ -1,7 +1,7 @@
 // Command hello is the example app: it answers every request with a greeting.
 //
 //	CGO_ENABLED=0 go build -o hello ./examples/hello
-//	cloudless run ./hello --name web -- --listen 127.0.0.1:8080
+//	cloudless run ./hello --name web --publish 8080:8080
 package main
 
 import (

@@ -24,6 +24,8 @@ type Options struct {
 	Client v1.AgentServiceClient
 	// Drivers run replicas. One of them should be named "container".
 	Drivers []driver.Driver
+	// Network gives replicas addresses and ports.
+	Network Network
 	// Machine is what the agent tells of the computer it runs on.
 	Machine Machine
 	Logger  *slog.Logger
@@ -35,9 +37,6 @@ type Options struct {
 	// LogLimits bound each replica's log; zero fields stand for the log's own
 	// defaults.
 	LogLimits driver.LogLimits
-	// NetworkCounters tells what replicas have received and sent; nil if nobody
-	// counts that.
-	NetworkCounters NetworkCounters
 	// Metrics and Tracing are told what the agent does; they may be nil.
 	Metrics *telemetry.Agent
 	Tracing *telemetry.Tracing
@@ -61,6 +60,7 @@ func (o *Options) validate() error {
 		"Client":  o.Client == nil,
 		"Drivers": len(o.Drivers) == 0,
 		"Machine": o.Machine == nil,
+		"Network": o.Network == nil,
 		"Logger":  o.Logger == nil,
 	} {
 		if absent {
@@ -85,13 +85,13 @@ type Agent struct {
 	client    v1.AgentServiceClient
 	machine   Machine
 	heartbeat time.Duration
-	network   NetworkCounters
 	meter     meter
 	since     time.Time // when this agent was made
 	changed   chan struct{}
 	ready     chan struct{}
 	ran       atomic.Bool
 	work      sync.WaitGroup
+	reachable networkCondition
 
 	mu       sync.Mutex
 	running  context.Context // that of Run; replicas live within it
@@ -115,7 +115,6 @@ func New(opts Options) (*Agent, error) {
 		client:    opts.Client,
 		machine:   opts.Machine,
 		heartbeat: opts.HeartbeatInterval,
-		network:   opts.NetworkCounters,
 		since:     time.Now(),
 		changed:   make(chan struct{}, 1),
 		ready:     make(chan struct{}),
@@ -137,6 +136,7 @@ func New(opts Options) (*Agent, error) {
 func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 	h = &house{
 		boot:    opts.Machine.BootID(),
+		network: opts.Network,
 		reports: newReports(),
 		drivers: map[string]driver.Driver{},
 		listers: map[string]*lister{},
@@ -178,6 +178,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.takeUp(ctx)
 	a.work.Go(func() { a.logs.run(ctx) })
+	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.keepSession(ctx)
 	return nil

@@ -19,6 +19,9 @@ func (a *Agent) assign(message *v1.Assignments) error {
 		}
 		a.epoch = message.GetEpoch()
 	}
+	if err := a.configureNetwork(message.GetNode()); err != nil {
+		a.log.Error("cannot take over the addresses that the cluster has given this node", "error", err)
+	}
 	named := map[string]bool{}
 	for _, assignment := range message.GetAssign() {
 		uid := assignment.GetReplica().GetMetadata().GetUid()

@@ -30,9 +30,9 @@ type node struct {
 	dir     string
 	tasks   *tasks
 	machine *fakeMachine
+	network *fakeNetwork
 	server  *server
 	metrics *telemetry.Agent // may be nil
-	network NetworkCounters  // may be nil
 
 	agent  *Agent
 	driver *handle
@@ -46,6 +46,7 @@ func newNode(t *testing.T) *node {
 		dir:     t.TempDir(),
 		tasks:   newTasks(),
 		machine: &fakeMachine{boot: "boot-1", disk: "100Gi", changes: make(chan struct{})},
+		network: newFakeNetwork(),
 		server:  newServer(t),
 	}
 }
@@ -56,8 +57,9 @@ func (n *node) options() Options {
 		Client:  v1.NewAgentServiceClient(n.server.conn),
 		Drivers: []driver.Driver{n.driver},
 		Machine: n.machine,
+		Network: n.network,
 		Logger:  slog.New(slog.DiscardHandler),
-		Metrics: n.metrics, NetworkCounters: n.network,
+		Metrics: n.metrics,
 	}
 }
 
@@ -101,8 +103,9 @@ type fakeMachine struct {
 	boot    string
 	changes chan struct{}
 
-	mu   sync.Mutex
-	disk string
+	mu         sync.Mutex
+	disk       string
+	conditions []*v1.Condition
 }
 
 func (m *fakeMachine) BootID() string { return m.boot }
@@ -113,6 +116,8 @@ func (m *fakeMachine) Status() (*v1.NodeStatus, error) {
 	return &v1.NodeStatus{
 		Capacity: &v1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: m.disk},
 		Usage:    &v1.NodeResources{Cpu: "100m"},
+
+		Conditions: m.conditions,
 	}, nil
 }
 

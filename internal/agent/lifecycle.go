@@ -149,13 +149,20 @@ func (r *replica) startTask(ctx context.Context) error {
 	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.prepare(ctx, task) }); err != nil {
 		return err
 	}
+	if err := r.connect(ctx, &task); err != nil {
+		return err
+	}
 	select { // many at once only take turns at the same CPUs
 	case r.starts <- struct{}{}:
 		defer func() { <-r.starts }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return r.drive(ctx, "start", func(ctx context.Context) error { return r.driver.Start(ctx, task) })
+	err = r.drive(ctx, "start", func(ctx context.Context) error { return r.driver.Start(ctx, task) })
+	if err != nil || !onNetwork(r.rec.Assignment) {
+		return err
+	}
+	return r.network.Serve(r.uid)
 }
 
 // running -> backoff, completed or failed, when the task has exited.
@@ -168,6 +175,7 @@ func (r *replica) watch(ctx context.Context) error {
 	default:
 		return fmt.Errorf("wait for task: %w", err)
 	}
+	r.withdraw()
 	r.log.Info("replica exited", "attempt", r.rec.Attempt, "code", exit.GetCode(), "oom", exit.GetOomKilled(), "reason", exit.GetReason())
 	r.metrics.Exited(resultOf(exit))
 	return r.advance(func(rec *record) { rec.exited(exit) })
@@ -290,6 +298,7 @@ func (r *replica) stop(ctx context.Context) error {
 
 // stopTask stops and removes the task. The exit is nil if there was no task.
 func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
+	r.withdraw()
 	if r.driver == nil {
 		return nil, nil
 	}
@@ -335,6 +344,9 @@ func (r *replica) rest(ctx, armed context.Context) error {
 // completed, failed or stopped -> gone.
 func (r *replica) leave(ctx context.Context) (gone bool, err error) {
 	if err := r.removeTask(ctx); err != nil {
+		return false, err
+	}
+	if err := r.network.Detach(ctx, r.uid); err != nil {
 		return false, err
 	}
 	if err := r.logs.release(r.uid); err != nil {

@@ -19,6 +19,7 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	// An agent only speaks once it knows what runs here, so it is always ready.
 	ready := &v1.Condition{Type: "Ready", Status: true, ChangeTime: timestamppb.New(a.since)}
 	status.Conditions = append([]*v1.Condition{ready}, status.GetConditions()...)
+	a.reachable.judge(a.network, status.Conditions)
 	for name, d := range a.drivers {
 		can := d.Capabilities()
 		status.Drivers = append(status.Drivers, &v1.DriverInfo{Name: name, Version: can.Version, Missing: can.Missing})

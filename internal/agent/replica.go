@@ -17,6 +17,7 @@ import (
 // house is what all replicas of an agent share.
 type house struct {
 	boot    string
+	network Network
 	store   *store
 	logs    *logs
 	reports *reports
@@ -212,6 +213,9 @@ func (r *replica) advance(change func(*record)) error {
 	next.Status = proto.CloneOf(r.rec.Status)
 	change(&next)
 	next.Status.Reason = sentence(next.Status.GetReason())
+	if ended(next.Status.GetPhase()) {
+		next.Status.Addresses = nil
+	}
 	next.Boot = r.boot
 	if err := r.store.save(&next); err != nil {
 		return err
@@ -239,6 +243,7 @@ func (r *replica) remember(w wish) error {
 // run takes steps until the replica is gone or ctx ends. It leaves the task as
 // it is when ctx ends.
 func (r *replica) run(ctx context.Context) {
+	r.reconnect(ctx)
 	var pause backoff
 	for ctx.Err() == nil {
 		armed, cancel := r.arm(ctx)

@@ -13,7 +13,8 @@ type reports struct {
 	mu      sync.Mutex
 	pending []*v1.ReplicaReport
 	index   map[string]int // into pending, by uid
-	wake    chan struct{}  // has a token while there is something to send
+	events  []*v1.EventReport
+	wake    chan struct{} // has a token while there is something to send
 }
 
 func newReports() *reports {
@@ -29,10 +30,35 @@ func (r *reports) add(report *v1.ReplicaReport) {
 		r.index[report.GetUid()] = len(r.pending)
 		r.pending = append(r.pending, report)
 	}
+	r.signal()
+}
+
+func (r *reports) signal() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+// maxEvents bounds what waits for a server that is away.
+const maxEvents = 64
+
+// addEvent adds what the node has noticed. Where too much waits, the oldest goes.
+func (r *reports) addEvent(events ...*v1.EventReport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, events...)
+	r.events = r.events[max(0, len(r.events)-maxEvents):]
+	r.signal()
+}
+
+// takeEvents returns the events that wait.
+func (r *reports) takeEvents() []*v1.EventReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.events
+	r.events = nil
+	return taken
 }
 
 // take returns everything that has piled up.

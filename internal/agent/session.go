@@ -181,7 +181,9 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-a.reports.wake:
-			err = report(stream, a.reports.take())
+			if err = report(stream, a.reports.take()); err == nil {
+				err = a.sendEvents(stream)
+			}
 		case <-ticker.C:
 			err = beat()
 		case <-a.changed:
@@ -194,6 +196,20 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 			return err
 		}
 	}
+}
+
+// sendEvents tells what the node has noticed. What cannot be sent waits for the
+// next session.
+func (a *Agent) sendEvents(stream sessionStream) error {
+	events := a.reports.takeEvents()
+	if len(events) == 0 {
+		return nil
+	}
+	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Report{Report: &v1.Report{Events: events}}})
+	if err != nil {
+		a.reports.addEvent(events...)
+	}
+	return err
 }
 
 // beat is a heartbeat, with the whole status if it is not the one that the

@@ -68,7 +68,7 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 		task.Image = w.GetImage()
 	}
 	if task.Network == "" {
-		task.Network = driver.NetworkHost
+		task.Network = driver.NetworkNode
 	}
 	return task, nil
 }

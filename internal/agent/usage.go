@@ -11,11 +11,6 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// NetworkCounters tells how many bytes a replica has received and sent since
-// its start, by its uid. It is false where that is not known, as for a replica
-// on the machine's own network.
-type NetworkCounters func(uid string) (received, sent uint64, ok bool)
-
 const (
 	// measureShare is the part of the time that measuring may take: one in so
 	// many. A node with very many replicas measures them less often than it sends
@@ -130,10 +125,9 @@ func (a *Agent) usageOf(r *v1.Replica, stats driver.Stats, cpu float64) *v1.Repl
 		MemoryBytes: stats.MemoryBytes, MemoryLimitBytes: stats.MemoryLimit, Pids: stats.PIDs,
 		ReadBytes: stats.BlockReadBytes, WrittenBytes: stats.BlockWriteBytes, Cpu: cpu,
 	}
-	if a.network != nil {
-		if received, sent, ok := a.network(u.GetUid()); ok {
-			u.ReceivedBytes, u.SentBytes = received, sent
-		}
+	// A replica on the machine's own network has no counters of its own.
+	if counted, err := a.network.Counters(u.GetUid()); err == nil {
+		u.ReceivedBytes, u.SentBytes = counted.Received, counted.Sent
 	}
 	return u
 }

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -45,7 +46,7 @@ func TestHeartbeatSaysWhatReplicasUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.stats = busy(0.5, 0)
-		n.network = func(uid string) (uint64, uint64, bool) { return 100, 200, uid == "a" }
+		n.network.counters = map[string]nodenet.Counters{"a": {Received: 100, Sent: 200}}
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a"), assignment("b")))

@@ -30,6 +30,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/telemetry"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
@@ -82,7 +83,7 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 // fingerprint before the token itself is sent. The key is on the disk before
 // anything is asked, so that asking again after a lost answer is asking for the
 // same node.
-func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string) error {
+func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string, logger *slog.Logger) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
 		return err
@@ -107,8 +108,15 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if err != nil {
 		return err
 	}
+	// Clouds that come to this machine at the same time choose their addresses one
+	// after the other.
+	unlock, err := lockAddresses(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
-		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels,
+		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
 	}, grpc.WaitForReady(false))
 	if err != nil {
 		if connected && answerLost(err) {
@@ -130,6 +138,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if err := creds.Save(f.credentialsPath()); err != nil {
 		return err
 	}
+	establishNetwork(f, answer.GetNode().GetSpec(), logger)
 	return os.Remove(f.joiningKeyPath())
 }
 
@@ -259,8 +268,13 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	if err != nil {
 		return nil, err
 	}
+	network, err := nodenet.Open(networkOptions(f, logger))
+	if err != nil {
+		return nil, err
+	}
+	u.add(network.Close)
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Logger: logger,
+		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
 		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing,
 	})
 	if err != nil {
@@ -297,7 +311,7 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 
 // runAgent is the role of a machine that has joined before.
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder, _ *slog.Logger) error {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
 			return notJoined(f.path)
 		}
@@ -313,7 +327,7 @@ func notJoined(dataDir string) error {
 // joined already it goes on as that node and leaves the token unused, unless
 // it was removed or its certificate has expired: then it becomes a new node.
 func join(ctx context.Context, o cli.JoinOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
 		token, err := identity.ParseJoinToken(o.Token)
 		if err != nil {
 			return err
@@ -332,7 +346,7 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 			return nil
 		}
 		o.Progress("joining the cluster at " + o.Address)
-		return enroll(ctx, f, o.Machine, o.Address, o.Token)
+		return enroll(ctx, f, o.Machine, o.Address, o.Token, logger)
 	})
 }
 
@@ -355,7 +369,7 @@ func otherCluster(f *folder, creds *identity.Credentials) error {
 }
 
 // serveNode runs an agent in a process of its own.
-func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder) error) error {
+func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder, *slog.Logger) error) error {
 	logger := telemetry.NewLogger(process.Log, process.LogLevel, process.LogFormat)
 	var u undo
 	defer u.run()
@@ -368,7 +382,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	u.add(f.release)
-	if err := admit(f); err != nil {
+	if err := admit(f, logger); err != nil {
 		f.forsake()
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/telemetry"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
@@ -48,6 +49,9 @@ func down(ctx context.Context, o cli.DownOptions) error {
 	if _, err := os.Stat(f.sub("agent")); err == nil {
 		o.Progress("stopping containers")
 		if err := stopTasks(ctx, f, logger); err != nil {
+			return err
+		}
+		if err := nodenet.Clear(networkOptions(f, logger)); err != nil {
 			return err
 		}
 	}
@@ -200,7 +204,7 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
 	// Only what is ours: the folder may have been somebody's before.
 	ours, _ := filepath.Glob(f.sub(wholefile.Prefix + "*")) // what a crash has left of a write
-	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "cloudless.log", "cloud.json", "lock"} {
+	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "network", "cloudless.log", "cloud.json", "lock"} {
 		ours = append(ours, f.sub(name))
 	}
 	for _, path := range ours {

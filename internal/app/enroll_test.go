@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -80,7 +81,7 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := openFolder(path)
 	must(t, err)
-	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token)
+	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
@@ -93,7 +94,7 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	f, err = openFolder(path)
 	must(t, err)
 	defer f.release()
-	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token))
+	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler)))
 	if len(server.keys) != 2 || server.keys[0] != server.keys[1] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -113,7 +114,7 @@ func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
 	f, err := openFolder(path)
 	must(t, err)
 	defer f.release()
-	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, "127.0.0.1:1", identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal())
+	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, "127.0.0.1:1", identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler))
 	if err == nil || strings.Contains(err.Error(), "join again with the same") {
 		t.Errorf("ended with %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
 // running is the role of a server that runs in this process.
@@ -95,18 +97,23 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	f, err := openFolder(t.TempDir())
 	must(t, err)
 	defer f.release()
+	t.Cleanup(func() {
+		must(t, nodenet.Clear(networkOptions(f, slog.New(slog.DiscardHandler))))
+		must(t, os.RemoveAll(f.runDir()))
+		_ = os.Remove("/run/cloudless") // if there is no other cloud
+	})
 
 	// A token of another cluster: the machine notices before it says a word.
 	ca, err := identity.NewCA("other", time.Now())
 	must(t, err)
 	foreign := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
-	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, foreign); err == nil {
+	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, foreign, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("the machine joined a cluster that its token does not name")
 	}
-	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, "garbage"); err == nil {
+	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, "garbage", slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("the machine joined with garbage")
 	}
-	must(t, enroll(t.Context(), f, cli.Machine{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}, address, made.GetSecret()))
+	must(t, enroll(t.Context(), f, cli.Machine{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}, address, made.GetSecret(), slog.New(slog.DiscardHandler)))
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	must(t, err)
 	about, err := f.readMembership()
@@ -122,7 +129,7 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	other, err := openFolder(t.TempDir())
 	must(t, err)
 	defer other.release()
-	if err := enroll(t.Context(), other, cli.Machine{Name: "n2"}, address, made.GetSecret()); err == nil || !strings.Contains(err.Error(), "used up") {
+	if err := enroll(t.Context(), other, cli.Machine{Name: "n2"}, address, made.GetSecret(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "used up") {
 		t.Errorf("a token for one machine used again: %v", err)
 	}
 	if got := entries(t, other.sub("agent")); got != "" {

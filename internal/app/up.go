@@ -45,7 +45,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	g.Go(func() error { return p.Run(ctx) })
 	g.Go(func() error {
 		o.Progress("joining this machine to the cluster")
-		if err := p.enrollSelf(ctx, f, o.Machine); err != nil {
+		if err := p.enrollSelf(ctx, f, o.Machine, logger); err != nil {
 			return err
 		}
 		m, err := openMember(ctx, f, link, d, o.Version, i, logger, &u)
@@ -57,7 +57,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 			return err
 		}
 		return m.Run(ctx, func() {
-			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\nrun something with: cloudless run ./hello --name web",
+			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\nrun something with: cloudless run ./hello --name web --publish 8080:8080",
 				p.server.Address(), m.name, name, o.ConfigPath))
 		})
 	})
@@ -88,7 +88,7 @@ func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink
 
 // enrollSelf joins this machine on its first start. After a rest longer than
 // its certificate lasts it gets a new one from the authority in this process.
-func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine) error {
+func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine, logger *slog.Logger) error {
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -96,7 +96,7 @@ func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine)
 		if err != nil {
 			return err
 		}
-		return enroll(ctx, f, m, reachable(p.server.Address()), token.GetSecret())
+		return enroll(ctx, f, m, reachable(p.server.Address()), token.GetSecret(), logger)
 	case err != nil:
 		return err
 	case creds.Trust().Fingerprint() != p.ca.Trust().Fingerprint():

@@ -46,7 +46,7 @@ func TestUsageErrors(t *testing.T) {
 		{"logs web --tail=-1", "--tail must not be negative"},
 		{"run", "the program or image is missing"},
 		{"run nginx extra", `"extra" is too much: write -- before the arguments`},
-		{"run nginx -p 99999", "write a number from 1 to 65535"},
+		{"run nginx -p 99999", "write numbers from 1 to 65535"},
 		{"run nginx -e =x", "has no key"},
 		{"run @ --replicas 1", "give one with --name"},
 		{"exec web", "COMMAND is missing"},

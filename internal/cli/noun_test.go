@@ -196,15 +196,16 @@ func TestPs(t *testing.T) {
 		replica("db-a", "db", "failed", 0, 5*time.Minute),
 	}
 	c.replicas[0].Status.LastExit = &cloudlessv1.Exit{Code: 137, OomKilled: true}
+	c.replicas[1].Status.Addresses = []string{"10.64.0.2", "fd00::2"}
 	c.replicas[2].Status.Reason = "line one\nline two\x1b[31m"
-	c.run(t.Context(), "", "ps").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  REASON
-web-a  web       box   running  0         2d   -
-web-b  web       box   backoff  4         3h   ran out of memory (exit code 137)
+	c.run(t.Context(), "", "ps").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS            PORTS  REASON
+web-a  web       box   running  0         2d   10.64.0.2,fd00::2  -      -
+web-b  web       box   backoff  4         3h   -                  -      ran out of memory (exit code 137)
 `, "")
-	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   RESTARTS  AGE  REASON
-default    db-a  db        box   failed  0         5m   line one line two [31m
+	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   RESTARTS  AGE  ADDRESS  PORTS  REASON
+default    db-a  db        box   failed  0         5m   -        -      line one line two [31m
 `, "")
-	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  RESTARTS  AGE  REASON\n", "no replicas that run in namespace default\n")
+	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  RESTARTS  AGE  ADDRESS  PORTS  REASON\n", "no replicas that run in namespace default\n")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "yaml").expect(t, 0, "items: []\n", "")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "json").expect(t, 0, "{\n  \"items\": []\n}\n", "")
 
@@ -263,8 +264,8 @@ Why it is pending, node by node:
 NODE  REASON
 box   needs 2 CPU, 1 of 4 free
 
-NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  REASON
-web-a  web       box   running  0         60s  -
+NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS  REASON
+web-a  web       box   running  0         60s  -        -
 `, "")
 }
 

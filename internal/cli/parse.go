@@ -52,24 +52,31 @@ func checkTime(s string, at time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// parsePublish reads a port that the program listens on and the node gives out: PORT, PORT/udp or NAME=PORT.
+// parsePublish reads a port of the node and the one of the program that it leads to: HOST:PORT, or PORT where both are
+// the same, with an optional protocol and name: 8080:80, 53/udp or http=8080:80.
 func parsePublish(s string) (*cloudlessv1.Port, error) {
 	port := &cloudlessv1.Port{}
-	number := s
-	if name, rest, named := strings.Cut(number, "="); named {
-		port.Name, number = name, rest
+	numbers := s
+	if name, rest, named := strings.Cut(numbers, "="); named {
+		port.Name, numbers = name, rest
 	}
-	if rest, protocol, given := strings.Cut(number, "/"); given {
+	if rest, protocol, given := strings.Cut(numbers, "/"); given {
 		if protocol != "tcp" && protocol != "udp" {
 			return nil, fmt.Errorf("port %.64q: the protocol must be tcp or udp", s)
 		}
-		port.Protocol, number = protocol, rest
+		port.Protocol, numbers = protocol, rest
 	}
-	n, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || n == 0 {
-		return nil, fmt.Errorf("port %.64q: write a number from 1 to 65535, such as 8080, 53/udp or http=8080", s)
+	host, inside, both := strings.Cut(numbers, ":")
+	if !both {
+		inside = host
 	}
-	port.Port, port.Publish = int32(n), int32(n)
+	for text, number := range map[*string]*int32{&host: &port.Publish, &inside: &port.Port} {
+		n, err := strconv.ParseUint(*text, 10, 16)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("port %.64q: write numbers from 1 to 65535, such as 8080:80, 8080, 53:53/udp or http=8080:80", s)
+		}
+		*number = int32(n)
+	}
 	return port, nil
 }
 

@@ -59,16 +59,19 @@ func FuzzParseTime(f *testing.F) {
 
 func TestParsePublish(t *testing.T) {
 	for text, want := range map[string]*cloudlessv1.Port{
-		"8080":       {Port: 8080, Publish: 8080},
-		"53/udp":     {Port: 53, Publish: 53, Protocol: "udp"},
-		"http=80":    {Port: 80, Publish: 80, Name: "http"},
-		"dns=53/tcp": {Port: 53, Publish: 53, Name: "dns", Protocol: "tcp"},
+		"8080":         {Port: 8080, Publish: 8080},
+		"53/udp":       {Port: 53, Publish: 53, Protocol: "udp"},
+		"8080:80":      {Port: 80, Publish: 8080},
+		"53:5353/udp":  {Port: 5353, Publish: 53, Protocol: "udp"},
+		"http=8080:80": {Port: 80, Publish: 8080, Name: "http"},
+		"http=80":      {Port: 80, Publish: 80, Name: "http"},
+		"dns=53/tcp":   {Port: 53, Publish: 53, Name: "dns", Protocol: "tcp"},
 	} {
 		if got, err := parsePublish(text); err != nil || !proto.Equal(got, want) {
 			t.Errorf("parsePublish(%q) = %v, %v; want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "0", "65536", "-1", "80:80", "80/sctp", "=", "x="} {
+	for _, text := range []string{"", "0", "65536", "-1", "80:", ":80", "80:0", "1:2:3", "127.0.0.1:80:80", "80/sctp", "=", "x="} {
 		if port, err := parsePublish(text); err == nil {
 			t.Errorf("parsePublish(%q) = %v", text, port)
 		}
@@ -76,12 +79,12 @@ func TestParsePublish(t *testing.T) {
 }
 
 func FuzzParsePublish(f *testing.F) {
-	for _, seed := range []string{"8080", "53/udp", "http=80", "=/", "99999"} {
+	for _, seed := range []string{"8080", "53/udp", "http=80", "8080:80", "=/", ":", "99999"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		port, err := parsePublish(text)
-		if err == nil && (port.GetPort() < 1 || port.GetPort() > 65535 || port.GetPublish() != port.GetPort()) {
+		if err == nil && (port.GetPort() < 1 || port.GetPort() > 65535 || port.GetPublish() < 1 || port.GetPublish() > 65535) {
 			t.Errorf("parsePublish(%q) = %v", text, port)
 		}
 	})

@@ -183,10 +183,10 @@ func TestTablesOnATerminalAreColouredAndCut(t *testing.T) {
 	c.replicas = c.replicas[:1]
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
-	plainTable := "NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  REASON\n" +
-		"web-a  web       box   running  2         3h   it was resta…\n"
+	plainTable := "NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS            PORTS    REASON\n" +
+		"web-a  web       box   running  2         3h   10.64.0.2,fd00::2  80:8080  it was resta…\n"
 	colours := strings.NewReplacer("\x1b[1m", "", "\x1b[32m", "", "\x1b[0m", "")
-	got := onTerminal(t, 60, "ps", "--config", c.config)
+	got := onTerminal(t, 88, "ps", "--config", c.config)
 	if !strings.Contains(got, "\x1b[32mrunning\x1b[0m  2") || !strings.Contains(got, "\x1b[1mNAME\x1b[0m   ") || colours.Replace(got) != plainTable {
 		t.Errorf("shown %q", got)
 	}
@@ -198,7 +198,7 @@ func TestTablesOnATerminalAreColouredAndCut(t *testing.T) {
 		t.Errorf("on a wide terminal %q", got)
 	}
 	t.Setenv("NO_COLOR", "1")
-	if got := onTerminal(t, 60, "ps", "--config", c.config); got != plainTable {
+	if got := onTerminal(t, 88, "ps", "--config", c.config); got != plainTable {
 		t.Errorf("without colours %q", got)
 	}
 	if got := c.run(t.Context(), "", "ps"); strings.Contains(got.stdout, "\x1b") || !strings.Contains(got.stdout, "long to say\n") {

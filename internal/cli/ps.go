@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,8 +53,9 @@ func (c *cli) psCommand() *cobra.Command {
 		},
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			workload := strings.Join(args, "")
+			published := publishedPorts(ctx, cl, s.selection(c))
 			if watch {
-				return interruptible(ctx, c.watchReplicas(ctx, cl, &s, workload, node))
+				return interruptible(ctx, c.watchReplicas(ctx, cl, &s, workload, node, published))
 			}
 			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
 				Selection: s.selection(c), Workload: workload, Node: node, Ended: ended,
@@ -65,7 +67,7 @@ func (c *cli) psCommand() *cobra.Command {
 				return printList(c, replicas)
 			}
 			c.nothingHere(len(replicas), "replicas that run", s.everywhere)
-			return c.replicaTable(s.everywhere, replicas).flush()
+			return c.replicaTableWith(s.everywhere, replicas, published).flush()
 		}),
 	}
 	s.register(cmd)
@@ -93,19 +95,67 @@ func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.L
 	return replicas, err
 }
 
+// portsOf tells the published ports of a workload by its uid; it is nil where they are shown elsewhere.
+type portsOf func(workload string) string
+
+// publishedPorts asks for the ports of all workloads once, and again when one is asked for that was not there.
+func publishedPorts(ctx context.Context, cl *client.Client, selection *cloudlessv1.Selection) portsOf {
+	known := map[string]string{}
+	return func(workload string) string {
+		if text, found := known[workload]; found {
+			return text
+		}
+		known[workload] = "" // also if it is gone already
+		workloads, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
+			answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Selection: &cloudlessv1.Selection{Namespace: selection.GetNamespace()}, Page: page})
+			return answer.GetItems(), answer.GetNext(), err
+		})
+		if err != nil {
+			return ""
+		}
+		for _, w := range workloads {
+			known[w.GetMetadata().GetUid()] = published(w.GetSpec().GetPorts())
+		}
+		return known[workload]
+	}
+}
+
+// published are the ports of the node and where they lead, such as 8080:80.
+func published(ports []*cloudlessv1.Port) string {
+	var all []string
+	for _, p := range ports {
+		if p.GetPublish() == 0 {
+			continue
+		}
+		text := fmt.Sprintf("%d:%d", p.GetPublish(), p.GetPort())
+		if p.GetProtocol() == "udp" {
+			text += "/udp"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ",")
+}
+
 func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) *table {
-	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "RESTARTS", "AGE", "REASON"}
+	return c.replicaTableWith(namespaces, replicas, nil)
+}
+
+func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica, ports portsOf) *table {
+	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "RESTARTS", "AGE", "ADDRESS", "PORTS", "REASON"}
+	if ports == nil {
+		headings = slices.DeleteFunc(headings, func(h string) bool { return h == "PORTS" })
+	}
 	if namespaces {
 		headings = append([]string{"NAMESPACE"}, headings...)
 	}
 	t := newTable(c.Stdout, headings...)
 	for _, replica := range replicas {
-		t.row(replicaRow(namespaces, replica, time.Now())...)
+		t.row(replicaRow(namespaces, replica, time.Now(), ports)...)
 	}
 	return t
 }
 
-func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time) []string {
+func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports portsOf) []string {
 	row := []string{
 		r.GetMetadata().GetName(),
 		r.GetSpec().GetWorkload(),
@@ -113,8 +163,12 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time) []string
 		r.GetStatus().GetPhase(),
 		strconv.Itoa(int(r.GetStatus().GetRestarts())),
 		age(r.GetMetadata().GetCreateTime(), now),
-		replicaReason(r),
+		strings.Join(r.GetStatus().GetAddresses(), ","),
 	}
+	if ports != nil {
+		row = append(row, ports(r.GetSpec().GetWorkloadUid()))
+	}
+	row = append(row, replicaReason(r))
 	if namespaces {
 		row = append([]string{r.GetMetadata().GetNamespace()}, row...)
 	}
@@ -137,12 +191,12 @@ func replicaReason(r *cloudlessv1.Replica) string {
 	return "exit code " + strconv.Itoa(int(exit.GetCode()))
 }
 
-func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, workload, node string) error {
+func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, workload, node string, ports portsOf) error {
 	stream, err := cl.Workloads().WatchReplicas(ctx, &cloudlessv1.WatchReplicasRequest{Selection: s.selection(c), Workload: workload})
 	if err != nil {
 		return err
 	}
-	rows := c.replicaTable(s.everywhere, nil)
+	rows := c.replicaTableWith(s.everywhere, nil, ports)
 	synced := false
 	for {
 		change, err := stream.Recv()
@@ -161,11 +215,11 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 			}
 			continue
 		case change.GetChange() == "removed":
-			row := replicaRow(s.everywhere, replica, time.Now())
+			row := replicaRow(s.everywhere, replica, time.Now(), ports)
 			row[len(row)-1] = "removed"
 			rows.row(row...)
 		default:
-			rows.row(replicaRow(s.everywhere, replica, time.Now())...)
+			rows.row(replicaRow(s.everywhere, replica, time.Now(), ports)...)
 		}
 		// The first rows are held back until all are known, so that their columns fit.
 		if synced && c.forPeople() {

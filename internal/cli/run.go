@@ -33,7 +33,7 @@ func (c *cli) runCommand() *cobra.Command {
 		Short: "Run a program of this machine, or an image",
 		Long: "Run makes a workload. What begins with a dot or a slash is a static Linux program of this machine: it\n" +
 			"becomes an image in the cluster's own registry. Anything else is the name of an image.",
-		Example: "  cloudless run ./hello --name web --publish 8080 -- --greeting hi\n" +
+		Example: "  cloudless run ./hello --name web --publish 8080:8080 -- --greeting hi\n" +
 			"  cloudless run docker.io/library/nginx:1.27 --replicas 2",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
@@ -50,10 +50,10 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.name, "name", "", "`name` of the workload (default: that of the program or image)")
 	flags.Int32Var(&f.replicas, "replicas", 1, "how many copies run")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "`port` that the program listens on: 8080, 53/udp or http=8080; may be repeated")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "port of the node that leads to one of the program, `HOST:PORT[/udp]`, such as 8080:80, 53:53/udp or http=8080:80; may be repeated")
 	flags.StringVar(&f.cpu, "cpu", "", "`CPU` that each copy may use at most, such as 500m or 2")
 	flags.StringVar(&f.memory, "memory", "", "`memory` that each copy may use at most, such as 256Mi")
-	flags.StringVar(&f.network, "network", "", "network: host (default) or none")
+	flags.StringVar(&f.network, "network", "", "network: node (default; an address of its own), host (the machine's own) or none")
 	flags.StringVar(&f.restart, "restart", "", "when a copy that ended is started again: always (default), on-failure or never")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the workload; may be repeated")
 	flags.StringArrayVar(&f.onlyOn, "only-on", nil, "label `KEY=VALUE` that a node must have; may be repeated")

@@ -140,7 +140,12 @@ type Task struct {
 
 	ReadOnlyRoot bool
 	Network      Network
-	Resources    Resources
+	// NetworkNamespace is the path of the namespace with NetworkNode. Its owner
+	// makes it before the start and takes it away after the removal.
+	NetworkNamespace string
+	// Files of this machine, by the path at which the task sees them, read-only.
+	Files     map[string]string
+	Resources Resources
 
 	LogDir string
 	Logs   LogLimits
@@ -166,6 +171,7 @@ type Network string
 
 // The networks a task can have.
 const (
+	NetworkNode Network = "node" // the namespace at NetworkNamespace
 	NetworkHost Network = "host" // the machine's own
 	NetworkNone Network = "none" // a namespace of its own with loopback only
 )

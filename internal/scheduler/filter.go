@@ -126,7 +126,7 @@ func (ports) name() string { return "ports" }
 
 func (ports) passes(n *view, r *Requirements) bool {
 	for _, p := range r.Ports {
-		if n.portOwner(p) != nil {
+		if n.portOwner(p, r) != nil {
 			return false
 		}
 	}
@@ -136,15 +136,9 @@ func (ports) passes(n *view, r *Requirements) bool {
 func (ports) explain(n *view, r *Requirements) string {
 	var reasons []string
 	for _, p := range r.Ports {
-		use := n.portOwner(p)
-		if use == nil {
-			continue
+		if use := n.portOwner(p, r); use != nil {
+			reasons = append(reasons, use.text())
 		}
-		text := fmt.Sprintf("port %d is used by %s", p.Number, use.Workload)
-		if p.Protocol == "udp" {
-			text = fmt.Sprintf("port %d/udp is used by %s", p.Number, use.Workload)
-		}
-		reasons = append(reasons, text)
 	}
-	return strings.Join(reasons, ", ")
+	return strings.Join(reasons, ", ") + "; choose another with --publish"
 }

@@ -25,10 +25,27 @@ type Port struct {
 	Protocol string
 }
 
-// PortUse is a port with the name of the workload that has it.
+// PortUse is a port and the workload that has it.
 type PortUse struct {
 	Port
-	Workload string
+	Workload  string // name
+	Namespace string // empty if it is not known
+	// Owner is the workload's uid; its replicas share the port if Shared.
+	Owner  string
+	Shared bool
+}
+
+// text is a port with the name of its user.
+func (u *PortUse) text() string {
+	text := fmt.Sprintf("port %d", u.Number)
+	if u.Protocol == "udp" {
+		text += "/udp"
+	}
+	text += " is used by " + u.Workload
+	if u.Namespace != "" {
+		text += " in namespace " + u.Namespace
+	}
+	return text
 }
 
 // Node is a machine and what has been promised on it.
@@ -70,8 +87,8 @@ func NodeFromProto(n *v1.Node) (Node, error) {
 // Add accounts for one replica that is on the node.
 func (n *Node) Add(workloadUID, workloadName string, r Requirements) {
 	n.Requested = n.Requested.plus(r.Resources)
-	for _, p := range r.Ports {
-		n.Ports = append(n.Ports, PortUse{Port: p, Workload: workloadName})
+	for _, use := range r.uses(workloadUID, workloadName) {
+		n.Ports = addUse(n.Ports, use)
 	}
 	if n.Replicas == nil {
 		n.Replicas = map[string]int{}
@@ -99,6 +116,29 @@ type Requirements struct {
 	Labels    map[string]string
 	Driver    string
 	Ports     []Port
+	// SharePorts is whether replicas of one workload on one node share its ports.
+	SharePorts bool
+	// Namespace is that of the workload, for words about it; it may be empty.
+	Namespace string
+
+	owner string // uid of the workload that asks
+}
+
+// uses are the ports in the hands of a workload.
+func (r *Requirements) uses(uid, name string) []PortUse {
+	var list []PortUse
+	for _, p := range r.Ports {
+		list = append(list, PortUse{Port: p, Workload: name, Namespace: r.Namespace, Owner: uid, Shared: r.SharePorts})
+	}
+	return list
+}
+
+// addUse keeps what replicas share once.
+func addUse(list []PortUse, use PortUse) []PortUse {
+	if use.Shared && slices.Contains(list, use) {
+		return list
+	}
+	return append(list, use)
 }
 
 // RequirementsFromProto reads what a replica of a workload needs. The spec need
@@ -115,10 +155,19 @@ func RequirementsFromProto(s *v1.WorkloadSpec) (Requirements, error) {
 		Labels:    maps.Clone(w.GetPlacement().GetLabels()),
 		Driver:    w.GetDriver(),
 	}
+	if w.GetNetwork() == "node" {
+		r.SharePorts = true
+		for _, p := range w.GetPorts() {
+			if p.GetPublish() != 0 {
+				r.Ports = append(r.Ports, Port{Number: p.GetPublish(), Protocol: p.GetProtocol()})
+			}
+		}
+		return r, nil
+	}
 	if w.GetNetwork() != "host" {
 		return r, nil
 	}
-	// In the node's own network a port is taken by listening, published or not.
+	// In the machine's own network a port is taken by listening, published or not.
 	for _, p := range w.GetPorts() {
 		for _, number := range []int32{p.GetPort(), p.GetPublish()} {
 			port := Port{Number: number, Protocol: p.GetProtocol()}

@@ -49,7 +49,9 @@ func Schedule(s Snapshot, r Request) Plan {
 	open := candidates{list: make([]candidate, 0, len(views))}
 	var plan Plan
 	for i := range r.Asks {
-		ask := &r.Asks[i]
+		one := r.Asks[i]
+		one.Requirements.owner = one.Workload
+		ask := &one
 		before := len(plan.Placements)
 		plan.Placements = open.place(plan.Placements, views, i, ask)
 		if left := ask.Count - (len(plan.Placements) - before); left > 0 {
@@ -158,11 +160,13 @@ func (v *view) free() Resources {
 	return Resources{CPU: v.Capacity.CPU - used.CPU, Memory: v.Capacity.Memory - used.Memory}
 }
 
-// portOwner returns who has a port, nil if it is free.
-func (v *view) portOwner(p Port) *PortUse {
+// portOwner returns who has a port that cannot be shared with those who ask,
+// nil if there is nobody.
+func (v *view) portOwner(p Port, r *Requirements) *PortUse {
 	for _, uses := range [2][]PortUse{v.Ports, v.takenPorts} {
 		for i := range uses {
-			if uses[i].Port == p {
+			shared := uses[i].Shared && r.SharePorts && uses[i].Owner == r.owner
+			if uses[i].Port == p && !shared {
 				return &uses[i]
 			}
 		}
@@ -184,8 +188,8 @@ func (v *view) replicas(workload string) int {
 // take puts one replica onto the node.
 func (v *view) take(ask *Ask) {
 	v.taken = v.taken.plus(ask.Requirements.Resources)
-	for _, p := range ask.Requirements.Ports {
-		v.takenPorts = append(v.takenPorts, PortUse{Port: p, Workload: ask.Name})
+	for _, use := range ask.Requirements.uses(ask.Workload, ask.Name) {
+		v.takenPorts = addUse(v.takenPorts, use)
 	}
 	for i := range v.placed {
 		if v.placed[i].workload == ask.Workload {

@@ -54,6 +54,7 @@ func nodesOf(p scheduler.Plan) (names []string) {
 
 func TestRequirements(t *testing.T) {
 	got := requirements(t, &v1.WorkloadSpec{
+		Network:   "host",
 		Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "250m"}, Limits: &v1.ResourceAmounts{Cpu: "1", Memory: "1Gi"}},
 		Placement: &v1.Placement{Labels: map[string]string{"disk": "ssd"}},
 		Ports:     []*v1.Port{{Port: 80, Publish: 80}, {Port: 53, Protocol: "udp"}},
@@ -101,7 +102,7 @@ func TestSpreadThenPack(t *testing.T) {
 
 // What fits nowhere says why, node by node.
 func TestExplain(t *testing.T) {
-	web := requirements(t, &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 8080}, {Port: 53, Protocol: "udp"}}})
+	web := requirements(t, &v1.WorkloadSpec{Network: "host", Ports: []*v1.Port{{Port: 8080}, {Port: 53, Protocol: "udp"}}})
 	used := node(t, "used", func(n *v1.Node) { n.Metadata.Labels = map[string]string{"disk": "ssd"} })
 	used.Add("web", "web", web)
 	full := node(t, "full", func(n *v1.Node) { n.Metadata.Labels = map[string]string{"disk": "hdd"} })
@@ -118,6 +119,7 @@ func TestExplain(t *testing.T) {
 	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{{
 		Workload: "api", Name: "api", Count: 2,
 		Requirements: requirements(t, &v1.WorkloadSpec{
+			Network:   "host",
 			Resources: requests("500m", "1Gi"),
 			Placement: &v1.Placement{Labels: map[string]string{"disk": "ssd"}},
 			Ports:     []*v1.Port{{Port: 8080}, {Port: 53, Protocol: "udp"}},
@@ -134,14 +136,14 @@ func TestExplain(t *testing.T) {
 		"away is offline: it has not answered for 30 s",
 		"bare driver container is not there; it has none; label disk=ssd is missing",
 		"full label disk is hdd, not ssd; needs 500m CPU, 200m of 2 free, needs 1Gi memory, 0 of 4Gi free",
-		"used port 8080 is used by web, port 53/udp is used by web",
+		"used port 8080 is used by web, port 53/udp is used by web; choose another with --publish",
 		"wasm is cordoned; driver container is not there; it has wasm; label disk=ssd is missing",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
 	summary := "2 replicas of api cannot be placed: away: is offline: it has not answered for 30 s (and 1 more node refused for the like); " +
-		"bare: driver container is not there; it has none; full: label disk is hdd, not ssd; used: port 8080 is used by web, port 53/udp is used by web"
+		"bare: driver container is not there; it has none; full: label disk is hdd, not ssd; used: port 8080 is used by web, port 53/udp is used by web; choose another with --publish"
 	if got := plan.Unplaced[0].Summary(); got != summary {
 		t.Errorf("the summary is\n%s\nwant\n%s", got, summary)
 	}
@@ -157,10 +159,40 @@ func TestNoNodes(t *testing.T) {
 // A port is used up by the first replica of the same plan.
 func TestPortsOfOnePlan(t *testing.T) {
 	snapshot := scheduler.Snapshot{Nodes: []scheduler.Node{node(t, "a", nil), node(t, "b", nil)}}
-	web := requirements(t, &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80}}})
+	web := requirements(t, &v1.WorkloadSpec{Network: "host", Ports: []*v1.Port{{Port: 80}}})
 	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{{Workload: "web", Name: "web", Count: 3, Requirements: web}}})
-	if got := nodesOf(plan); !slices.Equal(got, []string{"a", "b"}) || plan.Unplaced[0].Nodes[0].String() != "port 80 is used by web" {
+	if got := nodesOf(plan); !slices.Equal(got, []string{"a", "b"}) || plan.Unplaced[0].Nodes[0].String() != "port 80 is used by web; choose another with --publish" {
 		t.Errorf("placed on %v, unplaced %+v", got, plan.Unplaced)
+	}
+}
+
+// Replicas of one workload share its published ports; another workload cannot
+// have them on the same node, nor can one that uses the machine's own network.
+func TestPublishedPorts(t *testing.T) {
+	published := func(edit func(*scheduler.Requirements)) scheduler.Requirements {
+		r := requirements(t, &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 8080}, {Port: 90}}})
+		if edit != nil {
+			edit(&r)
+		}
+		return r
+	}
+	a := node(t, "a", nil)
+	a.Add("web", "web", published(func(r *scheduler.Requirements) { r.Namespace = "default" }))
+	snapshot := scheduler.Snapshot{Nodes: []scheduler.Node{a}}
+	host := requirements(t, &v1.WorkloadSpec{Network: "host", Ports: []*v1.Port{{Port: 8080}}})
+	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{
+		{Workload: "web", Name: "web", Count: 3, Requirements: published(nil)},
+		{Workload: "other", Name: "web", Count: 1, Requirements: published(nil)},
+		{Workload: "host", Name: "host", Count: 1, Requirements: host},
+		{Workload: "udp", Name: "udp", Count: 1, Requirements: requirements(t, &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 8080, Protocol: "udp"}}})},
+	}})
+	if got := nodesOf(plan); len(got) != 4 || len(plan.Unplaced) != 2 {
+		t.Fatalf("placed on %v, unplaced %+v", got, plan.Unplaced)
+	}
+	for _, u := range plan.Unplaced {
+		if got := u.Nodes[0].String(); got != "port 8080 is used by web in namespace default; choose another with --publish" {
+			t.Errorf("%s: %s", u.Workload, got)
+		}
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -110,7 +112,7 @@ func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, b *sta
 }
 
 func (s *enrollment) newNode(snap *state.Snapshot, request *v1.EnrollRequest) (*v1.Node, error) {
-	v4, v6, err := nextSubnets(snap)
+	v4, v6, err := nextSubnets(snap, request.GetUsed())
 	if err != nil {
 		return nil, refuse(codes.ResourceExhausted, "%s", err)
 	}
@@ -127,8 +129,10 @@ func (s *enrollment) newNode(snap *state.Snapshot, request *v1.EnrollRequest) (*
 	}, nil
 }
 
-// nextSubnets gives a new node its own address ranges.
-func nextSubnets(snap *state.Snapshot) (v4, v6 netip.Prefix, err error) {
+// nextSubnets gives a new node its own address ranges, if it can be such that the
+// machine does not use yet. Where it uses all there are, ours are the smaller
+// ones, and smaller ranges win.
+func nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.Prefix, err error) {
 	ranges := snap.Cluster().GetSpec()
 	range4, err := netip.ParsePrefix(ranges.GetRangeV4())
 	if err != nil {
@@ -147,7 +151,22 @@ func nextSubnets(snap *state.Snapshot) (v4, v6 netip.Prefix, err error) {
 			used6 = append(used6, p)
 		}
 	}
-	return ipam.NextSubnets(range4, range6, used4, used6)
+	foreign4, foreign6 := slices.Clone(used4), slices.Clone(used6)
+	for _, text := range used {
+		switch p, err := netip.ParsePrefix(text); {
+		case err != nil: // what cannot be read cannot be avoided
+		case p.Addr().Is4():
+			foreign4 = append(foreign4, p)
+		default:
+			foreign6 = append(foreign6, p)
+		}
+	}
+	for _, taken := range [][2][]netip.Prefix{{foreign4, foreign6}, {foreign4, used6}, {used4, foreign6}, {used4, used6}} {
+		if v4, v6, err = ipam.NextSubnets(range4, range6, taken[0], taken[1]); !errors.Is(err, ipam.ErrExhausted) {
+			break
+		}
+	}
+	return v4, v6, err
 }
 
 // certificateTTL bears a machine that rests for weeks. A removed node is cut

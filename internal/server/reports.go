@@ -25,6 +25,7 @@ type reports struct {
 
 	mu      sync.Mutex
 	waiting map[reported]*v1.ReplicaStatus
+	noticed map[string]*noticed // by node
 }
 
 // reported is a replica in the words of one node, so that what one node says
@@ -32,7 +33,7 @@ type reports struct {
 type reported struct{ node, replica string }
 
 func newReports() *reports {
-	return &reports{wake: make(chan struct{}, 1), waiting: map[reported]*v1.ReplicaStatus{}}
+	return &reports{wake: make(chan struct{}, 1), waiting: map[reported]*v1.ReplicaStatus{}, noticed: map[string]*noticed{}}
 }
 
 func (r *reports) submit(node string, replicas []*v1.ReplicaReport) {
@@ -70,7 +71,11 @@ func (s *Server) record(ctx context.Context) error {
 			return ctx.Err()
 		case <-s.reports.wake:
 		}
-		if err := s.write(ctx, s.reports.take()); err != nil && ctx.Err() == nil {
+		err := s.write(ctx, s.reports.take())
+		if err == nil {
+			err = s.writeNoticed(ctx, s.reports.takeNoticed())
+		}
+		if err != nil && ctx.Err() == nil {
 			// The agent says everything again when it connects again.
 			s.logger.WarnContext(ctx, "reports could not be written", slog.Any("error", err))
 			s.sessions.each(func(one *session) { one.cancel(err) })

@@ -38,6 +38,9 @@ func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 	if !first.GetFull() || len(first.GetAssign()) != 0 || first.GetEpoch() != 1 {
 		t.Fatalf("the first assignments of an empty node are %v", first)
 	}
+	if got := first.GetNode(); got.GetSubnetV4() == "" || !proto.Equal(got, m.node.GetSpec()) {
+		t.Errorf("the node was told %v, it was given %v", got, m.node.GetSpec())
+	}
 	made, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	delta := assignments(t, stream)

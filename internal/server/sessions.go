@@ -220,7 +220,10 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			}
 			s.sessions.during(current, func() { s.nodes.Heartbeat(node, m.Heartbeat) })
 		case *v1.SessionUp_Report:
-			s.sessions.during(current, func() { s.reports.submit(node, s.progress.take(node, m.Report.GetReplicas())) })
+			s.sessions.during(current, func() {
+				s.reports.submit(node, s.progress.take(node, m.Report.GetReplicas()))
+				s.reports.submitEvents(node, m.Report.GetEvents(), s.now())
+			})
 		default:
 			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats and reports only")
 		}
@@ -270,6 +273,7 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 		message.Assign = append(message.Assign, &v1.Assignment{Replica: r, Revision: revision, Login: s.assignmentLogin(snap, revision)})
 	}
 	if full {
+		message.Node = snap.Node(node).GetSpec()
 		for r := range snap.ReplicasOn(node) {
 			if rollout.Live(r.GetStatus().GetPhase()) {
 				assign(r)
@@ -320,6 +324,12 @@ func (s *Server) route(c state.Change) {
 		s.revoked.revoke(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindPassword:
 		s.sessions.each((*session).markAll) // whoever pulls may need it now
+	case c.Kind == state.KindNode:
+		before, _ := c.Old.(*v1.Node)
+		after, _ := c.New.(*v1.Node)
+		if current := s.sessions.get(after.GetMetadata().GetUid()); current != nil && !proto.Equal(before.GetSpec(), after.GetSpec()) {
+			current.markAll()
+		}
 	case c.Kind == state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)

@@ -107,7 +107,7 @@ func TestDecodeRefusals(t *testing.T) {
 		{head + "  restart: always\n", `f:5:12: spec.restart: must have fields, not be a single value`},
 		{head + "  env:\n    A: 1\n    A: 2\n", `f:7:5: spec.env: "A" is given twice, first in line 6`},
 		{head + "  workingDir: /\n  working_dir: /\n", `f:6:3: spec.workingDir: is given twice, as workingDir and as working_dir`},
-		{head + "  ports:\n  - name: http\n    port: 80\n    publish: 90\n", `f:8:14: spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},
+		{head + "  network: host\n  ports:\n  - name: http\n    port: 80\n    publish: 90\n", `f:9:14: spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},
 		{head + "  ports:\n  - name: http\n", `f:6:5: spec.ports[0].port: must be between 1 and 65535`},
 		{"kind: Workload\nmetadata:\n  labels: {}\nspec: {image: a}\n", `f:2:1: metadata.name: is missing`},
 		{"kind: Workload\nspec: {image: a}\n", `f:1:1: metadata: is missing`},
@@ -118,7 +118,7 @@ func TestDecodeRefusals(t *testing.T) {
 		{head + "  env: &e {A: b}\n", `f:5:8: spec.env: anchors and aliases are not read; write the value out`},
 		{head + "  user: !!binary aGk=\n", `f:5:9: spec.user: the tag !!binary is not read; write a plain value`},
 		{"kind: Workload\n  a: b\n", `f:2:1: is not YAML: mapping values are not allowed in this context`},
-		{"{\"kind\": \"Workload\",\n \"metadata\": {\"name\": \"web\"},\n \"spec\": {\"image\": \"a\", \"network\": \"x\"}}", `f:3:36: spec.network: must be host or none`},
+		{"{\"kind\": \"Workload\",\n \"metadata\": {\"name\": \"web\"},\n \"spec\": {\"image\": \"a\", \"network\": \"x\"}}", `f:3:36: spec.network: must be node, host or none`},
 		{
 			"kind: Workload\nmetadata: {name: web}\nspec: {}\n---\nkind: Workload\nmetadata: {name: WEB}\nspec: {image: a}\n",
 			"f:3:1: spec.image: is missing: name an image such as hello:1\n" +

@@ -9,7 +9,7 @@ import (
 // Defaults of the contract.
 const (
 	defaultDriver     = "container"
-	defaultNetwork    = "host"
+	defaultNetwork    = "node"
 	defaultProtocol   = "tcp"
 	defaultPolicy     = "always"
 	defaultBackoff    = "1s"

@@ -28,7 +28,7 @@ func TestNormalizeFillsInAndRewrites(t *testing.T) {
 		"apiVersion": "cloudless/v1", "kind": "Workload",
 		"metadata": {"name": "web", "namespace": "default"},
 		"spec": {
-			"image": "hello:1", "driver": "container", "replicas": 1, "network": "host",
+			"image": "hello:1", "driver": "container", "replicas": 1, "network": "node",
 			"ports": [{"port": 80, "protocol": "tcp"}],
 			"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
 			"restart": {"policy": "always", "backoff": "1s500ms", "maxBackoff": "2m", "reset": "5m"},
@@ -57,7 +57,7 @@ func anySpec() *rapid.Generator[*v1.WorkloadSpec] {
 			Image:   rapid.SampledFrom([]string{"a", "a:1", ""}).Draw(t, "image"),
 			Args:    rapid.SliceOfN(rapid.SampledFrom([]string{"", "x"}), 0, 3).Draw(t, "args"),
 			Env:     rapid.MapOfN(rapid.SampledFrom([]string{"A", "B.\"]"}), rapid.SampledFrom([]string{"", "x"}), 0, 2).Draw(t, "env"),
-			Network: rapid.SampledFrom([]string{"", "host", "none"}).Draw(t, "network"),
+			Network: rapid.SampledFrom([]string{"", "node", "host", "none"}).Draw(t, "network"),
 			Ports:   rapid.SliceOfN(port, 0, 2).Draw(t, "ports"),
 		}
 		if rapid.Bool().Draw(t, "with replicas") {

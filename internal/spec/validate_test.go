@@ -48,13 +48,18 @@ func TestRefusals(t *testing.T) {
 		{func(w *v1.Workload) { w.Spec.Env = map[string]string{"1A": ""} }, `spec.env["1A"]: must be the name of an environment variable: letters, digits and underscores, not beginning with a digit`},
 		{func(w *v1.Workload) { w.Spec.Replicas = proto.Int32(-1) }, `spec.replicas: must be between 0 and 100000`},
 		{func(w *v1.Workload) { w.Spec.Driver = "vm" }, `spec.driver: must be container`},
-		{func(w *v1.Workload) { w.Spec.Network = "bridge" }, `spec.network: must be host or none`},
+		{func(w *v1.Workload) { w.Spec.Network = "bridge" }, `spec.network: must be node, host or none`},
 		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Policy: "maybe"} }, `spec.restart.policy: must be always, on-failure or never`},
 		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{MaxBackoff: "soon"} }, `spec.restart.maxBackoff: must be a length of time such as 500ms, 10s, 5m or 1h30m`},
 		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Backoff: "90s"} }, `spec.restart.backoff: must be at most maxBackoff: 1m30s is longer than 1m`},
 		{func(w *v1.Workload) { w.Spec.Stop = &v1.Stop{Grace: "999999999h"} }, `spec.stop.grace: "999999999h" must be a length of time such as 500ms, 10s, 5m or 1h30m`},
 		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{}} }, `spec.ports[0].port: must be between 1 and 65535`},
-		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 8080}} }, `spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},
+		{func(w *v1.Workload) {
+			w.Spec.Ports = []*v1.Port{{Port: 80, Publish: 8080}, {Port: 81, Publish: 8080}}
+		}, `spec.ports[1].publish: 8080/tcp is published by spec.ports[0] too; choose another port of the node`},
+		{func(w *v1.Workload) {
+			w.Spec.Network, w.Spec.Ports = "host", []*v1.Port{{Port: 80, Publish: 8080}}
+		}, `spec.ports[0].publish: must be 80 like port, or left out: with network host ports are not translated`},
 		{
 			func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Name: "a", Port: 80}, {Name: "a", Port: 81}} },
 			`spec.ports[1].name: is the name of spec.ports[0] too; names of ports must differ`,
@@ -62,7 +67,7 @@ func TestRefusals(t *testing.T) {
 		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{Port: 80}, {Port: 80, Protocol: "tcp"}} }, `spec.ports[1].port: 80/tcp is the port of spec.ports[0] too`},
 		{
 			func(w *v1.Workload) { w.Spec.Network, w.Spec.Ports = "none", []*v1.Port{{Port: 80}} },
-			`spec.ports: cannot be reached with network none; leave them out or use network host`,
+			`spec.ports: cannot be reached with network none; leave them out or use network node`,
 		},
 		{limits("", "1Ki"), `spec.resources.limits.memory: a memory limit of 1Ki is too small: nothing can run below 4Mi`},
 		{limits("1m", ""), `spec.resources.limits.cpu: a CPU limit of 1m is too small: the kernel holds none below 10m`},

@@ -126,10 +126,10 @@ func readAmount[T any](path, s string, parse func(string) (T, error), found *vio
 
 func checkPorts(s *v1.WorkloadSpec, found *violations) {
 	if s.Network == "none" && len(s.Ports) > 0 {
-		found.add("spec.ports", "cannot be reached with network none; leave them out or use network host")
+		found.add("spec.ports", "cannot be reached with network none; leave them out or use network node")
 		return
 	}
-	names, numbers := map[string]int{}, map[string]int{}
+	names, numbers, published := map[string]int{}, map[string]int{}, map[string]int{}
 	for i, p := range s.Ports {
 		path := indexPath("spec.ports", i)
 		if first, taken := names[p.GetName()]; taken && p.GetName() != "" {
@@ -142,6 +142,12 @@ func checkPorts(s *v1.WorkloadSpec, found *violations) {
 			found.add(path+".port", "%s is the port of %s too", number, indexPath("spec.ports", first))
 		} else {
 			numbers[number] = i
+		}
+		outside := fmt.Sprintf("%d/%s", p.GetPublish(), p.GetProtocol())
+		if first, taken := published[outside]; taken && p.GetPublish() != 0 {
+			found.add(path+".publish", "%s is published by %s too; choose another port of the node", outside, indexPath("spec.ports", first))
+		} else {
+			published[outside] = i
 		}
 		if s.Network == "host" && p.GetPublish() != 0 && p.GetPublish() != p.GetPort() {
 			found.add(path+".publish", "must be %d like port, or left out: with network host ports are not translated", p.GetPort())

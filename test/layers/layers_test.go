@@ -35,6 +35,7 @@ var layer = map[string]int{
 	"internal/systemd":                1,
 	"internal/consensus":              2,
 	"internal/identity":               2,
+	"internal/nodenet":                2,
 	"internal/registry":               2,
 	"internal/telemetry":              2,
 	"internal/telemetry/reference":    6,

@@ -12,9 +12,11 @@ import (
 	"github.com/vishvananda/netlink"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// readInterfaces returns every network interface but loopback, in an order that
+// readInterfaces returns every network interface but loopback and those of the
+// node's own network, which come and go with replicas, in an order that
 // only depends on what there is, so that two lists can be compared.
 func readInterfaces() ([]*v1.Interface, error) {
 	found, err := net.Interfaces()
@@ -23,7 +25,7 @@ func readInterfaces() ([]*v1.Interface, error) {
 	}
 	var list []*v1.Interface
 	for _, i := range found {
-		if i.Flags&net.FlagLoopback != 0 {
+		if i.Flags&net.FlagLoopback != 0 || nodenet.Own(i.Name) {
 			continue
 		}
 		addresses, err := i.Addrs()
@@ -91,7 +93,10 @@ func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-c
 			settled = nil
 			changed()
 			continue
-		case _, open = <-links:
+		case update, received := <-links:
+			if open = received; open && nodenet.Own(update.Attrs().Name) {
+				continue
+			}
 		case _, open = <-addresses:
 		}
 		if !open {

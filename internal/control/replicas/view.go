@@ -111,7 +111,9 @@ func needsOf(snap *state.Snapshot, revisionUID string) (scheduler.Requirements, 
 	if revision == nil {
 		return scheduler.Requirements{}, errors.New("its revision does not exist any more")
 	}
-	return scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
+	needs, err := scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
+	needs.Namespace = revision.GetMetadata().GetNamespace()
+	return needs, err
 }
 
 // Requested is the sum of what is promised to the replicas on a node.

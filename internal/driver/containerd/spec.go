@@ -90,8 +90,10 @@ func validateTask(task driver.Task) error {
 		problem = "it names no image"
 	case !filepath.IsAbs(task.LogDir):
 		problem = fmt.Sprintf("its log folder %q is not an absolute path", task.LogDir)
-	case task.Network != driver.NetworkHost && task.Network != driver.NetworkNone:
-		problem = fmt.Sprintf("network %q: want %q or %q", task.Network, driver.NetworkHost, driver.NetworkNone)
+	case task.Network != driver.NetworkNode && task.Network != driver.NetworkHost && task.Network != driver.NetworkNone:
+		problem = fmt.Sprintf("network %q: want %q, %q or %q", task.Network, driver.NetworkNode, driver.NetworkHost, driver.NetworkNone)
+	case (task.Network == driver.NetworkNode) != (task.NetworkNamespace != ""):
+		problem = fmt.Sprintf("a network namespace goes with network %q and no other", driver.NetworkNode)
 	case task.WorkingDir != "" && !filepath.IsAbs(task.WorkingDir):
 		problem = fmt.Sprintf("its working folder %q is not an absolute path", task.WorkingDir)
 	case r.CPURequest < 0 || r.CPULimit < 0 || r.MemoryLimit < 0 || r.PIDLimit < 0:
@@ -131,8 +133,14 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	}
 	d.setResources(spec.Linux.Resources, task.Resources)
 	d.setCgroupView(spec)
-	if task.Network == driver.NetworkHost {
+	switch task.Network {
+	case driver.NetworkHost:
 		useHostNetwork(spec)
+	case driver.NetworkNode:
+		useNamespace(spec, task.NetworkNamespace)
+	}
+	for _, path := range slices.Sorted(maps.Keys(task.Files)) {
+		spec.Mounts = append(spec.Mounts, readOnlyFile(task.Files[path], path))
 	}
 	return spec, nil
 }
@@ -255,10 +263,23 @@ func useHostNetwork(spec *oci.Spec) {
 	})
 	for _, file := range []string{"/etc/hosts", "/etc/resolv.conf"} {
 		if _, err := os.Stat(file); err == nil {
-			spec.Mounts = append(spec.Mounts, specs.Mount{
-				Destination: file, Source: file, Type: "bind", Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"},
-			})
+			spec.Mounts = append(spec.Mounts, readOnlyFile(file, file))
 		}
+	}
+}
+
+// useNamespace lets the container join a network namespace that is there.
+func useNamespace(spec *oci.Spec, path string) {
+	for i, ns := range spec.Linux.Namespaces {
+		if ns.Type == specs.NetworkNamespace {
+			spec.Linux.Namespaces[i].Path = path
+		}
+	}
+}
+
+func readOnlyFile(source, destination string) specs.Mount {
+	return specs.Mount{
+		Destination: destination, Source: source, Type: "bind", Options: []string{"bind", "ro", "nosuid", "noexec", "nodev"},
 	}
 }
 

@@ -1,11 +1,16 @@
 package drivertest
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cloudless/cloudless/internal/driver"
 )
@@ -93,6 +98,25 @@ func security(t *testing.T, s *suite) {
 			t.Errorf("got %q, want %s", got, here)
 		}
 	})
+	t.Run("a namespace that is there is joined and files of the machine are seen", func(t *testing.T) {
+		namespace := newNamespace(t)
+		var stat unix.Stat_t
+		must(t, unix.Stat(namespace, &stat))
+		hosts := filepath.Join(t.TempDir(), "hosts")
+		must(t, os.WriteFile(hosts, []byte("192.0.2.7 somebody\n"), 0o644))
+		task := s.shell(t, "ls -l /proc/self/ns/net; cat /etc/hosts; (echo x >/etc/hosts) 2>/dev/null && echo wrote; true")
+		task.Network, task.NetworkNamespace = driver.NetworkNode, namespace
+		task.Files = map[string]string{"/etc/hosts": hosts}
+		got := s.output(t, task)
+		if !strings.Contains(got, fmt.Sprintf("net:[%d]", stat.Ino)) || !strings.HasSuffix(got, "192.0.2.7 somebody") {
+			t.Errorf("got %q, want namespace %d", got, stat.Ino)
+		}
+		task = s.shell(t, "true")
+		task.Network = driver.NetworkNode
+		if err := s.driver.Start(s.ctx(t), task); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("without a namespace: %v", err)
+		}
+	})
 	t.Run("other namespaces are its own", func(t *testing.T) {
 		task := s.shell(t, "echo pid $$; hostname; ls -l /proc/self/ns")
 		task.Hostname = "replica-7"
@@ -119,4 +143,22 @@ func procStatus(text string) map[string]string {
 		fields[name] = strings.TrimSpace(value)
 	}
 	return fields
+}
+
+// newNamespace makes a network namespace and binds it to a file.
+func newNamespace(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "netns")
+	must(t, os.WriteFile(path, nil, 0o400))
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+		}
+		made <- err
+	}()
+	must(t, <-made)
+	t.Cleanup(func() { must(t, unix.Unmount(path, unix.MNT_DETACH)) })
+	return path
 }

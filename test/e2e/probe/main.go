@@ -17,7 +17,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner ...")
+		fail("usage: probe count|sleep|exit|eat|limits|size|signal|kill|cat|status|links|both|burn|long|owner|env|touch|file|serve|ask ...")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -53,6 +53,12 @@ func main() {
 		burn()
 	case "env":
 		fmt.Println(strings.Join(os.Environ(), "\n"))
+	case "file":
+		show(args[0])
+	case "serve":
+		serve(args[0])
+	case "ask":
+		ask(args[0], args[1])
 	case "touch":
 		if err := os.WriteFile(args[0], nil, 0o600); err != nil {
 			fail(err.Error())

@@ -29,8 +29,11 @@ type EnrollRequest struct {
 	// PKCS#10, DER. Only its public key is used.
 	Csr []byte `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`
 	// The wished name; a suffix is added when it is taken.
-	Name          string            `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Labels        map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Name   string            `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Address ranges that the machine's interfaces and routes use already, such as
+	// "192.0.2.0/24". The node is given others where there are any.
+	Used          []string `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -89,6 +92,13 @@ func (x *EnrollRequest) GetName() string {
 func (x *EnrollRequest) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
+	}
+	return nil
+}
+
+func (x *EnrollRequest) GetUsed() []string {
+	if x != nil {
+		return x.Used
 	}
 	return nil
 }
@@ -1461,14 +1471,15 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x02\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
 	"\x03csr\x18\x02 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\x12 \n" +
 	"\x04name\x18\x03 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12Y\n" +
-	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x1a9\n" +
+	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
+	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x01\n" +

@@ -1,0 +1,192 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/nodenet"
+)
+
+// Network is the node's network; package nodenet has it.
+type Network interface {
+	// Run keeps the network as it should be until ctx ends.
+	Run(ctx context.Context, notice func(nodenet.Event)) error
+	// Configure gives the node its ranges of addresses.
+	Configure(subnets nodenet.Subnets) error
+	// Attach gives a replica its namespace, addresses and ports; Serve and
+	// Withdraw say whether published ports lead to it; Detach takes all away.
+	Attach(ctx context.Context, e nodenet.Endpoint) (nodenet.Attachment, error)
+	Serve(uid string) error
+	Withdraw(uid string) error
+	Detach(ctx context.Context, uid string) error
+	// Retain detaches those that are not to be kept.
+	Retain(ctx context.Context, keep func(uid string) bool) error
+	// Counters are the bytes that a replica has received and sent.
+	Counters(uid string) (nodenet.Counters, error)
+	// Condition says whether replicas can be reached, and if not, why.
+	Condition() (ok bool, reason string)
+}
+
+// runNetwork keeps the network until ctx ends, and first takes away what belongs
+// to replicas that nobody knows any more.
+func (a *Agent) runNetwork(ctx context.Context) {
+	if err := a.network.Retain(ctx, a.knows); err != nil {
+		a.log.Warn("what is left of the network of removed replicas cannot be taken away", "error", err)
+	}
+	var pause backoff
+	for ctx.Err() == nil {
+		if err := a.network.Run(ctx, a.noticed); err != nil && ctx.Err() == nil {
+			a.log.Warn("the node's network is not watched; trying again", "error", err)
+			sleep(ctx, pause.next())
+		}
+	}
+}
+
+// knows is whether there is a replica, or a task of one, of that uid.
+func (a *Agent) knows(uid string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.replicas[uid] != nil || len(a.found[uid]) > 0
+}
+
+// noticed passes on what the network tells.
+func (a *Agent) noticed(e nodenet.Event) {
+	severity := "info"
+	if e.Warning {
+		severity = "warning"
+	}
+	a.reports.addEvent(&v1.EventReport{
+		Severity: severity, Reason: e.Reason, Message: sentence(e.Message), ReplicaUid: e.UID, Time: now(),
+	})
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// configureNetwork takes over what the cluster has given the node.
+func (a *Agent) configureNetwork(given *v1.NodeSpec) error {
+	if given.GetSubnetV4() == "" {
+		return nil
+	}
+	var s nodenet.Subnets
+	var err error
+	if s.V4, err = netip.ParsePrefix(given.GetSubnetV4()); err != nil {
+		return fmt.Errorf("the node's subnet: %w", err)
+	}
+	if text := given.GetSubnetV6(); text != "" {
+		if s.V6, err = netip.ParsePrefix(text); err != nil {
+			return fmt.Errorf("the node's subnet: %w", err)
+		}
+	}
+	return a.network.Configure(s)
+}
+
+// networkCondition remembers since when the network is as it is.
+type networkCondition struct {
+	mu     sync.Mutex
+	ok     bool
+	reason string
+	since  time.Time
+}
+
+// judge makes the machine's word on its network that of the whole node's.
+func (c *networkCondition) judge(network Network, conditions []*v1.Condition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ok, reason := network.Condition()
+	if reason = sentence(reason); ok != c.ok || reason != c.reason || c.since.IsZero() {
+		c.ok, c.reason, c.since = ok, reason, time.Now()
+	}
+	if ok {
+		return
+	}
+	for i, condition := range conditions {
+		if condition.GetType() == "NetworkAvailable" && condition.GetStatus() {
+			conditions[i] = &v1.Condition{Type: condition.GetType(), Reason: reason, ChangeTime: timestamppb.New(c.since)}
+		}
+	}
+}
+
+// endpointOf is the replica as the network sees it.
+func endpointOf(a *v1.Assignment) nodenet.Endpoint {
+	meta, s := a.GetReplica().GetMetadata(), a.GetReplica().GetSpec()
+	e := nodenet.Endpoint{
+		UID: meta.GetUid(), Hostname: hostname(meta.GetName()),
+		Group: s.GetWorkloadUid(), Owner: fmt.Sprintf("%s in namespace %s", s.GetWorkload(), meta.GetNamespace()),
+	}
+	for _, p := range a.GetRevision().GetSpec().GetWorkload().GetPorts() {
+		if p.GetPublish() == 0 {
+			continue
+		}
+		protocol := p.GetProtocol()
+		if protocol == "" {
+			protocol = "tcp"
+		}
+		e.Ports = append(e.Ports, nodenet.Port{Protocol: protocol, Host: uint16(p.GetPublish()), Inside: uint16(p.GetPort())})
+	}
+	return e
+}
+
+// onNetwork is whether the replica has a place on the node's network.
+func onNetwork(a *v1.Assignment) bool {
+	network := a.GetRevision().GetSpec().GetWorkload().GetNetwork()
+	return a.GetRevision() != nil && (network == "" || network == string(driver.NetworkNode))
+}
+
+// connect gives the task of a replica its place on the node's network, the same
+// one for every attempt.
+func (r *replica) connect(ctx context.Context, task *driver.Task) error {
+	if !onNetwork(r.rec.Assignment) {
+		return nil
+	}
+	given, err := r.network.Attach(ctx, endpointOf(r.rec.Assignment))
+	if err != nil {
+		return err
+	}
+	if task != nil {
+		task.NetworkNamespace, task.Files = given.Namespace, given.Files
+	}
+	r.rec.Status.Addresses = nil
+	for _, addr := range given.Addresses {
+		r.rec.Status.Addresses = append(r.rec.Status.Addresses, addr.String())
+	}
+	return nil
+}
+
+// reconnect brings the network of a replica of an earlier agent to where the
+// replica stands. A replica that runs goes on, whatever comes of it.
+func (r *replica) reconnect(ctx context.Context) {
+	if !onNetwork(r.rec.Assignment) {
+		return
+	}
+	if r.rec.Status.GetPhase() != phaseRunning {
+		r.withdraw()
+		return
+	}
+	err := r.connect(ctx, nil)
+	if err == nil {
+		err = r.network.Serve(r.uid)
+	}
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("the replica's network could not be seen to", "error", err)
+	}
+}
+
+// withdraw lets published ports lead elsewhere. Where that fails, they lead to
+// where nobody answers until the replica is gone.
+func (r *replica) withdraw() {
+	if !onNetwork(r.rec.Assignment) {
+		return
+	}
+	if err := r.network.Withdraw(r.uid); err != nil {
+		r.log.Warn("published ports still lead to the replica", "error", err)
+	}
+}

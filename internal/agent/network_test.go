@@ -1,0 +1,255 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/nodenet"
+)
+
+// fakeNetwork keeps the promises of a node's network that an agent leans on. It
+// outlives agents, as the kernel does.
+type fakeNetwork struct {
+	mu      sync.Mutex
+	subnets nodenet.Subnets
+	places  map[string]int
+	serving map[string]bool
+	taken   error // why no port can be had
+	problem string
+	notice  func(nodenet.Event)
+
+	counters map[string]nodenet.Counters
+}
+
+func newFakeNetwork() *fakeNetwork {
+	return &fakeNetwork{places: map[string]int{}, serving: map[string]bool{}}
+}
+
+func (n *fakeNetwork) Run(ctx context.Context, notice func(nodenet.Event)) error {
+	n.mu.Lock()
+	n.notice = notice
+	n.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+func (n *fakeNetwork) Configure(s nodenet.Subnets) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.subnets = s
+	return nil
+}
+
+func (n *fakeNetwork) Attach(_ context.Context, e nodenet.Endpoint) (nodenet.Attachment, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.taken != nil && len(e.Ports) > 0 {
+		return nodenet.Attachment{}, n.taken
+	}
+	if n.places[e.UID] == 0 {
+		n.places[e.UID] = len(n.places) + 2
+	}
+	addr := netip.AddrFrom4([4]byte{10, 64, 0, byte(n.places[e.UID])})
+	return nodenet.Attachment{Namespace: "/run/netns/" + e.UID, Addresses: []netip.Addr{addr}}, nil
+}
+
+func (n *fakeNetwork) Serve(uid string) error    { return n.set(uid, true) }
+func (n *fakeNetwork) Withdraw(uid string) error { return n.set(uid, false) }
+
+func (n *fakeNetwork) set(uid string, serving bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.serving[uid] = serving
+	return nil
+}
+
+func (n *fakeNetwork) Detach(_ context.Context, uid string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.places, uid)
+	delete(n.serving, uid)
+	return nil
+}
+
+func (n *fakeNetwork) Retain(ctx context.Context, keep func(string) bool) error {
+	n.mu.Lock()
+	known := slices.Collect(maps.Keys(n.places))
+	n.mu.Unlock()
+	for _, uid := range known {
+		if !keep(uid) {
+			_ = n.Detach(ctx, uid)
+		}
+	}
+	return nil
+}
+
+func (n *fakeNetwork) Counters(uid string) (nodenet.Counters, error) {
+	counted, found := n.counters[uid]
+	if !found {
+		return nodenet.Counters{}, errors.New("nobody counts")
+	}
+	return counted, nil
+}
+
+func (n *fakeNetwork) Condition() (bool, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.problem == "", n.problem
+}
+
+func (n *fakeNetwork) fail(taken error, problem string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.taken, n.problem = taken, problem
+}
+
+// String is who is attached, with a star who serves.
+func (n *fakeNetwork) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var list []string
+	for _, uid := range slices.Sorted(maps.Keys(n.places)) {
+		if n.serving[uid] {
+			uid += "*"
+		}
+		list = append(list, uid)
+	}
+	return fmt.Sprint(list)
+}
+
+func published(w *v1.WorkloadSpec) { w.Ports = []*v1.Port{{Port: 80, Publish: 8080}} }
+
+// A replica has its address before it starts, keeps it over restarts, serves
+// only while it runs, and gives everything back when it is removed.
+func TestNetworkOfAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		first := full(assignment("a", published, restart("always", "1s", "1s")))
+		first.Node = &v1.NodeSpec{SubnetV4: "10.64.7.0/24", SubnetV6: "fd00::/64"}
+		s.send(t, first)
+		status := s.await(t, "a", phaseRunning)
+		if got := status.GetAddresses(); !slices.Equal(got, []string{"10.64.0.2"}) {
+			t.Errorf("addresses %v", got)
+		}
+		if n.network.subnets.V4.String() != "10.64.7.0/24" || n.network.subnets.V6.String() != "fd00::/64" {
+			t.Errorf("subnets %v", n.network.subnets)
+		}
+		if task := n.tasks.byID["a-1"]; task.Network != driver.NetworkNode || task.NetworkNamespace != "/run/netns/a" {
+			t.Errorf("the task is %+v", task.Task)
+		}
+		if got := n.network.String(); got != "[a*]" {
+			t.Errorf("while it runs: %s", got)
+		}
+		n.tasks.exit("a-1", driver.Exit{Code: 1})
+		s.await(t, "a", phaseBackoff)
+		if got := n.network.String(); got != "[a]" {
+			t.Errorf("while it does not run: %s", got)
+		}
+		if got := s.await(t, "a", phaseRunning).GetAddresses(); !slices.Equal(got, []string{"10.64.0.2"}) {
+			t.Errorf("after a restart it has %v", got)
+		}
+		s.send(t, full())
+		s.await(t, "a", phaseStopped)
+		synctest.Wait()
+		if got := n.network.String(); got != "[]" {
+			t.Errorf("after its removal: %s", got)
+		}
+	})
+}
+
+// An agent that comes up tells the network who still serves, and takes away what
+// belongs to nobody.
+func TestNetworkAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a"), assignment("b", restart("always", "1h", "1h"))))
+		s.await(t, "a", phaseRunning)
+		s.await(t, "b", phaseRunning)
+		n.tasks.exit("b-1", driver.Exit{Code: 1})
+		s.await(t, "b", phaseBackoff)
+		n.crash()
+		_, _ = n.network.Attach(t.Context(), nodenet.Endpoint{UID: "orphan"})
+		_ = n.network.Serve("b")
+		n.start()
+		n.join()
+		synctest.Wait()
+		if got := n.network.String(); got != "[a* b]" {
+			t.Errorf("after a crash: %s", got)
+		}
+	})
+}
+
+// A port that somebody else has is said in a sentence and tried again.
+func TestPortIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.network.fail(errors.New("port 8080 is used by nginx (process 7) on this machine"), "")
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a", published, restart("always", "1s", "2s"))))
+		if reason := s.await(t, "a", phaseBackoff).GetReason(); !strings.Contains(reason, "nginx (process 7)") {
+			t.Errorf("reason %q", reason)
+		}
+		n.network.fail(nil, "")
+		s.await(t, "a", phaseRunning)
+	})
+}
+
+// What the network notices reaches the server: as an event, and as a condition.
+func TestNetworkTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.machine.conditions = []*v1.Condition{{Type: "NetworkAvailable", Status: true}}
+		n.start()
+		s := n.join()
+		s.send(t, full())
+		<-n.agent.Ready()
+		synctest.Wait()
+		n.network.fail(nil, "A foreign rule drops the traffic.")
+		n.network.notice(nodenet.Event{Warning: true, Reason: "Obstructed", Message: "A foreign rule drops the traffic.", UID: "a"})
+		var event *v1.EventReport
+		var condition *v1.Condition
+		for event == nil || condition == nil {
+			up := <-s.ups
+			for _, e := range up.GetReport().GetEvents() {
+				event = e
+			}
+			for _, c := range up.GetHeartbeat().GetStatus().GetConditions() {
+				if c.GetType() == "NetworkAvailable" && !c.GetStatus() {
+					condition = c
+				}
+			}
+		}
+		if event.GetReason() != "Obstructed" || event.GetSeverity() != "warning" || event.GetReplicaUid() != "a" {
+			t.Errorf("the event is %v", event)
+		}
+		if condition.GetReason() != "A foreign rule drops the traffic." || condition.GetChangeTime() == nil {
+			t.Errorf("the condition is %v", condition)
+		}
+	})
+}
+
+// However long a server is away, what waits for it is bounded.
+func TestEventsAreBounded(t *testing.T) {
+	r := newReports()
+	for i := range 1000 {
+		r.addEvent(&v1.EventReport{Reason: fmt.Sprint(i)})
+	}
+	if got := r.takeEvents(); len(got) != maxEvents || got[maxEvents-1].GetReason() != "999" {
+		t.Errorf("%d events wait", len(got))
+	}
+}

@@ -1,0 +1,216 @@
+package nodenet
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Establish gives the node its ranges and puts them on its bridge at once, so
+// that whoever looks for free ranges from now on sees them taken.
+func Establish(opts Options, s Subnets) error {
+	n, err := Open(opts)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	if err := n.Configure(s); err != nil {
+		return err
+	}
+	return n.ensureBase()
+}
+
+// ensureBase makes the bridge, the settings and the rules, unless they were in
+// order when last looked at.
+func (n *Network) ensureBase() error {
+	if n.intact.Load() {
+		return nil
+	}
+	n.base.Lock()
+	defer n.base.Unlock()
+	if n.intact.Load() {
+		return nil
+	}
+	if err := n.mendBase(); err != nil {
+		return err
+	}
+	n.intact.Store(true)
+	return nil
+}
+
+// mendBase makes what is missing and leaves the rest alone.
+func (n *Network) mendBase() error {
+	if err := n.forwardPackets(); err != nil {
+		return err
+	}
+	if err := n.ensureBridge(); err != nil {
+		return fmt.Errorf("bridge %s: %w", n.opts.bridge(), err)
+	}
+	if err := n.followHost(); err != nil {
+		return err
+	}
+	return n.verifyRules()
+}
+
+func (n *Network) ensureBridge() error {
+	bridge, err := n.makeBridge()
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		// 127.0.0.1 of the machine leads to replicas, and their answers back.
+		"ipv4/conf/" + n.opts.bridge() + "/route_localnet": "1",
+		"ipv4/conf/" + n.opts.bridge() + "/send_redirects": "0",
+	} {
+		if _, err := setSetting(name, value); err != nil {
+			return err
+		}
+	}
+	if n.ipv6 {
+		for _, name := range []string{"accept_ra", "accept_dad", "autoconf"} {
+			if _, err := setSetting("ipv6/conf/"+n.opts.bridge()+"/"+name, "0"); err != nil {
+				return err
+			}
+		}
+	}
+	if err := setAddresses(&netlink.Handle{}, bridge, n.gateways()); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(bridge)
+}
+
+func (n *Network) makeBridge() (netlink.Link, error) {
+	link, err := netlink.LinkByName(n.opts.bridge())
+	if notFound(err) {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = n.opts.bridge(), uplinkMTU(), hardwareAddr(n.opts.ID)
+		snooping := false // which would keep neighbours from finding each other
+		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping})
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, err
+		}
+		link, err = netlink.LinkByName(n.opts.bridge())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if link.Type() != "bridge" {
+		return nil, fmt.Errorf("an interface of that name is a %s: remove it with: ip link del %s", link.Type(), n.opts.bridge())
+	}
+	return link, nil
+}
+
+// gateways are the bridge's own addresses.
+func (n *Network) gateways() []netip.Prefix {
+	s := n.subnets()
+	list := []netip.Prefix{netip.PrefixFrom(at(s.V4, gateway), s.V4.Bits())}
+	if s.V6.IsValid() {
+		list = append(list, netip.PrefixFrom(at(s.V6, gateway), s.V6.Bits()))
+	}
+	return list
+}
+
+// hardwareAddr is fixed, so that neighbours know a bridge again that was made
+// anew, and so that it does not follow the replicas that come and go.
+func hardwareAddr(id string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte("cloudless bridge " + id))
+	addr := net.HardwareAddr(sum[:6])
+	addr[0] = addr[0]&^1 | 2 // of one station, and given by ourselves
+	return addr
+}
+
+// defaultMTU is that of Ethernet.
+const defaultMTU = 1500
+
+// uplinkMTU is that of the machine's way out, where that takes less than usual.
+func uplinkMTU() int {
+	mtu := defaultMTU
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+	if err != nil {
+		return mtu
+	}
+	for _, r := range routes {
+		if link, err := netlink.LinkByIndex(r.LinkIndex); err == nil && link.Attrs().MTU > 0 {
+			mtu = min(mtu, link.Attrs().MTU)
+		}
+	}
+	return max(mtu, 1280) // the least that IPv6 takes
+}
+
+// setAddresses gives a link exactly these global addresses.
+func setAddresses(h *netlink.Handle, link netlink.Link, want []netip.Prefix) error {
+	have, err := retry(func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	var present []netip.Prefix
+	for _, a := range have {
+		p, ok := prefixOf(a.IPNet)
+		if !ok || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		if slices.Contains(want, p) {
+			present = append(present, p)
+			continue
+		}
+		if err := h.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("remove address %v: %w", p, err)
+		}
+	}
+	for _, p := range want {
+		if slices.Contains(present, p) {
+			continue
+		}
+		addr := &netlink.Addr{IPNet: netOf(p)}
+		if p.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD // nobody else can have it, so it may be used at once
+		}
+		if err := h.AddrAdd(link, addr); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add address %v: %w", p, err)
+		}
+	}
+	return nil
+}
+
+func netOf(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	addr, ok := netip.AddrFromSlice(n.IP)
+	if !ok {
+		return netip.Prefix{}, false
+	}
+	ones, bits := n.Mask.Size()
+	addr = addr.Unmap()
+	if bits != addr.BitLen() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, ones), true
+}
+
+func notFound(err error) bool {
+	_, missing := errors.AsType[netlink.LinkNotFoundError](err)
+	return missing
+}
+
+// retry asks again when the answer was mixed up by a change meanwhile.
+func retry[T any](ask func() (T, error)) (T, error) {
+	answer, err := ask()
+	for range 10 {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		answer, err = ask()
+	}
+	return answer, err
+}

@@ -1,0 +1,159 @@
+package nodenet
+
+import (
+	"bytes"
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// evaluate says what a rule does with a packet if it surely matches it.
+func evaluate(exprs []expr.Any, p packet) (what expr.VerdictKind, chain string, matched bool) {
+	registers := map[uint32]known{}
+	for _, e := range exprs {
+		switch e := e.(type) {
+		case *expr.Meta:
+			if !e.SourceRegister {
+				registers[e.Register] = p.meta(e.Key)
+			}
+		case *expr.Ct:
+			if !e.SourceRegister {
+				registers[e.Register] = p.ct(e.Key)
+			}
+		case *expr.Payload:
+			registers[e.DestRegister] = p.payload(e)
+		case *expr.Bitwise:
+			registers[e.DestRegister] = registers[e.SourceRegister].masked(e.Mask, e.Xor)
+		case *expr.Cmp:
+			if !registers[e.Register].compare(e.Op, e.Data) {
+				return 0, "", false
+			}
+		case *expr.Counter, *expr.Log:
+		case *expr.Verdict:
+			return e.Kind, e.Chain, true
+		case *expr.Reject:
+			return expr.VerdictDrop, "", true
+		case *expr.Target:
+			switch e.Name {
+			case "REJECT", "DROP":
+				return expr.VerdictDrop, "", true
+			}
+			return 0, "", false
+		default:
+			return 0, "", false // a condition of which we cannot tell
+		}
+	}
+	return 0, "", false
+}
+
+// known is what is known of a value: all bits, those of the mask, or that it is
+// none of certain values.
+type known struct {
+	value, mask []byte
+	not         []byte // a value that it surely has not
+}
+
+func exactly(value []byte) known {
+	return known{value: value, mask: bytes.Repeat([]byte{0xff}, len(value))}
+}
+
+func (k known) masked(mask, xor []byte) known {
+	if len(k.value) != len(mask) {
+		return known{}
+	}
+	out := known{value: make([]byte, len(mask)), mask: make([]byte, len(mask))}
+	for i := range mask {
+		out.value[i] = k.value[i] & mask[i]
+		// What the mask takes away is known to be zero.
+		out.mask[i] = k.mask[i] | ^mask[i]
+		if i < len(xor) {
+			out.value[i] ^= xor[i]
+		}
+	}
+	return out
+}
+
+// compare is whether the comparison surely holds.
+func (k known) compare(op expr.CmpOp, data []byte) bool {
+	if k.not != nil {
+		// Names of interfaces: nothing is known but that it is not the bridge's.
+		return op == expr.CmpOpNeq && isName(k.not, data)
+	}
+	if k.value == nil || len(data) > len(k.value) {
+		return false
+	}
+	equal, differ := true, false
+	for i, want := range data {
+		if k.mask[i] != 0xff {
+			equal = false
+		}
+		if (k.value[i]^want)&k.mask[i] != 0 {
+			equal, differ = false, true
+		}
+	}
+	return op == expr.CmpOpEq && equal || op == expr.CmpOpNeq && differ
+}
+
+// isName is whether a comparison with data is one with this name.
+func isName(name, data []byte) bool {
+	return bytes.Equal(bytes.TrimRight(name, "\x00"), bytes.TrimRight(data, "\x00"))
+}
+
+func (p packet) meta(key expr.MetaKey) known {
+	switch key {
+	case expr.MetaKeyIIFNAME:
+		return p.name(p.in, p.out)
+	case expr.MetaKeyOIFNAME:
+		return p.name(p.out, p.in)
+	case expr.MetaKeyNFPROTO:
+		return exactly([]byte{byte(p.family)})
+	default:
+		return known{}
+	}
+}
+
+// name is that of an interface, or known only not to be the bridge's.
+func (p packet) name(name, bridge string) known {
+	data := make([]byte, unix.IFNAMSIZ)
+	if name == "" {
+		copy(data, bridge)
+		return known{not: data}
+	}
+	copy(data, name)
+	return exactly(data)
+}
+
+// stateNew is the bit of the first packet of a connection.
+const stateNew = 8
+
+func (p packet) ct(key expr.CtKey) known {
+	if key == expr.CtKeySTATE {
+		return exactly(binaryutil.NativeEndian.PutUint32(stateNew))
+	}
+	return known{}
+}
+
+func (p packet) payload(e *expr.Payload) known {
+	if e.Base != expr.PayloadBaseNetworkHeader {
+		return known{}
+	}
+	sourceAt, size := uint32(12), uint32(4)
+	if p.family == nftables.TableFamilyIPv6 {
+		sourceAt, size = 8, 16
+	}
+	prefix := p.source
+	if e.Offset == sourceAt+size {
+		prefix = p.destination
+	} else if e.Offset != sourceAt {
+		return known{}
+	}
+	if e.Len > size || !prefix.IsValid() {
+		return known{}
+	}
+	return known{value: prefix.Masked().Addr().AsSlice()[:e.Len], mask: maskOf(prefix)[:e.Len]}
+}
+
+func maskOf(p netip.Prefix) []byte { return netOf(p).Mask }

@@ -1,0 +1,268 @@
+package nodenet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// inside is the name of the link that a replica sees.
+const inside = "eth0"
+
+// ensureEndpoint makes the endpoint's namespace and link, and leaves what is
+// right already as it is.
+func (n *Network) ensureEndpoint(e allocated) error {
+	path := n.opts.namespace(e.UID)
+	if !isNamespace(path) {
+		if err := makeNamespace(path); err != nil {
+			return fmt.Errorf("make its network namespace: %w", err)
+		}
+	}
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return fmt.Errorf("open its network namespace: %w", err)
+	}
+	defer func() { _ = ns.Close() }()
+	if err := n.ensureLink(e, ns); err != nil {
+		return fmt.Errorf("link it to the bridge: %w", err)
+	}
+	if err := n.configureInside(e, ns); err != nil {
+		return fmt.Errorf("give it its addresses: %w", err)
+	}
+	return nil
+}
+
+// isNamespace reports whether a namespace is bound to the path. Its file alone
+// is what a reboot leaves.
+func isNamespace(path string) bool {
+	var stat unix.Statfs_t
+	return unix.Statfs(path, &stat) == nil && stat.Type == unix.NSFS_MAGIC
+}
+
+// insideSettings are those of every namespace. Duplicate addresses cannot be,
+// and to look for them takes a second.
+var insideSettings = [][2]string{
+	{"ipv6/conf/default/accept_dad", "0"},
+	{"ipv6/conf/default/accept_ra", "0"},
+	{"ipv6/conf/default/autoconf", "0"},
+	{"ipv4/conf/default/accept_redirects", "0"},
+	{"ipv4/ip_unprivileged_port_start", "0"},
+	{"ipv4/ping_group_range", "0\t2147483647"},
+}
+
+// makeNamespace makes a network namespace and binds it to the path.
+func makeNamespace(path string) error {
+	if err := os.MkdirAll(dirOf(path), 0o711); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	_ = file.Close()
+	made := make(chan error, 1)
+	// A goroutine of its own: where the thread cannot come back, it ends with it.
+	go func() { made <- bindNewNamespace(path) }()
+	if err := <-made; err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+func bindNewNamespace(path string) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer func() { _ = home.Close() }()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("unshare: %w", err)
+	}
+	err = unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	if err != nil {
+		err = fmt.Errorf("bind it to %s: %w", path, err)
+	}
+	for _, s := range insideSettings {
+		if _, settingErr := setSetting(s[0], s[1]); settingErr != nil && !errors.Is(settingErr, fs.ErrNotExist) {
+			err = errors.Join(err, settingErr)
+		}
+	}
+	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
+		return errors.Join(err, fmt.Errorf("return from the namespace: %w", back)) // and the locked thread ends
+	}
+	runtime.UnlockOSThread()
+	if err != nil {
+		err = errors.Join(err, removeNamespace(path))
+	}
+	return err
+}
+
+// ensureLink makes the pair of links, one end on the bridge and one inside.
+func (n *Network) ensureLink(e allocated, ns netns.NsHandle) error {
+	bridge, err := n.makeBridge()
+	if err != nil {
+		return err
+	}
+	name := n.opts.link(e.Place)
+	link, err := netlink.LinkByName(name)
+	if err == nil && !insideExists(ns) {
+		// It leads to another namespace, of which nobody knows any more.
+		if err := netlink.LinkDel(link); err != nil && !notFound(err) {
+			return err
+		}
+		_, err = netlink.LinkByName(name)
+	}
+	switch {
+	case notFound(err):
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.MasterIndex = name, bridge.Attrs().MTU, bridge.Attrs().Index
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: inside, PeerNamespace: netlink.NsFd(int(ns))})
+		if err != nil {
+			return err
+		}
+		if link, err = netlink.LinkByName(name); err != nil {
+			return err
+		}
+		if n.ipv6 { // it is a port of the bridge and needs no address
+			if _, err := setSetting("ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil {
+				return err
+			}
+		}
+	case err != nil:
+		return err
+	case link.Attrs().MasterIndex != bridge.Attrs().Index:
+		if err := netlink.LinkSetMaster(link, bridge); err != nil {
+			return err
+		}
+	}
+	if link.Attrs().Flags&net.FlagUp != 0 && link.Attrs().MasterIndex == bridge.Attrs().Index {
+		return nil
+	}
+	// Where the machine's rules see bridged packets, too, one that comes back to
+	// its sender by a published port must be let through.
+	if err := netlink.LinkSetHairpin(link, true); err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+func insideExists(ns netns.NsHandle) bool {
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	_, err = h.LinkByName(inside)
+	return err == nil
+}
+
+// configureInside gives the link inside its addresses and its way out.
+func (n *Network) configureInside(e allocated, ns netns.NsHandle) error {
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	loopback, err := h.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := h.LinkSetUp(loopback); err != nil {
+		return err
+	}
+	link, err := h.LinkByName(inside)
+	if err != nil {
+		return err
+	}
+	s := n.subnets()
+	var want []netip.Prefix
+	for _, addr := range e.addresses(s) {
+		bits := s.V4.Bits()
+		if addr.Is6() {
+			bits = s.V6.Bits()
+		}
+		want = append(want, netip.PrefixFrom(addr, bits))
+	}
+	if err := setAddresses(h, link, want); err != nil {
+		return err
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return err
+	}
+	for _, g := range n.gateways() {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: g.Addr().AsSlice()}
+		if err := h.RouteReplace(route); err != nil {
+			return fmt.Errorf("route through %v: %w", g.Addr(), err)
+		}
+	}
+	return nil
+}
+
+// removeEndpoint takes away what ensureEndpoint and writeFiles make.
+func (n *Network) removeEndpoint(e allocated) error {
+	if err := removeLink(n.opts.link(e.Place)); err != nil {
+		return err
+	}
+	if err := removeNamespace(n.opts.namespace(e.UID)); err != nil {
+		return err
+	}
+	return os.RemoveAll(n.filesOf(e.UID))
+}
+
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	if notFound(err) {
+		return nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil && !notFound(err) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove link %s: %w", name, err)
+	}
+	return nil
+}
+
+// removeNamespace lets go of the namespace, which ends with its last process.
+func removeNamespace(path string) error {
+	for isNamespace(path) { // as often as it was bound
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unbind %s: %w", path, err)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Counters are the bytes that an endpoint has received and sent.
+type Counters struct{ Received, Sent uint64 }
+
+// Counters counts since the endpoint was attached, and since the last reboot.
+func (n *Network) Counters(uid string) (Counters, error) {
+	e, found := n.store.get(uid)
+	if !found {
+		return Counters{}, fmt.Errorf("%s is not on the network", uid)
+	}
+	link, err := netlink.LinkByName(n.opts.link(e.Place))
+	if err != nil {
+		return Counters{}, fmt.Errorf("count the bytes of %s: %w", uid, err)
+	}
+	stats := link.Attrs().Statistics
+	if stats == nil {
+		return Counters{}, fmt.Errorf("count the bytes of %s: the kernel does not tell", uid)
+	}
+	return Counters{Received: stats.TxBytes, Sent: stats.RxBytes}, nil // as seen from our end
+}

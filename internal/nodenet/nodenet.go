@@ -1,0 +1,430 @@
+package nodenet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/moby/locker"
+)
+
+// Options are what a node's network needs from outside.
+type Options struct {
+	// ID names the cloud on this machine, in eight letters and digits.
+	ID string
+	// DataDir holds what must last: who has which address.
+	DataDir string
+	// RunDir holds what is gone after a reboot: namespaces and small files.
+	RunDir string
+	Logger *slog.Logger
+}
+
+var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
+
+func (o *Options) validate() error {
+	switch {
+	case !validID.MatchString(o.ID):
+		return fmt.Errorf("id %q: want eight lower-case letters and digits", o.ID)
+	case !filepath.IsAbs(o.DataDir) || !filepath.IsAbs(o.RunDir):
+		return errors.New("options DataDir and RunDir must be absolute paths")
+	case o.Logger == nil:
+		return errors.New("option Logger is missing")
+	}
+	return nil
+}
+
+func (o *Options) statePath() string     { return filepath.Join(o.DataDir, "state.json") }
+func (o *Options) namespaceDir() string  { return filepath.Join(o.RunDir, "netns") }
+func (o *Options) fileDir() string       { return filepath.Join(o.RunDir, "net") }
+func (o *Options) resolvPath() string    { return filepath.Join(o.fileDir(), "resolv.conf") }
+func (o *Options) bridge() string        { return bridgePrefix + o.ID }
+func (o *Options) table() string         { return tablePrefix + o.ID }
+func (o *Options) linkPrefix() string    { return "cv" + o.ID + "-" }
+func (o *Options) link(at uint32) string { return fmt.Sprintf("%s%x", o.linkPrefix(), at) }
+
+func (o *Options) namespace(uid string) string { return filepath.Join(o.namespaceDir(), uid) }
+
+// The names by which all clouds on a machine can be told.
+const (
+	bridgePrefix = "cl-"
+	tablePrefix  = "cloudless_"
+)
+
+// Own reports whether an interface of that name belongs to the network of a
+// node, of this cloud or another one.
+func Own(name string) bool {
+	id, bridge := strings.CutPrefix(name, bridgePrefix)
+	return bridge && validID.MatchString(id) || ownLink.MatchString(name)
+}
+
+var ownLink = regexp.MustCompile(`^cv[a-z0-9]{8}-[0-9a-f]{1,4}$`)
+
+// Subnets are the node's own ranges of addresses.
+type Subnets struct{ V4, V6 netip.Prefix }
+
+func (s Subnets) valid() bool { return s.V4.IsValid() }
+
+// Port leads from a port of the machine to one inside.
+type Port struct {
+	Protocol string `json:"protocol"` // "tcp" or "udp"
+	Host     uint16 `json:"host"`
+	Inside   uint16 `json:"inside"`
+}
+
+func (p Port) key() portKey { return portKey{p.Protocol, p.Host} }
+
+// portKey is a port of the machine.
+type portKey struct {
+	protocol string
+	number   uint16
+}
+
+func (k portKey) String() string {
+	if k.protocol == "udp" {
+		return fmt.Sprintf("%d/udp", k.number)
+	}
+	return fmt.Sprint(k.number)
+}
+
+// Endpoint is somebody who wants to be on the network.
+type Endpoint struct {
+	UID      string
+	Hostname string
+	// Group is shared by those who share published ports; Owner is its name for
+	// people.
+	Group string
+	Owner string
+	Ports []Port
+}
+
+// Attachment is what an endpoint has got.
+type Attachment struct {
+	// Namespace is the path of the network namespace.
+	Namespace string
+	// Addresses are an IPv4 address and, where the machine has IPv6, one of that.
+	Addresses []netip.Addr
+	// Files of this machine, by the path at which a program expects them.
+	Files map[string]string
+}
+
+// Event is something that an operator may want to hear of.
+type Event struct {
+	Warning bool
+	Reason  string // one word
+	Message string // one sentence
+	UID     string // of the endpoint it is about; empty for the node
+}
+
+// ErrNotConfigured means that the node has no addresses to give yet.
+var ErrNotConfigured = errors.New("the cluster has not given this node a subnet yet")
+
+// Network is the network of this node. Its methods may be called by several
+// goroutines at once.
+type Network struct {
+	opts   Options
+	log    *slog.Logger
+	ipv6   bool
+	claims *claims
+	uids   *locker.Locker // one of Attach and Detach at a time for each endpoint
+	store  store
+
+	base   sync.Mutex  // one at a time mends bridge and settings
+	intact atomic.Bool // bridge and settings were in order when last looked at
+	rules  applier
+	kick   chan struct{}
+
+	readdressed atomic.Bool // addresses of the machine may have changed
+	around      around      // owned by Run
+
+	mu       sync.Mutex
+	live     map[string]*live
+	problems map[string]string // sentences by what they are about
+	notice   func(Event)       // nil while nobody listens
+}
+
+// live is what is true of an endpoint in this boot.
+type live struct {
+	attached bool // its namespace and its link are complete
+	serving  bool // published ports lead to it
+}
+
+// Open reads what is known of the node's network. It changes nothing on the
+// machine before Configure, Run or Attach do.
+func Open(opts Options) (*Network, error) {
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("node network: %w", err)
+	}
+	if err := os.MkdirAll(opts.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("node network: make its folder: %w", err)
+	}
+	n := &Network{
+		opts: opts, log: opts.Logger, ipv6: haveIPv6(), uids: locker.New(),
+		kick: make(chan struct{}, 1), live: map[string]*live{}, problems: map[string]string{},
+	}
+	n.claims = newClaims(n.backends, n.log)
+	var err error
+	if n.store, err = openStore(opts.statePath()); err != nil {
+		return nil, fmt.Errorf("node network: %w", err)
+	}
+	// Whoever still has a namespace has probably gone on serving; its owner says
+	// so when it does not.
+	for uid := range n.store.all() {
+		there := isNamespace(opts.namespace(uid))
+		n.live[uid] = &live{attached: there, serving: there}
+	}
+	return n, nil
+}
+
+// Close lets go of held ports and leaves everything else as it is.
+func (n *Network) Close() { n.claims.close() }
+
+// Configure gives the node its ranges, on disk first. The machine follows at once.
+func (n *Network) Configure(s Subnets) error {
+	s.V4, s.V6 = s.V4.Masked(), s.V6.Masked()
+	if !s.V4.IsValid() || !s.V4.Addr().Is4() || s.V4.Bits() > 29 {
+		return fmt.Errorf("node network: subnet %v: want one of IPv4 with room for a few addresses", s.V4)
+	}
+	if s.V6.IsValid() && (!s.V6.Addr().Is6() || s.V6.Bits() > 112) {
+		return fmt.Errorf("node network: subnet %v: want one of IPv6 with 16 bits of its own", s.V6)
+	}
+	changed, err := n.store.configure(s)
+	if err != nil {
+		return fmt.Errorf("node network: %w", err)
+	}
+	if changed {
+		n.intact.Store(false)
+		n.poke()
+	}
+	return nil
+}
+
+// subnets are the ranges in use: without IPv6 on the machine, none of it.
+func (n *Network) subnets() Subnets {
+	s := n.store.subnets()
+	if !n.ipv6 {
+		s.V6 = netip.Prefix{}
+	}
+	return s
+}
+
+// poke has the machine looked at.
+func (n *Network) poke() {
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Attach gives the endpoint its namespace, its addresses and its ports, which
+// lead to it once it serves. A second time it finds everything as it was. If it
+// fails for an endpoint that was not attached before, nothing is left of it.
+func (n *Network) Attach(ctx context.Context, e Endpoint) (_ Attachment, err error) {
+	n.uids.Lock(e.UID)
+	defer n.uids.Unlock(e.UID)
+	if !validUID.MatchString(e.UID) {
+		return Attachment{}, fmt.Errorf("attach %q: it cannot be the name of a file", e.UID)
+	}
+	if !n.subnets().valid() {
+		return Attachment{}, ErrNotConfigured
+	}
+	known := n.attached(e.UID)
+	if err := n.claims.take(e, known); err != nil {
+		if !known {
+			return Attachment{}, err
+		}
+		n.tell(Event{Warning: true, Reason: "PortTaken", Message: err.Error(), UID: e.UID})
+	}
+	defer func() {
+		if err != nil && !known {
+			err = errors.Join(err, n.remove(e.UID))
+		}
+	}()
+	given, err := n.store.allocate(e)
+	if err != nil {
+		return Attachment{}, err
+	}
+	if err := n.ensureBase(); err != nil {
+		return Attachment{}, err
+	}
+	if err := n.ensureEndpoint(given); err != nil {
+		return Attachment{}, fmt.Errorf("attach %s: %w", e.UID, err)
+	}
+	files, err := n.writeFiles(given)
+	if err != nil {
+		return Attachment{}, err
+	}
+	n.mu.Lock()
+	if n.live[e.UID] == nil {
+		n.live[e.UID] = &live{}
+	}
+	n.live[e.UID].attached = true
+	n.mu.Unlock()
+	return Attachment{Namespace: n.opts.namespace(e.UID), Addresses: given.addresses(n.subnets()), Files: files}, nil
+}
+
+var validUID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+func (n *Network) attached(uid string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.live[uid] != nil && n.live[uid].attached
+}
+
+// Serve lets published ports lead to the endpoint.
+func (n *Network) Serve(uid string) error { return n.setServing(uid, true) }
+
+// Withdraw lets published ports lead to others of the group only.
+func (n *Network) Withdraw(uid string) error { return n.setServing(uid, false) }
+
+func (n *Network) setServing(uid string, serving bool) error {
+	e, found := n.store.get(uid)
+	if !found {
+		return nil
+	}
+	n.mu.Lock()
+	l := n.live[uid]
+	changed := l != nil && l.serving != serving
+	if changed {
+		l.serving = serving
+	}
+	n.mu.Unlock()
+	if !changed || len(e.Ports) == 0 {
+		return nil
+	}
+	if err := n.apply(); err != nil {
+		return err
+	}
+	n.forgetFlows(e.Ports)
+	return nil
+}
+
+// Detach takes away everything of the endpoint and frees its addresses. What is
+// gone already is no error.
+func (n *Network) Detach(ctx context.Context, uid string) error {
+	n.uids.Lock(uid)
+	defer n.uids.Unlock(uid)
+	return n.remove(uid)
+}
+
+func (n *Network) remove(uid string) error {
+	withdrawn := n.Withdraw(uid)
+	n.claims.release(uid)
+	n.mu.Lock()
+	if l := n.live[uid]; l != nil {
+		l.attached = false
+	}
+	n.mu.Unlock()
+	if e, found := n.store.get(uid); found {
+		if err := n.removeEndpoint(e); err != nil {
+			return fmt.Errorf("detach %s: %w", uid, err)
+		}
+	}
+	n.mu.Lock()
+	delete(n.live, uid)
+	n.mu.Unlock()
+	return errors.Join(withdrawn, n.store.free(uid))
+}
+
+// Retain detaches every endpoint that is not to be kept.
+func (n *Network) Retain(ctx context.Context, keep func(uid string) bool) error {
+	var errs []error
+	for uid := range n.store.all() {
+		if !keep(uid) {
+			errs = append(errs, n.Detach(ctx, uid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// backends are those to which a published port leads now.
+func (n *Network) backends(key portKey) []backend {
+	for _, p := range n.published() {
+		if p.key == key {
+			return p.backends
+		}
+	}
+	return nil
+}
+
+// published is what the rules should say.
+func (n *Network) published() []publication {
+	subnets := n.subnets()
+	byPort := map[portKey][]backend{}
+	all := n.store.all()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(all)) {
+		if l := n.live[uid]; l == nil || !l.serving {
+			continue
+		}
+		for _, p := range all[uid].Ports {
+			byPort[p.key()] = append(byPort[p.key()], newBackend(all[uid], subnets, p.Inside))
+		}
+	}
+	var list []publication
+	for key, backends := range byPort {
+		list = append(list, publication{key: key, backends: backends})
+	}
+	slices.SortFunc(list, comparePublications)
+	return list
+}
+
+// Condition says whether replicas can be reached, and if not, why.
+func (n *Network) Condition() (ok bool, reason string) {
+	if !n.subnets().valid() {
+		return false, "The cluster has not given this node a subnet yet."
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(n.problems)) {
+		if reason != "" {
+			reason += " "
+		}
+		reason += n.problems[kind]
+	}
+	return reason == "", reason
+}
+
+// setProblem notes what is wrong with something, nothing if it is empty, and
+// tells of it when that is news.
+func (n *Network) setProblem(kind, reason, sentence string) {
+	n.mu.Lock()
+	before := n.problems[kind]
+	if sentence == "" {
+		delete(n.problems, kind)
+	} else {
+		n.problems[kind] = sentence
+	}
+	n.mu.Unlock()
+	switch {
+	case before == sentence:
+	case sentence != "":
+		n.tell(Event{Warning: true, Reason: reason, Message: sentence})
+	default:
+		n.tell(Event{Reason: "NetworkMended", Message: "This is over: " + before})
+	}
+}
+
+func (n *Network) tell(e Event) {
+	level := slog.LevelInfo
+	if e.Warning {
+		level = slog.LevelWarn
+	}
+	n.log.Log(context.Background(), level, e.Message, "reason", e.Reason, "replica", e.UID)
+	n.mu.Lock()
+	notice := n.notice
+	n.mu.Unlock()
+	if notice != nil {
+		notice(e)
+	}
+}

@@ -1,0 +1,275 @@
+package nodenet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+)
+
+// Obstacle is a foreign rule that drops what replicas send or should receive.
+type Obstacle struct {
+	// Sentence says what it is and what it does.
+	Sentence string
+	// Mend is the command that lets the traffic pass.
+	Mend string
+}
+
+// Obstacles finds what stands in the way of the clouds on this machine or, where
+// there is none yet, of one to come.
+func Obstacles(ctx context.Context) ([]Obstacle, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	links, err := retry(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var grounds []ground
+	for _, l := range links {
+		if l.Type() == "bridge" && strings.HasPrefix(l.Attrs().Name, bridgePrefix) {
+			grounds = append(grounds, groundOf(l))
+		}
+	}
+	if len(grounds) == 0 {
+		grounds = []ground{{bridge: bridgePrefix + "00000000"}}
+	}
+	return obstaclesOf(grounds)
+}
+
+// ground is a bridge and its subnets, of which some may be unknown.
+type ground struct {
+	bridge  string
+	subnets Subnets
+}
+
+func (n *Network) ground() ground { return ground{n.opts.bridge(), n.subnets()} }
+
+func groundOf(bridge netlink.Link) ground {
+	g := ground{bridge: bridge.Attrs().Name}
+	addrs, _ := netlink.AddrList(bridge, netlink.FAMILY_ALL)
+	for _, a := range addrs {
+		p, ok := prefixOf(a.IPNet)
+		switch {
+		case !ok || p.Addr().IsLinkLocalUnicast():
+		case p.Addr().Is4():
+			g.subnets.V4 = p.Masked()
+		default:
+			g.subnets.V6 = p.Masked()
+		}
+	}
+	return g
+}
+
+// packets are what must pass: out, in, and from one replica to another, of both
+// families. The last is forwarded when it goes by an address of the machine.
+func (g ground) packets() []packet {
+	var list []packet
+	for _, subnet := range []netip.Prefix{g.subnets.V4, g.subnets.V6} {
+		p := packet{family: familyOf(subnet)}
+		if subnet.IsValid() {
+			p.source = subnet
+		}
+		out, in, across := p, p, p
+		out.words, out.in = "what replicas send to other machines", g.bridge
+		in.words, in.out, in.source, in.destination = "what other machines send to replicas", g.bridge, netip.Prefix{}, p.source
+		across.words, across.in, across.out, across.destination = "what replicas send to each other", g.bridge, g.bridge, p.source
+		list = append(list, out, in, across)
+		if !g.subnets.V6.IsValid() {
+			break // unknown, or not there
+		}
+	}
+	return list
+}
+
+// obstaclesOf asks every chain that others have put on the way of forwarded
+// packets what it does with ours.
+func obstaclesOf(grounds []ground) ([]Obstacle, error) {
+	c, err := connect()
+	if err != nil {
+		return nil, fmt.Errorf("look at the machine's rules: %w", err)
+	}
+	chains, err := c.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("look at the machine's rules: %w", err)
+	}
+	court := &court{conn: c, chains: map[chainKey]*nftables.Chain{}, rules: map[chainKey][]*nftables.Rule{}}
+	for _, chain := range chains {
+		court.chains[keyOf(chain)] = chain
+	}
+	var found []Obstacle
+	for _, chain := range chains {
+		if chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookForward || chain.Type == nftables.ChainTypeNAT ||
+			strings.HasPrefix(chain.Table.Name, tablePrefix) {
+			continue
+		}
+		for _, g := range grounds {
+			if o, blocked := court.judge(chain, g); blocked {
+				found = append(found, o)
+			}
+		}
+	}
+	return found, nil
+}
+
+// judge finds the first kind of packet that the chain drops.
+func (c *court) judge(chain *nftables.Chain, g ground) (Obstacle, bool) {
+	for _, p := range g.packets() {
+		if !concerns(chain.Table.Family, p) {
+			continue
+		}
+		verdict, rule := c.walk(chain, p, 0)
+		name := fmt.Sprintf("chain %s of table %s %s", chain.Name, familyName(chain.Table.Family), chain.Table.Name)
+		switch {
+		case verdict == dropped && rule != nil:
+			name = fmt.Sprintf("rule %d in chain %s of table %s %s", rule.Handle, rule.Chain.Name, familyName(chain.Table.Family), chain.Table.Name)
+			return Obstacle{Sentence: fmt.Sprintf("The firewall's %s drops %s (bridge %s).", name, p.words, g.bridge), Mend: mend(c, chain, g.bridge)}, true
+		case verdict == undecided && chain.Policy != nil && *chain.Policy == nftables.ChainPolicyDrop:
+			return Obstacle{Sentence: fmt.Sprintf("The firewall's %s has policy drop and lets %s not pass (bridge %s).", name, p.words, g.bridge), Mend: mend(c, chain, g.bridge)}, true
+		}
+	}
+	return Obstacle{}, false
+}
+
+func concerns(f nftables.TableFamily, p packet) bool {
+	switch f {
+	case nftables.TableFamilyIPv4:
+		return p.family == nftables.TableFamilyIPv4
+	case nftables.TableFamilyIPv6:
+		return p.family == nftables.TableFamilyIPv6
+	default:
+		return f == nftables.TableFamilyINet
+	}
+}
+
+// mend is the command of whoever manages the chain.
+func mend(c *court, chain *nftables.Chain, bridge string) string {
+	table, family := chain.Table.Name, familyName(chain.Table.Family)
+	has := func(name string) bool {
+		_, found := c.chains[chainKey{chain.Table.Family, table, name}]
+		return found
+	}
+	iptables := "iptables"
+	if chain.Table.Family == nftables.TableFamilyIPv6 {
+		iptables = "ip6tables"
+	}
+	switch {
+	case table == "firewalld":
+		return fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-interface=%s && firewall-cmd --reload", bridge)
+	case has("ufw-user-forward") || has("ufw6-user-forward"):
+		return fmt.Sprintf("ufw route allow in on %[1]s && ufw route allow out on %[1]s", bridge)
+	case has("DOCKER-USER"):
+		return fmt.Sprintf("%[1]s -I DOCKER-USER -i %[2]s -j ACCEPT && %[1]s -I DOCKER-USER -o %[2]s -j ACCEPT", iptables, bridge)
+	case table == "filter" && chain.Name == "FORWARD":
+		return fmt.Sprintf("%[1]s -I FORWARD -i %[2]s -j ACCEPT && %[1]s -I FORWARD -o %[2]s -j ACCEPT", iptables, bridge)
+	default:
+		return fmt.Sprintf("nft insert rule %[1]s %[2]s %[3]s iifname %[4]s accept && nft insert rule %[1]s %[2]s %[3]s oifname %[4]s accept",
+			family, table, chain.Name, bridge)
+	}
+}
+
+// sentences are those of the obstacles with their commands.
+func sentences(list []Obstacle) string {
+	var all []string
+	for _, o := range list {
+		all = append(all, o.Sentence+" Let it pass with: "+o.Mend)
+	}
+	return strings.Join(all, " ")
+}
+
+func familyName(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	case nftables.TableFamilyINet:
+		return "inet"
+	default:
+		return fmt.Sprintf("family %d", f)
+	}
+}
+
+func familyOf(p netip.Prefix) nftables.TableFamily {
+	if p.IsValid() && p.Addr().Is6() {
+		return nftables.TableFamilyIPv6
+	}
+	return nftables.TableFamilyIPv4
+}
+
+// packet is the first of a new connection, as far as it is known.
+type packet struct {
+	words               string
+	family              nftables.TableFamily
+	in, out             string // names of interfaces; empty for any but the bridge
+	source, destination netip.Prefix
+}
+
+type chainKey struct {
+	family      nftables.TableFamily
+	table, name string
+}
+
+func keyOf(c *nftables.Chain) chainKey { return chainKey{c.Table.Family, c.Table.Name, c.Name} }
+
+// court knows the machine's rules, each chain read once.
+type court struct {
+	conn   *nftables.Conn
+	chains map[chainKey]*nftables.Chain
+	rules  map[chainKey][]*nftables.Rule
+}
+
+func (c *court) rulesOf(chain *nftables.Chain) []*nftables.Rule {
+	key := keyOf(chain)
+	rules, known := c.rules[key]
+	if !known {
+		rules, _ = c.conn.GetRules(chain.Table, chain) // a chain that is gone has none
+		c.rules[key] = rules
+	}
+	return rules
+}
+
+// verdict is what becomes of a packet.
+type verdict int
+
+const (
+	undecided verdict = iota // it goes on behind the chain
+	accepted
+	dropped
+)
+
+// maxDepth is that of the kernel's jumps.
+const maxDepth = 16
+
+// walk follows the packet through a chain. A rule counts only if it surely
+// matches; one that may match is passed by.
+func (c *court) walk(chain *nftables.Chain, p packet, depth int) (verdict, *nftables.Rule) {
+	if chain == nil || depth > maxDepth {
+		return undecided, nil
+	}
+	for _, r := range c.rulesOf(chain) {
+		r.Chain = chain
+		what, target, matched := evaluate(r.Exprs, p)
+		if !matched {
+			continue
+		}
+		switch what {
+		case expr.VerdictAccept:
+			return accepted, r
+		case expr.VerdictDrop:
+			return dropped, r
+		case expr.VerdictReturn:
+			return undecided, nil
+		case expr.VerdictJump, expr.VerdictGoto:
+			v, by := c.walk(c.chains[chainKey{chain.Table.Family, chain.Table.Name, target}], p, depth+1)
+			if v != undecided || what == expr.VerdictGoto {
+				return v, by
+			}
+		}
+	}
+	return undecided, nil
+}

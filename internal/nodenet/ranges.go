@@ -1,0 +1,88 @@
+package nodenet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// usage is a range of addresses and the interface that it leads to.
+type usage struct {
+	prefix netip.Prefix
+	link   string
+}
+
+// Used returns the ranges of addresses that the machine's interfaces and routes
+// use already, so that a cluster can give others.
+func Used() ([]netip.Prefix, error) {
+	list, err := used()
+	if err != nil {
+		return nil, err
+	}
+	var prefixes []netip.Prefix
+	for _, u := range list {
+		if !slices.Contains(prefixes, u.prefix) {
+			prefixes = append(prefixes, u.prefix)
+		}
+	}
+	return prefixes, nil
+}
+
+func used() ([]usage, error) {
+	links, err := retry(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	addrs, err := retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var list []usage
+	add := func(p netip.Prefix, index int) {
+		if a := p.Addr(); p.Bits() > 0 && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() {
+			list = append(list, usage{p.Masked(), names[index]})
+		}
+	}
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); ok {
+			add(p, a.LinkIndex)
+		}
+	}
+	routes, err := retry(func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if p, ok := prefixOf(r.Dst); ok && r.Type == unix.RTN_UNICAST {
+			add(p, r.LinkIndex)
+		}
+	}
+	return list, nil
+}
+
+// collision says in a sentence that the node's ranges are used by something
+// else on the machine, nothing if they are not.
+func (n *Network) collision() (string, error) {
+	list, err := used()
+	if err != nil {
+		return "", err
+	}
+	s := n.subnets()
+	for _, u := range list {
+		for _, own := range []netip.Prefix{s.V4, s.V6} {
+			// A larger range behind another interface loses against our own route.
+			if own.IsValid() && u.link != n.opts.bridge() && u.prefix.Overlaps(own) && u.prefix.Bits() >= own.Bits() {
+				return fmt.Sprintf("The node's subnet %v overlaps %v on interface %s of this machine, so replicas may be unreachable: "+
+					"give that interface other addresses, or remove the node and join again for another subnet.", own, u.prefix, u.link), nil
+			}
+		}
+	}
+	return "", nil
+}

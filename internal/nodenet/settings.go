@@ -1,0 +1,158 @@
+package nodenet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/wholefile"
+)
+
+// Settings of the kernel, as files. They are those of the network namespace of
+// the thread that opens them.
+const settingsRoot = "/proc/sys/net/"
+
+func readSetting(name string) (string, error) {
+	data, err := os.ReadFile(settingsRoot + name)
+	return strings.TrimSpace(string(data)), err
+}
+
+// setSetting writes only what is not so already: some settings undo others
+// whenever they are written.
+func setSetting(name, value string) (changed bool, err error) {
+	now, err := readSetting(name)
+	if err == nil && now == value {
+		return false, nil
+	}
+	if err == nil {
+		err = os.WriteFile(settingsRoot+name, []byte(value), 0)
+	}
+	if err != nil {
+		return false, fmt.Errorf("set %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
+	}
+	return true, nil
+}
+
+func haveIPv6() bool {
+	off, err := readSetting("ipv6/conf/all/disable_ipv6")
+	return err == nil && off == "0"
+}
+
+// forwardPackets makes the machine a router. A machine that learns its own
+// addresses from routers must go on doing so, which routers do not by default.
+func (n *Network) forwardPackets() error {
+	if err := n.change("ipv4/ip_forward", "1"); err != nil {
+		return err
+	}
+	if !n.ipv6 {
+		return nil
+	}
+	if now, err := readSetting("ipv6/conf/all/forwarding"); err == nil && now != "1" {
+		listening, err := filepath.Glob(settingsRoot + "ipv6/conf/*/accept_ra")
+		if err != nil {
+			return err
+		}
+		for _, path := range listening {
+			name := strings.TrimPrefix(path, settingsRoot)
+			if value, err := readSetting(name); err != nil || value != "1" || strings.Contains(name, "/all/") {
+				continue
+			}
+			if err := n.change(name, "2"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return n.change("ipv6/conf/all/forwarding", "1")
+}
+
+// change changes a setting of the machine, and remembers what it was.
+func (n *Network) change(name, value string) error {
+	before, err := readSetting(name)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", strings.ReplaceAll(name, "/", "."), err)
+	}
+	if before == value {
+		return nil
+	}
+	if err := n.opts.rememberSetting(setting{name, before}); err != nil {
+		return fmt.Errorf("remember %s: %w", strings.ReplaceAll(name, "/", "."), err)
+	}
+	_, err = setSetting(name, value)
+	return err
+}
+
+// setting is what a setting of the machine was before it was changed.
+type setting struct {
+	Name   string `json:"name"`
+	Before string `json:"before"`
+}
+
+// settingsDir is shared by the clouds on this machine: the first to come
+// remembers, the last to go restores. It is gone after a reboot, as the changes
+// are. Settings are those of a network namespace, and so is the folder.
+func (o *Options) settingsDir() (string, error) {
+	var own unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
+		return "", err
+	}
+	return filepath.Join(filepath.Dir(o.RunDir), fmt.Sprintf("settings-%d", own.Ino)), nil
+}
+
+// rememberSetting keeps what was remembered first.
+func (o *Options) rememberSetting(s setting) error {
+	dir, err := o.settingsDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	err = wholefile.Create(filepath.Join(dir, strings.ReplaceAll(s.Name, "/", ",")), data)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// restoreSettings puts back what was remembered, forwarding first: other
+// settings follow from it.
+func (o *Options) restoreSettings() error {
+	dir, err := o.settingsDir()
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, pass := range []bool{true, false} {
+		for _, entry := range entries {
+			data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+			var s setting
+			if err == nil {
+				err = json.Unmarshal(data, &s)
+			}
+			if err == nil && strings.Contains(s.Name, "forward") == pass {
+				_, err = setSetting(s.Name, s.Before)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // an interface may be gone
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(dir))...)
+}

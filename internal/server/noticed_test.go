@@ -1,0 +1,102 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// noticedEvents are those that nodes have told, newest first.
+func noticedEvents(snap *state.Snapshot) (list []*v1.Event) {
+	for e := range snap.Events("") {
+		if strings.HasPrefix(e.GetSpec().GetActor(), "node/") && e.GetSpec().GetReason() != "Started" {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func tell(t *testing.T, stream sessionClient, events ...*v1.EventReport) {
+	t.Helper()
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Report{Report: &v1.Report{Events: events}}}))
+}
+
+// What a node notices becomes events about itself and its replicas, not about
+// those of others, and short ones.
+func TestWhatANodeNotices(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		for uid, node := range map[string]string{"mine": m.uid(), "foreign": "another"} {
+			b.Create(&v1.Replica{
+				Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
+				Spec:     &v1.ReplicaSpec{NodeUid: node}, Status: &v1.ReplicaStatus{Phase: "running"},
+			})
+		}
+	})
+	tell(t, stream,
+		&v1.EventReport{Severity: "warning", Reason: "Lies", Message: "x", ReplicaUid: "foreign"},
+		&v1.EventReport{Severity: "warning", Reason: "Lies", Message: "x", ReplicaUid: "nobody"},
+		&v1.EventReport{Severity: "warning", Reason: "Obstructed", Message: strings.Repeat("x", 4000)},
+		&v1.EventReport{Severity: "info", Reason: "Mended", Message: "over", ReplicaUid: "mine"})
+	var list []*v1.Event
+	c.until(func(snap *state.Snapshot) bool { list = noticedEvents(snap); return len(list) >= 2 })
+	if len(list) != 2 {
+		t.Fatalf("the events are %v", list)
+	}
+	about, node := list[0].GetSpec(), list[1].GetSpec()
+	if about.GetReason() != "Mended" {
+		about, node = node, about
+	}
+	if about.GetObjectName() != "web-mine" || about.GetSeverity() != "info" || about.GetActor() != "node/n1" {
+		t.Errorf("about the replica: %v", about)
+	}
+	if node.GetObjectName() != "n1" || node.GetSeverity() != "warning" || len(node.GetMessage()) > 1100 {
+		t.Errorf("about the node: %v", node)
+	}
+}
+
+// A node that tells without end is heard only so often.
+func TestNoticedIsBounded(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+	for range 10 {
+		var many []*v1.EventReport
+		for range 50 {
+			many = append(many, &v1.EventReport{Severity: "info", Reason: "Noise", Message: "again"})
+		}
+		tell(t, stream, many...)
+	}
+	tell(t, stream, &v1.EventReport{Severity: "loud", Reason: "Noise"})
+	_, err := stream.Recv()
+	wantCode(t, err, codes.InvalidArgument)
+	var count int
+	c.until(func(snap *state.Snapshot) bool { count = len(noticedEvents(snap)); return count >= noticedBurst })
+	if count > noticedBurst+5 {
+		t.Errorf("%d of 500 events were written", count)
+	}
+}
+
+// A node is given addresses that its machine does not use, if there are any.
+func TestSubnetsAvoidWhatTheMachineUses(t *testing.T) {
+	c := newCluster(t)
+	snap := c.store.Snapshot()
+	for _, used := range [][]string{{"10.64.0.0/22", "10.64.4.7/32", "garbage", "fd00::/8"}, {"10.64.0.0/22", "10.64.4.7/32"}} {
+		v4, _, err := nextSubnets(snap, used)
+		must(t, err)
+		if v4.String() != "10.64.5.0/24" {
+			t.Errorf("beside %v: %v", used, v4)
+		}
+	}
+	if v4, _, err := nextSubnets(snap, []string{"10.0.0.0/8"}); err != nil || v4.String() != "10.64.0.0/24" {
+		t.Errorf("where the machine uses everything: %v, %v", v4, err)
+	}
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+// serve answers on a port of TCP and UDP with its host's name and the caller's
+// address.
+func serve(port string) {
+	host, err := os.Hostname()
+	if err != nil {
+		fail(err.Error())
+	}
+	packets, err := net.ListenPacket("udp", ":"+port)
+	if err != nil {
+		fail(err.Error())
+	}
+	listener, err := net.Listen("tcp", ":"+port)
+	if err != nil {
+		fail(err.Error())
+	}
+	go func() {
+		for buffer := make([]byte, 1024); ; {
+			_, peer, err := packets.ReadFrom(buffer)
+			if err != nil {
+				fail(err.Error())
+			}
+			_, _ = packets.WriteTo(fmt.Appendf(nil, "%s sees %s\n", host, peer), peer)
+		}
+	}()
+	fmt.Println("serving")
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			fail(err.Error())
+		}
+		go func() {
+			_, _ = bufio.NewReader(conn).ReadString('\n')
+			_, _ = fmt.Fprintf(conn, "%s sees %s\n", host, conn.RemoteAddr())
+			_ = conn.Close()
+		}()
+	}
+}
+
+// ask prints what is answered at an address.
+func ask(network, address string) {
+	conn, err := net.DialTimeout(network, address, 5*time.Second)
+	if err != nil {
+		fail(err.Error())
+	}
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := conn.Write([]byte("who\n")); err != nil {
+		fail(err.Error())
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		fail(err.Error())
+	}
+	fmt.Print(line)
+}
