@@ -14,7 +14,7 @@ RUN_NEEDS := runc=runc nft=nftables ip=iproute2
 TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
-HELLO := --publish 8080 -- --listen 127.0.0.1:8080
+HELLO := --publish 8080:8080
 
 .PHONY: help
 help: ## Show this list.

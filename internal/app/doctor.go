@@ -19,12 +19,14 @@ import (
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
 // furtherChecks are those of packages that look for themselves, beside those of
 // package doctor.
 var furtherChecks = []func(context.Context, cli.DoctorOptions) []doctor.Finding{
 	clusterAnswers,
+	firewallLetsPass,
 }
 
 // examine is the doctor: what can be seen of the machine, and what this package
@@ -58,6 +60,26 @@ func examine(ctx context.Context, o cli.DoctorOptions) ([]doctor.Finding, error)
 		found = append(found, check(ctx, o)...)
 	}
 	return found, ctx.Err()
+}
+
+// firewallLetsPass finds rules of others that would drop what replicas send and
+// receive.
+func firewallLetsPass(ctx context.Context, _ cli.DoctorOptions) []doctor.Finding {
+	obstacles, err := nodenet.Obstacles(ctx)
+	if err != nil {
+		return []doctor.Finding{{
+			Check: "firewall", Level: doctor.Warn,
+			Text: fmt.Sprintf("the rules of the firewall cannot be read: %v", err), Mend: "run cloudless doctor as root",
+		}}
+	}
+	if len(obstacles) == 0 {
+		return []doctor.Finding{{Check: "firewall", Level: doctor.OK, Text: "no rule drops what replicas send and receive"}}
+	}
+	var found []doctor.Finding
+	for _, o := range obstacles {
+		found = append(found, doctor.Finding{Check: "firewall", Level: doctor.Fail, Text: o.Sentence, Mend: o.Mend})
+	}
+	return found
 }
 
 func wantedPorts(o cli.DoctorOptions) ([]doctor.Port, error) {

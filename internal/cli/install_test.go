@@ -49,7 +49,7 @@ func TestInstallWritesOutWhatAServiceCannotKnow(t *testing.T) {
 		"install up -- extra":       `"extra" is no flag of cloudless up`,
 		"install -- --label":        "flag needs an argument",
 		"uninstall now":             `"now" is too much`,
-		"install up --api-addr x:1": "unknown flag: --api-addr",
+		"install up --api-addr x:1": "there is no flag --api-addr",
 	} {
 		if got := runCLI(t.Context(), o, strings.Fields(line)...); got.code != 2 || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: %+v, want %q", line, got, want)

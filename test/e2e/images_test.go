@@ -27,6 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/cloudless/cloudless/internal/image"
@@ -110,6 +111,7 @@ func startRegistry(ts *testscript.TestScript, _ bool, args []string) {
 	config.Log.AccessLog.Disabled = true
 	listener, err := net.Listen("tcp", args[0])
 	ts.Check(err)
+	logrus.SetOutput(io.Discard) // it logs by the standard logger, whatever it is told
 	server := &http.Server{Handler: handlers.NewApp(context.Background(), config)}
 	go func() { _ = server.Serve(listener) }()
 	ts.Defer(func() { _ = server.Close() })
