@@ -139,7 +139,6 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 		network: opts.Network,
 		reports: newReports(),
 		drivers: map[string]driver.Driver{},
-		listers: map[string]*lister{},
 		limits:  opts.LogLimits,
 		starts:  make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
 		forget:  a.forget,
@@ -152,7 +151,6 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 			return nil, fmt.Errorf("two drivers are named %q; give each its own name", d.Name())
 		}
 		h.drivers[d.Name()] = d
-		h.listers[d.Name()] = &lister{driver: d, log: opts.Logger}
 	}
 	if h.store, err = openStore(filepath.Join(dir, storeDir)); err != nil {
 		return nil, err

@@ -181,9 +181,9 @@ func (h *handle) Prepare(ctx context.Context, task driver.Task) error {
 	return prepare(ctx, task)
 }
 
-func (h *handle) Start(_ context.Context, described driver.Task) error {
+func (h *handle) Start(_ context.Context, described driver.Task) (driver.Status, error) {
 	if err := h.check(); err != nil {
-		return err
+		return driver.Status{}, err
 	}
 	h.mu.Lock()
 	hold := h.hold
@@ -196,11 +196,12 @@ func (h *handle) Start(_ context.Context, described driver.Task) error {
 		h.byID[described.ID] = &task{Task: described, status: status, ended: make(chan struct{})}
 		h.changed.Broadcast()
 	}
+	status := h.byID[described.ID].status
 	h.mu.Unlock()
 	if hold != nil {
 		<-hold
 	}
-	return h.check()
+	return status, h.check()
 }
 
 func (h *handle) get(id string) (*task, error) {

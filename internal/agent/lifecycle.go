@@ -113,11 +113,10 @@ func (r *replica) begin() {
 // preparing -> running, backoff or failed.
 func (r *replica) start(ctx context.Context) error {
 	traced, span := r.traceStart(ctx)
-	err := r.startTask(traced)
+	task, err := r.startTask(traced)
 	span.End(err)
 	switch {
 	case err == nil:
-		task := r.listers[r.driver.Name()].find(ctx, taskID(r.uid, r.rec.Attempt))
 		return r.advance(func(rec *record) {
 			rec.Status.StartTime, rec.Status.EndTime = now(), nil
 			rec.takeBack(task)
@@ -133,36 +132,39 @@ func (r *replica) start(ctx context.Context) error {
 	})
 }
 
-func (r *replica) startTask(ctx context.Context) error {
+func (r *replica) startTask(ctx context.Context) (started driver.Status, err error) {
 	if r.driver == nil {
-		return fmt.Errorf("%w: this node has no driver %q", driver.ErrInvalid, driverName(r.rec.Assignment))
+		return started, fmt.Errorf("%w: this node has no driver %q", driver.ErrInvalid, driverName(r.rec.Assignment))
 	}
 	dir, err := r.logs.claim(r.uid)
 	if err != nil {
-		return err
+		return started, err
 	}
 	task, err := describe(r.rec.Assignment, r.rec.Attempt, dir, r.limits)
 	if err != nil {
-		return err
+		return started, err
 	}
 	task.Login = r.login()
 	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.prepare(ctx, task) }); err != nil {
-		return err
+		return started, err
 	}
 	if err := r.connect(ctx, &task); err != nil {
-		return err
+		return started, err
 	}
 	select { // many at once only take turns at the same CPUs
 	case r.starts <- struct{}{}:
 		defer func() { <-r.starts }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return started, ctx.Err()
 	}
-	err = r.drive(ctx, "start", func(ctx context.Context) error { return r.driver.Start(ctx, task) })
-	if err != nil || !onNetwork(r.rec.Assignment) {
+	err = r.drive(ctx, "start", func(ctx context.Context) (err error) {
+		started, err = r.driver.Start(ctx, task)
 		return err
+	})
+	if err != nil || !onNetwork(r.rec.Assignment) {
+		return started, err
 	}
-	return r.network.Serve(r.uid)
+	return started, r.network.Serve(r.uid)
 }
 
 // running -> backoff, completed or failed, when the task has exited.

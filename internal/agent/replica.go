@@ -22,7 +22,6 @@ type house struct {
 	logs    *logs
 	reports *reports
 	drivers map[string]driver.Driver
-	listers map[string]*lister // by the name of their driver
 	limits  driver.LogLimits
 	starts  chan struct{}       // holds a token for each start under way
 	forget  func(*replica) bool // takes a removed replica out of the agent; false if it is wanted again

@@ -139,7 +139,7 @@ func TestRestStopsWhatItCannotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		stranger := driver.Task{ID: "stranger", LogDir: t.TempDir()}
-		if err := n.driver.Start(t.Context(), stranger); err != nil {
+		if _, err := n.driver.Start(t.Context(), stranger); err != nil {
 			t.Fatal(err)
 		}
 		n.rest()

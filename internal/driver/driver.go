@@ -56,8 +56,8 @@ type Driver interface {
 
 	// Start prepares and runs the task. When it fails, nothing of the task is
 	// left. A task that was started before, whether it still runs or not, is left
-	// as it is until it is removed.
-	Start(ctx context.Context, task Task) error
+	// as it is until it is removed. The status is the one that the task has then.
+	Start(ctx context.Context, task Task) (Status, error)
 
 	// Wait blocks until the task has exited and all its output is on disk.
 	// It may be called any number of times, also after a crash of the caller and

@@ -54,7 +54,7 @@ func BenchmarkDriver(b *testing.B) {
 		var removal time.Duration
 		for i := range b.N {
 			task.ID = fmt.Sprintf("bench-%d", i)
-			if err := d.Start(ctx, task); err != nil {
+			if _, err := d.Start(ctx, task); err != nil {
 				b.Fatal(err)
 			}
 			b.StopTimer()

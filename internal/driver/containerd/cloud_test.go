@@ -51,7 +51,7 @@ func runChild(text string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.Start(ctx, child.Task); err != nil {
+	if _, err := d.Start(ctx, child.Task); err != nil {
 		return err
 	}
 	all, err := d.List(ctx)
@@ -184,7 +184,7 @@ func TestTwoClouds(t *testing.T) {
 		_, archive := drivertest.Image(t)
 		importArchive(t, drivers[i], archive)
 		tasks[i] = counter(t, ref, "same")
-		if err := drivers[i].Start(t.Context(), tasks[i]); err != nil {
+		if _, err := drivers[i].Start(t.Context(), tasks[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -227,7 +227,7 @@ func TestPurgeEmptiesOutsideNamespace(t *testing.T) {
 	d := mustOpen(t, opts)
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
-	if err := d.Start(t.Context(), counter(t, ref, "running")); err != nil {
+	if _, err := d.Start(t.Context(), counter(t, ref, "running")); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Close(); err != nil {
@@ -271,7 +271,7 @@ func TestPurgeOfDamage(t *testing.T) {
 	d := mustOpen(t, opts)
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
-	if err := d.Start(t.Context(), counter(t, ref, "orphan")); err != nil {
+	if _, err := d.Start(t.Context(), counter(t, ref, "orphan")); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Close(); err != nil {
@@ -312,7 +312,7 @@ func TestCrashBeforeStart(t *testing.T) {
 	if all, err := d.List(t.Context()); err != nil || len(all) != 1 || all[0].State != driver.StateCreated {
 		t.Fatalf("got %+v, %v", all, err)
 	}
-	if err := d.Start(t.Context(), task); err != nil {
+	if _, err := d.Start(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	waitForLine(t, task, "line 3")

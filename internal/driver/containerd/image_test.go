@@ -42,7 +42,7 @@ func TestPullFromOwnRegistry(t *testing.T) {
 	if pulled == 0 {
 		t.Fatal("nothing was asked of the registry")
 	}
-	if err := d.Start(t.Context(), task); err != nil {
+	if _, err := d.Start(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	waitForLine(t, task, "line 3")

@@ -130,7 +130,7 @@ func TestPullWithLogin(t *testing.T) {
 	if err := d.Prepare(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Start(t.Context(), task); err != nil {
+	if _, err := d.Start(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	waitForLine(t, task, "line 3")
@@ -180,7 +180,7 @@ func TestPullChoosesByPlatform(t *testing.T) {
 	defer d.Close()
 	task := counter(t, o.tag(t, "app:both").Name(), "both")
 	task.Login = o.login()
-	if err := d.Start(t.Context(), task); err != nil {
+	if _, err := d.Start(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	waitForLine(t, task, "line 1")

@@ -30,19 +30,19 @@ const undoTime = 30 * time.Second
 // Start makes the container and runs it. A task that was started before, in
 // this run or an earlier one, is left as it is; what a crash left of one that
 // was not is removed first.
-func (d *Driver) Start(ctx context.Context, task driver.Task) (err error) {
+func (d *Driver) Start(ctx context.Context, task driver.Task) (_ driver.Status, err error) {
 	if err := validateTask(task); err != nil {
-		return err
+		return driver.Status{}, err
 	}
 	d.tasks.Lock(task.ID)
 	defer d.tasks.Unlock(task.ID)
-	started, err := d.started(ctx, task.ID)
-	if started || err != nil {
-		return err
+	before, err := d.started(ctx, task.ID)
+	if before.ID != "" || err != nil {
+		return before, err
 	}
 	img, err := d.image(ctx, task.Image, task.Login)
 	if err != nil {
-		return fmt.Errorf("start task %s: %w", task.ID, err)
+		return driver.Status{}, fmt.Errorf("start task %s: %w", task.ID, err)
 	}
 	defer func() {
 		if err == nil {
@@ -56,29 +56,26 @@ func (d *Driver) Start(ctx context.Context, task driver.Task) (err error) {
 	}()
 	mounts, err := d.create(ctx, task, img)
 	if err != nil {
-		return err
+		return driver.Status{}, err
 	}
 	return d.run(ctx, task, mounts)
 }
 
-// started reports whether there is nothing to start, and clears away a task
-// that was made but not started.
-func (d *Driver) started(ctx context.Context, id string) (bool, error) {
+// started returns the status of a task that was started before, or an empty one,
+// and clears away a task that was made but not started.
+func (d *Driver) started(ctx context.Context, id string) (driver.Status, error) {
 	container, err := d.container(ctx, id)
 	if errors.Is(err, driver.ErrNotFound) {
-		return false, nil
+		return driver.Status{}, nil
 	}
 	if err != nil {
-		return false, err
+		return driver.Status{}, err
 	}
 	status, err := d.status(ctx, container)
-	if err != nil {
-		return false, err
+	if err != nil || status.State != driver.StateCreated {
+		return status, err
 	}
-	if status.State != driver.StateCreated {
-		return true, nil
-	}
-	return false, d.remove(ctx, id)
+	return driver.Status{}, d.remove(ctx, id)
 }
 
 // create makes the container and its snapshot. The container comes first: it
@@ -157,9 +154,9 @@ func (d *Driver) runtime() (containers.RuntimeInfo, error) {
 }
 
 // run starts the shim and, through it, the container's first process.
-func (d *Driver) run(ctx context.Context, task driver.Task, mounts []mount.Mount) error {
+func (d *Driver) run(ctx context.Context, task driver.Task, mounts []mount.Mount) (driver.Status, error) {
 	if err := os.MkdirAll(task.LogDir, 0o700); err != nil {
-		return fmt.Errorf("make the log folder of task %s: %w", task.ID, err)
+		return driver.Status{}, fmt.Errorf("make the log folder of task %s: %w", task.ID, err)
 	}
 	log := d.logURI(task)
 	service := d.client.TaskService()
@@ -170,12 +167,16 @@ func (d *Driver) run(ctx context.Context, task driver.Task, mounts []mount.Mount
 		Stderr:      log,
 	})
 	if err != nil {
-		return runError(task, err)
+		return driver.Status{}, runError(task, err)
 	}
-	if _, err := service.Start(ctx, &tasks.StartRequest{ContainerID: task.ID}); err != nil {
-		return runError(task, err)
+	process, err := service.Start(ctx, &tasks.StartRequest{ContainerID: task.ID})
+	if err != nil {
+		return driver.Status{}, runError(task, err)
 	}
-	return d.records.write(task.ID, record{StartedAt: time.Now()})
+	status := driver.Status{
+		ID: task.ID, Labels: task.Labels, State: driver.StateRunning, PID: int(process.Pid), StartedAt: time.Now(),
+	}
+	return status, d.records.write(task.ID, record{StartedAt: status.StartedAt})
 }
 
 func (d *Driver) logURI(task driver.Task) string {

@@ -80,7 +80,7 @@ func TestKilledProcessTakesAnExecAlongThatWasJustStarting(t *testing.T) {
 			ref, archive := drivertest.Image(t)
 			importArchive(t, d, archive)
 			task := counter(t, ref, "host")
-			if err := d.Start(t.Context(), task); err != nil {
+			if _, err := d.Start(t.Context(), task); err != nil {
 				t.Fatal(err)
 			}
 			startUnread(t, d, task.ID, "sh", "-c", "sleep 100000; echo left over")
@@ -175,7 +175,7 @@ func TestCrashBeforeRecord(t *testing.T) {
 	ref, archive := drivertest.Image(t)
 	importArchive(t, d, archive)
 	task := counter(t, ref, "unrecorded")
-	if err := d.Start(t.Context(), task); err != nil {
+	if _, err := d.Start(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Close(); err != nil {

@@ -144,7 +144,19 @@ func (s *suite) start(t *testing.T, task driver.Task) {
 		}
 	})
 	must(t, s.driver.Prepare(s.ctx(t), task))
-	must(t, s.driver.Start(s.ctx(t), task))
+	status, err := s.driver.Start(s.ctx(t), task)
+	must(t, err)
+	if status.ID != task.ID || status.State != driver.StateRunning || status.PID == 0 || status.StartedAt.IsZero() {
+		t.Errorf("started as %+v", status)
+	}
+}
+
+// startAgain starts what was started before, and returns how it stands.
+func (s *suite) startAgain(t *testing.T, task driver.Task) driver.Status {
+	t.Helper()
+	status, err := s.driver.Start(s.ctx(t), task)
+	must(t, err)
+	return status
 }
 
 // run starts the task and waits for its end.

@@ -116,7 +116,8 @@ func images(t *testing.T, s *suite) {
 		task := s.shell(t, "true")
 		task.Image = s.UnknownImage
 		wantError(t, s.driver.Prepare(s.ctx(t), task), driver.ErrImage)
-		wantError(t, s.driver.Start(s.ctx(t), task), driver.ErrImage)
+		_, err := s.driver.Start(s.ctx(t), task)
+		wantError(t, err, driver.ErrImage)
 		if _, found := s.status(t, task.ID); found {
 			t.Error("the task that did not start is in the list")
 		}

@@ -112,16 +112,14 @@ func repeated(t *testing.T, s *suite) {
 	s.logUntil(t, task, "ready")
 	before, _ := s.status(t, task.ID)
 	must(t, s.driver.Prepare(s.ctx(t), task))
-	must(t, s.driver.Start(s.ctx(t), task))
-	after, _ := s.status(t, task.ID)
-	if before.PID != after.PID {
+	after := s.startAgain(t, task)
+	if before.PID != after.PID || !before.StartedAt.Equal(after.StartedAt) {
 		t.Errorf("the second start made another process: %d, then %d", before.PID, after.PID)
 	}
 	for range 2 {
 		must(t, s.driver.Stop(s.ctx(t), task.ID, "SIGKILL", 0))
 	}
-	must(t, s.driver.Start(s.ctx(t), task)) // it has had its run
-	if status, _ := s.status(t, task.ID); status.State != driver.StateExited {
+	if status := s.startAgain(t, task); status.State != driver.StateExited { // it has had its run
 		t.Errorf("after the end and another start: %+v", status)
 	}
 	for range 2 {
@@ -190,7 +188,8 @@ func refused(t *testing.T, s *suite) {
 			before := s.Traces(t)
 			task := s.shell(t, "true")
 			change(&task)
-			wantError(t, s.driver.Start(s.ctx(t), task), driver.ErrInvalid)
+			_, err := s.driver.Start(s.ctx(t), task)
+			wantError(t, err, driver.ErrInvalid)
 			if _, found := s.status(t, task.ID); found {
 				t.Error("the task that did not start is in the list")
 			}

@@ -26,7 +26,9 @@ func recovery(t *testing.T, s *suite) {
 		if after.Labels["test"] != t.Name() {
 			t.Errorf("labels: got %v", after.Labels)
 		}
-		must(t, s.driver.Start(s.ctx(t), task)) // it runs: nothing to do
+		if again := s.startAgain(t, task); again.PID != before.PID { // it runs: nothing to do
+			t.Errorf("started again as %+v", again)
+		}
 		must(t, s.driver.Stop(s.ctx(t), task.ID, "SIGTERM", hangs))
 		exit, err := s.driver.Wait(s.ctx(t), task.ID)
 		must(t, err)

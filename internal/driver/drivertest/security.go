@@ -113,7 +113,7 @@ func security(t *testing.T, s *suite) {
 		}
 		task = s.shell(t, "true")
 		task.Network = driver.NetworkNode
-		if err := s.driver.Start(s.ctx(t), task); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := s.driver.Start(s.ctx(t), task); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("without a namespace: %v", err)
 		}
 	})
