@@ -25,9 +25,14 @@ func (w *waiting) register(cmd *cobra.Command, until string) {
 
 var errWaitedEnough = errors.New("waited long enough")
 
-// awaitSettled waits until every workload runs as asked, and returns them as they are then.
+// awaitSettled waits until every workload runs as asked or has no place, and returns them as they are then.
 func (c *cli) awaitSettled(ctx context.Context, cl *client.Client, w waiting, asked ...*cloudlessv1.Workload) ([]*cloudlessv1.Workload, error) {
-	return c.await(ctx, cl, w, settled, asked...)
+	return c.await(ctx, cl, w, func(ctx context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
+		if there, err := settled(ctx, asked, now); err != nil || there {
+			return there, err
+		}
+		return false, unplaced(ctx, cl, asked, now)
+	}, asked...)
 }
 
 // awaitGone waits until none of the workloads exists any longer.
@@ -52,7 +57,7 @@ func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived a
 		now, err := cl.WaitWorkload(ctx, meta.GetNamespace(), meta.GetName(), func(now *cloudlessv1.Workload) (bool, error) {
 			last = now
 			line.show(meta.GetName() + ": " + standing(now))
-			return arrived(workload, now)
+			return arrived(ctx, workload, now)
 		})
 		if err != nil {
 			line.clear()
@@ -73,10 +78,10 @@ func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived a
 }
 
 // arrival says whether a workload is where it was asked to be. now is nil if it does not exist.
-type arrival func(asked, now *cloudlessv1.Workload) (bool, error)
+type arrival func(ctx context.Context, asked, now *cloudlessv1.Workload) (bool, error)
 
 // settled is the arrival of a workload that should run.
-func settled(asked, now *cloudlessv1.Workload) (bool, error) {
+func settled(_ context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
 	name := asked.GetMetadata().GetName()
 	if now == nil || now.GetMetadata().GetUid() != asked.GetMetadata().GetUid() {
 		return false, fmt.Errorf("workload %s was removed meanwhile", name)
@@ -97,8 +102,51 @@ func settled(asked, now *cloudlessv1.Workload) (bool, error) {
 		status.GetPending() == 0 && status.GetOutdated() == 0, nil
 }
 
+// placePatience is how long a workload may be without a place before that is an answer: a node that comes back makes
+// room.
+const placePatience = time.Second
+
+// unplaced says that something of the workload has no place, for more than a moment.
+func unplaced(ctx context.Context, cl *client.Client, asked, now *cloudlessv1.Workload) error {
+	if err := homeless(ctx, cl, asked, now); err == nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(placePatience):
+		return homeless(ctx, cl, asked, now)
+	}
+}
+
+// homeless says that something of the workload has no place, and that nothing is on its way that could make one.
+func homeless(ctx context.Context, cl *client.Client, asked, now *cloudlessv1.Workload) error {
+	meta := asked.GetMetadata()
+	if st := now.GetStatus(); now.GetMetadata().GetVersion() < meta.GetVersion() || st.GetPending()+st.GetOutdated() == 0 {
+		return nil
+	}
+	a := &actor{action: actionUpdate, asked: asked, now: now, replicas: map[string]*cloudlessv1.Replica{}}
+	stuck := stuckError(ctx, cl, []*actor{a})
+	if stuck == nil {
+		return nil
+	}
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+		Selection: &cloudlessv1.Selection{Namespace: meta.GetNamespace()}, Workload: meta.GetName(),
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range replicas {
+		a.replicas[r.GetMetadata().GetUid()] = r
+	}
+	if a.moving() {
+		return nil
+	}
+	return stuck
+}
+
 // gone is the arrival of a workload that should not exist.
-func gone(asked, now *cloudlessv1.Workload) (bool, error) {
+func gone(_ context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
 	return now == nil || now.GetMetadata().GetUid() != asked.GetMetadata().GetUid(), nil
 }
 
