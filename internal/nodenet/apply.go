@@ -37,7 +37,13 @@ func (n *Network) apply() error {
 	if n.rules.applied >= mine {
 		return nil
 	}
-	return n.putRules()
+	err := n.putRules()
+	if err != nil {
+		// Nobody else may ask for a change for a long time: the next look puts them.
+		n.rules.print = ""
+		n.poke()
+	}
+	return err
 }
 
 // putRules replaces our table. The caller holds rules.mu.
@@ -212,6 +218,9 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 		lines = append(lines, kind+" "+string(text))
 		return err
 	}
+	if err := add("table", t.Flags); err != nil { // one that is dormant does nothing
+		return nil, err
+	}
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
 		return nil, err
@@ -243,7 +252,8 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 			return nil, err
 		}
 		for _, e := range elements {
-			if err := add("element "+set.Name, []any{e.Key, e.VerdictData}); err != nil {
+			// The library decodes no verdict of an element: it is in the value.
+			if err := add("element "+set.Name, [][]byte{e.Key, e.Val}); err != nil {
 				return nil, err
 			}
 		}
