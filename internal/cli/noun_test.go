@@ -139,6 +139,11 @@ func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
 		return &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 1, Reason: "exit code 3"}
 	}
 	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
+		"cloudless: workload hello failed: exit code 3: see more with: cloudless describe hello\n")
+	c.replicas = append(c.replicas, tell("backoff", func(r *cloudlessv1.Replica) {
+		r.Spec.Workload, r.Status.LastExit = "hello", &cloudlessv1.Exit{Code: 3}
+	}))
+	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
 		"cloudless: workload hello failed: exit code 3: see its output with: cloudless logs hello\n")
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,11 @@ var errWaitedEnough = errors.New("waited long enough")
 // awaitSettled waits until every workload runs as asked or has no place, and returns them as they are then.
 func (c *cli) awaitSettled(ctx context.Context, cl *client.Client, w waiting, asked ...*cloudlessv1.Workload) ([]*cloudlessv1.Workload, error) {
 	return c.await(ctx, cl, w, func(ctx context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
-		if there, err := settled(ctx, asked, now); err != nil || there {
+		there, err := settled(ctx, asked, now)
+		switch {
+		case errors.Is(err, errFailed):
+			return false, fmt.Errorf("%w: see %s", err, whereToLook(ctx, cl, asked))
+		case err != nil || there:
 			return there, err
 		}
 		return false, unplaced(ctx, cl, asked, now)
@@ -80,6 +85,21 @@ func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived a
 // arrival says whether a workload is where it was asked to be. now is nil if it does not exist.
 type arrival func(ctx context.Context, asked, now *cloudlessv1.Workload) (bool, error)
 
+var errFailed = errors.New("failed")
+
+// whereToLook is the command that says more: a program that never ran has no output.
+func whereToLook(ctx context.Context, cl *client.Client, failed *cloudlessv1.Workload) string {
+	meta := failed.GetMetadata()
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+		Selection: &cloudlessv1.Selection{Namespace: meta.GetNamespace()}, Workload: meta.GetName(), Ended: true,
+	})
+	ran := func(r *cloudlessv1.Replica) bool { return r.GetStatus().GetLastExit() != nil }
+	if err == nil && !slices.ContainsFunc(replicas, ran) {
+		return "more with: cloudless describe " + meta.GetName()
+	}
+	return "its output with: cloudless logs " + meta.GetName()
+}
+
 // settled is the arrival of a workload that should run.
 func settled(_ context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
 	name := asked.GetMetadata().GetName()
@@ -94,7 +114,7 @@ func settled(_ context.Context, asked, now *cloudlessv1.Workload) (bool, error) 
 	case "completed":
 		return true, nil
 	case "failed":
-		return false, fmt.Errorf("workload %s failed: %s: see its output with: cloudless logs %s", name, reasonOf(now), name)
+		return false, fmt.Errorf("workload %s %w: %s", name, errFailed, reasonOf(now))
 	case "deleting":
 		return false, fmt.Errorf("workload %s is being removed", name)
 	}
