@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -48,6 +49,8 @@ type Machine interface {
 	BootID() string
 	// Status is everything that a machine can know of itself, as it is now.
 	Status() (*v1.NodeStatus, error)
+	// Traffic is what has gone through its devices.
+	Traffic() (machine.Traffic, error)
 	// Watch calls changed once it is watching, and then whenever the machine may
 	// have changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -109,6 +110,10 @@ type fakeMachine struct {
 }
 
 func (m *fakeMachine) BootID() string { return m.boot }
+
+func (*fakeMachine) Traffic() (machine.Traffic, error) {
+	return machine.Traffic{Received: 1, Sent: 2, Read: 3, Written: 4}, nil
+}
 
 func (m *fakeMachine) Status() (*v1.NodeStatus, error) {
 	m.mu.Lock()

@@ -22,6 +22,14 @@ func (a *Agent) Observe(r *telemetry.Registry) {
 			emit(telemetry.AgentLogBytes, float64(size))
 		}
 	})
+	r.Collect([]telemetry.Metric{telemetry.NodeReceived, telemetry.NodeSent, telemetry.NodeRead, telemetry.NodeWritten}, func(emit telemetry.Emit) {
+		if t, err := a.machine.Traffic(); err == nil {
+			emit(telemetry.NodeReceived, float64(t.Received))
+			emit(telemetry.NodeSent, float64(t.Sent))
+			emit(telemetry.NodeRead, float64(t.Read))
+			emit(telemetry.NodeWritten, float64(t.Written))
+		}
+	})
 }
 
 func (a *Agent) phases() map[string]int {

@@ -162,10 +162,17 @@ cloudless_agent_restarts_total 1
 # HELP cloudless_agent_session_failures_total Sessions that ended or could not be opened.
 # TYPE cloudless_agent_session_failures_total counter
 cloudless_agent_session_failures_total 1
+# HELP cloudless_node_block_written_bytes_total Bytes that the machine has written to its disks.
+# TYPE cloudless_node_block_written_bytes_total counter
+cloudless_node_block_written_bytes_total 4
+# HELP cloudless_node_network_received_bytes_total Bytes that the machine has received by its network devices.
+# TYPE cloudless_node_network_received_bytes_total counter
+cloudless_node_network_received_bytes_total 1
 # HELP cloudless_agent_sessions_total Sessions with a server that were opened; all but the first are reconnects.
 # TYPE cloudless_agent_sessions_total counter
 cloudless_agent_sessions_total 2
-`), "cloudless_agent_connected", "cloudless_agent_exits_total", "cloudless_agent_pulls_total", "cloudless_agent_replicas",
+`), "cloudless_node_block_written_bytes_total", "cloudless_node_network_received_bytes_total",
+			"cloudless_agent_connected", "cloudless_agent_exits_total", "cloudless_agent_pulls_total", "cloudless_agent_replicas",
 			"cloudless_agent_restarts_total", "cloudless_agent_session_failures_total", "cloudless_agent_sessions_total")
 		if err != nil {
 			t.Error(err)

@@ -139,7 +139,33 @@ func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
 		return &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 1, Reason: "exit code 3"}
 	}
 	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
+		"cloudless: workload hello failed: exit code 3: see more with: cloudless describe hello\n")
+	c.replicas = append(c.replicas, tell("backoff", func(r *cloudlessv1.Replica) {
+		r.Spec.Workload, r.Status.LastExit = "hello", &cloudlessv1.Exit{Code: 3}
+	}))
+	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
 		"cloudless: workload hello failed: exit code 3: see its output with: cloudless logs hello\n")
+}
+
+// What has no place is not waited for: the reason is said, node by node.
+func TestRunSaysWhatDoesNotFit(t *testing.T) {
+	c := newCluster(t)
+	c.replicas = nil
+	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		status := waitingFor(w)
+		status.Unplaced = []*cloudlessv1.NodeReason{{Node: "box", Reason: "port 8080 is used by web in namespace default; choose another with --publish"}}
+		return status
+	}
+	c.run(t.Context(), "", "run", "hello", "--publish", "8080:80").expect(t, 1, "workload hello created\n",
+		"cloudless: workload hello has no place, 0 of 1 running: box: port 8080 is used by web in namespace default; choose another with --publish: "+
+			"the cluster goes on as soon as there is room: see: cloudless ps\n")
+
+	c.replicas = []*cloudlessv1.Replica{tell("stopping")} // which may make room
+	c.replicas[0].Spec.Workload = "hello"
+	got := c.run(t.Context(), "", "workload", "restart", "hello", "--timeout", "1500ms")
+	if got.code != 1 || !strings.Contains(got.stderr, "is not there yet after 1.5s") {
+		t.Errorf("%+v", got)
+	}
 }
 
 func TestAnInterruptEndsTheWaitingAlone(t *testing.T) {
@@ -181,7 +207,7 @@ func TestSettled(t *testing.T) {
 		"being removed":     {now(6, &cloudlessv1.WorkloadStatus{Phase: "deleting"}), false, true},
 		"removed":           {nil, false, true},
 	} {
-		got, err := settled(asked, test.now)
+		got, err := settled(t.Context(), asked, test.now)
 		if got != test.want || (err != nil) != test.fail {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}

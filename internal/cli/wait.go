@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,9 +26,18 @@ func (w *waiting) register(cmd *cobra.Command, until string) {
 
 var errWaitedEnough = errors.New("waited long enough")
 
-// awaitSettled waits until every workload runs as asked, and returns them as they are then.
+// awaitSettled waits until every workload runs as asked or has no place, and returns them as they are then.
 func (c *cli) awaitSettled(ctx context.Context, cl *client.Client, w waiting, asked ...*cloudlessv1.Workload) ([]*cloudlessv1.Workload, error) {
-	return c.await(ctx, cl, w, settled, asked...)
+	return c.await(ctx, cl, w, func(ctx context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
+		there, err := settled(ctx, asked, now)
+		switch {
+		case errors.Is(err, errFailed):
+			return false, fmt.Errorf("%w: see %s", err, whereToLook(ctx, cl, asked))
+		case err != nil || there:
+			return there, err
+		}
+		return false, unplaced(ctx, cl, asked, now)
+	}, asked...)
 }
 
 // awaitGone waits until none of the workloads exists any longer.
@@ -52,7 +62,7 @@ func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived a
 		now, err := cl.WaitWorkload(ctx, meta.GetNamespace(), meta.GetName(), func(now *cloudlessv1.Workload) (bool, error) {
 			last = now
 			line.show(meta.GetName() + ": " + standing(now))
-			return arrived(workload, now)
+			return arrived(ctx, workload, now)
 		})
 		if err != nil {
 			line.clear()
@@ -73,10 +83,25 @@ func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived a
 }
 
 // arrival says whether a workload is where it was asked to be. now is nil if it does not exist.
-type arrival func(asked, now *cloudlessv1.Workload) (bool, error)
+type arrival func(ctx context.Context, asked, now *cloudlessv1.Workload) (bool, error)
+
+var errFailed = errors.New("failed")
+
+// whereToLook is the command that says more: a program that never ran has no output.
+func whereToLook(ctx context.Context, cl *client.Client, failed *cloudlessv1.Workload) string {
+	meta := failed.GetMetadata()
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+		Selection: &cloudlessv1.Selection{Namespace: meta.GetNamespace()}, Workload: meta.GetName(), Ended: true,
+	})
+	ran := func(r *cloudlessv1.Replica) bool { return r.GetStatus().GetLastExit() != nil }
+	if err == nil && !slices.ContainsFunc(replicas, ran) {
+		return "more with: cloudless describe " + meta.GetName()
+	}
+	return "its output with: cloudless logs " + meta.GetName()
+}
 
 // settled is the arrival of a workload that should run.
-func settled(asked, now *cloudlessv1.Workload) (bool, error) {
+func settled(_ context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
 	name := asked.GetMetadata().GetName()
 	if now == nil || now.GetMetadata().GetUid() != asked.GetMetadata().GetUid() {
 		return false, fmt.Errorf("workload %s was removed meanwhile", name)
@@ -89,7 +114,7 @@ func settled(asked, now *cloudlessv1.Workload) (bool, error) {
 	case "completed":
 		return true, nil
 	case "failed":
-		return false, fmt.Errorf("workload %s failed: %s: see its output with: cloudless logs %s", name, reasonOf(now), name)
+		return false, fmt.Errorf("workload %s %w: %s", name, errFailed, reasonOf(now))
 	case "deleting":
 		return false, fmt.Errorf("workload %s is being removed", name)
 	}
@@ -97,8 +122,51 @@ func settled(asked, now *cloudlessv1.Workload) (bool, error) {
 		status.GetPending() == 0 && status.GetOutdated() == 0, nil
 }
 
+// placePatience is how long a workload may be without a place before that is an answer: a node that comes back makes
+// room.
+const placePatience = time.Second
+
+// unplaced says that something of the workload has no place, for more than a moment.
+func unplaced(ctx context.Context, cl *client.Client, asked, now *cloudlessv1.Workload) error {
+	if err := homeless(ctx, cl, asked, now); err == nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(placePatience):
+		return homeless(ctx, cl, asked, now)
+	}
+}
+
+// homeless says that something of the workload has no place, and that nothing is on its way that could make one.
+func homeless(ctx context.Context, cl *client.Client, asked, now *cloudlessv1.Workload) error {
+	meta := asked.GetMetadata()
+	if st := now.GetStatus(); now.GetMetadata().GetVersion() < meta.GetVersion() || st.GetPending()+st.GetOutdated() == 0 {
+		return nil
+	}
+	a := &actor{action: actionUpdate, asked: asked, now: now, replicas: map[string]*cloudlessv1.Replica{}}
+	stuck := stuckError(ctx, cl, []*actor{a})
+	if stuck == nil {
+		return nil
+	}
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
+		Selection: &cloudlessv1.Selection{Namespace: meta.GetNamespace()}, Workload: meta.GetName(),
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range replicas {
+		a.replicas[r.GetMetadata().GetUid()] = r
+	}
+	if a.moving() {
+		return nil
+	}
+	return stuck
+}
+
 // gone is the arrival of a workload that should not exist.
-func gone(asked, now *cloudlessv1.Workload) (bool, error) {
+func gone(_ context.Context, asked, now *cloudlessv1.Workload) (bool, error) {
 	return now == nil || now.GetMetadata().GetUid() != asked.GetMetadata().GetUid(), nil
 }
 

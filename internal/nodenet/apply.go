@@ -37,7 +37,13 @@ func (n *Network) apply() error {
 	if n.rules.applied >= mine {
 		return nil
 	}
-	return n.putRules()
+	err := n.putRules()
+	if err != nil {
+		// Nobody else may ask for a change for a long time: the next look puts them.
+		n.rules.print = ""
+		n.poke()
+	}
+	return err
 }
 
 // putRules replaces our table. The caller holds rules.mu.
@@ -212,6 +218,9 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 		lines = append(lines, kind+" "+string(text))
 		return err
 	}
+	if err := add("table", t.Flags); err != nil { // one that is dormant does nothing
+		return nil, err
+	}
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
 		return nil, err
@@ -243,7 +252,8 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 			return nil, err
 		}
 		for _, e := range elements {
-			if err := add("element "+set.Name, []any{e.Key, e.VerdictData}); err != nil {
+			// The library decodes no verdict of an element: it is in the value.
+			if err := add("element "+set.Name, [][]byte{e.Key, e.Val}); err != nil {
 				return nil, err
 			}
 		}
@@ -255,7 +265,7 @@ func describe(c *nftables.Conn, t *nftables.Table) ([]string, error) {
 // nobody serves any more: the kernel sends those of a known flow where it sent
 // the earlier ones.
 func (n *Network) forgetFlows(ports []Port) {
-	stale := staleFlows{}
+	stale := staleFlows{serving: map[uint16]map[netip.Addr]bool{}}
 	for _, p := range ports {
 		if p.Protocol != "udp" {
 			continue
@@ -264,10 +274,21 @@ func (n *Network) forgetFlows(ports []Port) {
 		for _, b := range n.backends(p.key()) {
 			serving[b.v4], serving[b.v6] = true, true
 		}
-		stale[p.Host] = serving
+		stale.serving[p.Host] = serving
 	}
-	if len(stale) == 0 {
+	if len(stale.serving) == 0 {
 		return
+	}
+	addrs, err := retry(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		n.log.Debug("flows of a changed port could not be forgotten; they end by themselves", "error", err)
+		return
+	}
+	stale.local = map[netip.Addr]bool{}
+	for _, a := range addrs {
+		if p, ok := prefixOf(a.IPNet); ok {
+			stale.local[p.Addr()] = true
+		}
 	}
 	for _, f := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, f, stale); err != nil {
@@ -276,15 +297,23 @@ func (n *Network) forgetFlows(ports []Port) {
 	}
 }
 
-// staleFlows has, for ports of UDP, who serves them: flows to others are stale.
-type staleFlows map[uint16]map[netip.Addr]bool
+// staleFlows are flows to ports of this machine that go where nobody serves them.
+// What goes to such a port of another machine is not ours.
+type staleFlows struct {
+	serving map[uint16]map[netip.Addr]bool // who serves, by port of UDP
+	local   map[netip.Addr]bool            // the machine's addresses
+}
 
 // MatchConntrackFlow reports whether a flow is stale.
 func (s staleFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	serving, ours := s[flow.Forward.DstPort]
-	if !ours || flow.Forward.Protocol != unix.IPPROTO_UDP {
+	serving, published := s.serving[flow.Forward.DstPort]
+	if !published || flow.Forward.Protocol != unix.IPPROTO_UDP {
 		return false
 	}
-	addr, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	return !serving[addr.Unmap()]
+	asked, _ := netip.AddrFromSlice(flow.Forward.DstIP)
+	if asked = asked.Unmap(); !asked.IsLoopback() && !s.local[asked] {
+		return false
+	}
+	answers, _ := netip.AddrFromSlice(flow.Reverse.SrcIP)
+	return !serving[answers.Unmap()]
 }

@@ -2,16 +2,18 @@ package nodenet
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	mdnetlink "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // evaluate says what a rule does with a packet if it surely matches it.
-func evaluate(exprs []expr.Any, p packet) (what expr.VerdictKind, chain string, matched bool) {
+func evaluate(exprs []expr.Any, p packet, elements func(set string) []nftables.SetElement) (what expr.VerdictKind, chain string, matched bool) {
 	registers := map[uint32]known{}
 	for _, e := range exprs {
 		switch e := e.(type) {
@@ -31,6 +33,14 @@ func evaluate(exprs []expr.Any, p packet) (what expr.VerdictKind, chain string, 
 			if !registers[e.Register].compare(e.Op, e.Data) {
 				return 0, "", false
 			}
+		case *expr.Lookup:
+			found, sure := registers[e.SourceRegister].lookUp(elements(e.SetName))
+			switch {
+			case !sure || (found == nil) != e.Invert:
+				return 0, "", false
+			case e.IsDestRegSet:
+				return verdictIn(found.Val)
+			}
 		case *expr.Counter, *expr.Log:
 		case *expr.Verdict:
 			return e.Kind, e.Chain, true
@@ -47,6 +57,24 @@ func evaluate(exprs []expr.Any, p packet) (what expr.VerdictKind, chain string, 
 		}
 	}
 	return 0, "", false
+}
+
+// verdictIn reads the verdict of an element, which the library hands on as it came.
+func verdictIn(data []byte) (what expr.VerdictKind, chain string, is bool) {
+	attrs, err := mdnetlink.NewAttributeDecoder(data)
+	if err != nil {
+		return 0, "", false
+	}
+	attrs.ByteOrder = binary.BigEndian
+	for attrs.Next() {
+		switch attrs.Type() {
+		case unix.NFTA_VERDICT_CODE:
+			what, is = expr.VerdictKind(int32(attrs.Uint32())), true
+		case unix.NFTA_VERDICT_CHAIN:
+			chain = attrs.String()
+		}
+	}
+	return what, chain, is && attrs.Err() == nil
 }
 
 // known is what is known of a value: all bits, those of the mask, or that it is
@@ -97,6 +125,29 @@ func (k known) compare(op expr.CmpOp, data []byte) bool {
 	return op == expr.CmpOpEq && equal || op == expr.CmpOpNeq && differ
 }
 
+// lookUp finds the element that has the value, nil if none has, if that can be
+// told at all.
+func (k known) lookUp(elements []nftables.SetElement) (found *nftables.SetElement, sure bool) {
+	if k.value == nil || k.not != nil || bytes.Count(k.mask, []byte{0xff}) != len(k.mask) {
+		return nil, false
+	}
+	intervals := false
+	var below *nftables.SetElement // the last that is not above the value
+	for i, e := range elements {
+		if len(e.Key) != len(k.value) || e.KeyEnd != nil {
+			return nil, false
+		}
+		intervals = intervals || e.IntervalEnd
+		if bytes.Compare(e.Key, k.value) <= 0 && (below == nil || bytes.Compare(e.Key, below.Key) > 0) {
+			below = &elements[i]
+		}
+	}
+	if below == nil || below.IntervalEnd || !intervals && !bytes.Equal(below.Key, k.value) {
+		return nil, true
+	}
+	return below, true
+}
+
 // isName is whether a comparison with data is one with this name.
 func isName(name, data []byte) bool {
 	return bytes.Equal(bytes.TrimRight(name, "\x00"), bytes.TrimRight(data, "\x00"))
@@ -108,8 +159,14 @@ func (p packet) meta(key expr.MetaKey) known {
 		return p.name(p.in, p.out)
 	case expr.MetaKeyOIFNAME:
 		return p.name(p.out, p.in)
+	case expr.MetaKeyIIF:
+		return p.number(p.in)
+	case expr.MetaKeyOIF:
+		return p.number(p.out)
 	case expr.MetaKeyNFPROTO:
 		return exactly([]byte{byte(p.family)})
+	case expr.MetaKeyL4PROTO:
+		return p.transport()
 	default:
 		return known{}
 	}
@@ -126,6 +183,26 @@ func (p packet) name(name, bridge string) known {
 	return exactly(data)
 }
 
+// number is the index of an interface, or known only not to be the bridge's.
+func (p packet) number(name string) known {
+	data := binaryutil.NativeEndian.PutUint32(uint32(p.index))
+	switch {
+	case p.index == 0:
+		return known{}
+	case name == "":
+		return known{not: data}
+	default:
+		return exactly(data)
+	}
+}
+
+func (p packet) transport() known {
+	if p.protocol == 0 {
+		return known{}
+	}
+	return exactly([]byte{p.protocol})
+}
+
 // stateNew is the bit of the first packet of a connection.
 const stateNew = 8
 
@@ -137,12 +214,18 @@ func (p packet) ct(key expr.CtKey) known {
 }
 
 func (p packet) payload(e *expr.Payload) known {
-	if e.Base != expr.PayloadBaseNetworkHeader {
+	switch {
+	case e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2 && p.protocol != 0:
+		return exactly(binaryutil.BigEndian.PutUint16(p.port))
+	case e.Base != expr.PayloadBaseNetworkHeader:
 		return known{}
 	}
-	sourceAt, size := uint32(12), uint32(4)
+	sourceAt, size, protocolAt := uint32(12), uint32(4), uint32(9)
 	if p.family == nftables.TableFamilyIPv6 {
-		sourceAt, size = 8, 16
+		sourceAt, size, protocolAt = 8, 16, 6
+	}
+	if e.Offset == protocolAt && e.Len == 1 {
+		return p.transport()
 	}
 	prefix := p.source
 	if e.Offset == sourceAt+size {

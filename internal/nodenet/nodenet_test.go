@@ -305,10 +305,14 @@ func TestMendsItself(t *testing.T) {
 		"delete a chain": {"nft", "flush", "chain", "inet", table, "prerouting"},
 		"drop in ours":   {"nft", "insert", "rule", "inet", table, "guard", "drop"},
 		"take a port":    {"nft", "delete", "element", "inet", table, "published", "{ tcp . 8080 }"},
-		"bridge":         {"ip", "link", "del", "cl-testtest"},
-		"link":           {"ip", "link", "del", "cvtesttest-2"},
-		"link down":      {"ip", "link", "set", "cvtesttest-2", "down"},
-		"forwarding":     {"sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"},
+		"turn a port": {"nft", "delete element inet " + table + " published { tcp . 8080 }; " +
+			"add element inet " + table + " published { tcp . 8080 : drop }"},
+		"put to sleep": {"nft", "add", "table", "inet", table, "{ flags dormant; }"},
+		"bridge":       {"ip", "link", "del", "cl-testtest"},
+		"address":      {"ip", "addr", "flush", "dev", "cl-testtest"},
+		"link":         {"ip", "link", "del", "cvtesttest-2"},
+		"link down":    {"ip", "link", "set", "cvtesttest-2", "down"},
+		"forwarding":   {"sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := exec.Command(harm[0], harm[1:]...).CombinedOutput(); err != nil {
@@ -339,6 +343,31 @@ func TestObstacles(t *testing.T) {
 		"docker": {
 			"table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority 0; policy drop; jump DOCKER-USER; oifname \"docker0\" accept; }; }",
 			"chain FORWARD of table ip filter has policy drop",
+		},
+		"port": {
+			fmt.Sprintf("table inet fw { chain f { type filter hook forward priority 0; tcp dport %d drop; }; }", insidePort),
+			"in chain f of table inet fw drops what comes in by published port 8080",
+		},
+		"ports": {
+			fmt.Sprintf("table ip fw { chain f { type filter hook forward priority 0; ip protocol tcp tcp dport { 1-1023, %d } drop; }; }", insidePort),
+			"drops what comes in by published port 8080",
+		},
+		"set of names": {
+			"table inet fw { chain f { type filter hook forward priority 0; oifname { \"eth7\", \"cl-testtest\" } drop; }; }",
+			"drops what other machines send to replicas",
+		},
+		"index": {"table inet fw { chain f { type filter hook forward priority 0; oif cl-testtest drop; }; }", "drops what other machines send to replicas"},
+		"map": {
+			"table inet fw { chain f { type filter hook forward priority 0; iifname vmap { \"cl-testtest\" : drop, \"eth7\" : accept }; }; }",
+			"drops what replicas send to other machines",
+		},
+		"not ours either": {
+			"table inet fw { chain f { type filter hook forward priority 0; tcp dport { 1-1023, 5432 } drop; oifname { \"eth7\" } drop; oif lo drop; udp dport 53 drop; meta l4proto gre drop; }; }",
+			"",
+		},
+		"set lets pass": {
+			"table ip fw { chain f { type filter hook forward priority 0; policy drop; iifname { \"eth7\", \"cl-testtest\" } accept; oifname { \"cl-testtest\" } accept; }; }",
+			"",
 		},
 		"not ours": {"table ip fw { chain f { type filter hook forward priority 0; iifname \"eth7\" drop; ip saddr 192.0.2.0/24 drop; tcp dport 25 drop; }; }", ""},
 		"let pass": {"table ip fw { chain f { type filter hook forward priority 0; policy drop; iifname \"cl-testtest\" accept; oifname \"cl-testtest\" accept; }; }", ""},

@@ -1,9 +1,14 @@
 package nodenet
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
@@ -41,16 +46,40 @@ func Obstacles(ctx context.Context) ([]Obstacle, error) {
 	return obstaclesOf(grounds)
 }
 
-// ground is a bridge and its subnets, of which some may be unknown.
+// ground is a bridge and its subnets, of which some may be unknown, and the ports
+// that lead there.
 type ground struct {
 	bridge  string
+	index   int // of the bridge, 0 if it is unknown
 	subnets Subnets
+	doors   []door
 }
 
-func (n *Network) ground() ground { return ground{n.opts.bridge(), n.subnets()} }
+// door is where a published port leads.
+type door struct {
+	from portKey
+	to   netip.AddrPort
+}
+
+func (n *Network) ground() ground {
+	g := ground{bridge: n.opts.bridge(), subnets: n.subnets()}
+	if link, err := netlink.LinkByName(g.bridge); err == nil {
+		g.index = link.Attrs().Index
+	}
+	for _, p := range n.published() {
+		for _, b := range p.backends {
+			for _, addr := range []netip.Addr{b.v4, b.v6} {
+				if addr.IsValid() {
+					g.doors = append(g.doors, door{p.key, netip.AddrPortFrom(addr, b.port)})
+				}
+			}
+		}
+	}
+	return g
+}
 
 func groundOf(bridge netlink.Link) ground {
-	g := ground{bridge: bridge.Attrs().Name}
+	g := ground{bridge: bridge.Attrs().Name, index: bridge.Attrs().Index}
 	addrs, _ := netlink.AddrList(bridge, netlink.FAMILY_ALL)
 	for _, a := range addrs {
 		p, ok := prefixOf(a.IPNet)
@@ -66,11 +95,25 @@ func groundOf(bridge netlink.Link) ground {
 }
 
 // packets are what must pass: out, in, and from one replica to another, of both
-// families. The last is forwarded when it goes by an address of the machine.
+// families, and then what comes in by published ports. What goes from one replica
+// to another is forwarded when it goes by an address of the machine.
 func (g ground) packets() []packet {
+	list := g.kinds()
+	for _, d := range g.doors {
+		list = append(list, packet{
+			words: fmt.Sprintf("what comes in by published port %v", d.from), index: g.index,
+			family: familyOf(netip.PrefixFrom(d.to.Addr(), 0)), out: g.bridge,
+			destination: netip.PrefixFrom(d.to.Addr(), d.to.Addr().BitLen()),
+			protocol:    d.from.number4(), port: d.to.Port(),
+		})
+	}
+	return list
+}
+
+func (g ground) kinds() []packet {
 	var list []packet
 	for _, subnet := range []netip.Prefix{g.subnets.V4, g.subnets.V6} {
-		p := packet{family: familyOf(subnet)}
+		p := packet{family: familyOf(subnet), index: g.index}
 		if subnet.IsValid() {
 			p.source = subnet
 		}
@@ -97,9 +140,16 @@ func obstaclesOf(grounds []ground) ([]Obstacle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the machine's rules: %w", err)
 	}
-	court := &court{conn: c, chains: map[chainKey]*nftables.Chain{}, rules: map[chainKey][]*nftables.Rule{}}
+	court := &court{
+		conn: c, chains: map[chainKey]*nftables.Chain{}, rules: map[chainKey][]*nftables.Rule{}, sets: map[chainKey][]nftables.SetElement{},
+	}
 	for _, chain := range chains {
 		court.chains[keyOf(chain)] = chain
+	}
+	for i, g := range grounds {
+		if g.doors == nil {
+			grounds[i].doors = court.doorsOf(g.bridge)
+		}
 	}
 	var found []Obstacle
 	for _, chain := range chains {
@@ -114,6 +164,50 @@ func obstaclesOf(grounds []ground) ([]Obstacle, error) {
 		}
 	}
 	return found, nil
+}
+
+var portChain = regexp.MustCompile(`^(tcp|udp)_([0-9]+)(_[0-9]+)?$`)
+
+// doorsOf reads in the rules of a cloud where its published ports lead.
+func (c *court) doorsOf(bridge string) []door {
+	table := tablePrefix + strings.TrimPrefix(bridge, bridgePrefix)
+	var doors []door
+	for key, chain := range c.chains {
+		name := portChain.FindStringSubmatch(key.name)
+		if key.table != table || name == nil {
+			continue
+		}
+		number, err := strconv.ParseUint(name[2], 10, 16)
+		if err != nil {
+			continue
+		}
+		for _, r := range c.rulesOf(chain) {
+			if to, ok := translation(r.Exprs); ok {
+				doors = append(doors, door{portKey{name[1], uint16(number)}, to})
+			}
+		}
+	}
+	slices.SortFunc(doors, func(a, b door) int {
+		return cmp.Or(cmp.Compare(a.from.number, b.from.number), cmp.Compare(a.from.protocol, b.from.protocol), a.to.Compare(b.to))
+	})
+	return doors
+}
+
+// translation is where one of our rules leads.
+func translation(exprs []expr.Any) (to netip.AddrPort, ok bool) {
+	var addr netip.Addr
+	var port uint16
+	for _, e := range exprs {
+		i, immediate := e.(*expr.Immediate)
+		switch {
+		case !immediate:
+		case len(i.Data) == 2:
+			port = binary.BigEndian.Uint16(i.Data)
+		default:
+			addr, _ = netip.AddrFromSlice(i.Data)
+		}
+	}
+	return netip.AddrPortFrom(addr, port), addr.IsValid() && port != 0
 }
 
 // judge finds the first kind of packet that the chain drops.
@@ -206,7 +300,10 @@ type packet struct {
 	words               string
 	family              nftables.TableFamily
 	in, out             string // names of interfaces; empty for any but the bridge
+	index               int    // of the bridge
 	source, destination netip.Prefix
+	protocol            byte // 0 if it is unknown, and so is the port
+	port                uint16
 }
 
 type chainKey struct {
@@ -221,6 +318,7 @@ type court struct {
 	conn   *nftables.Conn
 	chains map[chainKey]*nftables.Chain
 	rules  map[chainKey][]*nftables.Rule
+	sets   map[chainKey][]nftables.SetElement
 }
 
 func (c *court) rulesOf(chain *nftables.Chain) []*nftables.Rule {
@@ -231,6 +329,17 @@ func (c *court) rulesOf(chain *nftables.Chain) []*nftables.Rule {
 		c.rules[key] = rules
 	}
 	return rules
+}
+
+// elementsOf are those of a set.
+func (c *court) elementsOf(table *nftables.Table, name string) []nftables.SetElement {
+	key := chainKey{table.Family, table.Name, name}
+	elements, known := c.sets[key]
+	if !known {
+		elements, _ = c.conn.GetSetElements(&nftables.Set{Table: table, Name: name}) // one that is gone has none
+		c.sets[key] = elements
+	}
+	return elements
 }
 
 // verdict is what becomes of a packet.
@@ -253,7 +362,7 @@ func (c *court) walk(chain *nftables.Chain, p packet, depth int) (verdict, *nfta
 	}
 	for _, r := range c.rulesOf(chain) {
 		r.Chain = chain
-		what, target, matched := evaluate(r.Exprs, p)
+		what, target, matched := evaluate(r.Exprs, p, func(set string) []nftables.SetElement { return c.elementsOf(chain.Table, set) })
 		if !matched {
 			continue
 		}

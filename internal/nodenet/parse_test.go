@@ -1,11 +1,15 @@
 package nodenet
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // What replicas get to know of name servers is what they can reach.
@@ -85,4 +89,36 @@ func FuzzSocketsAt(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Flows to other machines are left alone, whatever their port.
+func TestStaleFlows(t *testing.T) {
+	here, replica, former, abroad := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.64.0.2"), netip.MustParseAddr("10.64.0.3"), netip.MustParseAddr("198.51.100.53")
+	stale := staleFlows{
+		serving: map[uint16]map[netip.Addr]bool{53: {replica: true}},
+		local:   map[netip.Addr]bool{here: true},
+	}
+	for name, c := range map[string]struct {
+		asked, answers netip.Addr
+		protocol       uint8
+		port           uint16
+		want           bool
+	}{
+		"to one who serves":        {here, replica, unix.IPPROTO_UDP, 53, false},
+		"to one who did":           {here, former, unix.IPPROTO_UDP, 53, true},
+		"to one who did, by lo":    {netip.MustParseAddr("127.0.0.1"), former, unix.IPPROTO_UDP, 53, true},
+		"to the machine itself":    {here, here, unix.IPPROTO_UDP, 53, true},
+		"to a server elsewhere":    {abroad, abroad, unix.IPPROTO_UDP, 53, false},
+		"to a port of its own":     {here, former, unix.IPPROTO_UDP, 54, false},
+		"not made of datagrams":    {here, former, unix.IPPROTO_TCP, 53, false},
+		"to a replica as a client": {former, former, unix.IPPROTO_UDP, 53, false},
+	} {
+		flow := &netlink.ConntrackFlow{
+			Forward: netlink.IPTuple{DstIP: c.asked.AsSlice(), DstPort: c.port, Protocol: c.protocol},
+			Reverse: netlink.IPTuple{SrcIP: c.answers.AsSlice()},
+		}
+		if got := stale.MatchConntrackFlow(flow); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }

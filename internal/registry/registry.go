@@ -168,5 +168,10 @@ func config(dir, secret string) *configuration.Configuration {
 	c.HTTP.Secret = secret
 	// Absolute ones would repeat whatever host the client claims to talk to.
 	c.HTTP.RelativeURLs = true
+	// Without these, a list of repositories is always empty.
+	c.Catalog.MaxEntries, c.Tags.MaxTags = listed, listed
 	return c
 }
+
+// listed is how many repositories, or tags, are on one page of a list.
+const listed = 1000

@@ -189,6 +189,10 @@ func TestListShowsRepositoriesAndTags(t *testing.T) {
 	if !slices.EqualFunc(got, want, func(a, b registry.Repository) bool { return a.Name == b.Name && slices.Equal(a.Tags, b.Tags) }) {
 		t.Errorf("listed %+v, want %+v", got, want)
 	}
+	other, err := remote.Catalog(t.Context(), repository(t, parse(t, "web:1")).Registry, remote.WithTransport(s.transport))
+	if err != nil || !slices.Equal(other, []string{"team", "team/api", "web"}) {
+		t.Errorf("other clients see %q, %v", other, err)
+	}
 }
 
 func TestUploadOutlivesRestart(t *testing.T) {

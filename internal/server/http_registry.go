@@ -49,6 +49,9 @@ func (s *Server) registryHandler() http.Handler {
 func (s *Server) checkUnused(r *http.Request) error {
 	name, reference, isManifest := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/")
 	if !isManifest {
+		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.URL.Path, "/blobs/uploads/") {
+			return refuse(codes.FailedPrecondition, "a layer is not deleted by itself, because images may name it: delete the images, and it goes with the last of them")
+		}
 		return nil
 	}
 	found, err := s.registry.Resolve(r.Context(), name, reference)

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,6 +42,18 @@ func TestImageThatIsUsedIsNotDeleted(t *testing.T) {
 	response, body := c.request(nil, http.MethodDelete, "/v2/hello/manifests/"+first, "", "Authorization", "Bearer "+op.token)
 	if response.StatusCode < 400 || !strings.Contains(body, `"code":"DENIED"`) || !strings.Contains(body, "used by default/web") {
 		t.Errorf("answered with %d: %s", response.StatusCode, body)
+	}
+	// Nor may they take the layers out of it.
+	_, body = c.request(nil, http.MethodGet, "/v2/hello/manifests/"+first, "", "Authorization", "Bearer "+op.token)
+	layers := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindAllString(body, -1)
+	if len(layers) == 0 {
+		t.Fatalf("the manifest is %s", body)
+	}
+	for _, layer := range layers {
+		response, body := c.request(nil, http.MethodDelete, "/v2/hello/blobs/"+layer, "", "Authorization", "Bearer "+op.token)
+		if response.StatusCode < 400 || !strings.Contains(body, `"code":"DENIED"`) {
+			t.Errorf("answered with %d: %s", response.StatusCode, body)
+		}
 	}
 
 	gone, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "hello:1", Force: true})

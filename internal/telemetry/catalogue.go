@@ -175,6 +175,19 @@ var (
 		Help: "Replicas whose usage is not shown, because more are running than are shown at once.",
 	}
 
+	NodeReceived = Metric{
+		Name: "cloudless_node_network_received_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has received by its network devices.",
+	}
+	NodeSent = Metric{
+		Name: "cloudless_node_network_sent_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has sent by its network devices.",
+	}
+	NodeRead = Metric{
+		Name: "cloudless_node_block_read_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has read from its disks.",
+	}
+	NodeWritten = Metric{
+		Name: "cloudless_node_block_written_bytes_total", Kind: KindCounter, Unit: "bytes", From: FromAgent, Help: "Bytes that the machine has written to its disks.",
+	}
+
 	AgentReplicas = Metric{
 		Name: "cloudless_agent_replicas", Kind: KindGauge, From: FromAgent, Labels: []string{"phase"}, Help: "Replicas of this node by phase.",
 	}
@@ -238,6 +251,7 @@ func Catalogue() []Metric {
 	}
 	all = append(all, ReplicaUsage()...)
 	return append(all,
+		NodeReceived, NodeSent, NodeRead, NodeWritten,
 		AgentReplicas, AgentConnected, AgentSessions, AgentSessionFailures, AgentDriverSeconds,
 		AgentRestarts, AgentExits, AgentPulls, AgentLogBytes, AgentMeasureSeconds,
 	)

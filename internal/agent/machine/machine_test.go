@@ -317,3 +317,26 @@ func FuzzCountCPUs(f *testing.F) {
 		}
 	})
 }
+
+// What passes a bridge or a partition on its way to a device is counted once.
+func TestTrafficIsThatOfTheHardware(t *testing.T) {
+	const network = "Inter-|   Receive                                                |  Transmit\n" +
+		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n" +
+		"    lo:    7000      10    0    0    0     0          0         0     7000      10    0    0    0     0       0          0\n" +
+		"  eth0: 1000      10    0    0    0     0          0         0     200      10    0    0    0     0       0          0\n" +
+		"br-lan:     500      10    0    0    0     0          0         0     60      10    0    0    0     0       0          0\n" +
+		"cl-abcdefgh:     500      10    0    0    0     0          0         0     60      10    0    0    0     0       0          0\n"
+	const disks = "   7       0 loop0 9 9 9 9 9 9 9 9 0 0 0\n" +
+		" 254       0 vda 10 0 8 4 20 0 16 4 0 0 0 0 0 0 0 0 0\n 254       1 vda1 10 0 8 4 20 0 16 4 0 0 0 0 0 0 0 0 0\n"
+	m, dir := newMachine(t, map[string]string{"proc/net/dev": network})
+	if got, err := m.Traffic(); err != nil || got != (Traffic{Received: 1500, Sent: 260}) {
+		t.Errorf("without hardware: %+v, %v", got, err)
+	}
+	write(t, dir, map[string]string{
+		"proc/diskstats":                   disks,
+		"sys/class/net/eth0/device/uevent": "", "sys/block/vda/device/uevent": "", "sys/block/loop0/size": "0",
+	})
+	if got, err := m.Traffic(); err != nil || got != (Traffic{Received: 1000, Sent: 200, Read: 8 * 512, Written: 16 * 512}) {
+		t.Errorf("counted %+v, %v", got, err)
+	}
+}

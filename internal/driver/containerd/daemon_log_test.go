@@ -25,6 +25,7 @@ func TestLogsAreRouted(t *testing.T) {
 	logger.Debug("hidden")
 	logger.WithError(errors.New("read pipe: file already closed")).Error("copy shim log")
 	logger.WithError(errors.New("disk on fire")).Error("copy shim log")
+	logger.WithField("stream", 13).Error("ttrpc: received message on inactive stream")
 	hook.muted.Store(true)
 	logger.Error("muted")
 
@@ -36,7 +37,7 @@ func TestLogsAreRouted(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
 	}
-	for _, unwanted := range []string{"hidden", "already closed", "muted"} {
+	for _, unwanted := range []string{"hidden", "already closed", "inactive stream", "muted"} {
 		if strings.Contains(got, unwanted) {
 			t.Errorf("%q is in:\n%s", unwanted, got)
 		}
