@@ -63,7 +63,7 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 		}
 	}
 	if w.on {
-		if answer.Workloads, err = c.awaitScene(ctx, cl, w, answer); err != nil {
+		if answer.Workloads, err = c.awaitScene(ctx, cl, w, sceneOf(answer)); err != nil {
 			return err
 		}
 	}

@@ -209,15 +209,17 @@ func tell(phase string, change ...func(*cloudlessv1.Replica)) *cloudlessv1.Repli
 	return r
 }
 
+// crashed says that a replica has ended.
+func crashed(r *cloudlessv1.Replica) {
+	r.Status.LastExit, r.Status.Reason = &cloudlessv1.Exit{Code: 3}, "It exited with code 3."
+}
+
 const oneDocument = "kind: Workload\nmetadata: {name: web}\nspec: {image: \"hello:1\"}\n"
 
 func TestApplySaysWhyAProgramDoesNotStayUp(t *testing.T) {
 	c := newCluster(t)
 	c.standing = waitingFor
 	c.entries = []*cloudlessv1.LogEntry{{Replica: "web-1", Stream: "stderr", Text: "no database"}}
-	crashed := func(r *cloudlessv1.Replica) {
-		r.Status.LastExit, r.Status.Reason = &cloudlessv1.Exit{Code: 3}, "It exited with code 3."
-	}
 	c.tells(func(send func(*cloudlessv1.Replica)) {
 		for range 3 {
 			send(tell("preparing"))
@@ -281,7 +283,7 @@ func TestApplyStopsWaiting(t *testing.T) {
 		cancel()
 	})
 	got := c.run(ctx, oneDocument, "apply", "-f", "-")
-	if got.code != 130 || !strings.Contains(got.stderr, "Stopped waiting. The cluster goes on with what was applied: see: cloudless ps\n") {
+	if got.code != 130 || !strings.Contains(got.stderr, "Stopped waiting. The cluster goes on with web: see: cloudless workload get web\n") {
 		t.Errorf("%+v", got)
 	}
 	c.tells(func(send func(*cloudlessv1.Replica)) { send(tell("preparing")) })
@@ -350,7 +352,7 @@ func TestTreeFitsTheScreen(t *testing.T) {
 		}},
 		Workloads: []*cloudlessv1.Workload{{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w"}}},
 	}
-	s := newScene(applied)
+	s := sceneOf(applied)
 	web := proto.CloneOf(applied.GetWorkloads()[0])
 	web.Status = &cloudlessv1.WorkloadStatus{Desired: 9, Running: 8, RevisionUid: "r1"}
 	s.see("default", client.Update{Workload: web})
@@ -399,7 +401,7 @@ func TestSceneJudges(t *testing.T) {
 	}
 	old := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "old", DeleteTime: timestamppb.Now()}}
 	running := &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1}
-	s := newScene(applied)
+	s := sceneOf(applied)
 	clock := time.Now()
 	s.now = func() time.Time { return clock }
 	steps := []struct {

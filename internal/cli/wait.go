@@ -25,18 +25,8 @@ func (w *waiting) register(cmd *cobra.Command, until string) {
 
 var errWaitedEnough = errors.New("waited long enough")
 
-// awaitSettled waits until every workload runs as asked, and returns them as they are then.
-func (c *cli) awaitSettled(ctx context.Context, cl *client.Client, w waiting, asked ...*cloudlessv1.Workload) ([]*cloudlessv1.Workload, error) {
-	return c.await(ctx, cl, w, settled, asked...)
-}
-
 // awaitGone waits until none of the workloads exists any longer.
-func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, asked ...*cloudlessv1.Workload) error {
-	_, err := c.await(ctx, cl, w, gone, asked...)
-	return err
-}
-
-func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived arrival, asked ...*cloudlessv1.Workload) ([]*cloudlessv1.Workload, error) {
+func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, removed ...*cloudlessv1.Workload) error {
 	interrupted := ctx
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
@@ -45,61 +35,39 @@ func (c *cli) await(ctx context.Context, cl *client.Client, w waiting, arrived a
 	}
 	line := newProgress(c.Stderr)
 	defer line.clear()
-	var all []*cloudlessv1.Workload
-	for _, workload := range asked {
+	for _, workload := range removed {
 		var last *cloudlessv1.Workload
 		meta := workload.GetMetadata()
-		now, err := cl.WaitWorkload(ctx, meta.GetNamespace(), meta.GetName(), func(now *cloudlessv1.Workload) (bool, error) {
+		_, err := cl.WaitWorkload(ctx, meta.GetNamespace(), meta.GetName(), func(now *cloudlessv1.Workload) (bool, error) {
 			last = now
 			line.show(meta.GetName() + ": " + standing(now))
-			return arrived(workload, now)
+			return now == nil || now.GetMetadata().GetUid() != meta.GetUid(), nil
 		})
 		if err != nil {
 			line.clear()
 		}
 		switch {
 		case err != nil && interrupted.Err() != nil:
-			c.note("Stopped waiting. The cluster goes on with %s: see: cloudless workload get %s", meta.GetName(), meta.GetName())
-			return nil, &exitCodeError{exitInterrupted}
+			return c.stoppedWaiting(workload)
 		case err != nil && errors.Is(context.Cause(ctx), errWaitedEnough):
-			return nil, fmt.Errorf("workload %s is not there yet after %s: %s: the cluster goes on with it: see: cloudless workload get %s",
+			return fmt.Errorf("workload %s is not gone yet after %s: %s: the cluster goes on with it: see: cloudless workload get %s",
 				meta.GetName(), w.timeout, standing(last), meta.GetName())
 		case err != nil:
-			return nil, err
+			return err
 		}
-		all = append(all, now)
 	}
-	return all, nil
+	return nil
 }
 
-// arrival says whether a workload is where it was asked to be. now is nil if it does not exist.
-type arrival func(asked, now *cloudlessv1.Workload) (bool, error)
-
-// settled is the arrival of a workload that should run.
-func settled(asked, now *cloudlessv1.Workload) (bool, error) {
-	name := asked.GetMetadata().GetName()
-	if now == nil || now.GetMetadata().GetUid() != asked.GetMetadata().GetUid() {
-		return false, fmt.Errorf("workload %s was removed meanwhile", name)
+// stoppedWaiting says that an interrupt has ended the waiting and nothing else.
+func (c *cli) stoppedWaiting(forWhat ...*cloudlessv1.Workload) error {
+	if len(forWhat) == 1 {
+		name := forWhat[0].GetMetadata().GetName()
+		c.note("Stopped waiting. The cluster goes on with %s: see: cloudless workload get %s", name, name)
+	} else {
+		c.note("Stopped waiting. The cluster goes on with what was asked: see: cloudless ps")
 	}
-	if now.GetMetadata().GetVersion() < asked.GetMetadata().GetVersion() {
-		return false, nil
-	}
-	status := now.GetStatus()
-	switch status.GetPhase() {
-	case "completed":
-		return true, nil
-	case "failed":
-		return false, fmt.Errorf("workload %s failed: %s: see its output with: cloudless logs %s", name, reasonOf(now), name)
-	case "deleting":
-		return false, fmt.Errorf("workload %s is being removed", name)
-	}
-	return status.GetDesired() == desired(now) && status.GetRunning() == status.GetDesired() &&
-		status.GetPending() == 0 && status.GetOutdated() == 0, nil
-}
-
-// gone is the arrival of a workload that should not exist.
-func gone(asked, now *cloudlessv1.Workload) (bool, error) {
-	return now == nil || now.GetMetadata().GetUid() != asked.GetMetadata().GetUid(), nil
+	return &exitCodeError{exitInterrupted}
 }
 
 func desired(w *cloudlessv1.Workload) int32 {
@@ -123,11 +91,4 @@ func standing(w *cloudlessv1.Workload) string {
 		text += ", " + reason
 	}
 	return text
-}
-
-func reasonOf(w *cloudlessv1.Workload) string {
-	if reason := w.GetStatus().GetReason(); reason != "" {
-		return reason
-	}
-	return "the cluster gives no reason"
 }
