@@ -191,8 +191,11 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
 				return err
 			}
 		}
-		why = append(why, fmt.Sprintf("workload %s has no place, %d of %d running%s",
-			meta.GetName(), w.GetStatus().GetRunning(), w.GetStatus().GetDesired(), nodeReasons(reasons)))
+		what := "has no place"
+		if w.GetStatus().GetOutdated() > 0 {
+			what = "has no place for what is new"
+		}
+		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, counts(w.GetStatus()), nodeReasons(reasons)))
 	}
 	return fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
 }

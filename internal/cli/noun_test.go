@@ -253,6 +253,33 @@ default    db-a  db        box   failed  0         5m   -        -      line one
 	}
 }
 
+// A replica that is being replaced has the ports of its own revision, and one that has ended has none.
+func TestPsShowsThePortsOfEachRevision(t *testing.T) {
+	c := newCluster(t)
+	port := func(n int32) *cloudlessv1.WorkloadSpec {
+		return &cloudlessv1.WorkloadSpec{Image: "hello:1", Ports: []*cloudlessv1.Port{{Port: 80, Publish: n}}}
+	}
+	c.put(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web", Namespace: "default"}, Spec: port(8081)})
+	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{RevisionUid: "new"}
+	}
+	c.revisions = []*cloudlessv1.Revision{{Metadata: &cloudlessv1.Metadata{Uid: "old"}, Spec: &cloudlessv1.RevisionSpec{Workload: port(8080)}}}
+	for i, revision := range []string{"old", "new", "gone"} {
+		r := replica("web-"+string("abc"[i]), "web", "running", 0, time.Duration(9-i)*time.Hour)
+		r.Metadata.Namespace, r.Spec.RevisionUid = "default", revision
+		c.replicas = append(c.replicas, r)
+	}
+	over := replica("web-d", "web", "failed", 0, 6*time.Hour)
+	over.Spec.RevisionUid = "new"
+	c.replicas = append(c.replicas, over)
+	c.run(t.Context(), "", "ps", "--all").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS  PORTS    REASON
+web-a  web       box   running  0         9h   -        8080:80  -
+web-b  web       box   running  0         8h   -        8081:80  -
+web-c  web       box   running  0         7h   -        -        -
+web-d  web       box   failed   0         6h   -        -        -
+`, "")
+}
+
 func TestListsReadBack(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false")

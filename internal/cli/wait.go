@@ -82,13 +82,17 @@ func standing(w *cloudlessv1.Workload) string {
 	if w == nil {
 		return "it does not exist"
 	}
-	status := w.GetStatus()
+	text := counts(w.GetStatus())
+	if reason := w.GetStatus().GetReason(); reason != "" {
+		text += ", " + reason
+	}
+	return text
+}
+
+func counts(status *cloudlessv1.WorkloadStatus) string {
 	text := fmt.Sprintf("%d of %d running", status.GetRunning(), status.GetDesired())
 	if n := status.GetOutdated(); n > 0 {
 		text += fmt.Sprintf(", %d to be replaced", n)
-	}
-	if reason := status.GetReason(); reason != "" {
-		text += ", " + reason
 	}
 	return text
 }
