@@ -327,7 +327,7 @@ func notJoined(dataDir string) error {
 // joined already it goes on as that node and leaves the token unused, unless
 // it was removed or its certificate has expired: then it becomes a new node.
 func join(ctx context.Context, o cli.JoinOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
+	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
 		token, err := identity.ParseJoinToken(o.Token)
 		if err != nil {
 			return err
@@ -348,6 +348,40 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 		o.Progress("joining the cluster at " + o.Address)
 		return enroll(ctx, f, o.Machine, o.Address, o.Token, logger)
 	})
+	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
+		return joinedAs(held, o.Token)
+	}
+	return err
+}
+
+// joinedAs returns held if what runs there is a node of the token's cluster.
+// If it is anything else, that it runs is not what was asked for.
+func joinedAs(held *cli.AlreadyRunningError, secret string) error {
+	token, err := identity.ParseJoinToken(secret)
+	if err != nil {
+		return err
+	}
+	id, err := readFolderID(held.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return held // it is only beginning
+	}
+	if err != nil {
+		return err
+	}
+	f := &folder{path: held.DataDir, folderID: id}
+	if err := f.mayJoin(); err != nil {
+		return err
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return held // it is joining
+	case err != nil:
+		return err
+	case creds.Trust().Fingerprint() != token.CA():
+		return otherCluster(f, creds)
+	}
+	return held
 }
 
 // expelled reports whether the cluster says that it does not know this member

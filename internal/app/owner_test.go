@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/identity"
 )
 
 const (
@@ -84,4 +86,33 @@ func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
 		t.Errorf("joined: %v", err)
 	}
 	must(t, f.mayServe())
+}
+
+// That something runs on the folder is what was asked for only if it is a node of that cluster.
+func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
+	path := t.TempDir()
+	f, err := openFolder(path)
+	must(t, err)
+	defer f.release()
+	enrolled(t, f, oneCluster, time.Now())
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, err)
+	ca, err := identity.NewCA(anotherCluster, time.Now())
+	must(t, err)
+	try := func(ca identity.Fingerprint) error {
+		return join(t.Context(), cli.JoinOptions{
+			Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet},
+			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca).Reveal(),
+		})
+	}
+	if _, ok := errors.AsType[*cli.AlreadyRunningError](try(creds.Trust().Fingerprint())); !ok {
+		t.Error("a node of the cluster runs there, and that is not said")
+	}
+	if err := try(ca.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "belongs to a node of another cluster ("+oneCluster+")") {
+		t.Errorf("a node of another cluster runs there: %v", err)
+	}
+	must(t, os.Mkdir(f.sub("server"), 0o700))
+	if err := try(creds.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster") {
+		t.Errorf("a server runs there: %v", err)
+	}
 }

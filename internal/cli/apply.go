@@ -17,16 +17,25 @@ func (c *cli) applyCommand() *cobra.Command {
 	var wish wishes
 	var w waiting
 	var dryRun bool
+	var fingerprint string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
 		Short: "Bring workloads to what a file says",
 		Long: "Apply makes the workloads of a file, or changes those that are there to what the file says: all of them or,\n" +
 			"if one cannot be, none. Then it shows their replicas until all run, or says why they will not.\n" +
 			"A file is YAML or JSON and may hold several documents; - is standard input; of a folder it takes all files.\n\n" +
-			"It makes a plan and carries out exactly that. See it first with cloudless plan.",
-		Example: "  cloudless apply -f app.yaml\n  cloudless apply -f shop/ --prune app=shop\n  cat *.yaml | cloudless apply -f - --wait=false",
-		Args:    names(),
+			"It makes a plan and carries out exactly that. See it first with cloudless plan, and have that one carried out\n" +
+			"with --plan: it is refused, and nothing is changed, if the world has moved on since.",
+		Example: "  cloudless apply -f app.yaml\n  cloudless apply -f shop/ --prune app=shop\n" +
+			"  cloudless apply -f app.yaml --plan FINGERPRINT\n  cat *.yaml | cloudless apply -f - --wait=false",
+		Args: names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch seen := cmd.Flags().Changed("plan"); {
+			case seen && fingerprint == "":
+				return usage(cmd, "--plan needs the fingerprint that cloudless plan shows")
+			case seen && dryRun:
+				return usage(cmd, "--plan and --dry-run exclude each other: the one carries a plan out, the other only shows it")
+			}
 			request, err := c.planRequest(cmd, wish)
 			if err != nil {
 				return err
@@ -35,12 +44,13 @@ func (c *cli) applyCommand() *cobra.Command {
 				if dryRun {
 					return c.plan(ctx, cl, request)
 				}
-				return c.apply(ctx, cl, w, request)
+				return c.apply(ctx, cl, w, request, fingerprint)
 			})(cmd, args)
 		},
 	}
 	wish.register(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the plan and change nothing, the same as cloudless plan")
+	cmd.Flags().StringVar(&fingerprint, "plan", "", "carry out the plan with this `fingerprint`, which cloudless plan has shown, and no other")
 	w.register(cmd, "they run")
 	return cmd
 }
@@ -50,8 +60,14 @@ var done = map[string]string{
 	actionCreate: "created", actionUpdate: "updated", actionDelete: "deleted", actionUnchanged: "unchanged",
 }
 
-func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *cloudlessv1.PlanRequest) error {
-	answer, err := carryOut(ctx, cl, request)
+// apply carries out the plan that was seen, or if there is none the one that is made now.
+func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *cloudlessv1.PlanRequest, seen string) (err error) {
+	var answer *cloudlessv1.ApplyPlanResponse
+	if seen != "" {
+		answer, err = cl.ApplyPlan(ctx, request, &cloudlessv1.Plan{Fingerprint: seen})
+	} else {
+		answer, err = carryOut(ctx, cl, request)
+	}
 	if err != nil {
 		return err
 	}
@@ -63,7 +79,7 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 		}
 	}
 	if w.on {
-		if answer.Workloads, err = c.awaitScene(ctx, cl, w, answer); err != nil {
+		if answer.Workloads, err = c.awaitScene(ctx, cl, w, sceneOf(answer)); err != nil {
 			return err
 		}
 	}

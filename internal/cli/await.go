@@ -17,24 +17,22 @@ import (
 // errArrived ends the watching of a scene.
 var errArrived = errors.New("all is as it was asked to be")
 
-// awaitScene shows what was applied until all of it runs or it is clear that it will not. It returns the workloads as
+// awaitScene shows what was asked for until all of it runs or it is clear that it will not. It returns the workloads as
 // they are then.
-func (c *cli) awaitScene(ctx context.Context, cl *client.Client, w waiting, applied *cloudlessv1.ApplyPlanResponse) ([]*cloudlessv1.Workload, error) {
+func (c *cli) awaitScene(ctx context.Context, cl *client.Client, w waiting, s *scene) ([]*cloudlessv1.Workload, error) {
 	interrupted := ctx
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
 		defer cancel()
 	}
-	s := newScene(applied)
 	view := c.newSceneView(s)
 	err := c.watchScene(ctx, cl, s, view)
 	view.close()
 	switch {
 	case err == nil:
 	case interrupted.Err() != nil:
-		c.note("Stopped waiting. The cluster goes on with what was applied: see: cloudless ps")
-		return nil, &exitCodeError{exitInterrupted}
+		return nil, c.stoppedWaiting(s.asked()...)
 	case errors.Is(context.Cause(ctx), errWaitedEnough):
 		return nil, s.late(w.timeout)
 	default:
@@ -193,8 +191,11 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
 				return err
 			}
 		}
-		why = append(why, fmt.Sprintf("workload %s has no place, %d of %d running%s",
-			meta.GetName(), w.GetStatus().GetRunning(), w.GetStatus().GetDesired(), nodeReasons(reasons)))
+		what := "has no place"
+		if w.GetStatus().GetOutdated() > 0 {
+			what = "has no place for what is new"
+		}
+		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, counts(w.GetStatus()), nodeReasons(reasons)))
 	}
 	return fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"net"
@@ -254,7 +255,7 @@ func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 			}
 		}
 	}
-	plan.Fingerprint = fmt.Sprint(plan.GetChanges(), c.version)
+	plan.Fingerprint = fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, plan.GetChanges(), c.version)))
 	return plan
 }
 

@@ -64,7 +64,7 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 	if d.workload, err = cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.namespace, Name: name}); err != nil {
 		return err
 	}
-	if d.revisions, err = c.revisions(ctx, cl, name); err != nil {
+	if d.revisions, err = listRevisions(ctx, cl, c.namespace, name); err != nil {
 		return err
 	}
 	selection := &cloudlessv1.Selection{Namespace: c.namespace}

@@ -23,7 +23,7 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 		Example: "  cloudless workload history web\n  cloudless workload history web -o yaml",
 		Args:    names("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			revisions, err := c.revisions(ctx, cl, args[0])
+			revisions, err := listRevisions(ctx, cl, c.namespace, args[0])
 			if err != nil {
 				return err
 			}
@@ -35,10 +35,10 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 	}
 }
 
-// revisions are those of a workload, newest first.
-func (c *cli) revisions(ctx context.Context, cl *client.Client, workload string) ([]*cloudlessv1.Revision, error) {
+// listRevisions gives those of a workload, newest first.
+func listRevisions(ctx context.Context, cl *client.Client, namespace, workload string) ([]*cloudlessv1.Revision, error) {
 	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Revision, string, error) {
-		answer, err := cl.Workloads().ListRevisions(ctx, &cloudlessv1.ListRevisionsRequest{Namespace: c.namespace, Workload: workload, Page: page})
+		answer, err := cl.Workloads().ListRevisions(ctx, &cloudlessv1.ListRevisionsRequest{Namespace: namespace, Workload: workload, Page: page})
 		return answer.GetItems(), answer.GetNext(), err
 	})
 }

@@ -134,37 +134,43 @@ func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
 	c.run(t.Context(), "", "run", "hello", "--timeout", "100ms").expect(t, 1, "workload hello created\n",
 		"cloudless: workload hello is not there yet after 100ms: 0 of 1 running, no node has label disk=ssd: "+
 			"the cluster goes on with it: see: cloudless workload get hello\n")
-
-	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
-		return &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 1, Reason: "exit code 3"}
-	}
-	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
-		"cloudless: workload hello failed: exit code 3: see more with: cloudless describe hello\n")
-	c.replicas = append(c.replicas, tell("backoff", func(r *cloudlessv1.Replica) {
-		r.Spec.Workload, r.Status.LastExit = "hello", &cloudlessv1.Exit{Code: 3}
-	}))
-	c.run(t.Context(), "", "workload", "restart", "hello").expect(t, 1, "",
-		"cloudless: workload hello failed: exit code 3: see its output with: cloudless logs hello\n")
 }
 
-// What has no place is not waited for: the reason is said, node by node.
-func TestRunSaysWhatDoesNotFit(t *testing.T) {
-	c := newCluster(t)
-	c.replicas = nil
-	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
-		status := waitingFor(w)
-		status.Unplaced = []*cloudlessv1.NodeReason{{Node: "box", Reason: "port 8080 is used by web in namespace default; choose another with --publish"}}
-		return status
-	}
-	c.run(t.Context(), "", "run", "hello", "--publish", "8080:80").expect(t, 1, "workload hello created\n",
-		"cloudless: workload hello has no place, 0 of 1 running: box: port 8080 is used by web in namespace default; choose another with --publish: "+
-			"the cluster goes on as soon as there is room: see: cloudless ps\n")
+// Whatever makes replicas run says at once why they never will, and not after the time that it may wait.
+func TestEveryChangeSaysWhyReplicasDoNotRun(t *testing.T) {
+	for _, args := range [][]string{{"run", "hello:1", "--name", "web"}, {"run", "hello:1", "--name", "web", "--update"}, {"workload", "scale", "web", "1"}, {"workload", "restart", "web"}} {
+		c := newCluster(t)
+		if args[0] == "workload" {
+			c.run(t.Context(), "", "run", "hello:0", "--name", "web")
+		}
+		c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+			status := waitingFor(w)
+			status.Unplaced = []*cloudlessv1.NodeReason{{Node: "box", Reason: "port 8080 is used by other in namespace default; choose another with --publish"}}
+			return status
+		}
+		c.tells(func(send func(*cloudlessv1.Replica)) {
+			send(tell("pending", func(r *cloudlessv1.Replica) { r.Spec.Node = "" }))
+		})
+		got := c.run(t.Context(), "", args...)
+		if got.code != 1 || !strings.Contains(got.stderr, "workload web has no place, 0 of 1 running: box: port 8080 is used by other in namespace default; choose another with --publish: ") {
+			t.Errorf("%q without a place: %+v", args, got)
+		}
 
-	c.replicas = []*cloudlessv1.Replica{tell("stopping")} // which may make room
-	c.replicas[0].Spec.Workload = "hello"
-	got := c.run(t.Context(), "", "workload", "restart", "hello", "--timeout", "1500ms")
-	if got.code != 1 || !strings.Contains(got.stderr, "is not there yet after 1.5s") {
-		t.Errorf("%+v", got)
+		c = newCluster(t)
+		if args[0] == "workload" {
+			c.run(t.Context(), "", "run", "hello:0", "--name", "web")
+		}
+		c.standing = waitingFor
+		c.tells(func(send func(*cloudlessv1.Replica)) {
+			for range 3 {
+				send(tell("running"))
+				send(tell("backoff", crashed))
+			}
+		})
+		got = c.run(t.Context(), "", args...)
+		if got.code != 1 || !strings.Contains(got.stderr, "cloudless: workload web does not stay up: replica web-1 on box: It exited with code 3. (3 times)") {
+			t.Errorf("%q of what does not stay up: %+v", args, got)
+		}
 	}
 }
 
@@ -186,7 +192,7 @@ func TestAnInterruptEndsTheWaitingAlone(t *testing.T) {
 	}
 }
 
-func TestSettled(t *testing.T) {
+func TestArrived(t *testing.T) {
 	asked := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Uid: "u", Version: 5}}
 	three := int32(3)
 	now := func(version uint64, s *cloudlessv1.WorkloadStatus) *cloudlessv1.Workload {
@@ -203,11 +209,12 @@ func TestSettled(t *testing.T) {
 		"an older revision": {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3, Outdated: 1}), false, false},
 		"one is missing":    {now(5, &cloudlessv1.WorkloadStatus{Phase: "degraded", Desired: 3, Running: 2}), false, false},
 		"done":              {now(6, &cloudlessv1.WorkloadStatus{Phase: "completed", Desired: 3}), true, false},
-		"failed":            {now(6, &cloudlessv1.WorkloadStatus{Phase: "failed"}), false, true},
+		"failed":            {now(6, &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 3}), false, false}, // its replicas say why
 		"being removed":     {now(6, &cloudlessv1.WorkloadStatus{Phase: "deleting"}), false, true},
 		"removed":           {nil, false, true},
 	} {
-		got, err := settled(t.Context(), asked, test.now)
+		a := &actor{action: actionUpdate, asked: asked, now: test.now}
+		got, err := a.arrived()
 		if got != test.want || (err != nil) != test.fail {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
@@ -246,6 +253,33 @@ default    db-a  db        box   failed  0         5m   -        -      line one
 	}
 }
 
+// A replica that is being replaced has the ports of its own revision, and one that has ended has none.
+func TestPsShowsThePortsOfEachRevision(t *testing.T) {
+	c := newCluster(t)
+	port := func(n int32) *cloudlessv1.WorkloadSpec {
+		return &cloudlessv1.WorkloadSpec{Image: "hello:1", Ports: []*cloudlessv1.Port{{Port: 80, Publish: n}}}
+	}
+	c.put(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web", Namespace: "default"}, Spec: port(8081)})
+	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{RevisionUid: "new"}
+	}
+	c.revisions = []*cloudlessv1.Revision{{Metadata: &cloudlessv1.Metadata{Uid: "old"}, Spec: &cloudlessv1.RevisionSpec{Workload: port(8080)}}}
+	for i, revision := range []string{"old", "new", "gone"} {
+		r := replica("web-"+string("abc"[i]), "web", "running", 0, time.Duration(9-i)*time.Hour)
+		r.Metadata.Namespace, r.Spec.RevisionUid = "default", revision
+		c.replicas = append(c.replicas, r)
+	}
+	over := replica("web-d", "web", "failed", 0, 6*time.Hour)
+	over.Spec.RevisionUid = "new"
+	c.replicas = append(c.replicas, over)
+	c.run(t.Context(), "", "ps", "--all").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS  PORTS    REASON
+web-a  web       box   running  0         9h   -        8080:80  -
+web-b  web       box   running  0         8h   -        8081:80  -
+web-c  web       box   running  0         7h   -        -        -
+web-d  web       box   failed   0         6h   -        -        -
+`, "")
+}
+
 func TestListsReadBack(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false")
@@ -263,9 +297,10 @@ func TestListsReadBack(t *testing.T) {
 func TestWorkloads(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false")
-	c.run(t.Context(), "", "workload", "scale", "web", "5").expect(t, 0, "workload web scaled: 5 of 5 running\n", "")
-	c.run(t.Context(), "", "workload", "restart", "web").expect(t, 0, "workload web restarted: 5 of 5 running\n", "")
-	c.run(t.Context(), "", "workload", "rm", "db").expect(t, 0, "workload db removed\n", "")
+	c.run(t.Context(), "", "workload", "scale", "web", "5").expect(t, 0, "workload web scaled\nweb: 5 of 5 running\n", "")
+	c.run(t.Context(), "", "workload", "restart", "web").expect(t, 0, "workload web restarted\nweb: 5 of 5 running\n", "")
+	c.run(t.Context(), "", "workload", "rm", "nobody", "db", "none").expect(t, 1, "workload db removed\n",
+		"cloudless: workload none does not exist in namespace default\ncloudless: workload nobody does not exist in namespace default\n")
 	c.run(t.Context(), "", "workload", "ls").expect(t, 0,
 		"NAME  PHASE    RUNNING  IMAGE    AGE  REASON\nweb   running  5/5      hello:1  3h   -\n", "")
 	c.run(t.Context(), "", "workload", "get", "db").expect(t, 1, "", "cloudless: workload db does not exist in namespace default\n")

@@ -190,6 +190,12 @@ func TestTablesOnATerminalAreColouredAndCut(t *testing.T) {
 	if !strings.Contains(got, "\x1b[32mrunning\x1b[0m  2") || !strings.Contains(got, "\x1b[1mNAME\x1b[0m   ") || colours.Replace(got) != plainTable {
 		t.Errorf("shown %q", got)
 	}
+	// Addresses give way to what fits without them.
+	want := "NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  PORTS    REASON\n" +
+		"web-a  web       box   running  2         3h   80:8080  it was restarted becaus…\n"
+	if got := colours.Replace(onTerminal(t, 80, "ps", "--config", c.config)); got != want {
+		t.Errorf("on a terminal of 80 columns\n%s\nwant\n%s", got, want)
+	}
 	// Names are never cut, and nothing is without need.
 	if got := colours.Replace(onTerminal(t, 20, "ps", "--config", c.config)); !strings.Contains(got, "web-a  web       box   running") {
 		t.Errorf("on a narrow terminal %q", got)

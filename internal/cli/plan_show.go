@@ -62,6 +62,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	} else {
 		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
 			counts[actionCreate], counts[actionUpdate], counts[actionDelete], counts[actionUnchanged])
+		t.WriteString(t.style.paint(dim, "Apply this and nothing else with --plan "+plain(plan.GetFingerprint())) + "\n")
 	}
 	_, err := c.Stdout.Write([]byte(t.String()))
 	return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -21,9 +22,15 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
+// withoutFingerprint leaves out the line that names the plan.
+func (r result) withoutFingerprint() result {
+	r.stdout = regexp.MustCompile(`(?m)^Apply this and nothing else with --plan .*\n`).ReplaceAllString(r.stdout, "")
+	return r
+}
+
 func TestPlanShowsWhatWouldChange(t *testing.T) {
 	c := newCluster(t)
-	c.run(t.Context(), twoDocuments, "plan", "-f", "-").expect(t, 2, `+ workload web would be created
+	c.run(t.Context(), twoDocuments, "plan", "-f", "-").withoutFingerprint().expect(t, 2, `+ workload web would be created
     + spec.image: hello:1
     + 3 replicas created on box
 
@@ -40,7 +47,7 @@ Plan: 2 to create, 0 to update, 0 to delete, 0 unchanged.
 	c.run(t.Context(), twoDocuments, "plan", "-f", "-").expect(t, 0, "= workload web is unchanged\n= workload db is unchanged\nNothing would change.\n", "")
 
 	changed := strings.Replace(twoDocuments, `{image: "hello:1", replicas: 3}`, `{image: "hello:1", env: {A: "x\ny"}}`, 1)
-	c.run(t.Context(), changed, "apply", "--dry-run", "-f", "-").expect(t, 2, `~ workload web would be updated
+	c.run(t.Context(), changed, "apply", "--dry-run", "-f", "-").withoutFingerprint().expect(t, 2, `~ workload web would be updated
     + spec.env[A]: "x\ny"
     ~ spec.replicas: 3 -> 1
 
@@ -48,7 +55,7 @@ Plan: 2 to create, 0 to update, 0 to delete, 0 unchanged.
 Plan: 0 to create, 1 to update, 0 to delete, 1 unchanged.
 `, "")
 	alone := "kind: Workload\nmetadata: {name: db}\nspec: {image: \"db:1\"}\n"
-	c.run(t.Context(), alone, "plan", "-f", "-", "--prune", "app=x").expect(t, 2,
+	c.run(t.Context(), alone, "plan", "-f", "-", "--prune", "app=x").withoutFingerprint().expect(t, 2,
 		"= workload db is unchanged\n- workload web would be deleted\n\nPlan: 0 to create, 0 to update, 1 to delete, 1 unchanged.\n", "")
 
 	got := c.run(t.Context(), changed, "plan", "-f", "-", "-o", "json")
@@ -65,7 +72,7 @@ func TestPlanOfReplicas(t *testing.T) {
 	step := func(action, replica, from, to string) *cloudlessv1.ReplicaStep {
 		return &cloudlessv1.ReplicaStep{Action: action, Replica: replica, FromNode: from, ToNode: to}
 	}
-	plan := &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{{
+	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{
 		Namespace: "other", Name: "web", Action: "update", Image: "cloudless/hello@sha256:0123",
 		Fields: []*cloudlessv1.FieldChange{{Path: "spec.args[0]", Before: "-v"}},
 		Replicas: []*cloudlessv1.ReplicaStep{
@@ -93,6 +100,7 @@ func TestPlanOfReplicas(t *testing.T) {
     ! 2 replicas have no place: n1: needs 3 CPU, 1 of 4 free
 
 Plan: 0 to create, 1 to update, 0 to delete, 0 unchanged.
+Apply this and nothing else with --plan 0123
 `
 	if out.String() != want {
 		t.Errorf("shown:\n%s\nwant:\n%s", out.String(), want)
@@ -194,6 +202,36 @@ func TestApplyPlansAgainOnlyWhileTheChangesAreTheSame(t *testing.T) {
 	}
 }
 
+// A plan that somebody has looked at is carried out as it was, or not at all.
+func TestApplyCarriesOutThePlanThatWasSeen(t *testing.T) {
+	c := newCluster(t)
+	got := c.run(t.Context(), twoDocuments, "plan", "-f", "-", "-o", "json")
+	var seen struct{ Fingerprint string }
+	if err := json.Unmarshal([]byte(got.stdout), &seen); err != nil || got.code != 2 {
+		t.Fatalf("%v: %+v", err, got)
+	}
+	people := c.run(t.Context(), twoDocuments, "plan", "-f", "-")
+	if want := "Apply this and nothing else with --plan " + seen.Fingerprint + "\n"; !strings.HasSuffix(people.stdout, want) {
+		t.Errorf("%+v does not end with %q", people, want)
+	}
+	c.put(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "other", Namespace: "default"}, Spec: &cloudlessv1.WorkloadSpec{Image: "db:9"}})
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--plan", seen.Fingerprint).expect(t, 1, "", "cloudless: the world has moved on\n")
+	if len(c.workloads) != 1 {
+		t.Errorf("%d workloads, want only the one that was there", len(c.workloads))
+	}
+	got = c.run(t.Context(), twoDocuments, "plan", "-f", "-", "-o", "json")
+	if err := json.Unmarshal([]byte(got.stdout), &seen); err != nil {
+		t.Fatal(err)
+	}
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false", "--plan", seen.Fingerprint).expect(t, 0, "workload web created\nworkload db created\n", "")
+	if got = c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--plan", ""); got.code != 2 || !strings.Contains(got.stderr, "--plan needs the fingerprint that cloudless plan shows") {
+		t.Errorf("%+v", got)
+	}
+	if got = c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--plan", "x", "--dry-run"); got.code != 2 || !strings.Contains(got.stderr, "--plan and --dry-run exclude each other") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // waitingFor is the status of workloads of which nothing runs yet.
 func waitingFor(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 	return &cloudlessv1.WorkloadStatus{Phase: "pending", RevisionUid: "r1", Desired: 1, Pending: 1}
@@ -209,15 +247,17 @@ func tell(phase string, change ...func(*cloudlessv1.Replica)) *cloudlessv1.Repli
 	return r
 }
 
+// crashed says that a replica has ended.
+func crashed(r *cloudlessv1.Replica) {
+	r.Status.LastExit, r.Status.Reason = &cloudlessv1.Exit{Code: 3}, "It exited with code 3."
+}
+
 const oneDocument = "kind: Workload\nmetadata: {name: web}\nspec: {image: \"hello:1\"}\n"
 
 func TestApplySaysWhyAProgramDoesNotStayUp(t *testing.T) {
 	c := newCluster(t)
 	c.standing = waitingFor
 	c.entries = []*cloudlessv1.LogEntry{{Replica: "web-1", Stream: "stderr", Text: "no database"}}
-	crashed := func(r *cloudlessv1.Replica) {
-		r.Status.LastExit, r.Status.Reason = &cloudlessv1.Exit{Code: 3}, "It exited with code 3."
-	}
 	c.tells(func(send func(*cloudlessv1.Replica)) {
 		for range 3 {
 			send(tell("preparing"))
@@ -281,7 +321,7 @@ func TestApplyStopsWaiting(t *testing.T) {
 		cancel()
 	})
 	got := c.run(ctx, oneDocument, "apply", "-f", "-")
-	if got.code != 130 || !strings.Contains(got.stderr, "Stopped waiting. The cluster goes on with what was applied: see: cloudless ps\n") {
+	if got.code != 130 || !strings.Contains(got.stderr, "Stopped waiting. The cluster goes on with web: see: cloudless workload get web\n") {
 		t.Errorf("%+v", got)
 	}
 	c.tells(func(send func(*cloudlessv1.Replica)) { send(tell("preparing")) })
@@ -350,7 +390,7 @@ func TestTreeFitsTheScreen(t *testing.T) {
 		}},
 		Workloads: []*cloudlessv1.Workload{{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w"}}},
 	}
-	s := newScene(applied)
+	s := sceneOf(applied)
 	web := proto.CloneOf(applied.GetWorkloads()[0])
 	web.Status = &cloudlessv1.WorkloadStatus{Desired: 9, Running: 8, RevisionUid: "r1"}
 	s.see("default", client.Update{Workload: web})
@@ -399,7 +439,7 @@ func TestSceneJudges(t *testing.T) {
 	}
 	old := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "old", DeleteTime: timestamppb.Now()}}
 	running := &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1}
-	s := newScene(applied)
+	s := sceneOf(applied)
 	clock := time.Now()
 	s.now = func() time.Time { return clock }
 	steps := []struct {

@@ -95,28 +95,37 @@ func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.L
 	return replicas, err
 }
 
-// portsOf tells the published ports of a workload by its uid; it is nil where they are shown elsewhere.
-type portsOf func(workload string) string
+// portsOf tells the ports that a replica has, none once it has ended; it is nil where they are shown elsewhere.
+type portsOf func(*cloudlessv1.Replica) string
 
-// publishedPorts asks for the ports of all workloads once, and again when one is asked for that was not there.
+// publishedPorts asks for the ports of all workloads once, and again for a replica of a revision that was not there:
+// one that was made since, or one that is being replaced.
 func publishedPorts(ctx context.Context, cl *client.Client, selection *cloudlessv1.Selection) portsOf {
-	known := map[string]string{}
-	return func(workload string) string {
-		if text, found := known[workload]; found {
-			return text
-		}
-		known[workload] = "" // also if it is gone already
-		workloads, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
-			answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Selection: &cloudlessv1.Selection{Namespace: selection.GetNamespace()}, Page: page})
-			return answer.GetItems(), answer.GetNext(), err
-		})
-		if err != nil {
+	known := map[string]string{} // by revision
+	asked := false
+	return func(r *cloudlessv1.Replica) string {
+		if ended(r) {
 			return ""
 		}
-		for _, w := range workloads {
-			known[w.GetMetadata().GetUid()] = published(w.GetSpec().GetPorts())
+		if !asked {
+			asked = true
+			workloads, _ := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
+				answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Selection: &cloudlessv1.Selection{Namespace: selection.GetNamespace()}, Page: page})
+				return answer.GetItems(), answer.GetNext(), err
+			})
+			for _, w := range workloads {
+				known[w.GetStatus().GetRevisionUid()] = published(w.GetSpec().GetPorts())
+			}
 		}
-		return known[workload]
+		uid := r.GetSpec().GetRevisionUid()
+		if _, found := known[uid]; !found {
+			known[uid] = "" // also if the workload is gone already
+			revisions, _ := listRevisions(ctx, cl, r.GetMetadata().GetNamespace(), r.GetSpec().GetWorkload())
+			for _, revision := range revisions {
+				known[revision.GetMetadata().GetUid()] = published(revision.GetSpec().GetWorkload().GetPorts())
+			}
+		}
+		return known[uid]
 	}
 }
 
@@ -166,7 +175,7 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports po
 		strings.Join(r.GetStatus().GetAddresses(), ","),
 	}
 	if ports != nil {
-		row = append(row, ports(r.GetSpec().GetWorkloadUid()))
+		row = append(row, ports(r))
 	}
 	row = append(row, replicaReason(r))
 	if namespaces {

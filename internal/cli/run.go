@@ -95,14 +95,15 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 		}
 	}
 	if f.on && !f.detach {
-		now, err := c.awaitSettled(ctx, cl, f.waiting, made)
+		action := actionUpdate
+		if result == done[actionUnchanged] {
+			action = actionUnchanged
+		}
+		now, err := c.awaitScene(ctx, cl, f.waiting, newScene(&actor{action: action, asked: made}))
 		if err != nil {
 			return err
 		}
 		made = now[0]
-		if c.forPeople() {
-			return c.printf("%s: %s\n", made.GetMetadata().GetName(), standing(made))
-		}
 	}
 	if c.forPeople() {
 		return nil
@@ -204,7 +205,6 @@ func nameOf(what string) string {
 	return strings.Trim(name, "-")
 }
 
-// pushProgram makes an image of the program, sends it to the cluster's registry and returns its name. The tag is
 // imageName is the image that is given, or the one that a program becomes.
 func (f *runFlags) imageName(what string) string {
 	switch {

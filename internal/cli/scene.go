@@ -10,7 +10,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 )
 
-// scene is what is known of the workloads that were applied and of their replicas. It judges whether they have
+// scene is what is known of the workloads that were changed and of their replicas. It judges whether they have
 // arrived where they were asked to be, or never will.
 type scene struct {
 	actors []*actor
@@ -32,24 +32,39 @@ type actor struct {
 	since map[string]time.Time
 }
 
-func newScene(applied *cloudlessv1.ApplyPlanResponse) *scene {
-	s := &scene{synced: map[string]bool{}, now: time.Now}
+func newScene(actors ...*actor) *scene {
+	s := &scene{actors: actors, synced: map[string]bool{}, now: time.Now}
+	for _, a := range actors {
+		s.synced[a.asked.GetMetadata().GetNamespace()] = false
+		a.forget()
+	}
+	return s
+}
+
+// sceneOf is the scene of a plan that was carried out.
+func sceneOf(applied *cloudlessv1.ApplyPlanResponse) *scene {
 	workloads := map[string]*cloudlessv1.Workload{}
 	for _, w := range applied.GetWorkloads() {
 		workloads[pathOf(w.GetMetadata())] = w
 	}
+	var actors []*actor
 	for _, change := range applied.GetPlan().GetChanges() {
 		meta := &cloudlessv1.Metadata{Namespace: change.GetNamespace(), Name: change.GetName()}
 		asked := workloads[pathOf(meta)]
 		if asked == nil {
 			asked = &cloudlessv1.Workload{Metadata: meta}
 		}
-		s.synced[meta.GetNamespace()] = false
-		a := &actor{action: change.GetAction(), asked: asked}
-		a.forget()
-		s.actors = append(s.actors, a)
+		actors = append(actors, &actor{action: change.GetAction(), asked: asked})
 	}
-	return s
+	return newScene(actors...)
+}
+
+// asked are the workloads as they were asked for.
+func (s *scene) asked() (all []*cloudlessv1.Workload) {
+	for _, a := range s.actors {
+		all = append(all, a.asked)
+	}
+	return all
 }
 
 func (a *actor) forget() {

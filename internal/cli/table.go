@@ -65,6 +65,9 @@ func (t *table) flush() error {
 		t.headed = true
 		for i, cell := range row {
 			if i < len(widths) {
+				if widths[i] == 0 && t.widths[i] > 0 {
+					continue
+				}
 				cell = abbreviate(cell, widths[i])
 			}
 			pad := 0
@@ -90,10 +93,26 @@ func (t *table) flush() error {
 // leastColumn is how narrow a column becomes at most, to fit a terminal.
 const leastColumn = 12
 
-// fit takes from the widest of the columns that may be cut until all together are no wider than a terminal, or none
-// of these has anything to give. Names are never cut: people copy them.
+// spared is the column that is left out where all of them cannot fit.
+const spared = "ADDRESS"
+
+// fit makes all columns together no wider than a terminal, as far as they can be. A column that is left out has width 0.
 func (t *table) fit(width int) []int {
 	widths := slices.Clone(t.widths)
+	if t.narrow(widths, width) {
+		return widths
+	}
+	if i := slices.Index(t.headings, spared); i >= 0 {
+		widths = slices.Clone(t.widths)
+		widths[i] = 0
+		t.narrow(widths, width+2) // it needs no gap either
+	}
+	return widths
+}
+
+// narrow takes from the widest of the columns that may be cut until all fit, which it reports, or none of these has
+// anything to give. Names are never cut: people copy them.
+func (t *table) narrow(widths []int, width int) bool {
 	total := 2 * (len(widths) - 1)
 	for _, w := range widths {
 		total += w
@@ -106,11 +125,11 @@ func (t *table) fit(width int) []int {
 			}
 		}
 		if widest < 0 {
-			break
+			return false
 		}
 		widths[widest]--
 	}
-	return widths
+	return true
 }
 
 // flexible reports whether a column holds text of which the beginning says enough: the last one, and some others.

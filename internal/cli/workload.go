@@ -155,17 +155,22 @@ func (c *cli) changeWorkload(w waiting, done string, change func(context.Context
 		if err != nil {
 			return err
 		}
+		if c.forPeople() {
+			if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), done); err != nil {
+				return err
+			}
+		}
 		if w.on {
-			now, err := c.awaitSettled(ctx, cl, w, workload)
+			now, err := c.awaitScene(ctx, cl, w, newScene(&actor{action: actionUpdate, asked: workload}))
 			if err != nil {
 				return err
 			}
 			workload = now[0]
 		}
-		if !c.forPeople() {
-			return c.printObject(workload)
+		if c.forPeople() {
+			return nil
 		}
-		return c.printf("workload %s %s: %s\n", workload.GetMetadata().GetName(), done, standing(workload))
+		return c.printObject(workload)
 	})
 }
 
@@ -184,12 +189,17 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 		},
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			var removed []*cloudlessv1.Workload
+			var failed error // the first that could not be removed keeps no other from it
 			for _, name := range args {
 				workload, err := cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: c.namespace, Name: name})
-				if err != nil {
-					return err
+				switch {
+				case err == nil:
+					removed = append(removed, workload)
+				case failed == nil:
+					failed = err
+				default:
+					c.complain(err)
 				}
-				removed = append(removed, workload)
 			}
 			word := "is being removed"
 			if w.on {
@@ -199,14 +209,17 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 				word = "removed"
 			}
 			if !c.forPeople() {
-				return printList(c, removed)
+				if err := printList(c, removed); err != nil {
+					return err
+				}
+				return failed
 			}
-			for _, name := range args {
-				if err := c.printf("workload %s %s\n", name, word); err != nil {
+			for _, workload := range removed {
+				if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), word); err != nil {
 					return err
 				}
 			}
-			return nil
+			return failed
 		}),
 	}
 	w.register(cmd, "they are gone")
