@@ -76,9 +76,19 @@ type UpOptions struct {
 // ServerOptions are those of a server alone.
 type ServerOptions struct {
 	Process
-	APIAddr    string
+	Reach
 	ConfigPath string
 	Context    string
+}
+
+// Reach is where a server is and is reached.
+type Reach struct {
+	// APIAddr is where it listens, host:port.
+	APIAddr string
+	// Advertise is where others reach it; chosen by APIAddr if empty.
+	Advertise string
+	// Name and Zone of the server; the host name and none if empty.
+	Name, Zone string
 }
 
 // AgentOptions are those of an agent alone.
@@ -95,6 +105,10 @@ type JoinOptions struct {
 	Address string
 	// Token is the join token. It must not be logged.
 	Token string
+	// Role is node or server.
+	Role string
+	// Reach is of a server.
+	Reach Reach
 }
 
 // DownOptions say what to stop.

@@ -42,6 +42,9 @@ func (s *Server) identified(next http.Handler) http.Handler {
 			writeError = writeRegistryError
 		}
 		p, err := s.identify(r)
+		if err != nil && s.router.catchUp(r.Context()) == nil {
+			p, err = s.identify(r)
+		}
 		if err != nil {
 			if registry {
 				w.Header().Set("WWW-Authenticate", `Basic realm="cloudless"`)
