@@ -142,6 +142,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 			Voters: func() int { return server.DesiredVoters }, Members: p.members, Progress: p.server.Progress,
 		})
 	})
+	g.Go(func() error { return p.server.MirrorImages(ctx) })
 	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus, retention.DefaultLimits) })
 	return g.Wait()
 }

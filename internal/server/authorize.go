@@ -61,6 +61,9 @@ var permissions = map[string][]string{
 	v1.ServerService_DeleteServer_FullMethodName:   admins,
 	v1.ServerService_TransferLeader_FullMethodName: admins,
 	v1.PeerService_GetProgress_FullMethodName:      servers,
+	v1.PeerService_ListCopies_FullMethodName:       servers,
+	v1.PeerService_CopyImage_FullMethodName:        servers,
+	v1.PeerService_DropImage_FullMethodName:        servers,
 
 	v1.ImageService_SetLogin_FullMethodName:    admins,
 	v1.ImageService_DeleteLogin_FullMethodName: admins,

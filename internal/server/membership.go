@@ -48,6 +48,7 @@ func (s *Server) join(o Options) {
 		}
 		return ""
 	})
+	s.mirrors.transports = map[string]*http.Transport{}
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
 	s.router = &router{consensus: s.consensus, peers: s.peers, logger: s.logger}

@@ -124,6 +124,7 @@ type Server struct {
 	tracing     *telemetry.Tracing
 	plans       *plans
 	peers       *peerConns
+	mirrors     mirrors
 	router      *router
 	voters      func() int
 	// expelled is closed, by expel, when this server is a member no more.
@@ -280,6 +281,7 @@ func (s *Server) shutdown() {
 	}
 	s.grpc.GracefulStop()
 	_ = s.inner.Close()
+	s.mirrors.close()
 	s.peers.close()
 	_ = s.port.Close()
 }

@@ -163,6 +163,324 @@ func (x *ServerSpec) GetVersion() string {
 	return ""
 }
 
+type ImageCopy struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// Empty for an image that has no tag.
+	Tag           string `protobuf:"bytes,2,opt,name=tag,proto3" json:"tag,omitempty"`
+	Digest        string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImageCopy) Reset() {
+	*x = ImageCopy{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImageCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImageCopy) ProtoMessage() {}
+
+func (x *ImageCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImageCopy.ProtoReflect.Descriptor instead.
+func (*ImageCopy) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ImageCopy) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *ImageCopy) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ImageCopy) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+type ListCopiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCopiesRequest) Reset() {
+	*x = ListCopiesRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCopiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCopiesRequest) ProtoMessage() {}
+
+func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCopiesRequest.ProtoReflect.Descriptor instead.
+func (*ListCopiesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+}
+
+type ListCopiesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*ImageCopy           `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCopiesResponse) Reset() {
+	*x = ListCopiesResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCopiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCopiesResponse) ProtoMessage() {}
+
+func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCopiesResponse.ProtoReflect.Descriptor instead.
+func (*ListCopiesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListCopiesResponse) GetItems() []*ImageCopy {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+type CopyImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         *ImageCopy             `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyImageRequest) Reset() {
+	*x = CopyImageRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyImageRequest) ProtoMessage() {}
+
+func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyImageRequest.ProtoReflect.Descriptor instead.
+func (*CopyImageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CopyImageRequest) GetImage() *ImageCopy {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+type CopyImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyImageResponse) Reset() {
+	*x = CopyImageResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyImageResponse) ProtoMessage() {}
+
+func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyImageResponse.ProtoReflect.Descriptor instead.
+func (*CopyImageResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+}
+
+type DropImageRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// A tag or a digest.
+	Reference     string `protobuf:"bytes,2,opt,name=reference,proto3" json:"reference,omitempty"`
+	Now           bool   `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropImageRequest) Reset() {
+	*x = DropImageRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropImageRequest) ProtoMessage() {}
+
+func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropImageRequest.ProtoReflect.Descriptor instead.
+func (*DropImageRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DropImageRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *DropImageRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *DropImageRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type DropImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropImageResponse) Reset() {
+	*x = DropImageResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropImageResponse) ProtoMessage() {}
+
+func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropImageResponse.ProtoReflect.Descriptor instead.
+func (*DropImageResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+}
+
 type ListServersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -171,7 +489,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +501,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +514,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
 }
 
 type ListServersResponse struct {
@@ -208,7 +526,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -220,7 +538,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -233,7 +551,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -254,7 +572,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +584,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +597,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -306,7 +624,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +636,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +649,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -351,7 +669,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +681,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,7 +694,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -394,7 +712,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +724,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +737,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
 type GetProgressResponse struct {
@@ -437,7 +755,7 @@ type GetProgressResponse struct {
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +767,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +780,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -509,7 +827,30 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"ServerSpec\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"\x14\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"w\n" +
+	"\tImageCopy\x12*\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\n" +
+	"repository\x12\x1a\n" +
+	"\x03tag\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x03tag\x12\"\n" +
+	"\x06digest\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06digest\"\x13\n" +
+	"\x11ListCopiesRequest\"C\n" +
+	"\x12ListCopiesResponse\x12-\n" +
+	"\x05items\x18\x01 \x03(\v2\x17.cloudless.v1.ImageCopyR\x05items\"I\n" +
+	"\x10CopyImageRequest\x125\n" +
+	"\x05image\x18\x01 \x01(\v2\x17.cloudless.v1.ImageCopyB\x06\xbaH\x03\xc8\x01\x01R\x05image\"\x13\n" +
+	"\x11CopyImageResponse\"z\n" +
+	"\x10DropImageRequest\x12*\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\n" +
+	"repository\x12(\n" +
+	"\treference\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\treference\x12\x10\n" +
+	"\x03now\x18\x03 \x01(\bR\x03now\"\x13\n" +
+	"\x11DropImageResponse\"\x14\n" +
 	"\x12ListServersRequest\"A\n" +
 	"\x13ListServersResponse\x12*\n" +
 	"\x05items\x18\x01 \x03(\v2\x14.cloudless.v1.ServerR\x05items\"M\n" +
@@ -530,9 +871,13 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\rServerService\x12g\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12c\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\"\x1a\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12{\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2a\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xce\x02\n" +
 	"\vPeerService\x12R\n" +
-	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponseBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\x12O\n" +
+	"\n" +
+	"ListCopies\x12\x1f.cloudless.v1.ListCopiesRequest\x1a .cloudless.v1.ListCopiesResponse\x12L\n" +
+	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\x12L\n" +
+	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponseBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_server_proto_rawDescOnce sync.Once
@@ -546,39 +891,54 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                 // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),             // 1: cloudless.v1.ServerSpec
-	(*ListServersRequest)(nil),     // 2: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),    // 3: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),    // 4: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),  // 5: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 6: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),     // 7: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),    // 8: cloudless.v1.GetProgressResponse
-	(*Metadata)(nil),               // 9: cloudless.v1.Metadata
-	(*ServerStatus)(nil),           // 10: cloudless.v1.ServerStatus
+	(*ImageCopy)(nil),              // 2: cloudless.v1.ImageCopy
+	(*ListCopiesRequest)(nil),      // 3: cloudless.v1.ListCopiesRequest
+	(*ListCopiesResponse)(nil),     // 4: cloudless.v1.ListCopiesResponse
+	(*CopyImageRequest)(nil),       // 5: cloudless.v1.CopyImageRequest
+	(*CopyImageResponse)(nil),      // 6: cloudless.v1.CopyImageResponse
+	(*DropImageRequest)(nil),       // 7: cloudless.v1.DropImageRequest
+	(*DropImageResponse)(nil),      // 8: cloudless.v1.DropImageResponse
+	(*ListServersRequest)(nil),     // 9: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),    // 10: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),    // 11: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),  // 12: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 13: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),     // 14: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),    // 15: cloudless.v1.GetProgressResponse
+	(*Metadata)(nil),               // 16: cloudless.v1.Metadata
+	(*ServerStatus)(nil),           // 17: cloudless.v1.ServerStatus
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	9,  // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	16, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	10, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
-	0,  // 3: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
-	0,  // 4: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	2,  // 5: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	4,  // 6: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	5,  // 7: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	7,  // 8: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	3,  // 9: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 10: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	6,  // 11: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	8,  // 12: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	9,  // [9:13] is the sub-list for method output_type
-	5,  // [5:9] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	17, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	2,  // 3: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
+	2,  // 4: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
+	0,  // 5: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
+	0,  // 6: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
+	9,  // 7: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	11, // 8: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	12, // 9: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	14, // 10: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	3,  // 11: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	5,  // 12: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	7,  // 13: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	10, // 14: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 15: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	13, // 16: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	15, // 17: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	4,  // 18: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	6,  // 19: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	8,  // 20: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	14, // [14:21] is the sub-list for method output_type
+	7,  // [7:14] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_server_proto_init() }
@@ -595,7 +955,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

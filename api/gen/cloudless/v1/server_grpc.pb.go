@@ -208,6 +208,9 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	PeerService_GetProgress_FullMethodName = "/cloudless.v1.PeerService/GetProgress"
+	PeerService_ListCopies_FullMethodName  = "/cloudless.v1.PeerService/ListCopies"
+	PeerService_CopyImage_FullMethodName   = "/cloudless.v1.PeerService/CopyImage"
+	PeerService_DropImage_FullMethodName   = "/cloudless.v1.PeerService/DropImage"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -218,6 +221,13 @@ const (
 type PeerServiceClient interface {
 	// How far the asked server is, from itself and not from whoever leads.
 	GetProgress(ctx context.Context, in *GetProgressRequest, opts ...grpc.CallOption) (*GetProgressResponse, error)
+	// The tagged images that the asked server has.
+	ListCopies(ctx context.Context, in *ListCopiesRequest, opts ...grpc.CallOption) (*ListCopiesResponse, error)
+	// Has the asked server copy an image from the one that asks. It is answered
+	// when the copy is whole.
+	CopyImage(ctx context.Context, in *CopyImageRequest, opts ...grpc.CallOption) (*CopyImageResponse, error)
+	// Has the asked server delete an image as the one that asks has.
+	DropImage(ctx context.Context, in *DropImageRequest, opts ...grpc.CallOption) (*DropImageResponse, error)
 }
 
 type peerServiceClient struct {
@@ -238,6 +248,36 @@ func (c *peerServiceClient) GetProgress(ctx context.Context, in *GetProgressRequ
 	return out, nil
 }
 
+func (c *peerServiceClient) ListCopies(ctx context.Context, in *ListCopiesRequest, opts ...grpc.CallOption) (*ListCopiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListCopiesResponse)
+	err := c.cc.Invoke(ctx, PeerService_ListCopies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerServiceClient) CopyImage(ctx context.Context, in *CopyImageRequest, opts ...grpc.CallOption) (*CopyImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CopyImageResponse)
+	err := c.cc.Invoke(ctx, PeerService_CopyImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerServiceClient) DropImage(ctx context.Context, in *DropImageRequest, opts ...grpc.CallOption) (*DropImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropImageResponse)
+	err := c.cc.Invoke(ctx, PeerService_DropImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -246,6 +286,13 @@ func (c *peerServiceClient) GetProgress(ctx context.Context, in *GetProgressRequ
 type PeerServiceServer interface {
 	// How far the asked server is, from itself and not from whoever leads.
 	GetProgress(context.Context, *GetProgressRequest) (*GetProgressResponse, error)
+	// The tagged images that the asked server has.
+	ListCopies(context.Context, *ListCopiesRequest) (*ListCopiesResponse, error)
+	// Has the asked server copy an image from the one that asks. It is answered
+	// when the copy is whole.
+	CopyImage(context.Context, *CopyImageRequest) (*CopyImageResponse, error)
+	// Has the asked server delete an image as the one that asks has.
+	DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -258,6 +305,15 @@ type UnimplementedPeerServiceServer struct{}
 
 func (UnimplementedPeerServiceServer) GetProgress(context.Context, *GetProgressRequest) (*GetProgressResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetProgress not implemented")
+}
+func (UnimplementedPeerServiceServer) ListCopies(context.Context, *ListCopiesRequest) (*ListCopiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCopies not implemented")
+}
+func (UnimplementedPeerServiceServer) CopyImage(context.Context, *CopyImageRequest) (*CopyImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CopyImage not implemented")
+}
+func (UnimplementedPeerServiceServer) DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropImage not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -298,6 +354,60 @@ func _PeerService_GetProgress_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_ListCopies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCopiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).ListCopies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_ListCopies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).ListCopies(ctx, req.(*ListCopiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PeerService_CopyImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CopyImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).CopyImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_CopyImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).CopyImage(ctx, req.(*CopyImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PeerService_DropImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).DropImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_DropImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).DropImage(ctx, req.(*DropImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -308,6 +418,18 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetProgress",
 			Handler:    _PeerService_GetProgress_Handler,
+		},
+		{
+			MethodName: "ListCopies",
+			Handler:    _PeerService_ListCopies_Handler,
+		},
+		{
+			MethodName: "CopyImage",
+			Handler:    _PeerService_CopyImage_Handler,
+		},
+		{
+			MethodName: "DropImage",
+			Handler:    _PeerService_DropImage_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
