@@ -257,8 +257,7 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 		return handler(service, stream)
 	}
 	if staleWished(ctx) && mayBeStale(info.FullMethod) {
-		stream.ctx = consensus.WithStale(ctx)
-		return handler(service, stream)
+		return handler(service, stream.with(consensus.WithStale(ctx)))
 	}
 	return r.untilLeader(ctx, false, func(leader string) error {
 		if leader != r.consensus.ID() {
@@ -269,14 +268,17 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 			return err
 		}
 		defer cancel()
-		stream.ctx = during
-		defer func() { stream.ctx = ctx }()
-		err = handler(service, stream)
+		err = handler(service, stream.with(during))
 		if ctx.Err() == nil && errors.Is(context.Cause(during), consensus.ErrNotLeader) {
 			return refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
 		}
 		return begun(err)
 	})
+}
+
+// with is the stream with another context.
+func (s *guardedStream) with(ctx context.Context) *guardedStream {
+	return &guardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
 }
 
 // begun keeps a stream that was begun from being begun again.
