@@ -21,6 +21,8 @@ type Roles struct {
 	Agent func(ctx context.Context, o AgentOptions) error
 	// Join enrolls the machine and then runs its agent.
 	Join func(ctx context.Context, o JoinOptions) error
+	// Recover makes a server the only one of its cluster.
+	Recover func(ctx context.Context, o RecoverOptions) error
 	// Down stops what runs on a data folder, its containers included.
 	Down func(ctx context.Context, o DownOptions) error
 	// Install makes a service of systemd and returns what to tell the person at the terminal: what was done, or the
@@ -109,6 +111,14 @@ type JoinOptions struct {
 	Role string
 	// Reach is of a server.
 	Reach Reach
+}
+
+// RecoverOptions say which server is to go on alone.
+type RecoverOptions struct {
+	// DataDir is an absolute path.
+	DataDir string
+	// Log receives what is worth knowing.
+	Log io.Writer
 }
 
 // DownOptions say what to stop.

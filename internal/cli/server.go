@@ -141,7 +141,7 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 }
 
 func (c *cli) clusterCommand() *cobra.Command {
-	return group("cluster", "See how the cluster is", "  cloudless cluster status", c.clusterStatusCommand())
+	return group("cluster", "See how the cluster is", "  cloudless cluster status", c.clusterStatusCommand(), c.clusterRecoverCommand())
 }
 
 func (c *cli) clusterStatusCommand() *cobra.Command {

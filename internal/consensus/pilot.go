@@ -76,6 +76,8 @@ type pilot struct {
 
 	mu    sync.Mutex
 	since map[string]time.Time // when a member was first seen dead
+
+	yielded time.Time // when leadership was last given up for want of room
 }
 
 // Pilot decides, while this server leads, who takes part and who votes, until ctx ends: servers that should take part
@@ -96,6 +98,7 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	ticker := time.NewTicker(pilotUpdate)
 	defer ticker.Stop()
 	for {
+		p.yieldWhenFull(ctx)
 		if err := p.enlist(ctx); err != nil && ctx.Err() == nil {
 			c.logger.Warn("the servers that take part could not be changed", "error", err)
 		}
@@ -104,6 +107,22 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 			return context.Cause(ctx)
 		case <-ticker.C:
 		}
+	}
+}
+
+// fullPause keeps servers whose disks are all full from handing leadership round.
+const fullPause = 30 * time.Second
+
+// yieldWhenFull lets another server lead when there is no room for changes here.
+func (p *pilot) yieldWhenFull(ctx context.Context) {
+	full := p.room.check(0)
+	if full == nil || p.otherVoters() == 0 || p.now().Sub(p.yielded) < fullPause {
+		return
+	}
+	p.yielded = p.now()
+	p.logger.Warn("another server should lead", "reason", full)
+	if err := p.Transfer(ctx, ""); err != nil && ctx.Err() == nil {
+		p.logger.Warn("no other server took over", "error", err)
 	}
 }
 
