@@ -57,10 +57,12 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 	g.tellServers(ctx)
-	if err := validate(request); err != nil {
-		return nil, err
-	}
-	return g.router.unary(ctx, request, info.FullMethod, handler)
+	return g.router.unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
+		if err := validate(request); err != nil { // by the server that answers, not by those that pass it on
+			return nil, err
+		}
+		return handler(ctx, request)
+	})
 }
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {

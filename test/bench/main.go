@@ -81,6 +81,11 @@ var measurements = []measurement{
 		floor: "the slower of an empty authenticated call by the same clients and bare raft on the same log store, in turns",
 	},
 	{
+		name: "write_3", unit: "per s", measure: measureWrites3, target: "ratio at least 0.5",
+		what:  "workloads created through the API of three servers with fsync by 64 clients spread over them, median of rounds",
+		floor: "the slower of an empty authenticated call by the same clients and three bare rafts on the same log store, in turns",
+	},
+	{
 		name: "leader_loss_p50", unit: "ms", measure: measureLeaderLossMedian, target: "under 1500",
 		what:  "three servers: from kill -9 of the leader to the next acknowledged write that was begun after it, median of 20",
 		floor: "none",
