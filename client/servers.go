@@ -72,6 +72,9 @@ func (l *link) learning(ctx context.Context, opts []grpc.CallOption, call func(c
 // reasonNoLeader is why a server that is cut off from the others, or was removed, cannot answer.
 const reasonNoLeader = "NO_LEADER"
 
+// NoLeader reports whether a server refused a call because it cannot reach one that leads. Another server may.
+func NoLeader(err error) bool { return hasReason(err, reasonNoLeader) }
+
 func hasReason(err error, reason string) bool {
 	return slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
 		info, ok := detail.(*errdetails.ErrorInfo)

@@ -256,7 +256,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		about.Servers = servers
 		return f.writeMembership(about)
 	})
-	conn, err := grpc.NewClient(link.servers.target(), append(agent.DialOptions(), grpc.WithResolvers(link.servers.resolver),
+	conn, err := grpc.NewClient(link.servers.target(), append(append(agent.DialOptions(), link.servers.options()...),
 		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), func() (*tls.Certificate, error) {
 			return p.rotator.Certificate()
 		}))))...)

@@ -9,8 +9,11 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/cloudless/cloudless/client"
 )
 
 // serverList is where a node finds the servers. It learns of new ones while the
@@ -20,9 +23,10 @@ type serverList struct {
 	// keep is called with every new list, to be there after a restart.
 	keep func([]string) error
 
-	mu  sync.Mutex
-	via string // by which the machine joined; it may lead where no advertised address does
-	all []string
+	mu      sync.Mutex
+	current string // that of the newest connection
+	via     string // by which the machine joined; it may lead where no advertised address does
+	all     []string
 }
 
 func newServerList(about membership, keep func([]string) error) *serverList {
@@ -63,6 +67,64 @@ func (l *serverList) learn(addresses []string) error {
 	}
 	l.resolver.UpdateState(l.state())
 	return l.keep(addresses)
+}
+
+// options let gRPC fail over among the servers.
+func (l *serverList) options() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithResolvers(l.resolver), grpc.WithContextDialer(l.dial), grpc.WithStreamInterceptor(l.watchStream),
+	}
+}
+
+func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err == nil {
+		l.mu.Lock()
+		l.current = address
+		l.mu.Unlock()
+	}
+	return conn, err
+}
+
+// watchStream sees why streams end.
+func (l *serverList) watchStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, conn, method, options...)
+	if err != nil {
+		l.moveOnFrom(err)
+		return nil, err
+	}
+	return &watchedStream{ClientStream: stream, ended: l.moveOnFrom}, nil
+}
+
+type watchedStream struct {
+	grpc.ClientStream
+	ended func(error)
+}
+
+func (s *watchedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err != nil {
+		s.ended(err)
+	}
+	return err
+}
+
+// moveOnFrom leaves a server that can be reached but cannot reach the others.
+func (l *serverList) moveOnFrom(err error) {
+	if !client.NoLeader(err) {
+		return
+	}
+	l.mu.Lock()
+	left := l.current
+	l.mu.Unlock()
+	state := l.state()
+	i := slices.IndexFunc(state.Addresses, func(a resolver.Address) bool { return a.Addr == left })
+	if i < 0 || len(state.Addresses) < 2 {
+		return
+	}
+	others := append(slices.Clone(state.Addresses[i+1:]), state.Addresses[:i]...)
+	l.resolver.UpdateState(resolver.State{Addresses: others}) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(resolver.State{Addresses: append(others, resolver.Address{Addr: left})})
 }
 
 // dialTLS connects to the first server that answers.

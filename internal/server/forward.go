@@ -33,6 +33,9 @@ import (
 const (
 	// leaderPatience is how long a call waits for a leader.
 	leaderPatience = 10 * time.Second
+	// streamPatience is the same for a stream: who opens one, an agent above all,
+	// had better try another server soon.
+	streamPatience = 3 * time.Second
 	// leaderPause is how long to wait before asking again a server that is said
 	// to lead and does not.
 	leaderPause = 50 * time.Millisecond
@@ -101,7 +104,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		return handler(ctx, request)
 	}
 	var response any
-	err := r.untilLeader(ctx, harmless(method, message), func(leader string) (err error) {
+	err := r.untilLeader(ctx, leaderPatience, harmless(method, message), func(leader string) (err error) {
 		if leader == r.consensus.ID() {
 			response, err = handler(ctx, request)
 			return err
@@ -115,8 +118,8 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 // untilLeader calls do with the leader until somebody who really leads has
 // answered, or the patience for that is at its end. What is harmless is done
 // again if it is not known whether it was done.
-func (r *router) untilLeader(ctx context.Context, harmless bool, do func(leader string) error) error {
-	patience := time.NewTimer(leaderPatience)
+func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless bool, do func(leader string) error) error {
+	patience := time.NewTimer(most)
 	defer patience.Stop()
 	for {
 		changed := r.consensus.Changed()
@@ -259,7 +262,7 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 	if staleWished(ctx) && mayBeStale(info.FullMethod) {
 		return handler(service, stream.with(consensus.WithStale(ctx)))
 	}
-	return r.untilLeader(ctx, false, func(leader string) error {
+	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
 		if leader != r.consensus.ID() {
 			return r.forwardStream(ctx, leader, stream, info)
 		}
