@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -108,11 +108,8 @@ const (
 
 func newConn(where Context, trust *identity.Trust, link *link, auth token, options []Option) (*grpc.ClientConn, error) {
 	servers := manual.NewBuilderWithScheme("cloudless")
-	var state resolver.State
-	for _, address := range where.Addresses {
-		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
-	}
-	servers.InitialState(state)
+	servers.InitialState(stateOf(where.Addresses))
+	link.resolver = servers
 	config := identity.ClientTLS(trust, nil)
 	config.NextProtos = []string{"h2"} // only that: it is how one port tells gRPC from the rest
 	calls := interceptor{link: link}
@@ -131,7 +128,7 @@ func newConn(where Context, trust *identity.Trust, link *link, auth token, optio
 	for _, option := range options {
 		dial = append(dial, option.dial...)
 	}
-	return grpc.NewClient("cloudless:///"+where.Addresses[0], dial...)
+	return grpc.NewClient("cloudless:///servers", dial...)
 }
 
 // connect waits until a server has answered or all have failed.
@@ -196,10 +193,12 @@ func (t token) header() string { return "Bearer " + string(t) }
 
 // link dials the servers and remembers why the last attempt failed, which gRPC keeps only as text.
 type link struct {
-	addresses []string
+	resolver *manual.Resolver
 
-	mu   sync.Mutex
-	last error
+	mu        sync.Mutex
+	addresses []string
+	current   string // that of the newest connection
+	last      error
 }
 
 // dialer notices by TCP's own means, which need no agreement with the server, that the other end is gone.
@@ -214,6 +213,7 @@ func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 		l.failed(err)
 		return nil, err
 	}
+	l.connected(address)
 	return conn, nil
 }
 
@@ -230,7 +230,7 @@ func (l *link) unreachable(otherwise error) *UnreachableError {
 	if l.last != nil {
 		otherwise = l.last
 	}
-	return &UnreachableError{Addresses: l.addresses, Err: otherwise}
+	return &UnreachableError{Addresses: slices.Clone(l.addresses), Err: otherwise}
 }
 
 // down reports whether the newest attempt to connect failed.
@@ -275,14 +275,14 @@ func newHTTPTransport(trust *identity.Trust, link *link) *http.Transport {
 // dialTLS connects to the first server that answers.
 func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	var failures []error
-	for _, address := range l.addresses {
+	for _, address := range l.all() {
 		conn, err := shakeHands(ctx, config, address)
 		if err == nil {
 			return conn, nil
 		}
 		failures = append(failures, err)
 	}
-	return nil, &UnreachableError{Addresses: l.addresses, Err: errors.Join(failures...)}
+	return nil, &UnreachableError{Addresses: l.all(), Err: errors.Join(failures...)}
 }
 
 func shakeHands(ctx context.Context, config *tls.Config, address string) (net.Conn, error) {

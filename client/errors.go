@@ -106,7 +106,7 @@ func (l *link) callErr(err error) error {
 	if s.Code() == codes.Unavailable && l.down() {
 		return l.unreachable(err)
 	}
-	return &callError{message: sentence(s, strings.Join(l.addresses, ", ")), status: s}
+	return &callError{message: sentence(s, strings.Join(l.all(), ", ")), status: s}
 }
 
 func sentence(s *status.Status, at string) string {
@@ -155,7 +155,9 @@ func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 type interceptor struct{ link *link }
 
 func (i interceptor) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return i.link.callErr(invoke(ctx, method, withKey(req), reply, conn, opts...))
+	return i.link.callErr(i.link.learning(ctx, opts, func(ctx context.Context, opts []grpc.CallOption) error {
+		return invoke(ctx, method, withKey(req), reply, conn, opts...)
+	}))
 }
 
 func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -28,19 +28,20 @@ type LogLine struct {
 }
 
 // Logs yields the output of a workload's replicas line by line: parts of long lines are put together, however the
-// replicas' parts are mixed. It ends with the log, or with an error.
+// replicas' parts are mixed. It ends with the log, or with an error. A log that is followed goes on, without a line
+// lost or doubled, when the server that gave it is gone and another one is there.
 func (c *Client) Logs(ctx context.Context, request *cloudlessv1.LogsRequest) iter.Seq2[LogLine, error] {
 	return func(yield func(LogLine, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := c.Workloads().Logs(ctx, request)
+		log, err := c.followLogs(ctx, request)
 		if err != nil {
 			yield(LogLine{}, err)
 			return
 		}
 		joiner := lineJoiner{open: map[logSource]*LogLine{}}
 		for {
-			entry, err := stream.Recv()
+			entry, err := log.next(ctx)
 			if err != nil {
 				for _, line := range joiner.rest() {
 					if !yield(line, nil) {

@@ -30,6 +30,9 @@ type Options struct {
 	// Machine is what the agent tells of the computer it runs on.
 	Machine Machine
 	Logger  *slog.Logger
+	// Servers is told where all servers are whenever that changes; nil if nobody
+	// wants to know. It must not block.
+	Servers func(addresses []string)
 	// HeartbeatInterval is a second if zero.
 	HeartbeatInterval time.Duration
 	// LogRetention is how long the log of a removed replica is kept, a day if
@@ -87,6 +90,7 @@ type Agent struct {
 	*house
 	client    v1.AgentServiceClient
 	machine   Machine
+	servers   func([]string)
 	heartbeat time.Duration
 	meter     meter
 	since     time.Time // when this agent was made
@@ -117,6 +121,7 @@ func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		client:    opts.Client,
 		machine:   opts.Machine,
+		servers:   opts.Servers,
 		heartbeat: opts.HeartbeatInterval,
 		since:     time.Now(),
 		changed:   make(chan struct{}, 1),

@@ -146,6 +146,9 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool)
 			if err := a.assign(message.Assignments); err != nil {
 				return err
 			}
+			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
+				a.servers(servers)
+			}
 			if !*worked {
 				a.metrics.SessionOpened()
 				a.log.Info("session with a server is open", "assignments", len(message.Assignments.GetAssign()), "epoch", message.Assignments.GetEpoch())

@@ -38,7 +38,9 @@ import (
 // membership is what a node keeps of its cluster besides its certificate.
 type membership struct {
 	Servers []string `json:"servers"`
-	Node    string   `json:"node"`
+	// Via is the address by which the machine joined.
+	Via  string `json:"via,omitempty"`
+	Node string `json:"node"`
 }
 
 func (f *folder) credentialsPath() string { return f.sub("agent", "identity.pem") }
@@ -132,7 +134,8 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if creds.Trust().Fingerprint() != token.CA() {
 		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
 	}
-	if err := f.writeMembership(membership{Servers: []string{address}, Node: answer.GetNode().GetMetadata().GetName()}); err != nil {
+	about := membership{Servers: []string{address}, Via: address, Node: answer.GetNode().GetMetadata().GetName()}
+	if err := f.writeMembership(about); err != nil {
 		return err
 	}
 	if err := creds.Save(f.credentialsPath()); err != nil {
@@ -217,7 +220,7 @@ func driverOptions(f *folder, address string, registry *http.Client, logger *slo
 type clusterLink struct {
 	rotator *identity.Rotator
 	trust   *identity.Trust
-	address string
+	servers *serverList
 }
 
 // registryClient reaches the cluster's registry at the server's address.
@@ -229,7 +232,7 @@ func (l *clusterLink) registryClient() *http.Client {
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			config := identity.ClientTLS(l.trust, l.rotator.Certificate)
 			config.NextProtos = []string{"h2", "http/1.1"}
-			return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", l.address)
+			return l.servers.dialTLS(ctx, config)
 		},
 	}
 	return &http.Client{Transport: transport}
@@ -249,7 +252,11 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		return nil, err
 	}
 	p := &member{name: about.Node}
-	conn, err := grpc.NewClient("passthrough:///"+about.Servers[0], append(agent.DialOptions(),
+	link.servers = newServerList(about, func(servers []string) error {
+		about.Servers = servers
+		return f.writeMembership(about)
+	})
+	conn, err := grpc.NewClient(link.servers.target(), append(append(agent.DialOptions(), link.servers.options()...),
 		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), func() (*tls.Certificate, error) {
 			return p.rotator.Certificate()
 		}))))...)
@@ -263,7 +270,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	if err != nil {
 		return nil, err
 	}
-	link.rotator, link.trust, link.address = p.rotator, creds.Trust(), about.Servers[0]
+	link.rotator, link.trust = p.rotator, creds.Trust()
 	facts, err := machine.New(machine.Options{DataDir: f.path, Version: version})
 	if err != nil {
 		return nil, err
@@ -276,6 +283,9 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
 		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing,
+		Servers: func(addresses []string) {
+			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -327,6 +337,9 @@ func notJoined(dataDir string) error {
 // joined already it goes on as that node and leaves the token unused, unless
 // it was removed or its certificate has expired: then it becomes a new node.
 func join(ctx context.Context, o cli.JoinOptions) error {
+	if o.Role == "server" {
+		return joinServer(ctx, o)
+	}
 	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
 		token, err := identity.ParseJoinToken(o.Token)
 		if err != nil {

@@ -5,7 +5,7 @@ import "github.com/cloudless/cloudless/internal/cli"
 // Roles are what the command line can start.
 func Roles() cli.Roles {
 	return cli.Roles{
-		Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down,
+		Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down, Recover: recoverCluster,
 		Install: install, Uninstall: uninstall, Doctor: examine,
 	}
 }

@@ -45,6 +45,9 @@ type folderID struct {
 	ServerUID string `json:"serverUID"`
 	// Cluster is the id of the cluster, once there is one.
 	Cluster string `json:"cluster,omitempty"`
+	// Joined are the addresses, with commas between them, of the servers that let
+	// this one join theirs; empty for the server that founded its cluster.
+	Joined string `json:"joined,omitempty"`
 	// ContainerdAddress is the outside containerd that was used last.
 	ContainerdAddress string `json:"containerdAddress,omitempty"`
 }
@@ -185,7 +188,7 @@ func (f *folder) forsake() {
 	if !f.fresh {
 		return
 	}
-	for _, name := range []string{"agent", "cloud.json", "lock"} {
+	for _, name := range []string{"agent", "server/kek.json", "server/authority", "server", "cloud.json", "lock"} {
 		_ = os.Remove(f.sub(name)) // a folder with something in it stays
 	}
 	_ = os.Remove(f.path)

@@ -45,7 +45,7 @@ func TestServerIsRefusedInTheFolderOfANodeOfAnotherCluster(t *testing.T) {
 	process := cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}
 	for name, start := range map[string]func() error{
 		"server": func() error {
-			return runServer(t.Context(), cli.ServerOptions{Process: process, APIAddr: "127.0.0.1:0"})
+			return runServer(t.Context(), cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
 		},
 		"up": func() error {
 			return up(t.Context(), cli.UpOptions{Process: process, APIAddr: "127.0.0.1:0"})

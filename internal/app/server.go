@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
@@ -33,6 +34,8 @@ type controlPlane struct {
 	nodes     *nodes.Loop
 	server    *server.Server
 	ca        *identity.CA
+	sealer    *identity.Sealer
+	fellows   *fellowship
 	logger    *slog.Logger
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
@@ -40,33 +43,16 @@ type controlPlane struct {
 
 // openControlPlane opens the replicated state first, because everything else
 // stands on it, and the port last, because who reaches it must be served.
-func openControlPlane(ctx context.Context, f *folder, address, version string, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
+func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
 	tuneMemory()
 	p := &controlPlane{store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err
 	}
-	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
-	if err != nil {
+	if err := p.openAgreement(ctx, f, o, u); err != nil {
 		return nil, err
 	}
-	p.consensus, err = consensus.Open(ctx, consensus.Options{
-		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: address,
-		Store: p.store, Logger: logger, Bootstrap: true, Observer: p.metrics,
-	})
-	if err != nil {
-		return nil, err
-	}
-	u.add(func() { logError(logger, "close consensus", p.consensus.Close()) })
-	if err := p.consensus.WaitLeader(ctx); err != nil {
-		return nil, err
-	}
-	if p.ca, err = server.Found(ctx, p.consensus, sealer); err != nil {
-		return nil, err
-	}
-	if err := f.belongTo(p.ca.Trust().Cluster()); err != nil {
-		return nil, err
-	}
+	var err error
 	p.registry, err = registry.Open(ctx, registry.Options{Dir: f.sub("server", "registry"), Logger: logger})
 	if err != nil {
 		return nil, err
@@ -74,8 +60,8 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, i
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
 	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows)
 	p.server, err = server.New(ctx, server.Options{
-		UID: f.ServerUID, Version: version, Address: address, Hosts: hosts(address),
-		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: sealer, Registry: p.registry,
+		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
+		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
 	})
@@ -83,12 +69,29 @@ func openControlPlane(ctx context.Context, f *folder, address, version string, i
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
+	if err := p.meet(f, o, u); err != nil {
+		return nil, err
+	}
 	return p, f.announce(p.server.Address())
 }
 
-// Run serves, and leads when this server is the leader, until ctx ends.
-func (p *controlPlane) Run(ctx context.Context) error {
+// Run serves, and leads when this server is the leader, until ctx ends. Then
+// another server takes over, while this one can still be reached, and only then
+// this one stops.
+func (p *controlPlane) Run(asked context.Context) error {
+	ctx, stop := context.WithCancel(context.WithoutCancel(asked))
+	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		select {
+		case <-asked.Done():
+			p.leave()
+			stop()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	g.Go(func() error { return p.fellows.gossip.Load().Run(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
 	g.Go(func() error {
@@ -130,6 +133,16 @@ func (p *controlPlane) loops(ctx context.Context) error {
 		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing}
 		return loop.Run(ctx)
 	})
+	g.Go(func() error {
+		loop := servers.Loop{Store: p.store, Proposer: p.consensus, Self: p.fellows.self, Seen: p.seen, Wake: p.fellows.stirred}
+		return loop.Run(ctx)
+	})
+	g.Go(func() error {
+		return p.consensus.Pilot(ctx, consensus.PilotOptions{
+			Voters: func() int { return server.DesiredVoters }, Members: p.members, Progress: p.server.Progress,
+		})
+	})
+	g.Go(func() error { return p.server.MirrorImages(ctx) })
 	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus, retention.DefaultLimits) })
 	return g.Wait()
 }
@@ -152,20 +165,15 @@ func runServer(ctx context.Context, o cli.ServerOptions) error {
 		return err
 	}
 	o.Progress("opening the replicated state")
-	p, err := openControlPlane(ctx, f, o.APIAddr, o.Version, i, logger, &u)
+	p, err := openControlPlane(ctx, f, planeOptions{
+		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version,
+	}, i, logger, &u)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.Run(ctx) })
-	g.Go(func() error {
-		name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
-		if err != nil {
-			return err
-		}
-		o.Ready(fmt.Sprintf("server is ready at %s\ncontext %s is in %s\nadd a machine with: cloudless token create --role node", p.server.Address(), name, o.ConfigPath))
-		return nil
-	})
+	g.Go(func() error { return p.announceServer(ctx, f, o) })
 	return endedByContext(g.Wait())
 }
 
@@ -183,7 +191,7 @@ func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (nam
 	err = client.UpdateConfig(path, func(config *client.Config) error {
 		made := client.Context{
 			Name: config.NameFor(trust.Cluster(), wish), Cluster: trust.Cluster(), CA: string(trust.PEM()),
-			Addresses: []string{reachable(p.server.Address())},
+			Addresses: p.contextAddresses(),
 		}
 		name = made.Name
 		if made.Token = p.workingToken(config); made.Token == "" {
@@ -203,7 +211,7 @@ func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (nam
 // workingToken is the admin token of this cluster that the configuration has.
 func (p *controlPlane) workingToken(config *client.Config) string {
 	for _, context := range config.Contexts {
-		if context.Cluster == p.ca.Trust().Cluster() && p.server.AcceptsAdmin(context.Token) {
+		if context.Cluster == p.ca.Trust().Cluster() && context.Token != "" && (p.server.AcceptsAdmin(context.Token) || !p.consensus.IsLeader()) {
 			return context.Token
 		}
 	}
@@ -224,16 +232,18 @@ func reachable(address string) string {
 }
 
 // hosts are the names and addresses by which this machine may be reached.
-func hosts(address string) []string {
+func hosts(addresses ...string) []string {
 	var names []string
-	if host, _, err := net.SplitHostPort(address); err == nil && host != "" && !net.ParseIP(host).IsUnspecified() {
-		names = append(names, host)
+	for _, address := range addresses {
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && !net.ParseIP(host).IsUnspecified() {
+			names = append(names, host)
+		}
 	}
 	if name, err := os.Hostname(); err == nil {
 		names = append(names, name)
 	}
-	addresses, _ := net.InterfaceAddrs()
-	for _, a := range addresses {
+	interfaces, _ := net.InterfaceAddrs()
+	for _, a := range interfaces {
 		if n, ok := a.(*net.IPNet); ok && !n.IP.IsLinkLocalUnicast() {
 			names = append(names, n.IP.String())
 		}

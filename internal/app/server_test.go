@@ -35,7 +35,7 @@ func startServer(t *testing.T, path, config string) *running {
 			Process: cli.Process{
 				DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { close(ready) },
 			},
-			APIAddr: "127.0.0.1:0", ConfigPath: config,
+			Reach: cli.Reach{APIAddr: "127.0.0.1:0"}, ConfigPath: config,
 		})
 	}()
 	select {
@@ -65,7 +65,7 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	if held := readHolder(path); held.PID != os.Getpid() || held.Address != before.GetStatus().GetServers()[0].GetAddress() {
 		t.Errorf("the folder says that it is held by %+v", held)
 	}
-	err = runServer(t.Context(), cli.ServerOptions{Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet}, APIAddr: "127.0.0.1:0"})
+	err = runServer(t.Context(), cli.ServerOptions{Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
 	if _, ok := errors.AsType[*cli.AlreadyRunningError](err); !ok {
 		t.Errorf("a second server on the folder: %v", err)
 	}

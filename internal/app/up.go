@@ -70,7 +70,7 @@ func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink
 	var planeUndo undo
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		p, err = openControlPlane(both, f, o.APIAddr, o.Version, i, logger, &planeUndo)
+		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name}, i, logger, &planeUndo)
 		return err
 	})
 	var driverErr error
@@ -121,6 +121,7 @@ func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine,
 	if err != nil {
 		return err
 	}
-	about.Servers = []string{reachable(p.server.Address())} // the address may be another one than last time
+	about.Via = reachable(p.server.Address()) // the address may be another one than last time
+	about.Servers = []string{about.Via}
 	return f.writeMembership(about)
 }

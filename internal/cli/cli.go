@@ -99,7 +99,8 @@ func (c *cli) rootCommand() *cobra.Command {
 	)
 	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.copyCommand(), c.statsCommand(), c.topCommand())
-	add(root, groupCluster, c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(), c.completionCommand(), c.versionCommand())
+	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(),
+		c.completionCommand(), c.versionCommand())
 	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand(),
 		c.installCommand(), c.uninstallCommand(), c.doctorCommand())
 	root.SetHelpCommand(helpCommand())
@@ -171,7 +172,9 @@ func (c *cli) withClient(do func(ctx context.Context, cl *client.Client, cmd *co
 		if err != nil {
 			return err
 		}
-		return errors.Join(do(cmd.Context(), cl, cmd, args), cl.Close())
+		err = do(cmd.Context(), cl, cmd, args)
+		c.keepAddresses(cl)
+		return errors.Join(err, cl.Close())
 	}
 }
 

@@ -21,6 +21,8 @@ type Roles struct {
 	Agent func(ctx context.Context, o AgentOptions) error
 	// Join enrolls the machine and then runs its agent.
 	Join func(ctx context.Context, o JoinOptions) error
+	// Recover makes a server the only one of its cluster.
+	Recover func(ctx context.Context, o RecoverOptions) error
 	// Down stops what runs on a data folder, its containers included.
 	Down func(ctx context.Context, o DownOptions) error
 	// Install makes a service of systemd and returns what to tell the person at the terminal: what was done, or the
@@ -76,9 +78,19 @@ type UpOptions struct {
 // ServerOptions are those of a server alone.
 type ServerOptions struct {
 	Process
-	APIAddr    string
+	Reach
 	ConfigPath string
 	Context    string
+}
+
+// Reach is where a server is and is reached.
+type Reach struct {
+	// APIAddr is where it listens, host:port.
+	APIAddr string
+	// Advertise is where others reach it; chosen by APIAddr if empty.
+	Advertise string
+	// Name and Zone of the server; the host name and none if empty.
+	Name, Zone string
 }
 
 // AgentOptions are those of an agent alone.
@@ -95,6 +107,18 @@ type JoinOptions struct {
 	Address string
 	// Token is the join token. It must not be logged.
 	Token string
+	// Role is node or server.
+	Role string
+	// Reach is of a server.
+	Reach Reach
+}
+
+// RecoverOptions say which server is to go on alone.
+type RecoverOptions struct {
+	// DataDir is an absolute path.
+	DataDir string
+	// Log receives what is worth knowing.
+	Log io.Writer
 }
 
 // DownOptions say what to stop.

@@ -22,16 +22,16 @@ func (c *cli) tokenCommand() *cobra.Command {
 func (c *cli) tokenCreateCommand() *cobra.Command {
 	var request cloudlessv1.CreateTokenRequest
 	cmd := &cobra.Command{
-		Use:   "create --role node|admin|operator|viewer",
+		Use:   "create --role node|server|admin|operator|viewer",
 		Short: "Make a token; its secret is shown only now",
 		Long: "Create makes a token and prints its secret, which is not stored and never shown again. A token of role\n" +
-			"node lets machines join; the other roles let programs call the API.",
+			"node or server lets machines join; the other roles let programs call the API.",
 		Example: "  cloudless token create --role node > join-token\n" +
 			"  cloudless token create --role viewer --name ci --ttl 720h",
 		Args: names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if request.Role == "" {
-				return usage(cmd, "--role is missing: node lets a machine join; admin, operator or viewer let a program call")
+				return usage(cmd, "--role is missing: node or server lets a machine join; admin, operator or viewer let a program call")
 			}
 			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				answer, err := cl.Tokens().CreateToken(ctx, &request)
@@ -46,7 +46,7 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&request.Role, "role", "", "what it allows: node, admin, operator or viewer")
+	flags.StringVar(&request.Role, "role", "", "what it allows: node, server, admin, operator or viewer")
 	flags.StringVar(&request.Ttl, "ttl", "", "`time` after which it ends (default 24h)")
 	flags.Int32Var(&request.Uses, "uses", 0, "how many machines may join with it (default 1)")
 	flags.StringVar(&request.Name, "name", "", "`name` of the token (default: chosen by the cluster)")
@@ -61,9 +61,9 @@ func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse) error {
 	if err := c.printf("%s\n", answer.GetSecret()); err != nil {
 		return err
 	}
-	if token.GetSpec().GetRole() == "node" {
+	if role := token.GetSpec().GetRole(); role == "node" || role == "server" {
 		if where, err := c.where(); err == nil {
-			c.note("On the machine that should join: cloudless join %s --token-file FILE", where.Addresses[0])
+			c.note("On the machine that should join: cloudless join %s --token-file FILE%s", where.Addresses[0], roleFlag(role))
 		}
 	}
 	return nil

@@ -157,28 +157,32 @@ func (c *cli) upCommand() *cobra.Command {
 
 func (c *cli) serverCommand() *cobra.Command {
 	var p processFlags
-	var address string
+	var r reachFlags
 	cmd := &cobra.Command{
-		Use:     "server",
-		Short:   "Run a server alone, without running workloads here",
-		Example: "  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700",
+		Use:   "server",
+		Short: "Run a server alone; list and remove servers",
+		Long: "Server runs a server without running workloads here: one that has joined before, or else the first one of a\n" +
+			"new cluster. The commands below it are about the servers of the cluster.",
+		Example: "  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700\n  cloudless server ls",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o := ServerOptions{APIAddr: address, Context: c.context}
+			o := ServerOptions{Reach: r.Reach, Context: c.context}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
 			if o.ConfigPath, err = c.configPath(); err != nil {
 				return err
 			}
-			if err := checkAddress(cmd, "--api-addr", address); err != nil {
+			if err := r.check(cmd); err != nil {
 				return err
 			}
 			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Server(ctx, o) })
 		},
 	}
 	p.register(cmd)
-	cmd.Flags().StringVar(&address, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	r.register(cmd)
+	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
+	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
 	return cmd
 }
 
@@ -209,22 +213,34 @@ func (c *cli) agentCommand() *cobra.Command {
 func (c *cli) joinCommand() *cobra.Command {
 	var p processFlags
 	var m machineFlags
+	var r reachFlags
+	var role string
 	var given joinToken
 	cmd := &cobra.Command{
 		Use:   "join ADDRESS --token-file FILE",
-		Short: "Make this machine a node of a cluster",
+		Short: "Make this machine a node or a server of a cluster",
 		Long: "Join enrolls this machine with a token of role node and then runs its agent. The token proves the\n" +
-			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.",
+			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.\n\n" +
+			"With --role server, and a token of that role, the machine becomes one of the servers: it receives the\n" +
+			"cluster's state and votes once it has caught up. After a restart, run cloudless server.",
 		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach",
 		Args:    names("ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			o := JoinOptions{Address: args[0]}
+			o := JoinOptions{Address: args[0], Role: role}
+			if role != "node" && role != "server" {
+				return usage(cmd, "--role %q is not known: use node or server", role)
+			}
+			if err := r.check(cmd); err != nil {
+				return err
+			}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
 			if o.Machine, err = m.machine(cmd); err != nil {
 				return err
 			}
+			o.Reach = r.Reach
+			o.Reach.Name = o.Machine.Name
 			if err := checkAddress(cmd, "ADDRESS", args[0]); err != nil {
 				return err
 			}
@@ -238,6 +254,8 @@ func (c *cli) joinCommand() *cobra.Command {
 	}
 	p.register(cmd)
 	m.register(cmd)
+	r.register(cmd)
+	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
 	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)
 	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` that holds the join token, - for standard input")
 	return cmd

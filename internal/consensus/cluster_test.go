@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,49 +22,76 @@ type member struct {
 	id        string
 	transport *raft.NetworkTransport
 	options   consensus.Options
+	addresses *directory
 }
 
 // directory is where servers look up each other's addresses, which change with every start.
-type directory map[raft.ServerID]raft.ServerAddress
+type directory struct {
+	mu  sync.Mutex
+	all map[raft.ServerID]raft.ServerAddress
+}
 
-func (d directory) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	if address, known := d[id]; known {
+func (d *directory) set(id raft.ServerID, address raft.ServerAddress) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all[id] = address
+}
+
+func (d *directory) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if address, known := d.all[id]; known {
 		return address, nil
 	}
 	return "", fmt.Errorf("the address of server %s is not known", id)
 }
 
-// cluster starts servers that talk over loopback: the first one makes the cluster, the others are added to it.
-func cluster(t *testing.T, size int) []*member {
+// newMember is a server that is not open yet.
+func newMember(t *testing.T, number int, addresses *directory) *member {
 	t.Helper()
-	addresses := directory{}
+	id := fmt.Sprintf("server-%d", number)
+	transport, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{
+		MaxPool: 2, Timeout: 5 * time.Second, ServerAddressProvider: addresses,
+		Logger: consensus.Silent(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		transport.CloseStreams() // Close alone keeps pooled connections
+		_ = transport.Close()
+	})
+	addresses.set(raft.ServerID(id), transport.LocalAddr())
+	return &member{id: id, transport: transport, addresses: addresses, options: consensus.Options{
+		Dir: t.TempDir(), ServerID: id, Address: string(transport.LocalAddr()), Transport: transport,
+		Store: state.New(), Logger: slog.New(slog.DiscardHandler), Bootstrap: number == 1,
+	}}
+}
+
+// open opens the server and closes it with the test.
+func (m *member) open(t *testing.T) {
+	t.Helper()
+	opened, err := consensus.Open(t.Context(), m.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Consensus = opened
+	t.Cleanup(func() { closed(t, opened) })
+}
+
+// cluster starts servers that talk over loopback: the first one makes the cluster, the others are added to it.
+func cluster(t *testing.T, size int, change ...func(*consensus.Options)) []*member {
+	t.Helper()
+	addresses := &directory{all: map[raft.ServerID]raft.ServerAddress{}}
 	members := make([]*member, size)
 	for i := range members {
-		id := fmt.Sprintf("server-%d", i+1)
-		transport, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{
-			MaxPool: 2, Timeout: 5 * time.Second, ServerAddressProvider: addresses,
-			Logger: consensus.Silent(),
-		})
-		if err != nil {
-			t.Fatal(err)
+		members[i] = newMember(t, i+1, addresses)
+		for _, f := range change {
+			f(&members[i].options)
 		}
-		t.Cleanup(func() {
-			transport.CloseStreams() // Close alone keeps pooled connections
-			_ = transport.Close()
-		})
-		addresses[raft.ServerID(id)] = transport.LocalAddr()
-		members[i] = &member{id: id, transport: transport, options: consensus.Options{
-			Dir: t.TempDir(), ServerID: id, Address: string(transport.LocalAddr()), Transport: transport,
-			Store: state.New(), Logger: slog.New(slog.DiscardHandler), Bootstrap: i == 0,
-		}}
 	}
 	for _, m := range members {
-		opened, err := consensus.Open(t.Context(), m.options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Consensus = opened
-		t.Cleanup(func() { closed(t, opened) })
+		m.open(t)
 	}
 	if err := members[0].WaitLeader(t.Context()); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -13,10 +14,12 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Timing of elections among several servers.
+// Timing of elections among several servers. A follower waits between once and twice the heartbeat timeout, and those
+// who still hope for the old leader vote for nobody, so that its loss costs about that. Heartbeats come ten times as
+// often.
 const (
-	heartbeatTimeout = time.Second
-	leaseTimeout     = 500 * time.Millisecond
+	heartbeatTimeout = 500 * time.Millisecond
+	leaseTimeout     = 400 * time.Millisecond
 	// drainTimeout bounds how long a server that stops waits for proposals which are on their way.
 	drainTimeout = 5 * time.Second
 )
@@ -36,7 +39,11 @@ type Options struct {
 	ServerID string
 	// Address is where others reach this server at first; it may change when the transport knows better.
 	Address string
-	// Transport leads to the other servers. It belongs to the caller. Without one the server is alone.
+	// Network leads to the other servers. It is closed with this. Without one the server is alone.
+	Network Network
+	// Addresses says where a server is reached now, empty if it does not know; nil if it never does.
+	Addresses func(server string) string
+	// Transport takes the place of Network. It belongs to the caller.
 	Transport raft.Transport
 	// Store receives the transactions. Nobody else may change it.
 	Store  *state.Store
@@ -73,6 +80,9 @@ func (o *Options) validate() error {
 	return nil
 }
 
+// connected tells if there can be other servers.
+func (o *Options) connected() bool { return o.Transport != nil || o.Network != nil }
+
 // Consensus is this server's part in the agreement.
 type Consensus struct {
 	id       string
@@ -94,6 +104,7 @@ type Consensus struct {
 	closed    bool
 	proposals sync.WaitGroup
 	groups    groups
+	health    atomic.Pointer[[]Health] // while this server leads
 
 	stop     sync.Once
 	done     chan struct{} // closed when nothing works any more
@@ -130,7 +141,14 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	undo = append(undo, func() { _ = c.disk.close() })
 
 	transport := o.Transport
-	if transport == nil {
+	configured := &directory{}
+	switch {
+	case transport != nil:
+	case o.Network != nil:
+		networked := newTransport(o, configured, log)
+		transport, c.transport = networked, networked
+		undo = append(undo, func() { _ = networked.Close() })
+	default:
 		_, lone := raft.NewInmemTransport(raft.ServerAddress(o.Address))
 		transport, c.transport = lone, lone
 		undo = append(undo, func() { _ = lone.Close() })
@@ -148,6 +166,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if c.raft, err = raft.NewRaft(config, c.fsm, entries, c.disk.log, c.disk.snapshots, transport); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
+	configured.raft.Store(c.raft)
 	undo = append(undo, func() { _ = c.raft.Shutdown().Error() })
 	if err := c.electAtOnce(o, config); err != nil {
 		return nil, err
@@ -180,7 +199,7 @@ func (c *Consensus) bootstrap(o Options, config *raft.Config, transport raft.Tra
 	if err != nil {
 		return fmt.Errorf("look for an existing log: %w", err)
 	}
-	if exists || !o.Bootstrap && o.Transport != nil {
+	if exists || !o.Bootstrap && o.connected() {
 		return nil
 	}
 	if !o.Bootstrap {
@@ -209,7 +228,7 @@ func (c *Consensus) electAtOnce(o Options, config *raft.Config) error {
 		return nil
 	}
 	if voters[0] != config.LocalID {
-		if o.Transport == nil {
+		if !o.connected() {
 			return fmt.Errorf("it belongs to the server %s: start with that server's id, or in another folder", voters[0])
 		}
 		return nil

@@ -132,7 +132,7 @@ func (c *Consensus) IsLeader() bool {
 // Leader returns the server that leads, as far as this one knows.
 func (c *Consensus) Leader() (Server, bool) {
 	address, id := c.raft.LeaderWithID()
-	return Server{ID: string(id), Address: string(address), Voter: id != ""}, id != ""
+	return Server{ID: string(id), Address: plainAddress(address), Voter: id != ""}, id != ""
 }
 
 // WaitLeader waits until some server leads; if it is this one, until it has the newest state.

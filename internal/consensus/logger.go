@@ -5,6 +5,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -37,7 +38,18 @@ func (l *hcLogger) enabled(level hclog.Level) bool {
 	return l.to.Enabled(context.Background(), quieter(level))
 }
 
+// ofNetwork are what raft says, many times a second, about a server that cannot be reached. Who watches the servers
+// says so once.
+var ofNetwork = []string{
+	"failed to heartbeat to", "failed to appendEntries to", "failed to pipeline appendEntries to", "failed to make requestVote RPC",
+	"failed to accept connection", "failed to decode incoming command", "failed to contact", "appendEntries rejected, sending older logs",
+	"failed to get previous log", "failed to flush response",
+}
+
 func (l *hcLogger) Log(level hclog.Level, msg string, args ...any) {
+	if level > hclog.Debug && slices.Contains(ofNetwork, msg) {
+		level = hclog.Debug
+	}
 	if l.enabled(level) {
 		l.to.Log(context.Background(), quieter(level), msg, args...)
 	}

@@ -61,8 +61,12 @@ func (c *Consensus) start(proposal func()) bool {
 	return true
 }
 
-// Read returns a snapshot that includes every change that was acknowledged before, on whichever server.
+// Read returns a snapshot that includes every change that was acknowledged before, on whichever server, unless ctx
+// allows less (see [WithStale]).
 func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
+	if IsStale(ctx) {
+		return c.Stale(), nil
+	}
 	if err := c.leads(ctx); err != nil {
 		return nil, err
 	}
@@ -74,7 +78,7 @@ func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
 	select {
 	case err := <-verified:
 		if err != nil {
-			return nil, c.translate(err)
+			return nil, c.unread(err)
 		}
 		return c.store.Snapshot(), nil
 	case <-ctx.Done():

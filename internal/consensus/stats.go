@@ -20,7 +20,7 @@ type Server struct {
 func (c *Consensus) Servers() []Server {
 	var servers []Server
 	for _, s := range c.raft.GetConfiguration().Configuration().Servers {
-		servers = append(servers, Server{ID: string(s.ID), Address: string(s.Address), Voter: s.Suffrage == raft.Voter})
+		servers = append(servers, Server{ID: string(s.ID), Address: plainAddress(s.Address), Voter: s.Suffrage == raft.Voter})
 	}
 	return servers
 }

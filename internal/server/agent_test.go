@@ -12,6 +12,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // member is a machine that has enrolled, with its own connection.
@@ -105,6 +106,7 @@ func (m *member) work(serve serveOpen) *worker {
 	var running sync.WaitGroup
 	stream := m.connect(ctx)
 	assignments(m.c.t, stream)
+	m.c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
 	running.Go(func() {
 		for {
 			down, err := stream.Recv()

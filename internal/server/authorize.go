@@ -14,6 +14,7 @@ var (
 	writers  = []string{roleOperator, roleAdmin}
 	admins   = []string{roleAdmin}
 	agents   = []string{roleNode}
+	servers  = []string{roleServer}
 	everyone = []string{roleViewer, roleOperator, roleAdmin, roleNode, roleServer}
 )
 
@@ -55,6 +56,14 @@ var permissions = map[string][]string{
 	v1.EventService_WatchEvents_FullMethodName:  readers,
 
 	v1.NodeService_DeleteNode_FullMethodName: admins,
+
+	v1.ServerService_ListServers_FullMethodName:    readers,
+	v1.ServerService_DeleteServer_FullMethodName:   admins,
+	v1.ServerService_TransferLeader_FullMethodName: admins,
+	v1.PeerService_GetProgress_FullMethodName:      servers,
+	v1.PeerService_ListCopies_FullMethodName:       servers,
+	v1.PeerService_CopyImage_FullMethodName:        servers,
+	v1.PeerService_DropImage_FullMethodName:        servers,
 
 	v1.ImageService_SetLogin_FullMethodName:    admins,
 	v1.ImageService_DeleteLogin_FullMethodName: admins,

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -20,14 +21,15 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 		return nil, err
 	}
 	cluster := proto.CloneOf(snap.Cluster())
-	leader, _ := s.consensus.Leader()
-	cluster.Status.Servers = []*v1.ServerStatus{{
-		Uid:     s.uid,
-		Address: s.address,
-		Leader:  leader.ID == s.uid,
-		Voter:   true,
-		Version: s.version,
-	}}
+	if cluster == nil {
+		return nil, refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
+	}
+	for _, one := range s.presentServers(snap) {
+		cluster.Status.Servers = append(cluster.Status.Servers, one.GetStatus())
+	}
+	tolerated, problems := troubles(cluster.GetStatus().GetServers(), s.voters())
+	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(s.voters())
+	cluster.Status.Problems = problems
 	return cluster, nil
 }
 

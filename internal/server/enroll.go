@@ -35,10 +35,13 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if err != nil {
 		return nil, refuse(codes.Unauthenticated, "%s", err)
 	}
+	if request.GetServer() != nil {
+		return s.enrollServer(ctx, request, secret)
+	}
 	var node *v1.Node
 	var chain [][]byte
 	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		token, err := s.prove(snap, secret)
+		token, err := s.prove(snap, secret, roleNode)
 		if err != nil {
 			return err
 		}
@@ -62,7 +65,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if err != nil {
 		return nil, err
 	}
-	return &v1.EnrollResponse{Node: node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: []string{s.address}}, nil
+	return &v1.EnrollResponse{Node: node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.store.Snapshot())}, nil
 }
 
 // errJoinToken is a function because a refusal is not to be shared.
@@ -71,14 +74,17 @@ func errJoinToken() error {
 }
 
 // prove returns the join token with a secret, be it used up or not.
-func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken) (*v1.Token, error) {
+func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken, role string) (*v1.Token, error) {
 	credential := snap.Credential(secret.ID())
 	if credential == nil || !secret.Matches(credential.GetHash()) {
 		return nil, errJoinToken()
 	}
 	token := snap.Token(credential.GetTokenUid())
-	if token == nil || token.GetSpec().GetRole() != roleNode || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
+	if token == nil || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
 		return nil, errJoinToken()
+	}
+	if have := token.GetSpec().GetRole(); have != role {
+		return nil, refuse(codes.InvalidArgument, "this token lets a machine join as %s, not as %s: join with --role %s, or create another with: cloudless token create --role %s", have, role, have, role)
 	}
 	return token, nil
 }

@@ -97,14 +97,17 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 		return codes.ResourceExhausted, nil
 	}
 	switch {
-	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrShutdown):
+	case errors.Is(err, consensus.ErrNotLeader): // a server that passed the call on may try another one
+		return codes.Unavailable, []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reasonNotLeader, Domain: "cloudless"}}
+	case errors.Is(err, consensus.ErrShutdown):
 		return codes.Unavailable, nil
 	case errors.Is(err, context.Canceled):
 		return codes.Canceled, nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return codes.DeadlineExceeded, nil
 	case errors.Is(err, consensus.ErrUncertain):
-		return codes.Unknown, nil // not Unavailable, which clients take as leave to repeat the call
+		// Not Unavailable, which clients take as leave to repeat the call.
+		return codes.Unknown, []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reasonUncertain, Domain: "cloudless"}}
 	}
 	return codes.Internal, nil
 }

@@ -40,12 +40,7 @@ func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 			return nil, err
 		}
 	}
-	authority := snap.Authority()
-	key, err := sealer.Unseal(authority.GetSealedKey(), sealContext(authority.GetMetadata().GetUid()))
-	if err != nil {
-		return nil, fmt.Errorf("open the cluster's CA key: %w", err)
-	}
-	return identity.LoadCA(authority.GetCertificate(), key)
+	return openAuthority(snap.Authority(), sealer)
 }
 
 func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer) error {

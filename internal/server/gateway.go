@@ -35,12 +35,12 @@ func (s *Server) newGateway() (http.Handler, error) {
 		// No header of the caller becomes metadata: identities cannot be forged.
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
-		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return callMetadata(r) }),
+		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return gatewayMetadata(r) }),
 	)
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		v1.RegisterWorkloadServiceHandler, v1.RegisterNodeServiceHandler, v1.RegisterClusterServiceHandler,
 		v1.RegisterTokenServiceHandler, v1.RegisterImageServiceHandler, v1.RegisterEventServiceHandler,
-		v1.RegisterPlanServiceHandler,
+		v1.RegisterPlanServiceHandler, v1.RegisterServerServiceHandler,
 	} {
 		if err := register(s.stopping, mux, conn); err != nil {
 			return nil, err
@@ -52,7 +52,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 			exec.ServeHTTP(w, r)
 			return
 		}
-		mux.ServeHTTP(w, r)
+		mux.ServeHTTP(w, withConsistency(r))
 	}), nil
 }
 

@@ -35,7 +35,7 @@ func writeRegistryError(w http.ResponseWriter, err error) {
 // used either.
 func (s *Server) registryHandler() http.Handler {
 	next := s.registry.Handler()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return s.mirrored(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			if err := s.checkUnused(r); err != nil {
 				writeRegistryError(w, err)
@@ -43,7 +43,7 @@ func (s *Server) registryHandler() http.Handler {
 			}
 		}
 		next.ServeHTTP(w, r)
-	})
+	}))
 }
 
 func (s *Server) checkUnused(r *http.Request) error {

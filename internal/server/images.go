@@ -220,6 +220,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 		shown.Metadata.DeleteTime = timestamppb.New(gone[0].DeleteTime)
 		shown.Status.ExpireTime = timestamppb.New(gone[0].ExpireTime)
 	}
+	s.dropEverywhere(ctx, name.Repository, name.Reference(), request.GetNow())
 	if request.GetNow() {
 		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: keepRevisions(snap)}); err != nil {
 			return nil, err
@@ -341,6 +342,7 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 			continue
 		}
 		gone, err := s.registry.Delete(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
+		s.dropEverywhere(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
 		if errors.Is(err, registry.ErrNotFound) {
 			continue
 		}

@@ -27,6 +27,9 @@ type guard struct {
 	logger  *slog.Logger
 	metrics *telemetry.Server
 	tracing *telemetry.Tracing
+	router  *router
+	// addresses are those of all servers.
+	addresses func() []string
 	// stopping ends every stream, so that the server can stop.
 	stopping context.Context
 }
@@ -36,6 +39,9 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 		return ctx, nil
 	}
 	p, err := g.auth.fromContext(ctx)
+	if err != nil && g.router.catchUp(ctx) == nil { // it may be so new that only the leader knows it
+		p, err = g.auth.fromContext(ctx)
+	}
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -50,10 +56,13 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
-	if err := validate(request); err != nil {
-		return nil, err
-	}
-	return handler(ctx, request)
+	g.tellServers(ctx)
+	return g.router.unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
+		if err := validate(request); err != nil { // by the server that answers, not by those that pass it on
+			return nil, err
+		}
+		return handler(ctx, request)
+	})
 }
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -72,7 +81,7 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	if p := caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
 		return status.Error(codes.Unauthenticated, errUnknownToken.Error()) // revoked before it was bound
 	}
-	err = handler(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: caller(ctx).TokenUID != ""})
+	err = g.router.stream(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: caller(ctx).TokenUID != ""}, info, handler)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errStopping):
 		return status.Error(codes.Unavailable, cause.Error())

@@ -38,6 +38,8 @@ var (
 	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; create one with: cloudless token create --role operator")
 )
 
+var errRemovedServer = errors.New("this server was removed from the cluster: join it again in another data folder with a new token")
+
 type principalKey struct{}
 
 func withPrincipal(ctx context.Context, p Principal) context.Context {
@@ -68,10 +70,13 @@ func (a *authenticator) fromTLS(info credentials.TLSInfo) (Principal, bool, erro
 	switch id.Kind() {
 	case identity.KindNode:
 		if a.snapshot().Node(id.Name()) == nil {
-			return Principal{}, true, errors.New("node " + id.Name() + " is not a member of this cluster any more: join it again with a new token")
+			return Principal{}, true, errUnknownNode(id.Name())
 		}
 		return Principal{ID: id, Role: roleNode}, true, nil
 	case identity.KindServer:
+		if a.snapshot().Revocation(id.Name()) != nil {
+			return Principal{}, true, errRemovedServer
+		}
 		return Principal{ID: id, Role: roleServer}, true, nil
 	default:
 		return Principal{}, true, errors.New("certificates of kind " + string(id.Kind()) + " cannot call the API")
@@ -116,6 +121,9 @@ func (a *authenticator) fromContext(ctx context.Context) (Principal, error) {
 		return principalFromMetadata(md)
 	case credentials.TLSInfo:
 		if p, ok, err := a.fromTLS(info); ok {
+			if err == nil && p.Role == roleServer && len(md.Get(metadataID)) > 0 {
+				return a.fromServer(md)
+			}
 			return p, err
 		}
 	default:
@@ -132,6 +140,27 @@ func (a *authenticator) fromContext(ctx context.Context) (Principal, error) {
 	return a.fromToken(secret)
 }
 
+// fromServer takes the word of another server, which has proved the caller and
+// passes its call on; whether the caller is still a member is looked up here.
+func (a *authenticator) fromServer(md metadata.MD) (Principal, error) {
+	p, err := principalFromMetadata(md)
+	if err != nil {
+		return Principal{}, err
+	}
+	snap := a.snapshot()
+	switch {
+	case p.TokenUID != "" && (snap.Token(p.TokenUID) == nil || !a.now().Before(p.Expires)):
+		return Principal{}, errUnknownToken
+	case p.ID.Kind() == identity.KindNode && snap.Node(p.ID.Name()) == nil:
+		return Principal{}, errUnknownNode(p.ID.Name())
+	}
+	return p, nil
+}
+
+func errUnknownNode(uid string) error {
+	return errors.New("node " + uid + " is not a member of this cluster any more: join it again with a new token")
+}
+
 func bearer(header string) (string, bool) {
 	scheme, secret, ok := strings.Cut(header, " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {
@@ -141,7 +170,8 @@ func bearer(header string) (string, bool) {
 }
 
 // The gateway proves its callers itself and hands the result on over a private
-// in-memory connection. These keys are believed on that connection only.
+// in-memory connection, and a server does so when it passes a call on. These
+// keys are believed from them only.
 const (
 	metadataID      = "x-cloudless-id"
 	metadataRole    = "x-cloudless-role"

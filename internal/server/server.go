@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/oneport"
+	"github.com/cloudless/cloudless/internal/server/peers"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -57,6 +58,8 @@ type Options struct {
 	Version string
 	// Address to listen on.
 	Address string
+	// Advertise is where others reach this server; where it listens if empty.
+	Advertise string
 	// Hosts are further names and addresses by which clients that check host
 	// names may reach this server.
 	Hosts []string
@@ -64,7 +67,13 @@ type Options struct {
 	Store     *state.Store
 	Consensus *consensus.Consensus
 	CA        *identity.CA
-	Sealer    *identity.Sealer
+	// Sealer holds the key-encryption key, which is handed to servers that join.
+	Sealer *identity.Sealer
+	// Addresses says where another server is reached now; nil if nobody knows
+	// better than the state.
+	Addresses func(server string) string
+	// Voters is how many servers should vote; nil stands for DesiredVoters.
+	Voters    func() int
 	Registry  *registry.Registry
 	Nodes     Nodes
 	Placement Placement
@@ -88,6 +97,8 @@ type Options struct {
 // Server is the API edge of one server process.
 type Server struct {
 	uid, version, address string
+	// advertised is where others reach this server.
+	advertised string
 
 	store          *state.Store
 	consensus      *consensus.Consensus
@@ -112,6 +123,13 @@ type Server struct {
 	metrics     *telemetry.Server
 	tracing     *telemetry.Tracing
 	plans       *plans
+	peers       *peerConns
+	mirrors     mirrors
+	router      *router
+	voters      func() int
+	// expelled is closed, by expel, when this server is a member no more.
+	expelled <-chan struct{}
+	expel    func()
 
 	grpc  *grpc.Server
 	http  *http.Server
@@ -172,11 +190,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
+		Peers: peers.Protocols(), Admit: s.admitMember,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.address = s.port.Addr().String()
+	s.join(o)
 	s.grpc = s.newGRPC()
 	handler, err := s.newHTTP()
 	if err != nil {
@@ -195,7 +215,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) Address() string { return s.address }
 
 func (s *Server) newGRPC() *grpc.Server {
-	guard := &guard{auth: s.auth, revoked: s.revoked, logger: s.logger, metrics: s.metrics, tracing: s.tracing, stopping: s.stopping}
+	guard := &guard{
+		auth: s.auth, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
+		metrics: s.metrics, tracing: s.tracing, stopping: s.stopping,
+	}
 	server := grpc.NewServer(
 		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
 		grpc.UnaryInterceptor(guard.unary),
@@ -216,6 +239,8 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
+	v1.RegisterServerServiceServer(server, &serverService{Server: s})
+	v1.RegisterPeerServiceServer(server, &peerService{Server: s})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server
@@ -226,6 +251,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.port.Run(ctx) })
 	g.Go(func() error { return s.certificate.Run(ctx) })
+	g.Go(func() error { return s.untilExpelled(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.record(ctx) })
 	g.Go(func() error { return s.pruneBlobs(ctx) })
@@ -255,6 +281,8 @@ func (s *Server) shutdown() {
 	}
 	s.grpc.GracefulStop()
 	_ = s.inner.Close()
+	s.mirrors.close()
+	s.peers.close()
 	_ = s.port.Close()
 }
 

@@ -54,6 +54,8 @@ type session struct {
 	full  bool
 	dirty map[string]bool
 	opens []*v1.Open
+	// servers is set when the agent does not know where all servers are.
+	servers bool
 }
 
 var errReplaced = errors.New("another session of the same node has taken over")
@@ -62,7 +64,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 // the new one begins with is done before anybody else can enter or leave.
 func (s *sessions) enter(ctx context.Context, node string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, dirty: map[string]bool{}}
+	entered := &session{node: node, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, dirty: map[string]bool{}}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +246,7 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		case <-current.wake:
 		}
 		full, dirty, opens := current.take()
-		if message := s.assignments(current.node, full, dirty); message != nil {
+		if message := s.withServers(current, s.assignments(current.node, full, dirty)); message != nil {
 			end := s.traceAssignments(stream.Context(), message)
 			err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
 			end(err)
@@ -320,6 +322,8 @@ func (s *Server) dispatch(ctx context.Context) error {
 
 func (s *Server) route(c state.Change) {
 	switch {
+	case c.Kind == state.KindServer, c.Kind == state.KindRevocation:
+		s.routeServer(c)
 	case c.Kind == state.KindToken && c.New == nil:
 		s.revoked.revoke(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindPassword:

@@ -89,14 +89,14 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	}
 	uses := request.GetUses()
 	var secret tokenSecret
-	if request.GetRole() == roleNode {
+	if request.GetRole() == roleNode || request.GetRole() == roleServer {
 		secret = identity.NewJoinToken(s.ca.Trust().Fingerprint())
 		uses = max(uses, 1)
 	} else {
 		secret = identity.NewAPIToken()
 		if uses != 0 {
 			return nil, nil, &spec.Error{Violations: []spec.Violation{{
-				Field: "uses", Message: "is only for tokens of role node; an API token may be used until it expires",
+				Field: "uses", Message: "is only for tokens of role node and server; an API token may be used until it expires",
 			}}}
 		}
 	}

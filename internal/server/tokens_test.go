@@ -44,7 +44,6 @@ func TestTokenRequestsThatMakeNoSense(t *testing.T) {
 	admin := c.as(roleAdmin)
 	must1 := func(_ *v1.CreateTokenResponse, err error) error { return err }
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: "root"})), codes.InvalidArgument, "role")
-	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleServer})), codes.InvalidArgument, "role")
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Ttl: "soon"})), codes.InvalidArgument, "ttl")
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Uses: 2})), codes.InvalidArgument, "uses")
 	must(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})))

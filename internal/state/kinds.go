@@ -23,6 +23,8 @@ const (
 	KindReceipt    Kind = "receipt"
 	KindLogin      Kind = "login"
 	KindPassword   Kind = "password"
+	KindServer     Kind = "server"
+	KindRevocation Kind = "revocation"
 )
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
@@ -72,6 +74,8 @@ var tables = []table{
 	{kind: KindReceipt, named: true},
 	{kind: KindLogin, named: true},
 	{kind: KindPassword},
+	{kind: KindServer, named: true},
+	{kind: KindRevocation},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -32,6 +32,10 @@ func KindOf(o Object) Kind {
 		return KindLogin
 	case *statev1.Password:
 		return KindPassword
+	case *v1.Server:
+		return KindServer
+	case *statev1.Revocation:
+		return KindRevocation
 	}
 	return ""
 }
@@ -63,6 +67,10 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Login{Login: o}}
 	case *statev1.Password:
 		return &statev1.Object{Kind: &statev1.Object_Password{Password: o}}
+	case *v1.Server:
+		return &statev1.Object{Kind: &statev1.Object_Server{Server: o}}
+	case *statev1.Revocation:
+		return &statev1.Object{Kind: &statev1.Object_Revocation{Revocation: o}}
 	}
 	return &statev1.Object{}
 }
@@ -94,6 +102,10 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindLogin, o.Login
 	case *statev1.Object_Password:
 		return KindPassword, o.Password
+	case *statev1.Object_Server:
+		return KindServer, o.Server
+	case *statev1.Object_Revocation:
+		return KindRevocation, o.Revocation
 	}
 	return "", nil
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -24,6 +25,11 @@ func (c *cloud) connectMany(ctx context.Context, n int) (_ []*grpc.ClientConn, h
 	if err != nil {
 		return nil, nil, err
 	}
+	return connectTo(ctx, where, n)
+}
+
+// connectTo connects to the first server that a context names.
+func connectTo(ctx context.Context, where client.Context, n int) (_ []*grpc.ClientConn, hangUp func(), err error) {
 	trust, err := identity.ParseTrustPEM([]byte(where.CA))
 	if err != nil {
 		return nil, nil, err

@@ -28,6 +28,7 @@ type lab struct {
 	cloudless string
 	sleeper   string // a small static program to run in containers
 	out       io.Writer
+	losses    sample // of a leader, measured once for both of their figures
 }
 
 func newLab(ctx context.Context, out io.Writer) (_ *lab, err error) {

@@ -80,6 +80,21 @@ var measurements = []measurement{
 		what:  "workloads created through the API of one server with fsync by 64 clients, median of rounds",
 		floor: "the slower of an empty authenticated call by the same clients and bare raft on the same log store, in turns",
 	},
+	{
+		name: "write_3", unit: "per s", measure: measureWrites3, target: "ratio at least 0.5",
+		what:  "workloads created through the API of three servers with fsync by 64 clients spread over them, median of rounds",
+		floor: "the slower of an empty authenticated call by the same clients and three bare rafts on the same log store, in turns",
+	},
+	{
+		name: "leader_loss_p50", unit: "ms", measure: measureLeaderLossMedian, target: "under 1500",
+		what:  "three servers: from kill -9 of the leader to the next acknowledged write that was begun after it, median of 20",
+		floor: "none",
+	},
+	{
+		name: "leader_loss_max", unit: "ms", measure: measureLeaderLossMax, target: "under 3000",
+		what:  "the longest of the same",
+		floor: "none",
+	},
 }
 
 func main() {

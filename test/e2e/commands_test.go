@@ -46,6 +46,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"skopeo-login":     skopeoLogin,
 	"interrupted-push": interruptedPush,
 	"no-uploads":       noUploads,
+
+	"kill9leader": killLeader,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.

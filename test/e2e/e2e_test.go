@@ -82,12 +82,22 @@ func setup(env *testscript.Env) error {
 	if err != nil {
 		return err
 	}
+	third, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	fourth, err := freeAddress()
+	if err != nil {
+		return err
+	}
 	data := filepath.Join(env.WorkDir, "data")
 	for key, value := range map[string]string{
 		"PATH":             bin + ":" + os.Getenv("PATH"),
 		"BIN":              bin,
 		"ADDR":             api,
 		"ADDR2":            other,
+		"ADDR3":            third,
+		"ADDR4":            fourth,
 		"DATA":             data,
 		"CLOUDLESS_CONFIG": filepath.Join(env.WorkDir, "config.yaml"),
 		"HOME":             env.WorkDir,

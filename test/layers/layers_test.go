@@ -36,6 +36,7 @@ var layer = map[string]int{
 	"internal/consensus":              2,
 	"internal/identity":               2,
 	"internal/nodenet":                2,
+	"internal/gossip":                 2,
 	"internal/registry":               2,
 	"internal/telemetry":              2,
 	"internal/telemetry/reference":    6,
@@ -43,9 +44,11 @@ var layer = map[string]int{
 	"internal/driver/containerd/shim": 2,
 	"internal/server":                 3,
 	"internal/server/oneport":         3,
+	"internal/server/peers":           3,
 	"internal/control/nodes":          3,
 	"internal/control/replicas":       3,
 	"internal/control/retention":      3,
+	"internal/control/servers":        3,
 	"internal/agent":                  3,
 	"internal/agent/machine":          3,
 	"client":                          4,
@@ -63,7 +66,7 @@ var sideways = map[string][]string{
 	"internal/driver/drivertest": {"internal/driver", "internal/logfile"},
 	"internal/cli":               {"client"},
 	"internal/driver/containerd": {"internal/driver/containerd/shim"},
-	"internal/server":            {"internal/server/oneport"},
+	"internal/server":            {"internal/server/oneport", "internal/server/peers"},
 	"internal/agent":             {"internal/agent/machine"},
 }
 

@@ -127,7 +127,7 @@ func security(t *testing.T, s *suite) {
 			t.Errorf("got %q", got)
 		}
 		for _, kind := range []string{"ipc", "mnt", "pid", "uts"} {
-			here, err := os.Readlink("/proc/self/ns/" + kind)
+			here, err := os.Readlink("/proc/thread-self/ns/" + kind)
 			must(t, err)
 			if strings.Contains(got, here) {
 				t.Errorf("the %s namespace is the machine's own", kind)

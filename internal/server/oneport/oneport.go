@@ -3,10 +3,11 @@
 // What a client offers in ALPN decides who answers it. One that offers h2 alone is a gRPC library and gets grpc-go
 // on the bare connection, which is more than twice as fast as grpc-go behind net/http. One that offers http/1.1 too,
 // or nothing, is a browser, curl or the like and gets net/http; should it speak gRPC after all, [Handler] sees that
-// in the content type.
+// in the content type. Protocols of the servers among themselves have names of their own, see [Port.Peers].
 //
 // It guarantees that
 //   - nothing but a finished handshake reaches a server, so that a client with a certificate is a verified member;
+//   - only servers of the cluster speak the protocols of the servers;
 //   - a client that stalls in its handshake delays nobody else and is cut off when its time is up;
 //   - a rush of clients is admitted a few at a time, in the order of arrival, so that the first are served while the
 //     last still wait, instead of all timing out together;
@@ -51,14 +52,20 @@ type Options struct {
 	// MaxHandshakes is how many handshakes are worked on at once; 128 by default. One that waits for its client
 	// does not count.
 	MaxHandshakes int
+
+	// Peers are the names, in ALPN, of protocols that only servers of the cluster may speak.
+	Peers []string
+	// Admit may refuse members that have a valid certificate; nil refuses nobody.
+	Admit func(identity.ID) error
 }
 
-// Port is one TCP port with two servers behind it.
+// Port is one TCP port with several servers behind it.
 type Port struct {
 	listener net.Listener
 	tls      *tls.Config
 	grpc     *route
 	http     *route
+	peers    map[string]*route
 	timeout  time.Duration
 	slots    chan struct{} // one for each handshake that is worked on
 	log      *slog.Logger
@@ -94,12 +101,13 @@ func newPort(listener net.Listener, o Options) *Port {
 	if o.MaxHandshakes == 0 {
 		o.MaxHandshakes = defaultMaxHandshakes
 	}
-	config := identity.ServerTLS(o.Trust, o.Certificate)
+	config := admitting(identity.ServerTLS(o.Trust, o.Certificate), o.Admit)
 	p := &Port{
 		listener: listener,
 		tls:      config,
 		grpc:     newRoute(listener.Addr(), config, "h2"),
 		http:     newRoute(listener.Addr(), config, "h2", "http/1.1"),
+		peers:    newPeerRoutes(listener.Addr(), config, o.Peers),
 		timeout:  o.HandshakeTimeout,
 		slots:    make(chan struct{}, o.MaxHandshakes),
 		log:      o.Log,
@@ -131,8 +139,7 @@ func (p *Port) Run(ctx context.Context) error {
 	})
 	defer func() {
 		cancel()
-		_ = p.grpc.Close()
-		_ = p.http.Close()
+		p.closeRoutes()
 		pending.Wait()
 	}()
 	for {
@@ -201,6 +208,9 @@ func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	if slices.Contains(hello.SupportedProtos, "h2") && !slices.Contains(hello.SupportedProtos, "http/1.1") {
 		c.route = p.grpc
 	}
+	if peers := p.peerRoute(hello.SupportedProtos); peers != nil {
+		c.route = peers
+	}
 	if err := c.enter(hello.Context()); err != nil {
 		return nil, err
 	}
@@ -222,8 +232,7 @@ func (p *Port) Close() error {
 	if errors.Is(err, net.ErrClosed) {
 		err = nil
 	}
-	_ = p.grpc.Close()
-	_ = p.http.Close()
+	p.closeRoutes()
 	p.cut(func(*conn) bool { return true })
 	return err
 }

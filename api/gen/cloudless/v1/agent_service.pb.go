@@ -33,7 +33,9 @@ type EnrollRequest struct {
 	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Address ranges that the machine's interfaces and routes use already, such as
 	// "192.0.2.0/24". The node is given others where there are any.
-	Used          []string `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty"`
+	Used []string `protobuf:"bytes,5,rep,name=used,proto3" json:"used,omitempty"`
+	// Only of a machine that is to be a server.
+	Server        *EnrollServer `protobuf:"bytes,6,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -103,6 +105,83 @@ func (x *EnrollRequest) GetUsed() []string {
 	return nil
 }
 
+func (x *EnrollRequest) GetServer() *EnrollServer {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+type EnrollServer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the others will reach it, host:port.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Zone    string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// A public key to which the cluster's key-encryption key is sealed.
+	SealTo        []byte `protobuf:"bytes,4,opt,name=seal_to,json=sealTo,proto3" json:"seal_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrollServer) Reset() {
+	*x = EnrollServer{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrollServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrollServer) ProtoMessage() {}
+
+func (x *EnrollServer) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrollServer.ProtoReflect.Descriptor instead.
+func (*EnrollServer) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EnrollServer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *EnrollServer) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *EnrollServer) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *EnrollServer) GetSealTo() []byte {
+	if x != nil {
+		return x.SealTo
+	}
+	return nil
+}
+
 type EnrollResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Node      *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -110,14 +189,20 @@ type EnrollResponse struct {
 	// The node's certificate first, then the authority's; DER.
 	Certificates [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	// Addresses of the servers.
-	Servers       []string `protobuf:"bytes,4,rep,name=servers,proto3" json:"servers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Servers []string `protobuf:"bytes,4,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Set instead of the node when the machine is a server.
+	Server *Server `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
+	// The cluster's key-encryption key, sealed to the key of the request.
+	SealedKey []byte `protobuf:"bytes,6,opt,name=sealed_key,json=sealedKey,proto3" json:"sealed_key,omitempty"`
+	// The key of the authority, sealed by the key-encryption key.
+	SealedAuthority []byte `protobuf:"bytes,7,opt,name=sealed_authority,json=sealedAuthority,proto3" json:"sealed_authority,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *EnrollResponse) Reset() {
 	*x = EnrollResponse{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -129,7 +214,7 @@ func (x *EnrollResponse) String() string {
 func (*EnrollResponse) ProtoMessage() {}
 
 func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -142,7 +227,7 @@ func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollResponse.ProtoReflect.Descriptor instead.
 func (*EnrollResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{1}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *EnrollResponse) GetNode() *Node {
@@ -173,6 +258,27 @@ func (x *EnrollResponse) GetServers() []string {
 	return nil
 }
 
+func (x *EnrollResponse) GetServer() *Server {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetSealedKey() []byte {
+	if x != nil {
+		return x.SealedKey
+	}
+	return nil
+}
+
+func (x *EnrollResponse) GetSealedAuthority() []byte {
+	if x != nil {
+		return x.SealedAuthority
+	}
+	return nil
+}
+
 type RenewRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Csr           []byte                 `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
@@ -182,7 +288,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -194,7 +300,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -207,7 +313,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -226,7 +332,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -238,7 +344,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -251,7 +357,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RenewResponse) GetCertificates() [][]byte {
@@ -275,7 +381,7 @@ type SessionUp struct {
 
 func (x *SessionUp) Reset() {
 	*x = SessionUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -287,7 +393,7 @@ func (x *SessionUp) String() string {
 func (*SessionUp) ProtoMessage() {}
 
 func (x *SessionUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -300,7 +406,7 @@ func (x *SessionUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionUp.ProtoReflect.Descriptor instead.
 func (*SessionUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SessionUp) GetMessage() isSessionUp_Message {
@@ -375,7 +481,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +493,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +506,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Hello) GetStatus() *NodeStatus {
@@ -439,7 +545,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -451,7 +557,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -464,7 +570,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Heartbeat) GetUsage() *NodeResources {
@@ -506,7 +612,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +624,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +637,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Report) GetReplicas() []*ReplicaReport {
@@ -565,7 +671,7 @@ type EventReport struct {
 
 func (x *EventReport) Reset() {
 	*x = EventReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +683,7 @@ func (x *EventReport) String() string {
 func (*EventReport) ProtoMessage() {}
 
 func (x *EventReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +696,7 @@ func (x *EventReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
 func (*EventReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EventReport) GetSeverity() string {
@@ -638,7 +744,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -650,7 +756,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -663,7 +769,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -693,7 +799,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +811,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +824,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -773,14 +879,17 @@ type Assignments struct {
 	Remove []string `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"`
 	// What the cluster has given the node; set in the first message and whenever
 	// it changes.
-	Node          *NodeSpec `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Node *NodeSpec `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	// Where the servers are reached; set in the first message and whenever it
+	// changes.
+	Servers       []string `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +901,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +914,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -843,6 +952,13 @@ func (x *Assignments) GetNode() *NodeSpec {
 	return nil
 }
 
+func (x *Assignments) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
 type Assignment struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Replica  *Replica               `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
@@ -856,7 +972,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -868,7 +984,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -881,7 +997,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -916,7 +1032,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1044,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1057,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -982,7 +1098,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +1110,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +1123,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Open) GetId() string {
@@ -1086,7 +1202,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1214,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1227,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -1159,7 +1275,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1287,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1300,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -1211,7 +1327,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1223,7 +1339,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1236,7 +1352,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -1269,7 +1385,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1397,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1410,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -1398,7 +1514,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1526,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1539,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -1471,7 +1587,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x02\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -1479,16 +1595,28 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\x12 \n" +
 	"\x04name\x18\x03 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12Y\n" +
 	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
-	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x1a9\n" +
+	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x122\n" +
+	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
+	"\fEnrollServer\x12$\n" +
+	"\aaddress\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\aaddress\x12\x1d\n" +
+	"\x04zone\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x04zone\x12\"\n" +
+	"\aversion\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12#\n" +
+	"\aseal_to\x18\x04 \x01(\fB\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80 R\x06sealTo\"\x8d\x02\n" +
 	"\x0eEnrollResponse\x12&\n" +
 	"\x04node\x18\x01 \x01(\v2\x12.cloudless.v1.NodeR\x04node\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12\"\n" +
 	"\fcertificates\x18\x03 \x03(\fR\fcertificates\x12\x18\n" +
-	"\aservers\x18\x04 \x03(\tR\aservers\",\n" +
+	"\aservers\x18\x04 \x03(\tR\aservers\x12,\n" +
+	"\x06server\x18\x05 \x01(\v2\x14.cloudless.v1.ServerR\x06server\x12\x1d\n" +
+	"\n" +
+	"sealed_key\x18\x06 \x01(\fR\tsealedKey\x12)\n" +
+	"\x10sealed_authority\x18\a \x01(\fR\x0fsealedAuthority\",\n" +
 	"\fRenewRequest\x12\x1c\n" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"3\n" +
@@ -1524,13 +1652,14 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04openB\t\n" +
-	"\amessage\"\xad\x01\n" +
+	"\amessage\"\xc7\x01\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
 	"\x06assign\x18\x03 \x03(\v2\x18.cloudless.v1.AssignmentR\x06assign\x12\x16\n" +
 	"\x06remove\x18\x04 \x03(\tR\x06remove\x12*\n" +
-	"\x04node\x18\x05 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04node\"\xa4\x01\n" +
+	"\x04node\x18\x05 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04node\x12\x18\n" +
+	"\aservers\x18\x06 \x03(\tR\aservers\"\xa4\x01\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
@@ -1593,93 +1722,97 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
-	(*EnrollResponse)(nil),        // 1: cloudless.v1.EnrollResponse
-	(*RenewRequest)(nil),          // 2: cloudless.v1.RenewRequest
-	(*RenewResponse)(nil),         // 3: cloudless.v1.RenewResponse
-	(*SessionUp)(nil),             // 4: cloudless.v1.SessionUp
-	(*Hello)(nil),                 // 5: cloudless.v1.Hello
-	(*Heartbeat)(nil),             // 6: cloudless.v1.Heartbeat
-	(*Report)(nil),                // 7: cloudless.v1.Report
-	(*EventReport)(nil),           // 8: cloudless.v1.EventReport
-	(*ReplicaReport)(nil),         // 9: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),           // 10: cloudless.v1.SessionDown
-	(*Assignments)(nil),           // 11: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 12: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 13: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 14: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 15: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 16: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 17: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 18: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 19: cloudless.v1.AttachDown
-	nil,                           // 20: cloudless.v1.EnrollRequest.LabelsEntry
-	(*Node)(nil),                  // 21: cloudless.v1.Node
-	(*NodeStatus)(nil),            // 22: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 23: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 24: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 26: cloudless.v1.ReplicaStatus
-	(*NodeSpec)(nil),              // 27: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 28: cloudless.v1.Replica
-	(*Revision)(nil),              // 29: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 30: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 31: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 32: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 33: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 34: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 35: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 36: cloudless.v1.CopyRequest
+	(*EnrollServer)(nil),          // 1: cloudless.v1.EnrollServer
+	(*EnrollResponse)(nil),        // 2: cloudless.v1.EnrollResponse
+	(*RenewRequest)(nil),          // 3: cloudless.v1.RenewRequest
+	(*RenewResponse)(nil),         // 4: cloudless.v1.RenewResponse
+	(*SessionUp)(nil),             // 5: cloudless.v1.SessionUp
+	(*Hello)(nil),                 // 6: cloudless.v1.Hello
+	(*Heartbeat)(nil),             // 7: cloudless.v1.Heartbeat
+	(*Report)(nil),                // 8: cloudless.v1.Report
+	(*EventReport)(nil),           // 9: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),         // 10: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),           // 11: cloudless.v1.SessionDown
+	(*Assignments)(nil),           // 12: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 13: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 14: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 15: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 16: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 17: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 18: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 19: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 20: cloudless.v1.AttachDown
+	nil,                           // 21: cloudless.v1.EnrollRequest.LabelsEntry
+	(*Node)(nil),                  // 22: cloudless.v1.Node
+	(*Server)(nil),                // 23: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 24: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 25: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 26: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 28: cloudless.v1.ReplicaStatus
+	(*NodeSpec)(nil),              // 29: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 30: cloudless.v1.Replica
+	(*Revision)(nil),              // 31: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 32: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 33: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 34: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 35: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 36: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 37: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 38: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	20, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
-	21, // 1: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	5,  // 2: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
-	6,  // 3: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
-	7,  // 4: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	22, // 5: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	9,  // 6: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	23, // 7: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	22, // 8: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	24, // 9: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	9,  // 10: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	8,  // 11: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	25, // 12: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	26, // 13: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	11, // 14: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	14, // 15: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	12, // 16: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	27, // 17: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	28, // 18: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	29, // 19: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	13, // 20: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	15, // 21: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	16, // 22: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	17, // 23: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	25, // 24: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	25, // 25: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	30, // 26: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	31, // 27: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	32, // 28: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	33, // 29: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	34, // 30: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	35, // 31: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	36, // 32: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 33: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	2,  // 34: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	4,  // 35: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	18, // 36: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	1,  // 37: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	3,  // 38: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	10, // 39: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	19, // 40: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	37, // [37:41] is the sub-list for method output_type
-	33, // [33:37] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	21, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	1,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
+	22, // 2: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	23, // 3: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	6,  // 4: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
+	7,  // 5: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
+	8,  // 6: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
+	24, // 7: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	10, // 8: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	25, // 9: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	24, // 10: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	26, // 11: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	10, // 12: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	9,  // 13: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	27, // 14: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	28, // 15: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	12, // 16: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	15, // 17: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	13, // 18: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	29, // 19: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	30, // 20: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	31, // 21: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	14, // 22: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	16, // 23: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	17, // 24: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	18, // 25: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	27, // 26: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	27, // 27: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	32, // 28: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	33, // 29: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	34, // 30: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	35, // 31: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	36, // 32: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	37, // 33: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	38, // 34: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 35: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	3,  // 36: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	5,  // 37: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	19, // 38: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	2,  // 39: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	4,  // 40: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	11, // 41: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	20, // 42: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	39, // [39:43] is the sub-list for method output_type
+	35, // [35:39] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -1689,31 +1822,32 @@ func file_cloudless_v1_agent_service_proto_init() {
 	}
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_server_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_init()
-	file_cloudless_v1_agent_service_proto_msgTypes[4].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[5].OneofWrappers = []any{
 		(*SessionUp_Hello)(nil),
 		(*SessionUp_Heartbeat)(nil),
 		(*SessionUp_Report)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[10].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[11].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[14].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[20].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 	}
@@ -1723,7 +1857,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

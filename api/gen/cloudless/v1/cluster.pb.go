@@ -161,8 +161,14 @@ type ClusterStatus struct {
 	// Raised when a backup is restored, so that old state kills nothing.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// What every server of the cluster understands.
-	FeatureLevel  uint32          `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	Servers       []*ServerStatus `protobuf:"bytes,5,rep,name=servers,proto3" json:"servers,omitempty"`
+	FeatureLevel uint32          `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	Servers      []*ServerStatus `protobuf:"bytes,5,rep,name=servers,proto3" json:"servers,omitempty"`
+	// How many voters may be lost before nothing can be agreed on any more.
+	ToleratedFailures int32 `protobuf:"varint,6,opt,name=tolerated_failures,json=toleratedFailures,proto3" json:"tolerated_failures,omitempty"`
+	// How many servers should vote.
+	DesiredVoters int32 `protobuf:"varint,7,opt,name=desired_voters,json=desiredVoters,proto3" json:"desired_voters,omitempty"`
+	// What is wrong and what to do about it, one sentence each.
+	Problems      []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -232,13 +238,42 @@ func (x *ClusterStatus) GetServers() []*ServerStatus {
 	return nil
 }
 
+func (x *ClusterStatus) GetToleratedFailures() int32 {
+	if x != nil {
+		return x.ToleratedFailures
+	}
+	return 0
+}
+
+func (x *ClusterStatus) GetDesiredVoters() int32 {
+	if x != nil {
+		return x.DesiredVoters
+	}
+	return 0
+}
+
+func (x *ClusterStatus) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 type ServerStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Uid           string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	Leader        bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	Voter         bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
-	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Uid     string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Leader  bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	Voter   bool                   `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
+	Version string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Name    string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	Zone    string                 `protobuf:"bytes,7,opt,name=zone,proto3" json:"zone,omitempty"`
+	// As the leader sees it: it answers and is not far behind.
+	Healthy bool `protobuf:"varint,8,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	// How many entries of the log it is behind the leader.
+	Lag uint64 `protobuf:"varint,9,opt,name=lag,proto3" json:"lag,omitempty"`
+	// Why it is not healthy, in words.
+	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -304,6 +339,41 @@ func (x *ServerStatus) GetVoter() bool {
 func (x *ServerStatus) GetVersion() string {
 	if x != nil {
 		return x.Version
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *ServerStatus) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -570,7 +640,8 @@ func (x *Token) GetStatus() *TokenStatus {
 
 type TokenSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "admin", "operator" or "viewer" to call the API; "node" to join a machine.
+	// "admin", "operator" or "viewer" to call the API; "node" or "server" to join
+	// a machine.
 	Role       string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// How many machines may join with it; 0 for API tokens.
@@ -1001,19 +1072,28 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"C\n" +
 	"\vClusterSpec\x12\x19\n" +
 	"\brange_v4\x18\x01 \x01(\tR\arangeV4\x12\x19\n" +
-	"\brange_v6\x18\x02 \x01(\tR\arangeV6\"\xce\x01\n" +
+	"\brange_v6\x18\x02 \x01(\tR\arangeV6\"\xc0\x02\n" +
 	"\rClusterStatus\x12%\n" +
 	"\x0eca_certificate\x18\x01 \x01(\tR\rcaCertificate\x12%\n" +
 	"\x0eca_fingerprint\x18\x02 \x01(\tR\rcaFingerprint\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12#\n" +
 	"\rfeature_level\x18\x04 \x01(\rR\ffeatureLevel\x124\n" +
-	"\aservers\x18\x05 \x03(\v2\x1a.cloudless.v1.ServerStatusR\aservers\"\x82\x01\n" +
+	"\aservers\x18\x05 \x03(\v2\x1a.cloudless.v1.ServerStatusR\aservers\x12-\n" +
+	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
+	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
+	"\bproblems\x18\b \x03(\tR\bproblems\"\xee\x01\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06leader\x18\x03 \x01(\bR\x06leader\x12\x14\n" +
 	"\x05voter\x18\x04 \x01(\bR\x05voter\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\tR\aversion\"\x9d\x01\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x12\n" +
+	"\x04name\x18\x06 \x01(\tR\x04name\x12\x12\n" +
+	"\x04zone\x18\a \x01(\tR\x04zone\x12\x18\n" +
+	"\ahealthy\x18\b \x01(\bR\ahealthy\x12\x10\n" +
+	"\x03lag\x18\t \x01(\x04R\x03lag\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\"\x9d\x01\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

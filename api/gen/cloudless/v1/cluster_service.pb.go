@@ -454,7 +454,8 @@ type CreateTokenRequest struct {
 	Role string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	// "24h" if empty.
 	Ttl string `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How many machines may join with it; 1 if 0. Only for role node.
+	// How many machines may join with it; 1 if 0. Only for roles node and
+	// server.
 	Uses           int32  `protobuf:"varint,4,opt,name=uses,proto3" json:"uses,omitempty"`
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -1564,10 +1565,10 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"NodeChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12&\n" +
-	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeR\x04node\"\xdd\x01\n" +
+	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeR\x04node\"\xe5\x01\n" +
 	"\x12CreateTokenRequest\x12\x1d\n" +
-	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x128\n" +
-	"\x04role\x18\x02 \x01(\tB$\xbaH!r\x1fR\x05adminR\boperatorR\x06viewerR\x04nodeR\x04role\x12\x1b\n" +
+	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12@\n" +
+	"\x04role\x18\x02 \x01(\tB,\xbaH)r'R\x05adminR\boperatorR\x06viewerR\x04nodeR\x06serverR\x04role\x12\x1b\n" +
 	"\x03ttl\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x03ttl\x12\x1e\n" +
 	"\x04uses\x18\x04 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x04uses\x121\n" +

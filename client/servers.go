@@ -1,0 +1,118 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Servers calls the service for the servers of the cluster.
+func (c *Client) Servers() cloudlessv1.ServerServiceClient {
+	return cloudlessv1.NewServerServiceClient(c.conn)
+}
+
+// WithStale lets calls that read be answered by what the asked server knows, which may be behind: also while no server
+// leads, and at less cost.
+func WithStale(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "consistency", "stale")
+}
+
+// A client learns of new servers by the way: it says in every call which ones it knows, and a server that knows better
+// answers with the whole list.
+const (
+	headerKnown   = "x-cloudless-known"
+	headerServers = "x-cloudless-servers"
+)
+
+// Addresses are those of all servers that the client knows now, the one it is connected to first.
+func (c *Client) Addresses() []string { return c.link.all() }
+
+func stateOf(addresses []string) resolver.State {
+	var state resolver.State
+	for _, address := range addresses {
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
+	}
+	return state
+}
+
+func (l *link) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.addresses)
+}
+
+func (l *link) connected(address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = address
+}
+
+// learning makes a call and learns from its answer.
+func (l *link) learning(ctx context.Context, opts []grpc.CallOption, call func(context.Context, []grpc.CallOption) error) error {
+	var header metadata.MD
+	ctx = metadata.AppendToOutgoingContext(ctx, headerKnown, strings.Join(l.all(), ","))
+	err := call(ctx, append(slices.Clip(opts), grpc.Header(&header)))
+	if hasReason(err, reasonNoLeader) {
+		l.moveOn()
+	}
+	if told := header.Get(headerServers); len(told) == 1 {
+		l.learn(strings.Split(told[0], ","))
+	}
+	return err
+}
+
+// reasonNoLeader is why a server that is cut off from the others, or was removed, cannot answer.
+const reasonNoLeader = "NO_LEADER"
+
+// NoLeader reports whether a server refused a call because it cannot reach one that leads. Another server may.
+func NoLeader(err error) bool { return hasReason(err, reasonNoLeader) }
+
+func hasReason(err error, reason string) bool {
+	return slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
+		info, ok := detail.(*errdetails.ErrorInfo)
+		return ok && info.GetReason() == reason
+	})
+}
+
+// moveOn leaves a server that can be reached but cannot reach the others.
+func (l *link) moveOn() {
+	l.mu.Lock()
+	i := slices.Index(l.addresses, l.current)
+	if i < 0 || len(l.addresses) < 2 {
+		l.mu.Unlock()
+		return
+	}
+	left := l.current
+	l.addresses, l.current = append(slices.Delete(slices.Clone(l.addresses), i, i+1), left), ""
+	all := slices.Clone(l.addresses)
+	l.mu.Unlock()
+	l.resolver.UpdateState(stateOf(all[:len(all)-1])) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(stateOf(all))
+}
+
+// learn takes the servers' own word for where they are. The address that works now stays, even if they do not name it:
+// it may be the only one that leads there from here.
+func (l *link) learn(told []string) {
+	l.mu.Lock()
+	all := slices.Clone(told)
+	if i := slices.Index(all, l.current); i >= 0 {
+		all = slices.Delete(all, i, i+1)
+	}
+	if l.current != "" {
+		all = slices.Insert(all, 0, l.current)
+	}
+	known := slices.Equal(all, l.addresses)
+	l.addresses = all
+	l.mu.Unlock()
+	if !known {
+		l.resolver.UpdateState(stateOf(all))
+	}
+}

@@ -1,0 +1,219 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// joinServer is the role of a machine that becomes one of a cluster's servers
+// now. On a folder that has joined already it goes on as that server and leaves
+// the token unused.
+func joinServer(ctx context.Context, o cli.JoinOptions) error {
+	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
+	var u undo
+	defer u.run()
+	i, err := openInstruments(ctx, o.Process, "cloudless-server", logger, &u)
+	if err != nil {
+		return err
+	}
+	f, err := openFolder(o.DataDir)
+	if err != nil {
+		return err
+	}
+	u.add(f.release)
+	if err := f.mayServe(); err != nil {
+		return err
+	}
+	if err := becomeServer(ctx, f, o); err != nil {
+		f.forsake()
+		return err
+	}
+	o.Progress("opening the replicated state")
+	p, err := openControlPlane(ctx, f, planeOptions{
+		address: o.Reach.APIAddr, advertise: o.Reach.Advertise, zone: o.Reach.Zone, name: o.Reach.Name, version: o.Version,
+	}, i, logger, &u)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.Run(ctx) })
+	g.Go(func() error { return p.announceServer(ctx, f, cli.ServerOptions{Process: o.Process}) })
+	return endedByContext(g.Wait())
+}
+
+// becomeServer enrolls this folder's server, unless it is one of that cluster.
+func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions) error {
+	token, err := identity.ParseJoinToken(o.Token)
+	if err != nil {
+		return err
+	}
+	if f.Cluster != "" || hasServer(f) {
+		return f.sameCluster(token)
+	}
+	advertise := server.AdvertisedAddress(o.Reach.Advertise, o.Reach.APIAddr)
+	if err := reachableByOthers(advertise, o.Address); err != nil {
+		return err
+	}
+	o.Progress("joining the cluster at " + o.Address)
+	return enrollServer(ctx, f, o, token, advertise)
+}
+
+// hasServer reports whether a server has kept something in the folder.
+func hasServer(f *folder) bool {
+	_, err := os.Stat(f.sub("server", "raft"))
+	return err == nil
+}
+
+// sameCluster refuses a folder that belongs to another cluster than the token,
+// or to something else than a server.
+func (f *folder) sameCluster(token identity.JoinToken) error {
+	if _, err := os.Stat(f.authorityPath()); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data folder %s is used already, and not by a server: choose another --data-dir", f.path)
+	}
+	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
+	if err != nil {
+		return err
+	}
+	ca, err := server.OpenAuthority(f.authorityPath(), sealer)
+	if err != nil {
+		return err
+	}
+	if ca.Trust().Fingerprint() != token.CA() {
+		return fmt.Errorf("data folder %s belongs to a server of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s",
+			f.path, ca.Trust().Cluster(), f.path)
+	}
+	if f.founds() {
+		return fmt.Errorf("data folder %s belongs to the server that founded this cluster: start it with: cloudless server --data-dir %s", f.path, f.path)
+	}
+	return nil
+}
+
+// reachableByOthers refuses an address that only this machine can reach, where
+// the other servers are elsewhere.
+func reachableByOthers(advertise, target string) error {
+	if loopback(advertise) && !loopback(target) {
+		return fmt.Errorf("the other servers cannot reach this one at %s: set --api-addr, or --advertise, to an address of this machine that they can reach", advertise)
+	}
+	return nil
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// enrollServer asks the cluster to take this server, and keeps what it is given.
+// The cluster is verified by the token's fingerprint before the token is sent.
+func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token identity.JoinToken, advertise string) error {
+	conn, err := grpc.NewClient("passthrough:///"+o.Address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", o.Address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	handover, err := identity.NewHandover()
+	if err != nil {
+		return err
+	}
+	key, csr, err := identity.NewKeyAndCSR()
+	if err != nil {
+		return err
+	}
+	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
+		Token: o.Token, Csr: csr, Name: nodeName(cli.Machine{Name: o.Reach.Name}),
+		Server: &v1.EnrollServer{Address: advertise, Zone: o.Reach.Zone, Version: o.Version, SealTo: handover.PublicKey()},
+	}, grpc.WaitForReady(false))
+	if err != nil {
+		return fmt.Errorf("join the cluster at %s: %w", o.Address, err)
+	}
+	creds, err := identity.NewCredentials(key, answer.GetCertificates())
+	if err != nil {
+		return err
+	}
+	if creds.Trust().Fingerprint() != token.CA() {
+		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
+	}
+	return f.keepServer(answer, creds, handover)
+}
+
+// keepServer writes what makes this folder a server's. The folder says so last:
+// until then a new token can begin again.
+func (f *folder) keepServer(answer *v1.EnrollResponse, creds *identity.Credentials, handover *identity.Handover) error {
+	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
+		return err
+	}
+	cluster := creds.Trust().Cluster()
+	_ = os.Remove(f.sub("server", "kek.json")) // of an attempt that ended in the middle: nothing is sealed by it
+	if err := handover.Accept(answer.GetSealedKey(), cluster, f.sub("server", "kek.json")); err != nil {
+		return err
+	}
+	err := server.KeepAuthority(f.authorityPath(), &statev1.Authority{
+		Metadata: &v1.Metadata{Uid: cluster}, Certificate: creds.Trust().DER(), SealedKey: answer.GetSealedAuthority(),
+	})
+	if err != nil {
+		return err
+	}
+	return f.remember(func(id *folderID) {
+		id.ServerUID = answer.GetServer().GetMetadata().GetUid()
+		id.Cluster = cluster
+		id.Joined = strings.Join(answer.GetServers(), ",")
+	})
+}
+
+// leaderHope is how long a server waits for a leader before it says that it
+// runs without one.
+const leaderHope = 5 * time.Second
+
+// announceServer says that this server can be used.
+func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.ServerOptions) error {
+	hope, cancel := context.WithTimeout(ctx, leaderHope)
+	defer cancel()
+	if err := p.consensus.WaitLeader(hope); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		o.Ready(fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run", p.server.Address()))
+		return nil
+	}
+	if o.ConfigPath == "" || !f.founds() {
+		o.Ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: cloudless server --data-dir %s --api-addr %s", p.server.Address(), f.path, p.server.Address()))
+		return nil
+	}
+	name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
+	if err != nil {
+		return err
+	}
+	o.Ready(fmt.Sprintf("server is ready at %s\ncontext %s is in %s\nadd a machine with: cloudless token create --role node", p.server.Address(), name, o.ConfigPath))
+	return nil
+}
+
+// contextAddresses are where a client of this machine reaches the servers, this
+// one first.
+func (p *controlPlane) contextAddresses() []string {
+	own := reachable(p.server.Address())
+	rest := slices.DeleteFunc(p.server.Addresses(), func(address string) bool {
+		return address == own || address == p.server.Advertised()
+	})
+	return append([]string{own}, rest...)
+}

@@ -1,0 +1,141 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/cloudless/cloudless/client"
+)
+
+// serverList is where a node finds the servers. It learns of new ones while the
+// node runs, and gRPC fails over among them by itself.
+type serverList struct {
+	resolver *manual.Resolver
+	// keep is called with every new list, to be there after a restart.
+	keep func([]string) error
+
+	mu      sync.Mutex
+	current string // that of the newest connection
+	via     string // by which the machine joined; it may lead where no advertised address does
+	all     []string
+}
+
+func newServerList(about membership, keep func([]string) error) *serverList {
+	l := &serverList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
+	l.resolver.InitialState(l.state())
+	return l
+}
+
+// target is what gRPC dials.
+func (l *serverList) target() string { return "cloudless:///servers" }
+
+// addresses are all to try, in this order.
+func (l *serverList) addresses() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.via == "" || slices.Contains(l.all, l.via) {
+		return slices.Clone(l.all)
+	}
+	return append(slices.Clone(l.all), l.via)
+}
+
+func (l *serverList) state() resolver.State {
+	var state resolver.State
+	for _, address := range l.addresses() {
+		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
+	}
+	return state
+}
+
+// learn takes a new list.
+func (l *serverList) learn(addresses []string) error {
+	l.mu.Lock()
+	known := slices.Equal(l.all, addresses)
+	l.all = slices.Clone(addresses)
+	l.mu.Unlock()
+	if known {
+		return nil
+	}
+	l.resolver.UpdateState(l.state())
+	return l.keep(addresses)
+}
+
+// options let gRPC fail over among the servers.
+func (l *serverList) options() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithResolvers(l.resolver), grpc.WithContextDialer(l.dial), grpc.WithStreamInterceptor(l.watchStream),
+	}
+}
+
+func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err == nil {
+		l.mu.Lock()
+		l.current = address
+		l.mu.Unlock()
+	}
+	return conn, err
+}
+
+// watchStream sees why streams end.
+func (l *serverList) watchStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := open(ctx, desc, conn, method, options...)
+	if err != nil {
+		l.moveOnFrom(err)
+		return nil, err
+	}
+	return &watchedStream{ClientStream: stream, ended: l.moveOnFrom}, nil
+}
+
+type watchedStream struct {
+	grpc.ClientStream
+	ended func(error)
+}
+
+func (s *watchedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err != nil {
+		s.ended(err)
+	}
+	return err
+}
+
+// moveOnFrom leaves a server that can be reached but cannot reach the others.
+func (l *serverList) moveOnFrom(err error) {
+	if !client.NoLeader(err) {
+		return
+	}
+	l.mu.Lock()
+	left := l.current
+	l.mu.Unlock()
+	state := l.state()
+	i := slices.IndexFunc(state.Addresses, func(a resolver.Address) bool { return a.Addr == left })
+	if i < 0 || len(state.Addresses) < 2 {
+		return
+	}
+	others := append(slices.Clone(state.Addresses[i+1:]), state.Addresses[:i]...)
+	l.resolver.UpdateState(resolver.State{Addresses: others}) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(resolver.State{Addresses: append(others, resolver.Address{Addr: left})})
+}
+
+// dialTLS connects to the first server that answers.
+func (l *serverList) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
+	var failures []error
+	for _, address := range l.addresses() {
+		conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return conn, nil
+		}
+		failures = append(failures, fmt.Errorf("%s: %w", address, err))
+	}
+	return nil, fmt.Errorf("reach a server of the cluster: %w", errors.Join(failures...))
+}

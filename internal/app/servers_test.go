@@ -1,0 +1,397 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/server"
+)
+
+// freeAddress is one that nothing listens on now. A server that joins must say where it will be.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// several are the servers of one cluster in this process: separate folders, real TLS, real fsync.
+type several struct {
+	t      *testing.T
+	config string
+	// ctx ends a while after a test that hangs should have passed.
+	ctx     context.Context
+	running map[string]*one
+	client  *client.Client
+}
+
+// one is a server of several.
+type one struct {
+	name, path, address string
+	stop                func() error
+}
+
+func testLog(t *testing.T) io.Writer {
+	if os.Getenv("CLOUDLESS_TEST_LOG") != "" {
+		return t.Output()
+	}
+	return io.Discard
+}
+
+// found starts the first server.
+func found(t *testing.T) *several {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	s := &several{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), running: map[string]*one{}}
+	s.start("s1", t.TempDir(), freeAddress(t), "")
+	contexts, err := client.LoadConfig(s.config)
+	must(t, err)
+	where, err := contexts.Context("")
+	must(t, err)
+	s.client, err = client.Dial(ctx, where)
+	must(t, err)
+	t.Cleanup(func() {
+		_ = s.client.Close()
+		for _, o := range s.running {
+			if err := o.stop(); err != nil {
+				t.Errorf("server %s ended with %v", o.name, err)
+			}
+		}
+	})
+	return s
+}
+
+// start runs a server until it is ready: one that joins if there is a token.
+func (s *several) start(name, path, address, token string) *one {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.ctx))
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	process := cli.Process{
+		DataDir: path, Version: "test", Log: testLog(s.t), Progress: quiet, Ready: func(string) { close(ready) },
+	}
+	reach := cli.Reach{APIAddr: address, Name: name}
+	go func() {
+		if token != "" {
+			ended <- join(ctx, cli.JoinOptions{Process: process, Address: s.anyAddress(), Token: token, Role: "server", Reach: reach})
+			return
+		}
+		ended <- runServer(ctx, cli.ServerOptions{Process: process, Reach: reach, ConfigPath: s.config})
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		cancel()
+		s.t.Fatalf("server %s ended before it was ready: %v", name, err)
+	case <-s.ctx.Done():
+		cancel()
+		s.t.Fatalf("server %s is not ready in time", name)
+	}
+	o := &one{name: name, path: path, address: address, stop: func() error {
+		cancel()
+		return <-ended
+	}}
+	s.running[name] = o
+	return o
+}
+
+func (s *several) anyAddress() string {
+	for _, o := range s.running {
+		return o.address
+	}
+	return ""
+}
+
+func (s *several) token(role string) string {
+	s.t.Helper()
+	made, err := s.client.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: role})
+	must(s.t, err)
+	return made.GetSecret()
+}
+
+// join adds a server and waits until it votes.
+func (s *several) join(name string) *one {
+	s.t.Helper()
+	o := s.start(name, s.t.TempDir(), freeAddress(s.t), s.token("server"))
+	s.until(func(all map[string]*v1.ServerStatus) bool { return all[name].GetVoter() && all[name].GetHealthy() })
+	return o
+}
+
+// until waits until the servers are as wished.
+func (s *several) until(wished func(map[string]*v1.ServerStatus) bool) {
+	s.t.Helper()
+	for {
+		cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+		all := map[string]*v1.ServerStatus{}
+		for _, one := range cluster.GetStatus().GetServers() {
+			all[one.GetName()] = one
+		}
+		if err == nil && wished(all) {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			s.t.Fatalf("the servers never were as wished: %v, %v", cluster.GetStatus(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *several) leader() string {
+	s.t.Helper()
+	var leader string
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		for name, one := range all {
+			if one.GetLeader() {
+				leader = name
+			}
+		}
+		return leader != ""
+	})
+	return leader
+}
+
+// at is a client of one server alone.
+func (s *several) at(o *one) *client.Client {
+	s.t.Helper()
+	contexts, err := client.LoadConfig(s.config)
+	must(s.t, err)
+	where, err := contexts.Context("")
+	must(s.t, err)
+	where.Addresses = []string{o.address}
+	c, err := client.Dial(s.ctx, where)
+	must(s.t, err)
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (s *several) write(c *client.Client, name string) error {
+	_, err := c.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: "viewer", Name: name})
+	return err
+}
+
+func names(t *testing.T, c *client.Client, ctx context.Context) []string {
+	t.Helper()
+	tokens, err := client.AllPages(func(page *v1.Page) ([]*v1.Token, string, error) {
+		answer, err := c.Tokens().ListTokens(ctx, &v1.ListTokensRequest{Page: page})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	must(t, err)
+	var all []string
+	for _, token := range tokens {
+		all = append(all, token.GetMetadata().GetName())
+	}
+	return all
+}
+
+// TestThreeServers is the way from one server to three: whoever is asked answers, and what was acknowledged is there
+// after the leader has gone.
+func TestThreeServers(t *testing.T) {
+	s := found(t)
+	must(t, s.write(s.client, "before"))
+	s.join("s2")
+	s.join("s3")
+	for i, o := range []string{"s1", "s2", "s3"} {
+		name := fmt.Sprintf("by-%d", i)
+		c := s.at(s.running[o])
+		must(t, s.write(c, name))
+		if all := names(t, c, s.ctx); !slices.Contains(all, name) || !slices.Contains(all, "before") {
+			t.Errorf("server %s does not see what it has just written: %v", o, all)
+		}
+	}
+	cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+	if st := cluster.GetStatus(); st.GetToleratedFailures() != 1 || len(st.GetProblems()) != 0 {
+		t.Errorf("the cluster is %v", st)
+	}
+
+	if got := s.client.Addresses(); len(got) != 3 {
+		t.Errorf("the client knows the servers %v", got)
+	}
+	leader := s.leader()
+	s.stop(leader)
+	must(t, s.write(s.client, "after")) // it finds another server by itself
+	if all := names(t, s.client, s.ctx); !slices.Contains(all, "by-0") || !slices.Contains(all, "by-1") || !slices.Contains(all, "after") {
+		t.Errorf("after the leader has gone there is %v", all)
+	}
+	if now := s.leader(); now == leader {
+		t.Errorf("%s still leads", now)
+	}
+}
+
+func (s *several) stop(name string) {
+	s.t.Helper()
+	o := s.running[name]
+	delete(s.running, name)
+	must(s.t, o.stop())
+}
+
+// removed waits for the end of a server that was removed.
+func (s *several) removed(name string) {
+	s.t.Helper()
+	o := s.running[name]
+	delete(s.running, name)
+	if err := o.stop(); err != nil && !errors.Is(err, server.ErrRemoved) {
+		s.t.Errorf("server %s ended with %v", name, err)
+	}
+}
+
+// TestReplacementOfAllServers replaces three servers one by one while a client writes: nothing that was acknowledged
+// is lost, and the client finds the new ones by itself.
+func TestReplacementOfAllServers(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	s.join("s3")
+	ctx, cancel := context.WithCancel(s.ctx)
+	acknowledged := make(chan []string)
+	go func() {
+		var done []string
+		for n := 0; ctx.Err() == nil; n++ {
+			name := fmt.Sprintf("w-%d", n)
+			if s.write(s.client, name) == nil {
+				done = append(done, name)
+			}
+		}
+		acknowledged <- done
+	}()
+	for i, old := range []string{"s1", "s2", "s3"} {
+		fresh := fmt.Sprintf("n%d", i+1)
+		s.start(fresh, t.TempDir(), freeAddress(t), s.token("server"))
+		if s.leader() == old {
+			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
+			must(t, err)
+		}
+		s.until(func(all map[string]*v1.ServerStatus) bool { return all[fresh].GetHealthy() })
+		_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: old})
+		must(t, err)
+		s.until(func(all map[string]*v1.ServerStatus) bool { return all[old] == nil && all[fresh].GetVoter() })
+		s.removed(old)
+	}
+	cancel()
+	done := <-acknowledged
+	if len(done) < 10 {
+		t.Errorf("only %d writes were acknowledged", len(done))
+	}
+	all := names(t, s.client, s.ctx)
+	for _, name := range done {
+		if !slices.Contains(all, name) {
+			t.Errorf("the acknowledged write %s is lost", name)
+		}
+	}
+	var left []string
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		left = slices.Sorted(maps.Keys(all))
+		return true
+	})
+	if !slices.Equal(left, []string{"n1", "n2", "n3"}) {
+		t.Errorf("the servers are %v", left)
+	}
+}
+
+// TestWhoCannotJoin: each is refused in one sentence that says why.
+func TestWhoCannotJoin(t *testing.T) {
+	s := found(t)
+	other := found(t)
+	try := func(path, address, token string) error {
+		return join(s.ctx, cli.JoinOptions{
+			Process: cli.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) {
+				t.Error("it is ready")
+			}},
+			Address: s.running["s1"].address, Token: token, Role: "server", Reach: cli.Reach{APIAddr: address, Name: "x"},
+		})
+	}
+	used := other.start("s9", t.TempDir(), freeAddress(t), other.token("server"))
+	other.stop("s9")
+	for what, c := range map[string]struct {
+		path, address, token, want string
+	}{
+		"a token of another cluster":        {t.TempDir(), freeAddress(t), other.token("server"), "does not belong to the cluster that the join token is for"},
+		"a token for nodes":                 {t.TempDir(), freeAddress(t), s.token("node"), "join with --role node"},
+		"the folder of another cluster":     {used.path, freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
+		"the folder that founded another":   {foundedFolder(t), freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
+		"the address of another server":     {t.TempDir(), s.running["s1"].address, s.token("server"), "choose another with --api-addr"},
+		"an address that nobody else knows": {t.TempDir(), "0.0.0.0:0", s.token("server"), "not of the form host:port"},
+		"garbage in place of a token":       {t.TempDir(), freeAddress(t), "garbage", "token"},
+	} {
+		err := try(c.path, c.address, c.token)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+	if len(cluster.GetStatus().GetServers()) != 1 {
+		t.Errorf("refused servers are there: %v", cluster.GetStatus().GetServers())
+	}
+}
+
+// foundedFolder is that of a server that was a cluster of its own.
+func foundedFolder(t *testing.T) string {
+	t.Helper()
+	s := found(t)
+	path := s.running["s1"].path
+	s.stop("s1")
+	return path
+}
+
+// TestWithoutQuorum: what is left says so in plain words, answers what it knows to who wants that, and goes on when the
+// others are back.
+func TestWithoutQuorum(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	s.join("s3")
+	must(t, s.write(s.client, "before"))
+	kept := s.at(s.running["s3"])
+	stale := client.WithStale(s.ctx)
+	for !slices.Contains(names(t, kept, stale), "before") {
+		time.Sleep(time.Millisecond) // it is told of the commit a moment later
+	}
+	s1, s2 := s.running["s1"], s.running["s2"]
+	s.stop("s1")
+	s.stop("s2")
+	soon, cancel := context.WithTimeout(s.ctx, time.Second)
+	defer cancel()
+	if _, err := kept.Tokens().ListTokens(soon, &v1.ListTokensRequest{}); err == nil {
+		t.Error("a read that must be up to date was answered without a majority")
+	}
+	if all := names(t, kept, stale); !slices.Contains(all, "before") {
+		t.Errorf("the stale read gives %v", all)
+	}
+	for problems := ""; !strings.Contains(problems, "2 of the 3 voting servers must run"); {
+		cluster, err := kept.Cluster().GetCluster(stale, &v1.GetClusterRequest{})
+		must(t, err)
+		problems = strings.Join(cluster.GetStatus().GetProblems(), " ")
+	}
+	s.start("s2", s2.path, s2.address, "")
+	must(t, s.write(kept, "after"))
+	s.start("s1", s1.path, s1.address, "")
+	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s1"].GetHealthy() && all["s2"].GetHealthy() })
+}
+
+// TestServerMoves: a server comes back at another address, and the others and the clients find it.
+func TestServerMoves(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	moved := s.join("s3")
+	s.stop("s3")
+	address := freeAddress(t)
+	s.start("s3", moved.path, address, "")
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s3"].GetAddress() == address && all["s3"].GetHealthy() && all["s3"].GetVoter()
+	})
+	must(t, s.write(s.at(s.running["s3"]), "moved"))
+}

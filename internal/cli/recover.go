@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func (c *cli) clusterRecoverCommand() *cobra.Command {
+	var p processFlags
+	var lost bool
+	cmd := &cobra.Command{
+		Use:   "recover --data-dir DIR --others-are-lost",
+		Short: "Let one server go on alone when most of the others are lost for good",
+		Long: "Recover is for the case that more than half of the voting servers are lost for good, so that nothing can be\n" +
+			"agreed on any more. Choose the server that is furthest (see cloudless cluster status), stop it, run this on its\n" +
+			"machine, and start it again with cloudless server: it is then the only server of the cluster, with what it has\n" +
+			"on its disk. What only the lost ones had is lost. None of the other servers may ever be started again with its\n" +
+			"old data folder: purge them, remove them with cloudless server rm, and let them join anew.",
+		Example: "  cloudless cluster recover --data-dir /var/lib/cloudless --others-are-lost\n  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700",
+		Args:    names(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := p.absoluteDataDir(cmd)
+			if err != nil {
+				return err
+			}
+			if !lost {
+				return usage(cmd, "this may lose changes, and is dangerous if another server still runs: say --others-are-lost when you are sure that they are gone for good")
+			}
+			if err := c.Roles.Recover(cmd.Context(), RecoverOptions{DataDir: dir, Log: c.Stderr}); err != nil {
+				return err
+			}
+			return c.printf("the server in %s is now the only one of its cluster: start it with: cloudless server --data-dir %s\n", dir, dir)
+		},
+	}
+	p.registerDataDir(cmd)
+	cmd.Flags().BoolVar(&lost, "others-are-lost", false, "the other servers are gone for good and will not be started again")
+	return cmd
+}

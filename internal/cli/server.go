@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// reachFlags are those of roles that make this machine a server.
+type reachFlags struct{ Reach }
+
+func (f *reachFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.APIAddr, "api-addr", defaultAPIAddr, "`address` where the API of a server listens")
+	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
+	cmd.Flags().StringVar(&f.Zone, "zone", "", "`zone` of this server; votes are spread over zones")
+}
+
+func (f *reachFlags) check(cmd *cobra.Command) error {
+	if err := checkAddress(cmd, "--api-addr", f.APIAddr); err != nil {
+		return err
+	}
+	if f.Advertise == "" {
+		return nil
+	}
+	return checkAddress(cmd, "--advertise", f.Advertise)
+}
+
+// roleFlag is what a machine must say besides its token.
+func roleFlag(role string) string {
+	if role == "server" {
+		return " --role server --api-addr ADDRESS"
+	}
+	return ""
+}
+
+func (c *cli) serverListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the servers of the cluster",
+		Example: "  cloudless server ls",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			answer, err := cl.Servers().ListServers(ctx, &cloudlessv1.ListServersRequest{})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, answer.GetItems())
+			}
+			t := newTable(c.Stdout, "NAME", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION", "AGE")
+			for _, s := range answer.GetItems() {
+				st := s.GetStatus()
+				t.row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), fmt.Sprint(st.GetLag()),
+					st.GetZone(), st.GetVersion(), age(s.GetMetadata().GetCreateTime(), time.Now()))
+			}
+			return t.flush()
+		}),
+	}
+}
+
+func serverRole(s *cloudlessv1.ServerStatus) string {
+	switch {
+	case s.GetLeader():
+		return "leader"
+	case s.GetVoter():
+		return "voter"
+	}
+	return "non-voter"
+}
+
+func serverHealth(s *cloudlessv1.ServerStatus) string {
+	if s.GetHealthy() {
+		return "healthy"
+	}
+	return s.GetReason()
+}
+
+func (c *cli) serverRemoveCommand() *cobra.Command {
+	var request cloudlessv1.DeleteServerRequest
+	cmd := &cobra.Command{
+		Use:     "rm NAME",
+		Aliases: []string{"remove", "delete"},
+		Short:   "Remove a server for good: it is cut off at once",
+		Long: "Rm takes a server out of the cluster: it votes no more, its certificate is worth nothing from then on, and its\n" +
+			"connections are closed. The process on its machine goes on running, alone, until it is stopped there.",
+		Example: "  cloudless server rm old-box",
+		Args:    names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request.Name = args[0]
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				removed, err := cl.Servers().DeleteServer(ctx, &request)
+				if err != nil {
+					return err
+				}
+				if !c.forPeople() {
+					return c.printObject(removed)
+				}
+				return c.printf("server %s removed\n", args[0])
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVar(&request.Force, "force", false, "even if too few healthy servers are left to agree on anything")
+	return cmd
+}
+
+func (c *cli) leaderCommand() *cobra.Command {
+	return group("leader", "Let another server lead", "  cloudless leader transfer\n  cloudless leader transfer box-2", c.leaderTransferCommand())
+}
+
+func (c *cli) leaderTransferCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "transfer [NAME]",
+		Short:   "Hand leadership over to another server",
+		Example: "  cloudless leader transfer\n  cloudless leader transfer box-2",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			request := &cloudlessv1.TransferLeaderRequest{}
+			if len(args) > 0 {
+				request.To = args[0]
+			}
+			answer, err := cl.Servers().TransferLeader(ctx, request)
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(answer)
+			}
+			return c.printf("server %s leads\n", answer.GetLeader().GetMetadata().GetName())
+		}),
+	}
+}
+
+func (c *cli) clusterCommand() *cobra.Command {
+	return group("cluster", "See how the cluster is", "  cloudless cluster status", c.clusterStatusCommand(), c.clusterRecoverCommand())
+}
+
+func (c *cli) clusterStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show servers and nodes, what is wrong, and what to do about it",
+		Long: "Status shows the servers, which one leads, which ones vote and how far each is behind; how many may be lost;\n" +
+			"the nodes by state; and what is wrong and what to do about it. If no server leads, it shows what the server\n" +
+			"that answered knew last.",
+		Example: "  cloudless cluster status\n  cloudless cluster status -o json",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			cluster, nodes, err := clusterStatus(ctx, cl)
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(cluster)
+			}
+			return c.printClusterStatus(cluster, nodes)
+		}),
+	}
+}
+
+// statusPatience is how long status waits for a leader before it takes what one server knows.
+const statusPatience = 3 * time.Second
+
+func clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv1.Cluster, []*cloudlessv1.Node, error) {
+	soon, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	cluster, err := cl.Cluster().GetCluster(soon, &cloudlessv1.GetClusterRequest{})
+	if code := status.Code(err); ctx.Err() == nil && (code == codes.Unavailable || code == codes.DeadlineExceeded) {
+		ctx = client.WithStale(ctx)
+		cluster, err = cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
+		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: page})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	return cluster, nodes, err
+}
+
+func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudlessv1.Node) error {
+	st := cluster.GetStatus()
+	voters := 0
+	for _, s := range st.GetServers() {
+		if s.GetVoter() {
+			voters++
+		}
+	}
+	if err := c.printf("Cluster %s\nServers: %d, %d vote (%d desired); %d more may fail\n\n",
+		cluster.GetMetadata().GetUid(), len(st.GetServers()), voters, st.GetDesiredVoters(), st.GetToleratedFailures()); err != nil {
+		return err
+	}
+	t := newTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION")
+	for _, s := range st.GetServers() {
+		t.row(s.GetName(), s.GetAddress(), serverRole(s), serverHealth(s), fmt.Sprint(s.GetLag()), s.GetZone(), s.GetVersion())
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := c.printf("\nNodes: %s\n", nodesByState(nodes)); err != nil {
+		return err
+	}
+	for _, problem := range st.GetProblems() {
+		if err := c.printf("! %s\n", problem); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodesByState is a phrase such as "3 ready, 1 offline (box-4)".
+func nodesByState(nodes []*cloudlessv1.Node) string {
+	byState := map[string][]string{}
+	var order []string
+	for _, n := range nodes {
+		state := n.GetStatus().GetState()
+		if byState[state] == nil {
+			order = append(order, state)
+		}
+		byState[state] = append(byState[state], n.GetMetadata().GetName())
+	}
+	var phrases []string
+	for _, state := range order {
+		phrase := fmt.Sprintf("%d %s", len(byState[state]), state)
+		if state != "ready" {
+			phrase += " (" + strings.Join(byState[state], ", ") + ")"
+		}
+		phrases = append(phrases, phrase)
+	}
+	if len(phrases) == 0 {
+		return "none"
+	}
+	return strings.Join(phrases, ", ")
+}
+
+// keepAddresses writes down where the servers are, if the client has learnt of others than the context names, so that
+// the next command finds them even if none of the old ones is there any more.
+func (c *cli) keepAddresses(cl *client.Client) {
+	where, err := c.where()
+	if err != nil || len(cl.Addresses()) == 0 || slices.Equal(where.Addresses, cl.Addresses()) {
+		return
+	}
+	path, err := c.configPath()
+	if err != nil {
+		return
+	}
+	err = client.UpdateConfig(path, func(config *client.Config) error {
+		have, err := config.Context(where.Name)
+		if err != nil || have.Cluster != where.Cluster {
+			return err // somebody has changed it meanwhile
+		}
+		have.Addresses = cl.Addresses()
+		config.Set(have)
+		return nil
+	})
+	if err != nil {
+		c.note("the addresses of the servers could not be kept: %s", client.Message(err))
+	}
+}

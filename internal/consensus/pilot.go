@@ -1,0 +1,272 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+)
+
+// Timing of who votes.
+const (
+	pilotUpdate    = 500 * time.Millisecond
+	pilotReconcile = time.Second
+	// A server that is this far behind, or has not heard of the leader for so long, is not fit to vote.
+	maxLag     = 2000
+	maxSilence = 2 * time.Second
+	// DefaultStable is how long a server must be fit before it votes, and DefaultDead how long one must be dead
+	// before it is let go.
+	DefaultStable = time.Second
+	DefaultDead   = 10 * time.Minute
+
+	metaZone = "zone"
+)
+
+// Member is a server that should take part.
+type Member struct {
+	ID, Name, Address, Zone string
+	// Alive is whether the others hear of it.
+	Alive bool
+}
+
+// PilotOptions say who should take part.
+type PilotOptions struct {
+	// Voters is how many servers should vote.
+	Voters func() int
+	// Members are all that should take part, this one included.
+	Members func() []Member
+	// Progress asks another server how far it is.
+	Progress func(ctx context.Context, id string) (Progress, error)
+	// Stable and Dead are DefaultStable and DefaultDead if 0.
+	Stable, Dead time.Duration
+}
+
+func (o *PilotOptions) validate() error {
+	if o.Voters == nil || o.Members == nil || o.Progress == nil {
+		return errors.New("a pilot needs Voters, Members and Progress")
+	}
+	if o.Stable == 0 {
+		o.Stable = DefaultStable
+	}
+	if o.Dead == 0 {
+		o.Dead = DefaultDead
+	}
+	return nil
+}
+
+// Health is what the leader knows of a server.
+type Health struct {
+	ID      string
+	Healthy bool
+	// Reason says why it is not healthy.
+	Reason string
+	// Lag is by how many entries it is behind.
+	Lag uint64
+}
+
+// pilot keeps the right servers voting while this one leads.
+type pilot struct {
+	*Consensus
+	PilotOptions
+
+	mu    sync.Mutex
+	since map[string]time.Time // when a member was first seen dead
+
+	yielded time.Time // when leadership was last given up for want of room
+}
+
+// Pilot decides, while this server leads, who takes part and who votes, until ctx ends: servers that should take part
+// are added without a vote, those that have caught up get one, up to the desired number, those that should not take
+// part are removed, and so are those that are long dead, if the rest is a majority.
+func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	p := &pilot{Consensus: c, PilotOptions: o, since: map[string]time.Time{}}
+	auto := autopilot.New(c.raft, p, autopilot.WithPromoter(promoter{p}), autopilot.WithLogger(newHCLogger(c.logger)),
+		autopilot.WithUpdateInterval(pilotUpdate), autopilot.WithReconcileInterval(pilotReconcile))
+	auto.Start(ctx)
+	defer func() {
+		<-auto.Stop()
+		c.health.Store(nil)
+	}()
+	ticker := time.NewTicker(pilotUpdate)
+	defer ticker.Stop()
+	for {
+		p.yieldWhenFull(ctx)
+		if err := p.enlist(ctx); err != nil && ctx.Err() == nil {
+			c.logger.Warn("the servers that take part could not be changed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// fullPause keeps servers whose disks are all full from handing leadership round.
+const fullPause = 30 * time.Second
+
+// yieldWhenFull lets another server lead when there is no room for changes here.
+func (p *pilot) yieldWhenFull(ctx context.Context) {
+	full := p.room.check(0)
+	if full == nil || p.otherVoters() == 0 || p.now().Sub(p.yielded) < fullPause {
+		return
+	}
+	p.yielded = p.now()
+	p.logger.Warn("another server should lead", "reason", full)
+	if err := p.Transfer(ctx, ""); err != nil && ctx.Err() == nil {
+		p.logger.Warn("no other server took over", "error", err)
+	}
+}
+
+// enlist adds members that are there and not yet taking part, and removes those that are no members.
+func (p *pilot) enlist(ctx context.Context) error {
+	taking := p.Servers()
+	members := p.Members()
+	if len(members) == 0 {
+		return nil // the state is not there yet
+	}
+	for _, m := range members {
+		i := slices.IndexFunc(taking, func(s Server) bool { return s.ID == m.ID })
+		if m.Alive && m.Address != "" && (i < 0 || taking[i].Address != m.Address) {
+			p.logger.Info("server takes part", "server", m.ID, "name", m.Name, "address", m.Address)
+			if err := p.Add(ctx, Server{ID: m.ID, Address: m.Address}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, s := range taking {
+		if s.ID == p.id || slices.ContainsFunc(members, func(m Member) bool { return m.ID == s.ID }) {
+			continue
+		}
+		p.logger.Info("server takes part no more", "server", s.ID, "address", s.Address)
+		if err := p.Remove(ctx, s.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pilot) now() time.Time { return time.Now() }
+
+func (p *pilot) desired() int { return max(1, p.Voters()) }
+
+// longDead reports whether a server is to be let go.
+func (p *pilot) longDead(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, dead := p.since[id]
+	return dead && p.now().Sub(since) >= p.Dead
+}
+
+// AutopilotConfig implements autopilot.ApplicationIntegration.
+func (p *pilot) AutopilotConfig() *autopilot.Config {
+	return &autopilot.Config{
+		CleanupDeadServers: true, LastContactThreshold: maxSilence, MaxTrailingLogs: maxLag,
+		ServerStabilizationTime: p.Stable,
+	}
+}
+
+// KnownServers implements autopilot.ApplicationIntegration.
+func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
+	known := map[raft.ServerID]*autopilot.Server{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.Members() {
+		status := autopilot.NodeAlive
+		if m.Alive || m.ID == p.id {
+			delete(p.since, m.ID)
+		} else {
+			status = autopilot.NodeFailed
+			if _, known := p.since[m.ID]; !known {
+				p.since[m.ID] = p.now()
+			}
+		}
+		known[raft.ServerID(m.ID)] = &autopilot.Server{
+			ID: raft.ServerID(m.ID), Name: m.Name, Address: raft.ServerAddress(m.Address), NodeStatus: status,
+			Meta: map[string]string{metaZone: m.Zone}, IsLeader: m.ID == p.id, RaftVersion: int(raft.ProtocolVersionMax),
+		}
+	}
+	return known
+}
+
+// FetchServerStats implements autopilot.ApplicationIntegration.
+func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	stats := map[raft.ServerID]*autopilot.ServerStats{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for id := range servers {
+		asking.Go(func() {
+			progress, err := p.Consensus.Progress(), error(nil)
+			if string(id) != p.id {
+				progress, err = p.PilotOptions.Progress(ctx, string(id))
+			}
+			if err != nil {
+				p.logger.Debug("server does not say how far it is", "server", id, "error", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			stats[id] = &autopilot.ServerStats{LastContact: progress.LastContact, LastTerm: progress.LastTerm, LastIndex: progress.LastIndex}
+		})
+	}
+	asking.Wait()
+	return stats
+}
+
+// NotifyState implements autopilot.ApplicationIntegration.
+func (p *pilot) NotifyState(s *autopilot.State) {
+	var all []Health
+	last := p.raft.LastIndex()
+	for id, one := range s.Servers {
+		h := Health{ID: string(id), Healthy: one.Health.Healthy}
+		if last > one.Stats.LastIndex {
+			h.Lag = last - one.Stats.LastIndex
+		}
+		if !h.Healthy {
+			h.Reason = reasonOf(one, h.Lag)
+		}
+		all = append(all, h)
+	}
+	p.health.Store(&all)
+}
+
+func reasonOf(s *autopilot.ServerState, lag uint64) string {
+	switch {
+	case s.Server.NodeStatus != autopilot.NodeAlive:
+		return "the other servers do not hear of it"
+	case s.Stats.LastIndex == 0:
+		return "it does not answer"
+	case s.Stats.LastContact < 0 || s.Stats.LastContact > maxSilence:
+		return "it does not hear of the leader"
+	case lag > maxLag:
+		return fmt.Sprintf("it is %d entries behind", lag)
+	}
+	return "it has not caught up yet"
+}
+
+// RemoveFailedServer implements autopilot.ApplicationIntegration. The server stays a member: should it come back, it
+// is added again.
+func (p *pilot) RemoveFailedServer(s *autopilot.Server) {
+	p.logger.Warn("a server that is dead votes no more", "server", s.ID, "name", s.Name)
+	p.start(func() {
+		if err := p.raft.RemoveServer(s.ID, 0, 0).Error(); err != nil {
+			p.logger.Warn("a dead server could not be let go", "server", s.ID, "error", err)
+		}
+	})
+}
+
+// Health returns what the leader knows of the servers that take part; nothing on the others.
+func (c *Consensus) Health() []Health {
+	if all := c.health.Load(); all != nil {
+		return *all
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/consensus"
+)
+
+// crew are servers whose votes a pilot decides on.
+type crew struct {
+	t       *testing.T
+	members map[string]*member
+	mu      sync.Mutex
+	// known are those that should take part; desired is how many should vote.
+	known   []consensus.Member
+	desired int
+}
+
+// newCrew starts servers; the first one leads and runs the pilot.
+func newCrew(t *testing.T, size, desired int) *crew {
+	t.Helper()
+	first := cluster(t, 1)[0]
+	c := &crew{t: t, desired: desired, members: map[string]*member{first.id: first}}
+	c.enter(first)
+	for number := 2; number <= size; number++ {
+		m := newMember(t, number, first.addresses)
+		m.open(t)
+		c.members[m.id] = m
+		c.enter(m)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- first.Pilot(ctx, consensus.PilotOptions{
+			Voters: c.voters, Members: c.all, Progress: c.progress, Stable: time.Millisecond, Dead: 200 * time.Millisecond,
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the pilot ended with %v", err)
+		}
+	})
+	return c
+}
+
+func (c *crew) enter(m *member) {
+	c.known = append(c.known, consensus.Member{ID: m.id, Name: m.id, Address: m.options.Address, Alive: true})
+}
+
+func (c *crew) all() []consensus.Member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.known)
+}
+
+func (c *crew) voters() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.desired
+}
+
+func (c *crew) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+func (c *crew) progress(_ context.Context, id string) (consensus.Progress, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range c.known {
+		if one.ID == id && one.Alive {
+			return c.members[id].Progress(), nil
+		}
+	}
+	return consensus.Progress{}, fmt.Errorf("server %s is away", id)
+}
+
+// dies ends a server, and lets the others notice.
+func (c *crew) dies(id string) {
+	c.t.Helper()
+	c.change(func() {
+		for i := range c.known {
+			if c.known[i].ID == id {
+				c.known[i].Alive = false
+			}
+		}
+	})
+	closed(c.t, c.members[id].Consensus)
+}
+
+// until waits until these vote and these take part without a vote.
+func (c *crew) until(voters, others int) []consensus.Server {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		servers := c.members["server-1"].Servers()
+		v := 0
+		for _, s := range servers {
+			if s.Voter {
+				v++
+			}
+		}
+		if v == voters && len(servers)-v == others {
+			return servers
+		}
+		select {
+		case <-ctx.Done():
+			c.t.Fatalf("the servers are %+v, want %d voters and %d others", servers, voters, others)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// TestPilotKeepsTheDesiredNumberOfVoters: up to it servers get a vote, above it they wait, and it can be changed.
+func TestPilotKeepsTheDesiredNumberOfVoters(t *testing.T) {
+	c := newCrew(t, 5, 3)
+	leader := c.members["server-1"]
+	c.until(3, 2)
+	propose(t, leader.Consensus, 0, 5)
+	c.change(func() { c.desired = 5 })
+	c.until(5, 0)
+	propose(t, leader.Consensus, 5, 10)
+	c.change(func() { c.desired = 3 })
+	c.until(3, 2)
+	if !leader.IsLeader() {
+		t.Error("the leader lost its vote")
+	}
+	// One that is no member any more takes part no more.
+	c.change(func() {
+		c.known = slices.DeleteFunc(c.known, func(m consensus.Member) bool { return m.ID == "server-2" })
+	})
+	servers := c.until(3, 1)
+	if slices.ContainsFunc(servers, func(s consensus.Server) bool { return s.ID == "server-2" }) {
+		t.Errorf("the servers are %+v", servers)
+	}
+	propose(t, leader.Consensus, 10, 11)
+	if health := leader.Health(); !slices.ContainsFunc(health, func(h consensus.Health) bool { return h.ID == "server-1" && h.Healthy }) {
+		t.Errorf("the leader knows %+v", health)
+	}
+}
+
+// TestDeadServersAreLetGo while the rest is a majority, and a spare one takes over their vote.
+func TestDeadServersAreLetGo(t *testing.T) {
+	c := newCrew(t, 4, 3)
+	leader := c.members["server-1"]
+	servers := c.until(3, 1)
+	var victim string
+	for _, s := range servers {
+		if s.Voter && s.ID != "server-1" {
+			victim = s.ID
+		}
+	}
+	c.dies(victim)
+	servers = c.until(3, 0)
+	if slices.ContainsFunc(servers, func(s consensus.Server) bool { return s.ID == victim }) {
+		t.Errorf("the dead server is still there: %+v", servers)
+	}
+	propose(t, leader.Consensus, 0, 5)
+}
+
+func TestPilotNeedsWhatItNeeds(t *testing.T) {
+	c := open(t, lone(t.TempDir()))
+	if err := c.Pilot(t.Context(), consensus.PilotOptions{}); err == nil {
+		t.Error("a pilot without anything flies")
+	}
+}

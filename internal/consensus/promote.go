@@ -1,0 +1,119 @@
+package consensus
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+)
+
+// candidate is a server as far as its vote is concerned.
+type candidate struct {
+	id            raft.ServerID
+	zone          string
+	voter, leader bool
+	// fit is one that answers and is not behind, and has been so for a while.
+	fit bool
+}
+
+// chooseVoters returns who should vote, at most desired servers: the leader, then those that are fit, spread over
+// zones where these are known, and of equals those that vote already. Places for which nobody is fit stay with those
+// who have them: a vote is only taken from a server that is away when another one is there to have it.
+func chooseVoters(desired int, all []candidate) map[raft.ServerID]bool {
+	chosen := map[raft.ServerID]bool{}
+	inZone := map[string]int{}
+	rest := slices.Clone(all)
+	take := func(i int) {
+		chosen[rest[i].id] = true
+		if rest[i].zone != "" {
+			inZone[rest[i].zone]++
+		}
+		rest = slices.Delete(rest, i, i+1)
+	}
+	if i := slices.IndexFunc(rest, func(c candidate) bool { return c.leader }); i >= 0 {
+		take(i)
+	}
+	for len(chosen) < desired {
+		best := -1
+		for i, c := range rest {
+			if (c.fit || c.voter) && (best < 0 || better(c, rest[best], inZone) < 0) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		take(best)
+	}
+	return chosen
+}
+
+// better orders servers by how much their vote is wanted.
+func better(a, b candidate, inZone map[string]int) int {
+	return cmp.Or(
+		before(a.fit, b.fit),
+		cmp.Compare(inZone[a.zone], inZone[b.zone]),
+		before(a.voter, b.voter),
+		cmp.Compare(a.id, b.id),
+	)
+}
+
+func before(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// promoter is the autopilot's promoter: unlike the stock one it stops at the desired number, and takes votes back.
+type promoter struct{ pilot *pilot }
+
+var _ autopilot.Promoter = promoter{}
+
+func (promoter) GetServerExt(*autopilot.Config, *autopilot.ServerState) any { return nil }
+func (promoter) GetStateExt(*autopilot.Config, *autopilot.State) any        { return nil }
+func (promoter) IsPotentialVoter(autopilot.NodeType) bool                   { return true }
+
+func (promoter) GetNodeTypes(_ *autopilot.Config, s *autopilot.State) map[raft.ServerID]autopilot.NodeType {
+	types := map[raft.ServerID]autopilot.NodeType{}
+	for id := range s.Servers {
+		types[id] = autopilot.NodeVoter
+	}
+	return types
+}
+
+// CalculatePromotionsAndDemotions implements autopilot.Promoter.
+func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *autopilot.State) autopilot.RaftChanges {
+	var all []candidate
+	stable := s.ServerStabilizationTime(config)
+	for id, one := range s.Servers {
+		all = append(all, candidate{
+			id: id, zone: one.Server.Meta[metaZone], voter: one.HasVotingRights(), leader: one.State == autopilot.RaftLeader,
+			fit: one.Health.Healthy && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
+		})
+	}
+	var changes autopilot.RaftChanges
+	chosen := chooseVoters(p.pilot.desired(), all)
+	for _, c := range all {
+		switch {
+		case chosen[c.id] && !c.voter:
+			changes.Promotions = append(changes.Promotions, c.id)
+		case !chosen[c.id] && c.voter:
+			changes.Demotions = append(changes.Demotions, c.id)
+		}
+	}
+	return changes
+}
+
+// FilterFailedServerRemovals lets go only of servers that have been dead for a while: most of them come back. Those
+// that nobody knows any more are removed by the pilot itself.
+func (p promoter) FilterFailedServerRemovals(_ *autopilot.Config, _ *autopilot.State, failed *autopilot.FailedServers) *autopilot.FailedServers {
+	dead := func(servers []*autopilot.Server) []*autopilot.Server {
+		return slices.DeleteFunc(slices.Clone(servers), func(s *autopilot.Server) bool { return !p.pilot.longDead(string(s.ID)) })
+	}
+	return &autopilot.FailedServers{FailedVoters: dead(failed.FailedVoters), FailedNonVoters: dead(failed.FailedNonVoters)}
+}

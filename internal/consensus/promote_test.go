@@ -1,0 +1,131 @@
+package consensus
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"pgregory.net/rapid"
+)
+
+// parse reads servers such as "L1a V2b n3", a letter each for the leader, a voter that is fit, one that is away (v), a
+// server without a vote that is fit (N) or not (n); then its number, and its zone if it is known.
+func parse(t *testing.T, text string) []candidate {
+	t.Helper()
+	var all []candidate
+	for word := range strings.FieldsSeq(text) {
+		c := candidate{id: raft.ServerID(word[1:2]), zone: word[2:]}
+		switch word[0] {
+		case 'L':
+			c.leader, c.voter, c.fit = true, true, true
+		case 'V':
+			c.voter, c.fit = true, true
+		case 'v':
+			c.voter = true
+		case 'N':
+			c.fit = true
+		case 'n':
+		default:
+			t.Fatalf("what is %s?", word)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func TestWhoVotes(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		desired int
+		servers string
+		want    string
+	}{
+		{"a server alone", 3, "L1", "1"},
+		{"one that has not caught up waits", 3, "L1 n2", "1"},
+		{"one that has votes", 3, "L1 N2", "12"},
+		{"up to the desired number", 3, "L1 V2 V3 N4 N5", "123"},
+		{"above it votes are taken back, not the leader's", 3, "V1 V2 V3 V4 L5", "125"},
+		{"a dead one keeps its vote while nobody could have it", 3, "L1 V2 v3 n4", "123"},
+		{"and loses it to one who can", 3, "L1 V2 v3 N4", "124"},
+		{"zones are spread", 3, "L1a N2a N3b N4c", "134"},
+		{"a voter makes room for another zone", 3, "L1a V2a V3b N4c", "134"},
+		{"without zones those who vote stay", 3, "L5 V4 V3 N1 N2", "345"},
+		{"one zone is as good as another", 3, "L1a V2a V3a N4a", "123"},
+		{"five", 5, "L1 V2 V3 N4 N5 N6", "12345"},
+		{"none desired is one", 1, "L1 V2 V3", "1"},
+	} {
+		chosen := chooseVoters(c.desired, parse(t, c.servers))
+		var got []string
+		for id := range chosen {
+			got = append(got, string(id))
+		}
+		slices.Sort(got)
+		if strings.Join(got, "") != c.want {
+			t.Errorf("%s: of %s vote %v, want %s", c.what, c.servers, got, c.want)
+		}
+	}
+}
+
+// TestVotesAreNeverWasted: whatever the servers are like, the leader votes, never more than desired do, nobody who is
+// away gets a vote, and no place stays empty that a fit server could have.
+func TestVotesAreNeverWasted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		desired := rapid.IntRange(1, 7).Draw(t, "desired")
+		n := rapid.IntRange(1, 9).Draw(t, "servers")
+		leader := rapid.IntRange(0, n-1).Draw(t, "leader")
+		var all []candidate
+		fit := 0
+		for i := range n {
+			c := candidate{
+				id: raft.ServerID(fmt.Sprint(i)), zone: rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "zone"),
+				voter: rapid.Bool().Draw(t, "voter"), fit: rapid.Bool().Draw(t, "fit"),
+			}
+			if i == leader {
+				c.leader, c.voter, c.fit = true, true, true
+			}
+			if c.fit {
+				fit++
+			}
+			all = append(all, c)
+		}
+		chosen := chooseVoters(desired, all)
+		if !chosen[all[leader].id] {
+			t.Fatal("the leader loses its vote")
+		}
+		if len(chosen) > desired {
+			t.Fatalf("%d vote, %d desired", len(chosen), desired)
+		}
+		if len(chosen) < min(desired, fit) {
+			t.Fatalf("%d vote, though %d are fit and %d desired", len(chosen), fit, desired)
+		}
+		for _, c := range all {
+			if chosen[c.id] && !c.fit && !c.voter {
+				t.Fatalf("%+v gets a vote", c)
+			}
+			if !chosen[c.id] && c.fit {
+				for _, other := range all {
+					if chosen[other.id] && !other.fit {
+						t.Fatalf("%+v has no vote, but %+v has", c, other)
+					}
+				}
+			}
+		}
+		again := chooseVoters(desired, apply(all, chosen))
+		for id := range chosen {
+			if !again[id] {
+				t.Fatalf("what was chosen does not stay: %v, then %v", chosen, again)
+			}
+		}
+	})
+}
+
+// apply is what the servers are like once the chosen ones vote.
+func apply(all []candidate, chosen map[raft.ServerID]bool) []candidate {
+	after := slices.Clone(all)
+	for i := range after {
+		after[i].voter = chosen[after[i].id]
+	}
+	return after
+}

@@ -1,0 +1,196 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// TestNewServerIsInstalledFromASnapshot adds a server whose part of the log is gone, while writes go on: it must end up
+// with the same state as the others.
+func TestNewServerIsInstalledFromASnapshot(t *testing.T) {
+	members := cluster(t, 1, func(o *consensus.Options) { o.SnapshotThreshold = 64 })
+	leader := members[0]
+	propose(t, leader.Consensus, 0, 500)
+	bulk(t, leader.Consensus)
+	if err := leader.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if first := leader.FirstLogIndex(t); first < 100 {
+		t.Fatalf("the log still begins at %d", first)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	written := 500
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := leader.Propose(t.Context(), numbered(written)); err != nil {
+				t.Error(err)
+				return
+			}
+			written++
+		}
+	})
+	fresh := join(t, leader, 2)
+	for fresh.Stale().Count(state.KindNode) < 500 {
+		nextChange(t, fresh)
+	}
+	cancel()
+	writing.Wait()
+	if written == 500 {
+		t.Error("nothing was written meanwhile")
+	}
+	if err := fresh.WaitApplied(t.Context(), leader.Stale().Index()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(numbers(fresh.Stale()), upTo(written)) {
+		t.Errorf("the new server knows %d of %d", fresh.Stale().Count(state.KindNode), written)
+	}
+	if fresh.Stats().SnapshotIndex == 0 {
+		t.Error("the new server received the log, not a snapshot")
+	}
+	// It is as whole after a restart.
+	closed(t, fresh.Consensus)
+	again := newMember(t, 2, leader.addresses)
+	again.options.Dir = fresh.options.Dir
+	again.open(t)
+	if err := again.WaitApplied(t.Context(), leader.Stale().Index()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(numbers(again.Stale()), upTo(written)) {
+		t.Errorf("after a restart the new server knows %d of %d", again.Stale().Count(state.KindNode), written)
+	}
+}
+
+// bulk writes so much that the oldest file of the log holds nothing that is still needed.
+func bulk(t *testing.T, c *consensus.Consensus) {
+	t.Helper()
+	for n := range 400 {
+		var b state.Batch
+		b.Put(&v1.Token{Metadata: &v1.Metadata{Uid: "bulk", Name: "bulk", Annotations: map[string]string{"bulk": strings.Repeat("x", 64<<10)}}})
+		if _, err := c.Propose(t.Context(), b.Transaction(time.Unix(1_700_000_000, int64(n)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// nextChange waits for the next change of a server's state, whatever it is.
+func nextChange(t *testing.T, m *member) {
+	t.Helper()
+	before := m.Stale()
+	_, feed := m.Store().Subscribe()
+	if m.Stale().Index() != before.Index() {
+		return
+	}
+	if _, err := feed.Next(t.Context()); err != nil && !errors.Is(err, state.ErrLagged) {
+		t.Fatal(err)
+	}
+}
+
+// TestLeaveHandsLeadershipOver: a leader that stops in order is followed at once, and leaves a snapshot behind.
+func TestLeaveHandsLeadershipOver(t *testing.T) {
+	members := cluster(t, 3)
+	propose(t, members[0].Consensus, 0, 20)
+	members[0].Leave(t.Context())
+	if members[0].IsLeader() {
+		t.Fatal("it still leads")
+	}
+	if members[0].Stats().SnapshotIndex == 0 {
+		t.Error("it left no snapshot")
+	}
+	var leader *member
+	for leader == nil {
+		for _, m := range members[1:] {
+			if m.IsLeader() {
+				leader = m
+			}
+		}
+		select {
+		case <-members[1].Changed():
+		case <-members[2].Changed():
+		case <-time.After(time.Millisecond):
+		}
+	}
+	propose(t, leader.Consensus, 20, 21)
+	read, err := leader.Read(t.Context())
+	if err != nil || !slices.Equal(numbers(read), upTo(21)) {
+		t.Fatalf("got %v, %v", numbers(read), err)
+	}
+}
+
+// BenchmarkWritesDuringSnapshot measures how long a write takes while a snapshot of 100,000 objects is written; the
+// longest is what a snapshot stalls.
+func BenchmarkWritesDuringSnapshot(b *testing.B) {
+	c := open(b, lone(b.TempDir()))
+	const objects, part = 100_000, 500
+	for n := 0; n < objects; n += part {
+		var batch state.Batch
+		for i := range part {
+			batch.Create(&v1.Node{
+				Metadata: &v1.Metadata{Uid: fmt.Sprintf("%08d", n+i), Name: fmt.Sprintf("node-%d", n+i), Labels: map[string]string{"disk": "ssd"}},
+				Spec:     &v1.NodeSpec{SubnetV4: "10.64.0.0/24"},
+			})
+		}
+		if _, err := c.Propose(b.Context(), batch.Transaction(time.Unix(1_700_000_000, 0))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var longest, longestBefore, saving time.Duration
+	write := func(n int) time.Duration {
+		began := time.Now()
+		var batch state.Batch
+		batch.Put(&v1.Node{Metadata: &v1.Metadata{Uid: "00000000", Name: "node-0"}, Spec: &v1.NodeSpec{SubnetV4: fmt.Sprint(n)}})
+		if _, err := c.Propose(b.Context(), batch.Transaction(began)); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	for b.Loop() {
+		for n := range 200 {
+			longestBefore = max(longestBefore, write(n))
+		}
+		saved := make(chan struct{})
+		began := time.Now()
+		go func() {
+			defer close(saved)
+			if err := c.Snapshot(b.Context()); err != nil {
+				b.Error(err)
+			}
+		}()
+		for n, going := 0, true; going; n++ {
+			longest = max(longest, write(n))
+			select {
+			case <-saved:
+				going = false
+			default:
+			}
+		}
+		saving = max(saving, time.Since(began))
+	}
+	b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest-write")
+	b.ReportMetric(float64(longestBefore.Microseconds())/1000, "ms-longest-write-otherwise")
+	b.ReportMetric(float64(saving.Milliseconds()), "ms-snapshot")
+}
+
+// join adds one more server to a cluster.
+func join(t *testing.T, leader *member, number int) *member {
+	t.Helper()
+	fresh := newMember(t, number, leader.addresses)
+	fresh.options.Bootstrap = false
+	fresh.open(t)
+	if err := leader.Raft().AddNonvoter(raft.ServerID(fresh.id), fresh.transport.LocalAddr(), 0, 0).Error(); err != nil {
+		t.Fatal(err)
+	}
+	return fresh
+}

@@ -1,0 +1,217 @@
+// Package gossip is how the servers of a cluster find each other and notice that one is gone: serf, over connections
+// that somebody else makes and vouches for.
+//
+// It guarantees that
+//   - every server learns within seconds of every other that any one of them knows, and where it is now;
+//   - one that does not answer anybody for a few seconds counts as gone, and as there again once it answers;
+//   - a full queue or a dead peer never blocks: a lost word is said again.
+//
+// It must not know TLS, Raft or the state. It decides nothing: who is a member, and who votes, is decided elsewhere.
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/hashicorp/serf/serf"
+)
+
+// Network carries what is gossiped. Who may speak is its business: it must refuse everybody but servers.
+type Network interface {
+	Accept() (net.Conn, error)
+	Close() error
+	// Dial connects to a server that is expected at an address, or to any server there if server is empty.
+	Dial(server, address string, timeout time.Duration) (net.Conn, error)
+}
+
+// Server is what a server tells of itself.
+type Server struct {
+	// ID is its uid, Address where it is reached, host:port.
+	ID, Address, Zone, Version string
+	// Alive is whether the others hear of it.
+	Alive bool
+}
+
+// Options configure a [Gossip].
+type Options struct {
+	// Self is what this server tells of itself.
+	Self    Server
+	Network Network
+	// Known are servers to begin with; those that are gone do no harm.
+	Known  func() []Server
+	Logger *slog.Logger
+	// Changed is called when a server came, went or moved; nil if nobody wants to know. It must not block.
+	Changed func()
+}
+
+// Timing of the gossip.
+const (
+	probeInterval = 500 * time.Millisecond
+	probeTimeout  = 300 * time.Millisecond
+	reconnect     = 2 * time.Second
+	forget        = 24 * time.Hour
+	// joinPause is between attempts to find others.
+	joinPause = time.Second
+
+	tagAddress, tagZone, tagVersion = "address", "zone", "version"
+)
+
+// Gossip is this server's part.
+type Gossip struct {
+	options   Options
+	serf      *serf.Serf
+	transport *transport
+	events    chan serf.Event
+}
+
+// Open begins to gossip. [Gossip.Run] finds the others.
+func Open(o Options) (*Gossip, error) {
+	if o.Self.ID == "" || o.Network == nil || o.Logger == nil || o.Known == nil {
+		return nil, errors.New("gossip needs Self, Network, Known and Logger")
+	}
+	at, err := net.ResolveTCPAddr("tcp", o.Self.Address)
+	if err != nil {
+		return nil, fmt.Errorf("find the address %s of this server: %w", o.Self.Address, err)
+	}
+	g := &Gossip{options: o, events: make(chan serf.Event, 256), transport: newTransport(o.Network, at, o.Logger)}
+	config := serf.DefaultConfig()
+	config.Init()
+	config.NodeName = o.Self.ID
+	config.Tags = map[string]string{tagAddress: o.Self.Address, tagZone: o.Self.Zone, tagVersion: o.Self.Version}
+	config.EventCh = g.events
+	config.DisableCoordinates = true
+	config.EnableNameConflictResolution = false
+	config.LeavePropagateDelay, config.BroadcastTimeout = 100*time.Millisecond, time.Second
+	config.ReconnectInterval, config.ReconnectTimeout, config.TombstoneTimeout = reconnect, forget, forget
+	config.Logger = slog.NewLogLogger(o.Logger.With("component", "gossip").Handler(), slog.LevelDebug)
+	config.MemberlistConfig = memberlistConfig(o, g.transport, config)
+	if g.serf, err = serf.Create(config); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin to gossip: %w", err), g.transport.Shutdown())
+	}
+	return g, nil
+}
+
+func memberlistConfig(o Options, t *transport, s *serf.Config) *memberlist.Config {
+	config := memberlist.DefaultLANConfig()
+	config.Name = o.Self.ID
+	config.Transport = t
+	config.AdvertiseAddr, config.AdvertisePort = t.at.IP.String(), t.at.Port
+	config.BindAddr, config.BindPort = config.AdvertiseAddr, config.AdvertisePort
+	config.ProbeInterval, config.ProbeTimeout = probeInterval, probeTimeout
+	config.EnableCompression = false
+	// A server may come back at another address. Who it is, its certificate says.
+	config.DeadNodeReclaimTime = time.Millisecond
+	config.Logger = s.Logger
+	return config
+}
+
+// Run looks for others until one is found, whenever there is none, and passes on what changes, until ctx ends.
+func (g *Gossip) Run(ctx context.Context) error {
+	var joining sync.WaitGroup
+	defer joining.Wait()
+	joining.Go(func() { g.find(ctx) })
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case event := <-g.events:
+			g.report(event)
+			if g.options.Changed != nil {
+				g.options.Changed()
+			}
+		}
+	}
+}
+
+// report logs who came and who went.
+func (g *Gossip) report(event serf.Event) {
+	members, ok := event.(serf.MemberEvent)
+	if !ok {
+		return
+	}
+	for _, m := range members.Members {
+		if m.Name == g.options.Self.ID {
+			continue
+		}
+		switch event.EventType() {
+		case serf.EventMemberJoin:
+			g.options.Logger.Info("another server is there", "server", m.Name, "address", m.Tags[tagAddress])
+		case serf.EventMemberFailed, serf.EventMemberLeave:
+			g.options.Logger.Warn("another server is gone", "server", m.Name, "address", m.Tags[tagAddress])
+		}
+	}
+}
+
+// find keeps this server in touch with somebody.
+func (g *Gossip) find(ctx context.Context) {
+	ticker := time.NewTicker(joinPause)
+	defer ticker.Stop()
+	for {
+		if missing := g.missing(); len(missing) > 0 {
+			// A server that is named is reached only if it is the one that answers.
+			if _, err := g.serf.Join(missing, false); err != nil {
+				g.options.Logger.Debug("some servers cannot be reached", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// missing are the known servers that this one does not hear of.
+func (g *Gossip) missing() []string {
+	heard := g.members()
+	var missing []string
+	for _, s := range g.options.Known() {
+		if s.ID == g.options.Self.ID || s.Address == "" || heard[s.ID].Alive {
+			continue
+		}
+		missing = append(missing, s.ID+"/"+s.Address)
+	}
+	return missing
+}
+
+func (g *Gossip) members() map[string]Server {
+	all := map[string]Server{}
+	for _, m := range g.serf.Members() {
+		all[m.Name] = Server{
+			ID: m.Name, Address: m.Tags[tagAddress], Zone: m.Tags[tagZone], Version: m.Tags[tagVersion],
+			Alive: m.Status == serf.StatusAlive,
+		}
+	}
+	return all
+}
+
+// Servers are all that this one has heard of, itself included.
+func (g *Gossip) Servers() []Server {
+	return slices.SortedFunc(maps.Values(g.members()), func(a, b Server) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+}
+
+// Server returns what is known of one server; its ID is empty if nothing is.
+func (g *Gossip) Server(id string) Server { return g.members()[id] }
+
+// Close says goodbye and ends the gossip.
+func (g *Gossip) Close() error {
+	if err := g.serf.Leave(); err != nil {
+		g.options.Logger.Debug("nobody heard the goodbye", "error", err)
+	}
+	err := g.serf.Shutdown()
+	<-g.serf.ShutdownCh()
+	return errors.Join(err, g.transport.Shutdown())
+}

@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// enrollServer makes a machine a server: it gets an identity and the keys that
+// every server has. That it takes part, and later votes, is the leader's doing
+// once it hears of the new server.
+func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest, secret identity.JoinToken) (*v1.EnrollResponse, error) {
+	wish := request.GetServer()
+	if _, port, err := net.SplitHostPort(wish.GetAddress()); err != nil || port == "" || port == "0" {
+		return nil, refuse(codes.InvalidArgument, "the address %q of the new server is not of the form host:port", wish.GetAddress())
+	}
+	if s.sealer == nil {
+		return nil, refuse(codes.FailedPrecondition, "this cluster cannot have more servers: the one that leads does not hold the key-encryption key")
+	}
+	handed, err := s.sealer.HandOver(wish.GetSealTo(), s.ca.Trust().Cluster())
+	if err != nil {
+		return nil, refuse(codes.InvalidArgument, "%s", err)
+	}
+	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		token, err := s.prove(snap, secret, roleServer)
+		if err != nil {
+			return err
+		}
+		if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
+			return errJoinToken()
+		}
+		used := proto.CloneOf(token)
+		used.Status.Used++
+		b.Update(used, token.GetMetadata().GetVersion())
+		if err := addressFree(snap, wish.GetAddress()); err != nil {
+			return err
+		}
+		answer.Server = s.newServer(snap, request)
+		if answer.Certificates, err = s.certifyServer(request.GetCsr(), answer.GetServer()); err != nil {
+			return err
+		}
+		b.Create(answer.GetServer())
+		b.Create(s.event(ctx, answer.GetServer(), "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), wish.GetAddress())))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	answer.SealedAuthority = snap.Authority().GetSealedKey()
+	answer.Servers = s.addresses(snap)
+	return answer, nil
+}
+
+// addressFree refuses two servers at one address.
+func addressFree(snap *state.Snapshot, address string) error {
+	for one := range snap.Servers("") {
+		if one.GetSpec().GetAddress() == address {
+			return refuse(codes.AlreadyExists, "server %s has the address %s: choose another with --api-addr, or remove that server with: cloudless server rm %s",
+				one.GetMetadata().GetName(), address, one.GetMetadata().GetName())
+		}
+	}
+	return nil
+}
+
+func (s *enrollment) newServer(snap *state.Snapshot, request *v1.EnrollRequest) *v1.Server {
+	name := request.GetName()
+	for i := 2; snap.ServerByName(name) != nil; i++ {
+		name = fmt.Sprintf("%.58s-%d", request.GetName(), i)
+	}
+	wish := request.GetServer()
+	return &v1.Server{
+		ApiVersion: spec.APIVersion,
+		Kind:       "Server",
+		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: name, Labels: request.GetLabels()},
+		Spec:       &v1.ServerSpec{Address: wish.GetAddress(), Zone: wish.GetZone(), Version: wish.GetVersion()},
+	}
+}
+
+func (s *enrollment) certifyServer(csr []byte, server *v1.Server) ([][]byte, error) {
+	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, server.GetMetadata().GetUid())
+	if err != nil {
+		return nil, err
+	}
+	chain, err := s.ca.Issue(csr, id, identity.IssueOptions{TTL: s.certificateTTL, Server: true, Client: true}, s.now())
+	if err != nil {
+		return nil, refuse(codes.InvalidArgument, "certificate request: %s", err)
+	}
+	return chain, nil
+}

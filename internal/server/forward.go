@@ -1,0 +1,368 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+)
+
+// Any server accepts any call. What only the leader can answer is passed on to
+// it, over a connection that proves this server, with the caller that this
+// server has proved. Nobody but a server is believed about that (principal.go).
+//
+// While there is no leader a call waits for one: an election costs callers a
+// moment, not an error.
+
+const (
+	// leaderPatience is how long a call waits for a leader.
+	leaderPatience = 10 * time.Second
+	// streamPatience is the same for a stream: who opens one, an agent above all,
+	// had better try another server soon.
+	streamPatience = 3 * time.Second
+	// leaderPause is how long to wait before asking again a server that is said
+	// to lead and does not.
+	leaderPause = 50 * time.Millisecond
+
+	// metadataForwarded marks a call that was passed on once already.
+	metadataForwarded = "x-cloudless-forwarded"
+	// metadataConsistency lets a caller have what this server knows.
+	metadataConsistency = "consistency"
+	consistencyStale    = "stale"
+
+	// Reasons in the details of errors: nothing was done because the asked server
+	// does not lead; it is not known what was done; there is no leader that this
+	// server could reach, but another one may.
+	reasonNotLeader = "NOT_LEADER"
+	reasonUncertain = "UNCERTAIN"
+	reasonNoLeader  = "NO_LEADER"
+)
+
+// router takes each call to where it can be answered.
+type router struct {
+	consensus *consensus.Consensus
+	peers     *peerConns
+	logger    *slog.Logger
+}
+
+// answeredHere are the calls that are about the asked server itself.
+func answeredHere(method string) bool {
+	return method == v1.ClusterService_WhoAmI_FullMethodName ||
+		strings.HasPrefix(method, "/"+v1.PeerService_ServiceDesc.ServiceName+"/") ||
+		!strings.HasPrefix(method, "/cloudless.")
+}
+
+// onlyAtLeader are reads of what only the leader has, in its memory.
+var onlyAtLeader = []string{
+	v1.WorkloadService_GetUsage_FullMethodName, v1.WorkloadService_WatchUsage_FullMethodName,
+}
+
+// mayBeStale reports whether a call only reads the state.
+func mayBeStale(method string) bool {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	read := strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch")
+	return read && !slices.Contains(onlyAtLeader, method)
+}
+
+// staleWished reports whether the caller wants an answer without the others.
+func staleWished(ctx context.Context) bool {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return slices.Equal(md.Get(metadataConsistency), []string{consistencyStale})
+}
+
+func isForwarded(ctx context.Context) bool {
+	md, _ := metadata.FromIncomingContext(ctx)
+	return len(md.Get(metadataForwarded)) > 0
+}
+
+// unary answers a call here or has it answered by the leader.
+func (r *router) unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
+	if answeredHere(method) {
+		return handler(ctx, request)
+	}
+	if staleWished(ctx) && mayBeStale(method) {
+		return handler(consensus.WithStale(ctx), request)
+	}
+	message, ok := request.(proto.Message)
+	if !ok {
+		return handler(ctx, request)
+	}
+	var response any
+	err := r.untilLeader(ctx, leaderPatience, harmless(method, message), func(leader string) (err error) {
+		if leader == r.consensus.ID() {
+			response, err = handler(ctx, request)
+			return err
+		}
+		response, err = r.forward(ctx, leader, method, message)
+		return err
+	})
+	return response, err
+}
+
+// untilLeader calls do with the leader until somebody who really leads has
+// answered, or the patience for that is at its end. What is harmless is done
+// again if it is not known whether it was done.
+func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless bool, do func(leader string) error) error {
+	patience := time.NewTimer(most)
+	defer patience.Stop()
+	for {
+		changed := r.consensus.Changed()
+		leader, known := r.consensus.Leader()
+		err := error(&consensus.NotLeaderError{})
+		if known {
+			if leader.ID != r.consensus.ID() && isForwarded(ctx) {
+				return &consensus.NotLeaderError{Leader: leader} // who asked knows better by now
+			}
+			err = do(leader.ID)
+		}
+		again := notLeader(err) || harmless && uncertain(err)
+		if !again || isForwarded(ctx) {
+			return err
+		}
+		pause := time.After(leaderPause)
+		if !known {
+			pause = nil
+		}
+		select {
+		case <-changed:
+		case <-pause:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-patience.C:
+			return r.noLeader(err)
+		}
+	}
+}
+
+// noLeader says in plain words that nothing can be agreed on now.
+func (r *router) noLeader(last error) error {
+	voters := 0
+	for _, s := range r.consensus.Servers() {
+		if s.Voter {
+			voters++
+		}
+	}
+	if voters < 2 {
+		return refuse(codes.Unavailable, "%s", last)
+	}
+	none := status.New(codes.Unavailable, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
+		"look at them with: cloudless cluster status; what was known last can be read with consistency stale", voters/2+1, voters))
+	if with, err := none.WithDetails(&errdetails.ErrorInfo{Reason: reasonNoLeader, Domain: "cloudless"}); err == nil {
+		none = with
+	}
+	return none.Err()
+}
+
+// notLeader reports whether a call was not even begun because the one who was
+// asked does not lead.
+func notLeader(err error) bool {
+	if errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, errNotConnected) {
+		return true
+	}
+	return hasReason(err, reasonNotLeader)
+}
+
+// uncertain reports whether it is not known if a call has done something.
+func uncertain(err error) bool {
+	return errors.Is(err, consensus.ErrUncertain) || hasReason(err, reasonUncertain)
+}
+
+func hasReason(err error, reason string) bool {
+	s, ok := status.FromError(err)
+	if !ok {
+		return false
+	}
+	return slices.ContainsFunc(s.Details(), func(detail any) bool {
+		info, ok := detail.(*errdetails.ErrorInfo)
+		return ok && info.GetReason() == reason
+	})
+}
+
+var errNotConnected = errors.New("the leader cannot be reached")
+
+// forward has the leader answer a call.
+func (r *router) forward(ctx context.Context, leader, method string, request proto.Message) (any, error) {
+	_, out, err := messagesOf(method)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := r.peers.ready(ctx, leader)
+	if err != nil {
+		return nil, errors.Join(errNotConnected, err)
+	}
+	response := out.New().Interface()
+	err = conn.Invoke(outgoing(ctx), method, request, response)
+	if status.Code(err) == codes.Unavailable && harmless(method, request) && ctx.Err() == nil && !notLeader(err) {
+		return nil, errors.Join(errNotConnected, err) // it may be asked again
+	}
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// harmless reports whether a call may be made twice: it only reads, or the
+// state remembers it by its key.
+func harmless(method string, request proto.Message) bool {
+	if keyed, ok := request.(interface{ GetIdempotencyKey() string }); ok && keyed.GetIdempotencyKey() != "" {
+		return true
+	}
+	return mayBeStale(method)
+}
+
+// outgoing is the context of a call that is passed on: the caller, and that it
+// was passed on. Nothing else that the caller said about itself goes along.
+func outgoing(ctx context.Context) context.Context {
+	md := metadata.MD{}
+	if p := caller(ctx); !p.ID.IsZero() {
+		md = p.metadata()
+	}
+	md.Set(metadataForwarded, "true")
+	return metadata.NewOutgoingContext(ctx, md)
+}
+
+// messagesOf are the types of a method's messages.
+func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
+	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+	described, ok := found.(protoreflect.MethodDescriptor)
+	if err != nil || !ok {
+		return nil, nil, refuse(codes.Unimplemented, "%s is not a method of this server", method)
+	}
+	if in, err = protoregistry.GlobalTypes.FindMessageByName(described.Input().FullName()); err != nil {
+		return nil, nil, err
+	}
+	out, err = protoregistry.GlobalTypes.FindMessageByName(described.Output().FullName())
+	return in, out, err
+}
+
+// stream answers a stream here, as long as this server leads, or has it
+// answered by the leader.
+func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx := stream.ctx
+	if answeredHere(info.FullMethod) {
+		return handler(service, stream)
+	}
+	if staleWished(ctx) && mayBeStale(info.FullMethod) {
+		return handler(service, stream.with(consensus.WithStale(ctx)))
+	}
+	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
+		if leader != r.consensus.ID() {
+			return r.forwardStream(ctx, leader, stream, info)
+		}
+		during, cancel, err := r.consensus.Term(ctx)
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		err = handler(service, stream.with(during))
+		if ctx.Err() == nil && errors.Is(context.Cause(during), consensus.ErrNotLeader) {
+			return refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
+		}
+		return begun(err)
+	})
+}
+
+// with is the stream with another context.
+func (s *guardedStream) with(ctx context.Context) *guardedStream {
+	return &guardedStream{ServerStream: s.ServerStream, ctx: ctx, revocable: s.revocable}
+}
+
+// begun keeps a stream that was begun from being begun again.
+func begun(err error) error {
+	if notLeader(err) {
+		return refuse(codes.Unavailable, "%s", err)
+	}
+	return err
+}
+
+func (r *router) forwardStream(ctx context.Context, leader string, down grpc.ServerStream, info *grpc.StreamServerInfo) error {
+	in, out, err := messagesOf(info.FullMethod)
+	if err != nil {
+		return err
+	}
+	conn, err := r.peers.ready(ctx, leader)
+	if err != nil {
+		return errors.Join(errNotConnected, err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	desc := &grpc.StreamDesc{ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream}
+	up, err := conn.NewStream(outgoing(ctx), desc, info.FullMethod)
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the caller's stream
+		if err := passOn(up, down, in); err != nil {
+			cancel(err)
+		}
+	}()
+	for {
+		m := out.New().Interface()
+		err := up.RecvMsg(m)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+				return cause
+			}
+			return begun(err)
+		}
+		if err := down.SendMsg(m); err != nil {
+			return err
+		}
+	}
+}
+
+// passOn hands what the caller says to the leader.
+func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.MessageType) error {
+	for {
+		m := in.New().Interface()
+		err := down.RecvMsg(m)
+		if errors.Is(err, io.EOF) {
+			return up.CloseSend()
+		}
+		if err != nil {
+			return err
+		}
+		if err := up.SendMsg(m); err != nil {
+			return nil // the receiving side learns why
+		}
+	}
+}
+
+// catchUp waits until this server knows what the leader knew a moment ago.
+func (r *router) catchUp(ctx context.Context) error {
+	leader, known := r.consensus.Leader()
+	if !known || leader.ID == r.consensus.ID() {
+		return errNotConnected
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	conn, err := r.peers.ready(ctx, leader.ID)
+	if err != nil {
+		return err
+	}
+	there, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
+	if err != nil {
+		return err
+	}
+	return r.consensus.WaitApplied(ctx, there.GetAppliedIndex())
+}

@@ -1,0 +1,242 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/nodes"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// addressBook is where servers of a test find each other.
+type addressBook struct {
+	mu  sync.Mutex
+	all map[string]string
+}
+
+func (b *addressBook) set(server, address string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all[server] = address
+}
+
+func (b *addressBook) get(server string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all[server]
+}
+
+// pair is a leader and a follower that votes not, so that who leads never changes.
+func pair(t *testing.T) (leader, follower *cluster) {
+	t.Helper()
+	book := &addressBook{all: map[string]string{}}
+	dir := t.TempDir()
+	sealer, err := identity.OpenOrCreateSealer(filepath.Join(dir, "kek.json"))
+	must(t, err)
+	leader = newMember(t, book, sealer, nil, "s-1")
+	follower = newMember(t, book, sealer, leader.ca, "s-2")
+	_, err = leader.propose(leader.ctx, func(_ *state.Snapshot, b *state.Batch) error {
+		for _, one := range []*cluster{leader, follower} {
+			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: one.uid, Name: one.uid}, Spec: &v1.ServerSpec{Address: one.Address()}})
+		}
+		return nil
+	})
+	must(t, err)
+	must(t, leader.consensus.Add(leader.ctx, consensus.Server{ID: "s-2", Address: follower.Address()}))
+	must(t, follower.consensus.WaitLeader(follower.ctx))
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	return leader, follower
+}
+
+// newMember is a server that can have others beside it; it founds the cluster if there is no authority yet.
+func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *identity.CA, uid string) *cluster {
+	t.Helper()
+	log := &logBuffer{}
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	dir, store, link := t.TempDir(), state.New(), peers.NewLink(peers.Raft)
+	agreed, err := consensus.Open(ctx, consensus.Options{
+		Dir: filepath.Join(dir, "raft"), ServerID: uid, Address: "127.0.0.1:0", Network: link, Addresses: book.get,
+		Store: store, Logger: logger, Bootstrap: ca == nil,
+	})
+	must(t, err)
+	t.Cleanup(func() { check(t, agreed.Close()) })
+	if ca == nil {
+		must(t, agreed.WaitLeader(ctx))
+		ca, err = Found(ctx, agreed, sealer)
+		must(t, err)
+	}
+	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
+	must(t, err)
+	t.Cleanup(func() { check(t, images.Close()) })
+	loop := nodes.New(store, agreed, nodes.DefaultWindows)
+	s, err := New(ctx, Options{
+		UID: uid, Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Sealer: sealer,
+		Addresses: book.get, Registry: images, Nodes: loop, Placement: replicas.Placement{}, Logger: logger,
+	})
+	must(t, err)
+	book.set(uid, s.Address())
+	s.OpenLink(link, peers.Raft)
+	c := &cluster{Server: s, t: t, log: log, ctx: ctx}
+	c.stop = c.run(agreed, loop)
+	t.Cleanup(c.stop)
+	return c
+}
+
+// TestFollowerPassesCallsOn: whoever is asked, the leader answers, as for the same caller.
+func TestFollowerPassesCallsOn(t *testing.T) {
+	leader, follower := pair(t)
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"})
+	// The token is so new that the follower may not know it yet.
+	admin := follower.dial(nil, secret)
+	made, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+	must(t, err)
+	if leader.store.Snapshot().TokenByName("bob") == nil {
+		t.Error("what the follower passed on did not happen")
+	}
+	events, err := admin.ListEvents(follower.ctx, &v1.ListEventsRequest{Object: "bob"})
+	must(t, err)
+	if len(events.GetItems()) != 1 || events.GetItems()[0].GetSpec().GetActor() != "user/ann" {
+		t.Errorf("the leader thinks that somebody else called: %v", events)
+	}
+	// Rights are those of the caller, not of the server in between.
+	_, err = follower.dial(nil, made.GetSecret()).CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleAdmin})
+	wantCode(t, err, codes.PermissionDenied, "bob", "viewer")
+	_, err = follower.dial(nil, "").ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unauthenticated)
+	// A refusal by the leader arrives as it is.
+	_, err = admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+	wantCode(t, err, codes.AlreadyExists, "token bob exists already")
+	// WhoAmI is about the connection to the asked server.
+	me, err := admin.WhoAmI(follower.ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+	if !strings.HasSuffix(me.GetId(), "/user/ann") {
+		t.Errorf("the caller is %v", me)
+	}
+}
+
+// TestFollowerPassesStreamsOn: an agent at a follower has its session with the leader.
+func TestFollowerPassesStreamsOn(t *testing.T) {
+	leader, follower := pair(t)
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	key, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	answer, err := follower.dial(nil, "").Enroll(follower.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: "n1"})
+	must(t, err)
+	if len(answer.GetServers()) != 2 {
+		t.Errorf("the new node is told of %v", answer.GetServers())
+	}
+	creds, err := identity.NewCredentials(key, answer.GetCertificates())
+	must(t, err)
+	agent := follower.dial(creds, "")
+	stream, err := agent.Session(follower.ctx)
+	must(t, err)
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: machineStatus()}}}))
+	first := assignments(t, stream)
+	if !first.GetFull() || len(first.GetServers()) != 2 {
+		t.Errorf("the session begins with %v", first)
+	}
+	leader.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
+	if leader.sessions.get(creds.ID().Name()) == nil || follower.sessions.get(creds.ID().Name()) != nil {
+		t.Error("the session is not with the leader")
+	}
+	// A watch at the follower shows what happens at the leader.
+	watch, err := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})).WatchNodes(follower.ctx, &v1.WatchNodesRequest{})
+	must(t, err)
+	change, err := watch.Recv()
+	must(t, err)
+	if change.GetNode().GetMetadata().GetName() != "n1" {
+		t.Errorf("the watch begins with %v", change)
+	}
+	// A node that is removed loses its stream, also behind another server.
+	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1"})
+	must(t, err)
+	_, err = agent.Renew(follower.ctx, &v1.RenewRequest{Csr: csr})
+	wantCode(t, err, codes.Unauthenticated, "not a member")
+}
+
+// TestOnlyServersAreBelievedAboutCallers: what a server may say of a caller, a user or a node may not.
+func TestOnlyServersAreBelievedAboutCallers(t *testing.T) {
+	leader, _ := pair(t)
+	admin := Principal{Role: roleAdmin}
+	var err error
+	admin.ID, err = identity.NewID(leader.ca.Trust().Cluster(), identity.KindUser, "mallory")
+	must(t, err)
+	forged := metadata.NewOutgoingContext(leader.ctx, metadata.Join(admin.metadata(), metadata.Pairs(metadataForwarded, "true")))
+	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})).CreateToken(forged, &v1.CreateTokenRequest{Role: roleAdmin})
+	wantCode(t, err, codes.PermissionDenied, "viewer")
+	node := leader.join("n1")
+	_, err = node.CreateToken(forged, &v1.CreateTokenRequest{Role: roleAdmin})
+	wantCode(t, err, codes.PermissionDenied, "node")
+	_, err = leader.dial(nil, "").CreateToken(forged, &v1.CreateTokenRequest{Role: roleAdmin})
+	wantCode(t, err, codes.Unauthenticated)
+	_, err = v1.NewPeerServiceClient(node.conn).GetProgress(leader.ctx, &v1.GetProgressRequest{})
+	wantCode(t, err, codes.PermissionDenied)
+	// A token that is gone is gone, whatever a server says that it was.
+	gone := admin
+	gone.TokenUID, gone.Expires = "gone", time.Now().Add(time.Hour)
+	if _, err := leader.auth.fromServer(gone.metadata()); err == nil {
+		t.Error("a revoked token is believed when a server says so")
+	}
+}
+
+// TestStaleReads are answered by whoever is asked, by gRPC and by HTTP, and nothing else is.
+func TestStaleReads(t *testing.T) {
+	leader, follower := pair(t)
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"})
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	leader.stop()
+	admin := follower.dial(nil, secret)
+	stale := metadata.AppendToOutgoingContext(follower.ctx, metadataConsistency, consistencyStale)
+	tokens, err := admin.ListTokens(stale, &v1.ListTokensRequest{})
+	must(t, err)
+	if !slices.ContainsFunc(tokens.GetItems(), func(token *v1.Token) bool { return token.GetMetadata().GetName() == "ann" }) {
+		t.Errorf("the follower knows %v", tokens)
+	}
+	for _, how := range [][2]string{{"/v1/tokens?consistency=stale", ""}, {"/v1/tokens", consistencyStale}} {
+		response, body := follower.request(nil, http.MethodGet, how[0], "", "Authorization", "Bearer "+secret, "Consistency", how[1])
+		if response.StatusCode != http.StatusOK || !strings.Contains(body, `"ann"`) {
+			t.Errorf("%v: %d %s", how, response.StatusCode, body)
+		}
+	}
+	soon, cancel := context.WithTimeout(stale, 300*time.Millisecond)
+	defer cancel()
+	if _, err := admin.CreateToken(soon, &v1.CreateTokenRequest{Role: roleViewer}); err == nil {
+		t.Error("a write was answered by one server alone")
+	}
+}
+
+// TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.
+func TestClientIsToldOfAllServers(t *testing.T) {
+	all := []string{"192.0.2.1:7700", "192.0.2.2:7700"}
+	g := &guard{addresses: func() []string { return all }}
+	for known, told := range map[string]bool{
+		"192.0.2.1:7700":                               true,
+		"192.0.2.2:7700,192.0.2.1:7700":                false,
+		"192.0.2.2:7700,192.0.2.1:7700,192.0.2.3:7700": true,
+		"": true,
+	} {
+		header := &recordedHeader{}
+		g.tellServers(header.context(metadata.Pairs(metadataKnown, known)))
+		if got := len(header.md.Get(metadataServers)) == 1; got != told {
+			t.Errorf("who knows %q is told: %v", known, got)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// DesiredVoters is how many servers vote unless the cluster says otherwise.
+const DesiredVoters = 3
+
+// join makes this server one among several: how it reaches the others, and how
+// calls find the leader.
+func (s *Server) join(o Options) {
+	s.sealer, s.voters = o.Sealer, o.Voters
+	if s.voters == nil {
+		s.voters = func() int { return DesiredVoters }
+	}
+	s.advertised = AdvertisedAddress(o.Advertise, s.address)
+	s.peers = newPeerConns(s.PeerConfig(), func(server string) string {
+		if o.Addresses != nil {
+			if address := o.Addresses(server); address != "" {
+				return address
+			}
+		}
+		if known := s.store.Snapshot().Server(server); known != nil {
+			return known.GetSpec().GetAddress()
+		}
+		for _, one := range s.consensus.Servers() {
+			if one.ID == server {
+				return one.Address
+			}
+		}
+		return ""
+	})
+	s.mirrors.transports = map[string]*http.Transport{}
+	expelled := make(chan struct{})
+	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
+	s.router = &router{consensus: s.consensus, peers: s.peers, logger: s.logger}
+}
+
+// AdvertisedAddress is where others reach a server that listens on an address: as
+// wished, or there, or, if that is everywhere, at this machine's first address.
+func AdvertisedAddress(wish, address string) string {
+	if wish != "" {
+		return wish
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
+		return address
+	}
+	host = "127.0.0.1"
+	all, _ := net.InterfaceAddrs()
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
+			host = n.IP.String()
+			break
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// PeerConfig is what this server proves itself with to the others.
+func (s *Server) PeerConfig() peers.Config {
+	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate}
+}
+
+// OpenLink lets other servers speak a protocol with this one.
+func (s *Server) OpenLink(link *peers.Link, protocol string) {
+	link.Open(s.port.Peers(protocol), s.PeerConfig())
+}
+
+// Advertised is where others reach this server.
+func (s *Server) Advertised() string { return s.advertised }
+
+// ErrRemoved says that this server was removed from its cluster.
+var ErrRemoved = errors.New("this server was removed from the cluster: it stops, and can join again in another data folder with a new token")
+
+// untilExpelled ends when this server learns that it was removed: it must not
+// keep clients that others could serve.
+func (s *Server) untilExpelled(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.expelled:
+		return ErrRemoved
+	}
+}
+
+// cutGrace is how long the connections of a removed server stay open, because
+// the removal itself may be answered through it.
+const cutGrace = 200 * time.Millisecond
+
+// admitMember refuses members that were removed, in the handshake already.
+func (s *Server) admitMember(id identity.ID) error {
+	if s.store.Snapshot().Revocation(id.Name()) != nil {
+		return fmt.Errorf("%s was removed from the cluster", id)
+	}
+	return nil
+}
+
+// routeServer passes on that a server came, moved or went.
+func (s *Server) routeServer(c state.Change) {
+	if revoked, ok := c.New.(*statev1.Revocation); ok {
+		if id, err := identity.ParseID(revoked.GetId()); err == nil {
+			if id.Name() == s.uid {
+				s.expel()
+				return
+			}
+			// It can begin nothing any more; what it has asked for is answered first.
+			time.AfterFunc(cutGrace, func() {
+				s.port.CloseIdentity(id)
+				s.peers.drop(id.Name())
+			})
+		}
+		return
+	}
+	s.sessions.each((*session).markServers)
+}
+
+// gatewayMetadata is what the gateway says about a request: who was proved to
+// make it, and that an answer without the other servers will do.
+func gatewayMetadata(r *http.Request) metadata.MD {
+	md := callMetadata(r)
+	if r.Header.Get(metadataConsistency) == consistencyStale {
+		md.Set(metadataConsistency, consistencyStale)
+	}
+	return md
+}
+
+// withConsistency lets the wish be a parameter too, which the messages do not
+// have.
+func withConsistency(r *http.Request) *http.Request {
+	query := r.URL.Query()
+	if query.Get(metadataConsistency) != consistencyStale {
+		return r
+	}
+	r = r.Clone(r.Context())
+	query.Del(metadataConsistency)
+	r.URL.RawQuery = query.Encode()
+	r.Header.Set(metadataConsistency, consistencyStale)
+	return r
+}
+
+// markServers has the agent told where the servers are.
+func (s *session) markServers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.servers = true
+	s.signal()
+}
+
+// takeServers reports whether the agent must be told, once.
+func (s *session) takeServers() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	must := s.servers
+	s.servers = false
+	return must
+}
+
+// A client says which servers it knows, and is told if that is not right.
+const (
+	metadataKnown   = "x-cloudless-known"
+	metadataServers = "x-cloudless-servers"
+)
+
+func (g *guard) tellServers(ctx context.Context) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	known := md.Get(metadataKnown)
+	if len(known) != 1 {
+		return
+	}
+	all := g.addresses()
+	claimed := strings.Split(known[0], ",")
+	if len(claimed) == len(all) && !slices.ContainsFunc(all, func(a string) bool { return !slices.Contains(claimed, a) }) {
+		return
+	}
+	_ = grpc.SetHeader(ctx, metadata.Pairs(metadataServers, strings.Join(all, ","))) // it is told next time
+}
+
+// Addresses are those of all servers, this one first.
+func (s *Server) Addresses() []string { return s.addresses(s.store.Snapshot()) }
+
+// withServers adds to what is sent to an agent where the servers are, if the
+// agent does not know.
+func (s *agentService) withServers(current *session, message *v1.Assignments) *v1.Assignments {
+	if !current.takeServers() {
+		return message
+	}
+	if message == nil {
+		message = &v1.Assignments{Epoch: s.store.Snapshot().Cluster().GetStatus().GetEpoch()}
+	}
+	message.Servers = s.Addresses()
+	return message
+}

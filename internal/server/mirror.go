@@ -1,0 +1,452 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/server/peers"
+)
+
+// The cluster's registry serves from every server. The leader's is the truth:
+// pushes and tags go there, whichever server is asked. A push is answered when a
+// majority of the servers has the image; the others follow, and a server that
+// was away receives what it has missed. What is named by its digest is served
+// by any server that has it.
+
+// headerCopy marks what servers ask of each other's registries: it is answered
+// by the asked one alone.
+const headerCopy = "x-cloudless-copy"
+
+// copying reports whether a request copies images between servers.
+func copying(p Principal, r *http.Request) bool {
+	return p.Role == roleServer && r.Header.Get(headerCopy) != ""
+}
+
+// mirrored takes each request to a registry that can answer it.
+func (s *Server) mirrored(local http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leader, known := s.consensus.Leader()
+		alone := len(s.consensus.Servers()) < 2
+		switch {
+		case alone || copying(caller(r.Context()), r):
+			local.ServeHTTP(w, r)
+		case known && leader.ID == s.uid:
+			s.serveLeading(local, w, r)
+		case byDigest(r):
+			missing := &unlessMissing{ResponseWriter: w}
+			local.ServeHTTP(missing, r)
+			if missing.missing && known {
+				s.passToLeader(leader.ID, w, r)
+			} else if missing.missing {
+				http.Error(w, "no server leads: try again", http.StatusServiceUnavailable)
+			}
+		case known:
+			s.passToLeader(leader.ID, w, r)
+		default:
+			http.Error(w, "no server leads: try again", http.StatusServiceUnavailable)
+		}
+	})
+}
+
+// byDigest reports whether a request reads something that is the same
+// everywhere.
+func byDigest(r *http.Request) bool {
+	read := r.Method == http.MethodGet || r.Method == http.MethodHead
+	return read && strings.Contains(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ":")
+}
+
+// unlessMissing keeps an answer that something is missing from the caller.
+type unlessMissing struct {
+	http.ResponseWriter
+	missing bool
+	header  http.Header
+}
+
+func (w *unlessMissing) Header() http.Header {
+	if w.header == nil {
+		w.header = http.Header{}
+	}
+	return w.header
+}
+
+func (w *unlessMissing) WriteHeader(code int) {
+	if w.missing = code == http.StatusNotFound; w.missing {
+		return
+	}
+	for key, values := range w.header {
+		w.ResponseWriter.Header()[key] = values
+	}
+	w.ResponseWriter.WriteHeader(code)
+	w.header = w.ResponseWriter.Header()
+}
+
+func (w *unlessMissing) Write(data []byte) (int, error) {
+	if w.missing {
+		return len(data), nil
+	}
+	return w.ResponseWriter.Write(data)
+}
+
+// passToLeader has the leader's registry answer, for the caller whom this server
+// has proved.
+func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Request) {
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(to *httputil.ProxyRequest) {
+			to.SetURL(&url.URL{Scheme: "https", Host: leader})
+			to.Out.Host = r.Host // uploads go on at the address that the client knows
+			for _, key := range []string{"Authorization", headerCopy, metadataID, metadataRole, metadataToken, metadataExpires} {
+				to.Out.Header.Del(key) // what a client says of itself is not passed on
+			}
+			for key, values := range caller(r.Context()).metadata() {
+				to.Out.Header[http.CanonicalHeaderKey(key)] = values
+			}
+		},
+		Transport:     s.peerTransport(leader),
+		FlushInterval: -1,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
+			http.Error(w, "the leader's registry does not answer: try again", http.StatusBadGateway)
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// principalHeaders are what another server says of the caller.
+func principalHeaders(h http.Header) metadata.MD {
+	md := metadata.MD{}
+	for _, key := range []string{metadataID, metadataRole, metadataToken, metadataExpires} {
+		if value := h.Get(key); value != "" {
+			md.Set(key, value)
+		}
+	}
+	return md
+}
+
+// peerTransport reaches the HTTP side of another server, or of this one.
+func (s *Server) peerTransport(server string) *http.Transport {
+	s.mirrors.mu.Lock()
+	defer s.mirrors.mu.Unlock()
+	if have := s.mirrors.transports[server]; have != nil {
+		return have
+	}
+	config := peers.TLS(s.PeerConfig(), server)
+	config.NextProtos = []string{"http/1.1"}
+	made := &http.Transport{
+		TLSClientConfig: config, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			address := s.peers.address(server)
+			if server == s.uid {
+				address = loopbackOf(s.address)
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	}
+	s.mirrors.transports[server] = made
+	return made
+}
+
+// loopbackOf is where a listener is reached from its own machine.
+func loopbackOf(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
+
+// serveLeading answers, and makes sure that what was pushed is on a majority of
+// the servers before the push is answered.
+func (s *Server) serveLeading(local http.Handler, w http.ResponseWriter, r *http.Request) {
+	repository, reference, isManifest := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/")
+	if !isManifest || r.Method != http.MethodPut {
+		local.ServeHTTP(w, r)
+		return
+	}
+	held := &heldAnswer{header: http.Header{}, code: http.StatusOK}
+	local.ServeHTTP(held, r)
+	if held.code == http.StatusCreated {
+		image := &v1.ImageCopy{Repository: repository, Tag: reference, Digest: held.header.Get("Docker-Content-Digest")}
+		if strings.Contains(reference, ":") {
+			image.Tag = ""
+		}
+		if err := s.spread(r.Context(), image); err != nil {
+			writeRegistryError(w, statusOf(err))
+			return
+		}
+	}
+	for key, values := range held.header {
+		w.Header()[key] = values
+	}
+	w.WriteHeader(held.code)
+	_, _ = w.Write(held.body)
+}
+
+// heldAnswer is one that has not been given yet; those to manifests are small.
+type heldAnswer struct {
+	header http.Header
+	code   int
+	body   []byte
+}
+
+func (h *heldAnswer) Header() http.Header  { return h.header }
+func (h *heldAnswer) WriteHeader(code int) { h.code = code }
+
+func (h *heldAnswer) Write(data []byte) (int, error) {
+	h.body = append(h.body, data...)
+	return len(data), nil
+}
+
+// spread has the other servers copy an image from this one, and returns when a
+// majority of the voters has it. The rest goes on without anybody waiting.
+func (s *Server) spread(ctx context.Context, image *v1.ImageCopy) error {
+	others := slices.DeleteFunc(s.consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.uid })
+	voters := 1
+	results := make(chan error, len(others))
+	for _, other := range others {
+		if other.Voter {
+			voters++
+		}
+		s.mirrors.work.Go(func() {
+			err := s.copyTo(other.ID, image)
+			if other.Voter {
+				results <- err
+			}
+		})
+	}
+	have, failed := 1, []error{}
+	for range voters - 1 {
+		if have > voters/2 {
+			return nil
+		}
+		select {
+		case err := <-results:
+			if err == nil {
+				have++
+			} else {
+				failed = append(failed, err)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if have > voters/2 {
+		return nil
+	}
+	return refuse(codes.Unavailable, "image %s is on %d of %d servers only, too few to keep it safe: push again when more of them run: %s",
+		image.GetRepository(), have, voters, errors.Join(failed...))
+}
+
+// copyPatience bounds the copying of one image to one server.
+const copyPatience = 10 * time.Minute
+
+// copyTo has another server copy an image from this one.
+func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
+	ctx, cancel := context.WithTimeout(s.stopping, copyPatience)
+	defer cancel()
+	conn, err := s.peers.ready(ctx, server)
+	if err == nil {
+		_, err = v1.NewPeerServiceClient(conn).CopyImage(ctx, &v1.CopyImageRequest{Image: image})
+	}
+	if err != nil {
+		return fmt.Errorf("copy image %s to server %s: %w", image.GetRepository(), server, err)
+	}
+	return nil
+}
+
+// CopyImage copies an image from the server that asks.
+func (s *peerService) CopyImage(ctx context.Context, request *v1.CopyImageRequest) (*v1.CopyImageResponse, error) {
+	return &v1.CopyImageResponse{}, s.copyFrom(ctx, caller(ctx).ID.Name(), request.GetImage())
+}
+
+func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
+	wanted := image.GetTag()
+	if wanted == "" {
+		wanted = image.GetDigest()
+	}
+	if have, err := s.registry.Digest(ctx, image.GetRepository(), wanted); err == nil && have == image.GetDigest() {
+		return nil
+	}
+	const host = "registry.cloudless.internal/"
+	from, err := name.NewDigest(host+image.GetRepository()+"@"+image.GetDigest(), name.StrictValidation)
+	if err != nil {
+		return refuse(codes.InvalidArgument, "%s", err)
+	}
+	to := name.Reference(from)
+	if image.GetTag() != "" {
+		if to, err = name.NewTag(host+image.GetRepository()+":"+image.GetTag(), name.StrictValidation); err != nil {
+			return refuse(codes.InvalidArgument, "%s", err)
+		}
+	}
+	puller, err := remote.NewPuller(remote.WithTransport(copyTransport{s.peerTransport(server)}))
+	if err != nil {
+		return err
+	}
+	pusher, err := remote.NewPusher(remote.WithTransport(copyTransport{s.peerTransport(s.uid)}))
+	if err != nil {
+		return err
+	}
+	found, err := puller.Get(ctx, from)
+	if err != nil {
+		return fmt.Errorf("read image %s of server %s: %w", image.GetRepository(), server, err)
+	}
+	if err := pusher.Push(ctx, to, found); err != nil {
+		return fmt.Errorf("write image %s: %w", image.GetRepository(), err)
+	}
+	return nil
+}
+
+// copyTransport says that servers are copying.
+type copyTransport struct{ http.RoundTripper }
+
+func (t copyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(headerCopy, "true")
+	return t.RoundTripper.RoundTrip(r)
+}
+
+// ListCopies lists the tagged images that are here.
+func (s *peerService) ListCopies(ctx context.Context, _ *v1.ListCopiesRequest) (*v1.ListCopiesResponse, error) {
+	all, err := s.copies(ctx)
+	return &v1.ListCopiesResponse{Items: all}, err
+}
+
+func (s *Server) copies(ctx context.Context) ([]*v1.ImageCopy, error) {
+	repositories, err := s.registry.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []*v1.ImageCopy
+	for _, repository := range repositories {
+		for _, tag := range repository.Tags {
+			digest, err := s.registry.Digest(ctx, repository.Name, tag)
+			if errors.Is(err, registry.ErrNotFound) {
+				continue // removed since it was listed
+			}
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, &v1.ImageCopy{Repository: repository.Name, Tag: tag, Digest: digest})
+		}
+	}
+	return all, nil
+}
+
+// DropImage deletes an image here because it was deleted at the leader.
+func (s *peerService) DropImage(ctx context.Context, request *v1.DropImageRequest) (*v1.DropImageResponse, error) {
+	_, err := s.registry.Delete(ctx, request.GetRepository(), request.GetReference(), request.GetNow())
+	if errors.Is(err, registry.ErrNotFound) {
+		err = nil
+	}
+	return &v1.DropImageResponse{}, err
+}
+
+// dropEverywhere tells the other servers that an image was deleted.
+func (s *Server) dropEverywhere(ctx context.Context, repository, reference string, now bool) {
+	for _, other := range s.consensus.Servers() {
+		if other.ID == s.uid {
+			continue
+		}
+		conn, err := s.peers.ready(ctx, other.ID)
+		if err == nil {
+			_, err = v1.NewPeerServiceClient(conn).DropImage(ctx, &v1.DropImageRequest{Repository: repository, Reference: reference, Now: now})
+		}
+		if err != nil {
+			s.logger.WarnContext(ctx, "a server still has an image that was deleted", "server", other.ID, "image", repository, "error", err)
+		}
+	}
+}
+
+// mirrors are the copies of images on their way.
+type mirrors struct {
+	mu         sync.Mutex
+	transports map[string]*http.Transport
+	work       sync.WaitGroup
+}
+
+// close waits for copies that are on their way; they end with the server.
+func (m *mirrors) close() {
+	m.work.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.transports {
+		t.CloseIdleConnections()
+	}
+}
+
+// mirrorPause is how often the leader looks for servers that lack an image.
+const mirrorPause = 15 * time.Second
+
+// MirrorImages lets the leader's registry have every image that any server has,
+// and then every server what the leader has, until ctx ends.
+func (s *Server) MirrorImages(ctx context.Context) error {
+	ticker := time.NewTicker(mirrorPause)
+	defer ticker.Stop()
+	s.gatherImages(ctx)
+	for {
+		s.spreadImages(ctx)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// gatherImages copies to a new leader what others have: a majority has
+// everything that was pushed, but the leader need not be one of it.
+func (s *Server) gatherImages(ctx context.Context) {
+	for _, other := range s.consensus.Servers() {
+		if other.ID == s.uid {
+			continue
+		}
+		conn, err := s.peers.ready(ctx, other.ID)
+		if err != nil {
+			continue
+		}
+		answer, err := v1.NewPeerServiceClient(conn).ListCopies(ctx, &v1.ListCopiesRequest{})
+		for _, image := range answer.GetItems() {
+			if _, missing := s.registry.Digest(ctx, image.GetRepository(), image.GetTag()); errors.Is(missing, registry.ErrNotFound) {
+				err = errors.Join(err, s.copyFrom(ctx, other.ID, image))
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			s.logger.WarnContext(ctx, "images of another server could not be copied", "server", other.ID, "error", err)
+		}
+	}
+}
+
+// spreadImages brings every server what it lacks.
+func (s *Server) spreadImages(ctx context.Context) {
+	all, err := s.copies(ctx)
+	for _, other := range s.consensus.Servers() {
+		for _, image := range all {
+			if other.ID == s.uid || err != nil || ctx.Err() != nil {
+				continue
+			}
+			if _, unreachable := s.peers.ready(ctx, other.ID); unreachable != nil {
+				break // it is told when it is back
+			}
+			err = s.copyTo(other.ID, image)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.logger.WarnContext(ctx, "images could not be copied to all servers; trying again", "error", err)
+	}
+}

@@ -1,0 +1,89 @@
+package oneport
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+const talk = "cloudless-talk"
+
+// echo answers every peer with its own first byte.
+func (s *service) echo(t *testing.T) {
+	t.Helper()
+	listener := s.port.Peers(talk)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.CopyN(conn, conn, 1)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+}
+
+// speak is one word in the peers' protocol; the error is that of whichever step failed.
+func (s *service) speak(t *testing.T, who *identity.Credentials) error {
+	t.Helper()
+	var source identity.CertificateSource
+	if who != nil {
+		source = who.Certificate
+	}
+	config := identity.ClientTLS(s.ca.Trust(), source)
+	config.NextProtos = []string{talk}
+	conn, err := tls.Dial("tcp", s.port.Addr().String(), config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("x")); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	return err
+}
+
+func TestOnlyServersSpeakTheProtocolsOfServers(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.Peers = []string{talk}
+	removed, _ := identity.NewID("test-cluster", identity.KindServer, "s-removed")
+	o.Admit = func(id identity.ID) error {
+		if id == removed {
+			return errors.New("it was removed")
+		}
+		return nil
+	}
+	s := serve(t, c, o)
+	s.echo(t)
+	if err := s.speak(t, c.member(t, identity.KindServer, "s-2")); err != nil {
+		t.Errorf("another server: %v", err)
+	}
+	for name, who := range map[string]*identity.Credentials{
+		"a node":           c.member(t, identity.KindNode, "n-1"),
+		"a user":           c.member(t, identity.KindUser, "ann"),
+		"nobody":           nil,
+		"a removed server": c.member(t, identity.KindServer, "s-removed"),
+		"another cluster":  newCluster(t).member(t, identity.KindServer, "s-2"),
+	} {
+		if err := s.speak(t, who); err == nil {
+			t.Errorf("%s may speak the protocol of the servers", name)
+		}
+	}
+	if s.port.Peers("cloudless-other") != nil {
+		t.Error("the port has a protocol that nobody asked for")
+	}
+}

@@ -1,0 +1,124 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/cloudless/cloudless/internal/server/peers"
+)
+
+// peerConns are the connections to other servers, one for each, kept while they
+// are used.
+type peerConns struct {
+	config peers.Config
+	// address says where a server is reached now, empty if that is not known.
+	address func(server string) string
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[string]*peerConn
+}
+
+type peerConn struct {
+	address string
+	*grpc.ClientConn
+}
+
+func newPeerConns(config peers.Config, address func(string) string) *peerConns {
+	return &peerConns{config: config, address: address, conns: map[string]*peerConn{}}
+}
+
+// get returns the connection to a server, which may not be up yet.
+func (p *peerConns) get(server string) (*grpc.ClientConn, error) {
+	address := p.address(server)
+	if address == "" {
+		return nil, fmt.Errorf("the address of server %s is not known", server)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errStopping
+	}
+	have := p.conns[server]
+	if have != nil && have.address == address {
+		return have.ClientConn, nil
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(p.config, server))),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 2 * time.Second,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
+		grpc.WithDisableServiceConfig(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to server %s: %w", server, err)
+	}
+	if have != nil {
+		_ = have.Close()
+	}
+	p.conns[server] = &peerConn{address: address, ClientConn: conn}
+	return conn, nil
+}
+
+// connectPatience is how long to wait for a connection to a server that is
+// said to lead.
+const connectPatience = 500 * time.Millisecond
+
+// ready returns a connection that is up, so that a call on it which fails may
+// have been received, and one for which there is no connection was not.
+func (p *peerConns) ready(ctx context.Context, server string) (*grpc.ClientConn, error) {
+	conn, err := p.get(server)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	defer cancel()
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return conn, nil
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.TransientFailure:
+			return nil, fmt.Errorf("server %s cannot be reached", server)
+		case connectivity.Shutdown:
+			return nil, errors.New("the connection was replaced")
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return nil, fmt.Errorf("server %s does not answer", server)
+		}
+	}
+}
+
+// drop closes the connection to a server that is gone for good.
+func (p *peerConns) drop(server string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if have := p.conns[server]; have != nil {
+		_ = have.Close()
+		delete(p.conns, server)
+	}
+}
+
+func (p *peerConns) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for server, conn := range p.conns {
+		_ = conn.Close()
+		delete(p.conns, server)
+	}
+}

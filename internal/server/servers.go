@@ -1,0 +1,266 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// serverService is the ServerService.
+type serverService struct {
+	v1.UnimplementedServerServiceServer
+	*Server
+}
+
+// peerService is the PeerService.
+type peerService struct {
+	v1.UnimplementedPeerServiceServer
+	*Server
+}
+
+func (s *serverService) ListServers(ctx context.Context, _ *v1.ListServersRequest) (*v1.ListServersResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListServersResponse{Items: s.presentServers(snap)}, nil
+}
+
+// storedServers are those of the state; this one alone if it has not been
+// entered there yet.
+func (s *Server) storedServers(snap *state.Snapshot) []*v1.Server {
+	if all := slices.Collect(snap.Servers("")); len(all) > 0 {
+		return all
+	}
+	return []*v1.Server{{
+		ApiVersion: spec.APIVersion, Kind: "Server", Metadata: &v1.Metadata{Uid: s.uid, Name: s.uid},
+		Spec: &v1.ServerSpec{Address: s.advertised, Version: s.version},
+	}}
+}
+
+// presentServers are the servers with what is known of them now.
+func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
+	leader, _ := s.consensus.Leader()
+	taking := s.consensus.Servers()
+	health := s.consensus.Health()
+	var shown []*v1.Server
+	for _, stored := range s.storedServers(snap) {
+		m, is := stored.GetMetadata(), stored.GetSpec()
+		status := &v1.ServerStatus{
+			Uid: m.GetUid(), Name: m.GetName(), Address: is.GetAddress(), Zone: is.GetZone(), Version: is.GetVersion(),
+			Leader: leader.ID == m.GetUid(),
+			Voter:  slices.ContainsFunc(taking, func(t consensus.Server) bool { return t.ID == m.GetUid() && t.Voter }),
+		}
+		i := slices.IndexFunc(health, func(h consensus.Health) bool { return h.ID == m.GetUid() })
+		switch {
+		case i >= 0:
+			status.Healthy, status.Lag, status.Reason = health[i].Healthy, health[i].Lag, health[i].Reason
+		case health != nil:
+			status.Reason = "it does not take part yet"
+		case s.consensus.IsLeader() || m.GetUid() == s.uid:
+			status.Healthy = true // the leader has just begun to look
+		default:
+			status.Reason = "only the leader knows"
+		}
+		shown = append(shown, &v1.Server{
+			ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status,
+		})
+	}
+	return shown
+}
+
+// DeleteServer expels a server. Every server cuts it off as soon as it knows
+// (see route); the vote is taken from it before the call is answered.
+func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shown := s.presentServers(snap)
+	i := slices.IndexFunc(shown, func(one *v1.Server) bool { return one.GetMetadata().GetName() == request.GetName() })
+	if i < 0 {
+		return nil, notFound("server", "", request.GetName())
+	}
+	removed := shown[i]
+	if err := removable(removed, shown, request.GetForce()); err != nil {
+		return nil, err
+	}
+	uid := removed.GetMetadata().GetUid()
+	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		if snap.Server(uid) == nil {
+			return nil // somebody was faster
+		}
+		b.Delete(state.KindServer, uid)
+		id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, uid)
+		if err != nil {
+			return err
+		}
+		b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: uid}, Id: id.String()})
+		b.Create(s.event(ctx, removed, "Removed", "it is no server of this cluster any more"))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.consensus.Remove(ctx, uid); err != nil {
+		return nil, err
+	}
+	return removed, nil
+}
+
+// removable refuses what would stop the cluster.
+func removable(removed *v1.Server, all []*v1.Server, force bool) error {
+	name := removed.GetMetadata().GetName()
+	if len(all) == 1 {
+		return refuse(codes.FailedPrecondition, "server %s is the only one: a cluster needs one; end it with: cloudless down --purge", name)
+	}
+	if removed.GetStatus().GetLeader() {
+		return refuse(codes.FailedPrecondition, "server %s leads the cluster: let another one lead first with: cloudless leader transfer", name)
+	}
+	if !removed.GetStatus().GetVoter() || force {
+		return nil
+	}
+	voters, healthy := 0, 0
+	for _, one := range all {
+		if one.GetStatus().GetVoter() && one != removed {
+			voters++
+			if one.GetStatus().GetHealthy() {
+				healthy++
+			}
+		}
+	}
+	if healthy < voters/2+1 {
+		return refuse(codes.FailedPrecondition, "without server %s only %d of %d voting servers would be healthy, too few to agree: repair the others first, or use --force", name, healthy, voters)
+	}
+	return nil
+}
+
+// TransferLeader lets another server lead. It is answered when one does.
+func (s *serverService) TransferLeader(ctx context.Context, request *v1.TransferLeaderRequest) (*v1.TransferLeaderResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	to := ""
+	if name := request.GetTo(); name != "" {
+		target := snap.ServerByName(name)
+		if target == nil {
+			return nil, notFound("server", "", name)
+		}
+		to = target.GetMetadata().GetUid()
+		if to == s.uid {
+			return &v1.TransferLeaderResponse{Leader: target}, nil
+		}
+	}
+	voters := 0
+	for _, one := range s.consensus.Servers() {
+		if one.Voter {
+			voters++
+		}
+		if one.ID == to && !one.Voter {
+			return nil, refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", request.GetTo())
+		}
+	}
+	if voters < 2 {
+		return nil, refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
+	}
+	if err := s.consensus.Transfer(ctx, to); err != nil {
+		return nil, err
+	}
+	for {
+		changed := s.consensus.Changed()
+		if leader, known := s.consensus.Leader(); known && leader.ID != s.uid {
+			return &v1.TransferLeaderResponse{Leader: snap.Server(leader.ID)}, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(leaderPatience):
+			return nil, refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
+		}
+	}
+}
+
+// GetProgress says how far this server is.
+func (s *peerService) GetProgress(context.Context, *v1.GetProgressRequest) (*v1.GetProgressResponse, error) {
+	p := s.consensus.Progress()
+	return &v1.GetProgressResponse{
+		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
+	}, nil
+}
+
+// Progress asks another server how far it is.
+func (s *Server) Progress(ctx context.Context, server string) (consensus.Progress, error) {
+	conn, err := s.peers.ready(ctx, server)
+	if err != nil {
+		return consensus.Progress{}, err
+	}
+	p, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
+	if err != nil {
+		return consensus.Progress{}, err
+	}
+	return consensus.Progress{
+		LastTerm: p.GetLastTerm(), LastIndex: p.GetLastIndex(), AppliedIndex: p.GetAppliedIndex(), LastContact: time.Duration(p.GetLastContact()),
+	}, nil
+}
+
+// addresses are those of all servers, this one first.
+func (s *Server) addresses(snap *state.Snapshot) []string {
+	all := []string{}
+	for _, one := range s.storedServers(snap) {
+		address := one.GetSpec().GetAddress()
+		if one.GetMetadata().GetUid() == s.uid {
+			all = slices.Insert(all, 0, address)
+		} else if !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all
+}
+
+// troubles says what is wrong with the servers and what to do about it.
+func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems []string) {
+	voters, healthy, spare := 0, 0, 0
+	leader := false
+	for _, one := range servers {
+		leader = leader || one.GetLeader()
+		if one.GetVoter() {
+			voters++
+			if one.GetHealthy() {
+				healthy++
+			}
+		} else if one.GetHealthy() {
+			spare++
+		}
+	}
+	tolerated = max(0, healthy-(voters/2+1))
+	for _, one := range servers {
+		if one.GetHealthy() || !leader {
+			continue
+		}
+		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; start it again, or remove it with: cloudless server rm %s",
+			one.GetName(), one.GetAddress(), strings.TrimSuffix(one.GetReason(), "."), one.GetName()))
+	}
+	switch {
+	case !leader:
+		problems = append(problems, fmt.Sprintf("no server leads, so nothing can be changed: %d of the %d voting servers must run and reach each other", voters/2+1, voters))
+	case voters < desired && len(servers) > 1:
+		problems = append(problems, fmt.Sprintf("%d of the desired %d servers vote: add servers with: cloudless token create --role server, and on the new machine cloudless join", voters, desired))
+	}
+	if leader && tolerated == 0 && len(servers) > 1 {
+		problems = append(problems, "the loss of one more voting server would stop every change")
+	}
+	return tolerated, problems
+}

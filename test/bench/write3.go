@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"google.golang.org/grpc"
+)
+
+// measureWrites3 lets 64 clients, spread over three servers, do one thing at a
+// time, in turns.
+func measureWrites3(ctx context.Context, l *lab) (result, error) {
+	t, err := l.newTrio(ctx, "write3")
+	if err != nil {
+		return result{}, err
+	}
+	defer t.close()
+	image, err := t.pushed(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	clients, hangUp, err := t.connectAll(ctx, writeClients)
+	if err != nil {
+		return result{}, err
+	}
+	defer hangUp()
+	bare, err := openBareTrio(ctx, filepath.Join(l.dir, "bare-trio"))
+	if err != nil {
+		return result{}, err
+	}
+	defer func() {
+		if err := bare.close(); err != nil {
+			l.say("close three bare rafts: %v", err)
+		}
+	}()
+	empty := &load{name: "empty authenticated call", call: emptyCall(clients)}
+	agreed := &load{name: "three bare rafts", call: func(context.Context, int) error { return bare.write() }}
+	created := &load{name: "workload created", call: createWorkload(clients, image)}
+	all := []*load{empty, agreed, created}
+	if err := takeTurns(ctx, all); err != nil {
+		return result{}, err
+	}
+	r := result{value: created.rate.median(), floor: min(empty.rate.median(), agreed.rate.median())}
+	for _, one := range all {
+		r.notes = append(r.notes, one.rate.spread(one.name))
+	}
+	return r, nil
+}
+
+// connectAll spreads connections over the servers.
+func (t *trio) connectAll(ctx context.Context, n int) (all []*grpc.ClientConn, hangUp func(), err error) {
+	var ends []func()
+	hangUp = func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	left := len(t.members)
+	for _, member := range t.members {
+		where, err := t.context()
+		if err != nil {
+			hangUp()
+			return nil, nil, err
+		}
+		where.Addresses = []string{member.address}
+		part, end, err := connectTo(ctx, where, (n-len(all))/left)
+		if err != nil {
+			hangUp()
+			return nil, nil, err
+		}
+		left--
+		all, ends = append(all, part...), append(ends, end)
+	}
+	return all, hangUp, nil
+}
+
+// bareTrio is three times hashicorp/raft in this process, over loopback.
+type bareTrio struct {
+	rafts []*raft.Raft
+	logs  []*wal.WAL
+	data  []byte
+}
+
+func openBareTrio(ctx context.Context, dir string) (_ *bareTrio, err error) {
+	b := &bareTrio{data: make([]byte, raftEntry)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start three bare rafts: %w", err), b.close())
+		}
+	}()
+	quiet := hclog.NewNullLogger()
+	var configuration raft.Configuration
+	var transports []*raft.NetworkTransport
+	for i := range 3 {
+		transport, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{MaxPool: 3, Timeout: 5 * time.Second, Logger: quiet})
+		if err != nil {
+			return nil, err
+		}
+		transports = append(transports, transport)
+		configuration.Servers = append(configuration.Servers, raft.Server{ID: raft.ServerID(fmt.Sprint(i)), Address: transport.LocalAddr()})
+	}
+	for i, transport := range transports {
+		if err := b.add(filepath.Join(dir, fmt.Sprint(i)), raft.ServerID(fmt.Sprint(i)), transport, configuration, quiet); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		for i, r := range b.rafts {
+			if r.State() == raft.Leader {
+				b.rafts[0], b.rafts[i] = b.rafts[i], b.rafts[0]
+				return b, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (b *bareTrio) add(dir string, id raft.ServerID, transport *raft.NetworkTransport, configuration raft.Configuration, quiet hclog.Logger) error {
+	logs := filepath.Join(dir, "log")
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return err
+	}
+	log, err := wal.Open(logs, wal.WithLogger(quiet), wal.WithSegmentSize(raftSegment))
+	if err != nil {
+		return err
+	}
+	b.logs = append(b.logs, log)
+	snapshots, err := raft.NewFileSnapshotStoreWithLogger(dir, 1, quiet)
+	if err != nil {
+		return err
+	}
+	config := raft.DefaultConfig()
+	config.LocalID, config.Logger = id, quiet
+	config.MaxAppendEntries, config.BatchApplyCh, config.NoLegacyTelemetry = raftBatch, true, true
+	if err := raft.BootstrapCluster(config, log, log, snapshots, transport, configuration); err != nil {
+		return err
+	}
+	r, err := raft.NewRaft(config, forgetful{}, log, log, snapshots, transport)
+	if err == nil {
+		b.rafts = append(b.rafts, r)
+	}
+	return err
+}
+
+// write returns when the entry is on the disks of a majority and applied.
+func (b *bareTrio) write() error { return b.rafts[0].Apply(b.data, 0).Error() }
+
+func (b *bareTrio) close() error {
+	var errs []error
+	for _, r := range b.rafts {
+		errs = append(errs, r.Shutdown().Error())
+	}
+	for _, log := range b.logs {
+		errs = append(errs, log.Close())
+	}
+	return errors.Join(errs...)
+}
