@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,26 +66,17 @@ func (l *lab) idle(ctx context.Context, name string, measure func(pid int) (floa
 	return result{value: value, notes: notes}, err
 }
 
-// pid finds the process that runs the cloud.
+// pid is the process that holds the cloud's data folder.
 func (c *cloud) pid() (int, error) {
-	all, err := os.ReadDir("/proc")
+	data, err := os.ReadFile(filepath.Join(c.data, "lock"))
 	if err != nil {
 		return 0, err
 	}
-	for _, entry := range all {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
-		if err != nil {
-			continue // ended since it was listed
-		}
-		if args := strings.Split(string(line), "\x00"); len(args) > 1 && args[1] == "up" && slices.Contains(args, c.data) {
-			return pid, nil
-		}
+	var holder struct{ PID int }
+	if err := json.Unmarshal(data, &holder); err != nil {
+		return 0, fmt.Errorf("read who holds %s: %w", c.data, err)
 	}
-	return 0, errors.New("the process of the cloud is not to be found")
+	return holder.PID, nil
 }
 
 // cpuTicks is what a process has used so far, in user and in system mode.
