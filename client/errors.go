@@ -103,7 +103,9 @@ func (l *link) callErr(err error) error {
 		return err
 	}
 	s := status.Convert(err)
-	if s.Code() == codes.Unavailable && l.down() {
+	// A server that leads to no leader has answered, whatever has become of the
+	// connections that were tried after it.
+	if s.Code() == codes.Unavailable && l.down() && !hasReason(err, reasonNoLeader) {
 		return l.unreachable(err)
 	}
 	return &callError{message: sentence(s, strings.Join(l.all(), ", ")), status: s}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -20,43 +19,19 @@ import (
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server"
-	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // joinServer is the role of a machine that becomes one of a cluster's servers
 // now. On a folder that has joined already it goes on as that server and leaves
 // the token unused.
 func joinServer(ctx context.Context, o cli.JoinOptions) error {
-	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
-	var u undo
-	defer u.run()
-	i, err := openInstruments(ctx, o.Process, "cloudless-server", logger, &u)
-	if err != nil {
+	return serve(ctx, cli.ServerOptions{Process: o.Process, Reach: o.Reach}, func(f *folder) error {
+		err := becomeServer(ctx, f, o)
+		if err != nil {
+			f.forsake()
+		}
 		return err
-	}
-	f, err := openFolder(o.DataDir)
-	if err != nil {
-		return err
-	}
-	u.add(f.release)
-	if err := f.mayServe(); err != nil {
-		return err
-	}
-	if err := becomeServer(ctx, f, o); err != nil {
-		f.forsake()
-		return err
-	}
-	o.Progress("opening the replicated state")
-	p, err := openControlPlane(ctx, f, planeOptions{
-		address: o.Reach.APIAddr, advertise: o.Reach.Advertise, zone: o.Reach.Zone, name: o.Reach.Name, version: o.Version,
-	}, i, logger, &u)
-	if err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.Run(ctx) })
-	g.Go(func() error { return p.announceServer(ctx, f, cli.ServerOptions{Process: o.Process}) })
-	return endedByContext(g.Wait())
+	})
 }
 
 // becomeServer enrolls this folder's server, unless it is one of that cluster.

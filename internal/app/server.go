@@ -149,6 +149,11 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o cli.ServerOptions) error {
+	return serve(ctx, o, func(*folder) error { return nil })
+}
+
+// serve runs a server once its folder has been prepared for it.
+func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder) error) error {
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
@@ -162,6 +167,9 @@ func runServer(ctx context.Context, o cli.ServerOptions) error {
 	}
 	u.add(f.release)
 	if err := f.mayServe(); err != nil {
+		return err
+	}
+	if err := prepare(f); err != nil {
 		return err
 	}
 	o.Progress("opening the replicated state")

@@ -11,7 +11,7 @@ import (
 
 // clusterService is the ClusterService.
 type clusterService struct {
-	v1.UnimplementedClusterServiceServer
+	v1.UnsafeClusterServiceServer
 	*Server
 }
 

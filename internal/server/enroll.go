@@ -22,7 +22,7 @@ import (
 
 // enrollment is the EnrollmentService.
 type enrollment struct {
-	v1.UnimplementedEnrollmentServiceServer
+	v1.UnsafeEnrollmentServiceServer
 	*Server
 }
 

@@ -13,7 +13,7 @@ import (
 
 // eventService is the EventService.
 type eventService struct {
-	v1.UnimplementedEventServiceServer
+	v1.UnsafeEventServiceServer
 	*Server
 }
 

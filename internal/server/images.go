@@ -23,7 +23,7 @@ import (
 // imageService is the ImageService. Images are not in the replicated state:
 // the registry is the truth about them.
 type imageService struct {
-	v1.UnimplementedImageServiceServer
+	v1.UnsafeImageServiceServer
 	*Server
 }
 
@@ -210,7 +210,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	}
 	gone, err := s.registry.Delete(ctx, name.Repository, name.Reference(), request.GetNow())
 	if errors.Is(err, registry.ErrNotFound) {
-		return nil, notFound("image", "", request.GetName())
+		return nil, s.missingImage(ctx, request.GetName())
 	}
 	if err != nil {
 		return nil, err
@@ -246,7 +246,7 @@ func (s *imageService) deleteAgain(ctx context.Context, request *v1.DeleteImageR
 		return nil, err
 	}
 	if deleted == nil {
-		return nil, notFound("image", "", request.GetName())
+		return nil, s.missingImage(ctx, request.GetName())
 	}
 	shown, err := s.presentDeleted(ctx, *deleted, uses)
 	if err != nil || !request.GetNow() {

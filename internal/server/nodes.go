@@ -18,7 +18,7 @@ import (
 
 // nodeService is the NodeService.
 type nodeService struct {
-	v1.UnimplementedNodeServiceServer
+	v1.UnsafeNodeServiceServer
 	*Server
 }
 

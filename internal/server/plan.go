@@ -24,7 +24,7 @@ import (
 // loop: two could promise the same room twice. It comes to what the plan
 // showed because it decides by the same function on the same state.
 type planService struct {
-	v1.UnimplementedPlanServiceServer
+	v1.UnsafePlanServiceServer
 	*Server
 }
 

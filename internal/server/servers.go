@@ -19,13 +19,13 @@ import (
 
 // serverService is the ServerService.
 type serverService struct {
-	v1.UnimplementedServerServiceServer
+	v1.UnsafeServerServiceServer
 	*Server
 }
 
 // peerService is the PeerService.
 type peerService struct {
-	v1.UnimplementedPeerServiceServer
+	v1.UnsafePeerServiceServer
 	*Server
 }
 

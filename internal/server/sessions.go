@@ -164,7 +164,7 @@ func (s *session) take() (full bool, dirty []string, opens []*v1.Open) {
 
 // agentService is the AgentService.
 type agentService struct {
-	v1.UnimplementedAgentServiceServer
+	v1.UnsafeAgentServiceServer
 	*Server
 }
 

@@ -20,7 +20,7 @@ const defaultTokenTTL = 24 * time.Hour
 
 // tokenService is the TokenService.
 type tokenService struct {
-	v1.UnimplementedTokenServiceServer
+	v1.UnsafeTokenServiceServer
 	*Server
 }
 

@@ -16,7 +16,7 @@ import (
 
 // workloads is the WorkloadService.
 type workloads struct {
-	v1.UnimplementedWorkloadServiceServer
+	v1.UnsafeWorkloadServiceServer
 	*Server
 }
 
@@ -204,7 +204,7 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 	if unpinned(image) && old.GetSpec().GetImage() == wanted.GetSpec().GetImage() {
 		image = current.GetSpec().GetImage() // a registry that is away is no reason to run something else
 	}
-	sameTemplate := image == current.GetSpec().GetImage() && sameBesidesReplicas(old.GetSpec(), wanted.GetSpec())
+	sameTemplate := image == current.GetSpec().GetImage() && spec.EqualExceptReplicas(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
@@ -222,14 +222,6 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 	b.Update(w, old.GetMetadata().GetVersion())
 	b.Create(s.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image))))
 	return w, true
-}
-
-func sameBesidesReplicas(a, b *v1.WorkloadSpec) bool {
-	if a.GetReplicas() != b.GetReplicas() {
-		b = proto.CloneOf(b)
-		b.Replicas = proto.Int32(a.GetReplicas())
-	}
-	return spec.Equal(a, b)
 }
 
 // revise adds the next revision of w to the batch and points w at it.

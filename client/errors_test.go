@@ -1,0 +1,26 @@
+package client
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The client leaves a server that finds no leader and tries the next at once.
+// What the first one said is the answer all the same, not that the next is down.
+func TestServerWithoutLeaderIsHeard(t *testing.T) {
+	said, err := status.New(codes.Unavailable, "no server leads").WithDetails(&errdetails.ErrorInfo{Reason: reasonNoLeader})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{addresses: []string{"a:1", "b:1"}}
+	l.failed(syscall.ECONNREFUSED)
+	got := l.callErr(said.Err())
+	if !NoLeader(got) || !strings.Contains(Message(got), "no server leads") {
+		t.Errorf("got %q, want what the server said", Message(got))
+	}
+}
