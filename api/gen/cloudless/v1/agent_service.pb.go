@@ -882,7 +882,10 @@ type Assignments struct {
 	Node *NodeSpec `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	// Where the servers are reached; set in the first message and whenever it
 	// changes.
-	Servers       []string `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []string `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
+	// How often the node should report; set in the first message and whenever it
+	// changes.
+	Heartbeat     string `protobuf:"bytes,7,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -957,6 +960,13 @@ func (x *Assignments) GetServers() []string {
 		return x.Servers
 	}
 	return nil
+}
+
+func (x *Assignments) GetHeartbeat() string {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return ""
 }
 
 type Assignment struct {
@@ -1652,14 +1662,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04openB\t\n" +
-	"\amessage\"\xc7\x01\n" +
+	"\amessage\"\xf0\x01\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
 	"\x06assign\x18\x03 \x03(\v2\x18.cloudless.v1.AssignmentR\x06assign\x12\x16\n" +
 	"\x06remove\x18\x04 \x03(\tR\x06remove\x12*\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04node\x12\x18\n" +
-	"\aservers\x18\x06 \x03(\tR\aservers\"\xa4\x01\n" +
+	"\aservers\x18\x06 \x03(\tR\aservers\x12'\n" +
+	"\theartbeat\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\"\xa4\x01\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +

@@ -7,6 +7,7 @@
 package cloudlessv1
 
 import (
+	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -99,12 +100,22 @@ func (x *Cluster) GetStatus() *ClusterStatus {
 	return nil
 }
 
+// The configuration: how the cluster behaves. What is not set has the default
+// that is named beside it. Every change is kept as a Configuration.
 type ClusterSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Nodes receive /24s out of this range.
 	RangeV4 string `protobuf:"bytes,1,opt,name=range_v4,json=rangeV4,proto3" json:"range_v4,omitempty"`
 	// Nodes receive /64s out of this range.
-	RangeV6       string `protobuf:"bytes,2,opt,name=range_v6,json=rangeV6,proto3" json:"range_v6,omitempty"`
+	RangeV6 string `protobuf:"bytes,2,opt,name=range_v6,json=rangeV6,proto3" json:"range_v6,omitempty"`
+	// How many servers should vote: 1, 3, 5 or 7; 3 if 0.
+	DesiredVoters int32     `protobuf:"varint,3,opt,name=desired_voters,json=desiredVoters,proto3" json:"desired_voters,omitempty"`
+	Liveness      *Liveness `protobuf:"bytes,4,opt,name=liveness,proto3" json:"liveness,omitempty"`
+	// Nodes that are judged by other measures. The first class that matches counts.
+	NodeClasses   []*NodeClass      `protobuf:"bytes,5,rep,name=node_classes,json=nodeClasses,proto3" json:"node_classes,omitempty"`
+	Retention     *Retention        `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
+	Defaults      *WorkloadDefaults `protobuf:"bytes,7,opt,name=defaults,proto3" json:"defaults,omitempty"`
+	Limits        *ClusterLimits    `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,6 +164,397 @@ func (x *ClusterSpec) GetRangeV6() string {
 	return ""
 }
 
+func (x *ClusterSpec) GetDesiredVoters() int32 {
+	if x != nil {
+		return x.DesiredVoters
+	}
+	return 0
+}
+
+func (x *ClusterSpec) GetLiveness() *Liveness {
+	if x != nil {
+		return x.Liveness
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetNodeClasses() []*NodeClass {
+	if x != nil {
+		return x.NodeClasses
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetRetention() *Retention {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetDefaults() *WorkloadDefaults {
+	if x != nil {
+		return x.Defaults
+	}
+	return nil
+}
+
+func (x *ClusterSpec) GetLimits() *ClusterLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// When a node counts as offline.
+type Liveness struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How often agents report; "1s" if empty.
+	Heartbeat string `protobuf:"bytes,1,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// How long an open session may say nothing; "3s" if empty.
+	Silence string `protobuf:"bytes,2,opt,name=silence,proto3" json:"silence,omitempty"`
+	// How long a node without a session may take to come back while its machine
+	// still answers; "10s" if empty.
+	Reconnect     string `protobuf:"bytes,3,opt,name=reconnect,proto3" json:"reconnect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Liveness) Reset() {
+	*x = Liveness{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Liveness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Liveness) ProtoMessage() {}
+
+func (x *Liveness) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
+func (*Liveness) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Liveness) GetHeartbeat() string {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return ""
+}
+
+func (x *Liveness) GetSilence() string {
+	if x != nil {
+		return x.Silence
+	}
+	return ""
+}
+
+func (x *Liveness) GetReconnect() string {
+	if x != nil {
+		return x.Reconnect
+	}
+	return ""
+}
+
+// Nodes that have something in common, such as laptops.
+type NodeClass struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Label selector such as "kind=laptop": which nodes are of the class.
+	Labels string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	// What is not set here is as for the cluster.
+	Liveness      *Liveness `protobuf:"bytes,3,opt,name=liveness,proto3" json:"liveness,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeClass) Reset() {
+	*x = NodeClass{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeClass) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeClass) ProtoMessage() {}
+
+func (x *NodeClass) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeClass.ProtoReflect.Descriptor instead.
+func (*NodeClass) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NodeClass) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeClass) GetLabels() string {
+	if x != nil {
+		return x.Labels
+	}
+	return ""
+}
+
+func (x *NodeClass) GetLiveness() *Liveness {
+	if x != nil {
+		return x.Liveness
+	}
+	return nil
+}
+
+// How long what is over is kept.
+type Retention struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ended replicas; "24h" if empty.
+	Replicas string `protobuf:"bytes,1,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Events; "168h" if empty.
+	Events string `protobuf:"bytes,2,opt,name=events,proto3" json:"events,omitempty"`
+	// The most events, whatever their age; 10,000 if 0.
+	MaxEvents int32 `protobuf:"varint,3,opt,name=max_events,json=maxEvents,proto3" json:"max_events,omitempty"`
+	// The newest revisions of a workload that are kept; 10 if 0.
+	Revisions int32 `protobuf:"varint,4,opt,name=revisions,proto3" json:"revisions,omitempty"`
+	// Expired tokens; "24h" if empty.
+	Tokens string `protobuf:"bytes,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Deleted images that can still be had back; "24h" if empty.
+	Images        string `protobuf:"bytes,6,opt,name=images,proto3" json:"images,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retention) Reset() {
+	*x = Retention{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retention) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retention) ProtoMessage() {}
+
+func (x *Retention) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retention.ProtoReflect.Descriptor instead.
+func (*Retention) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Retention) GetReplicas() string {
+	if x != nil {
+		return x.Replicas
+	}
+	return ""
+}
+
+func (x *Retention) GetEvents() string {
+	if x != nil {
+		return x.Events
+	}
+	return ""
+}
+
+func (x *Retention) GetMaxEvents() int32 {
+	if x != nil {
+		return x.MaxEvents
+	}
+	return 0
+}
+
+func (x *Retention) GetRevisions() int32 {
+	if x != nil {
+		return x.Revisions
+	}
+	return 0
+}
+
+func (x *Retention) GetTokens() string {
+	if x != nil {
+		return x.Tokens
+	}
+	return ""
+}
+
+func (x *Retention) GetImages() string {
+	if x != nil {
+		return x.Images
+	}
+	return ""
+}
+
+// What a new workload gets where it says nothing itself.
+type WorkloadDefaults struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Requests      *ResourceAmounts       `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
+	Limits        *ResourceAmounts       `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	Restart       *Restart               `protobuf:"bytes,3,opt,name=restart,proto3" json:"restart,omitempty"`
+	Stop          *Stop                  `protobuf:"bytes,4,opt,name=stop,proto3" json:"stop,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkloadDefaults) Reset() {
+	*x = WorkloadDefaults{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkloadDefaults) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkloadDefaults) ProtoMessage() {}
+
+func (x *WorkloadDefaults) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkloadDefaults.ProtoReflect.Descriptor instead.
+func (*WorkloadDefaults) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WorkloadDefaults) GetRequests() *ResourceAmounts {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+func (x *WorkloadDefaults) GetLimits() *ResourceAmounts {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *WorkloadDefaults) GetRestart() *Restart {
+	if x != nil {
+		return x.Restart
+	}
+	return nil
+}
+
+func (x *WorkloadDefaults) GetStop() *Stop {
+	if x != nil {
+		return x.Stop
+	}
+	return nil
+}
+
+// The most there may be; 0 means the built-in most.
+type ClusterLimits struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Nodes               int32                  `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Workloads           int32                  `protobuf:"varint,2,opt,name=workloads,proto3" json:"workloads,omitempty"`
+	ReplicasPerWorkload int32                  `protobuf:"varint,3,opt,name=replicas_per_workload,json=replicasPerWorkload,proto3" json:"replicas_per_workload,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *ClusterLimits) Reset() {
+	*x = ClusterLimits{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterLimits) ProtoMessage() {}
+
+func (x *ClusterLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterLimits.ProtoReflect.Descriptor instead.
+func (*ClusterLimits) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ClusterLimits) GetNodes() int32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *ClusterLimits) GetWorkloads() int32 {
+	if x != nil {
+		return x.Workloads
+	}
+	return 0
+}
+
+func (x *ClusterLimits) GetReplicasPerWorkload() int32 {
+	if x != nil {
+		return x.ReplicasPerWorkload
+	}
+	return 0
+}
+
 type ClusterStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Certificate of the cluster's authority, PEM.
@@ -175,7 +577,7 @@ type ClusterStatus struct {
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -187,7 +589,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -200,7 +602,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClusterStatus) GetCaCertificate() string {
@@ -280,7 +682,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -292,7 +694,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -305,7 +707,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ServerStatus) GetUid() string {
@@ -391,7 +793,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +805,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +818,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Event) GetApiVersion() string {
@@ -469,7 +871,7 @@ type EventSpec struct {
 
 func (x *EventSpec) Reset() {
 	*x = EventSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +883,7 @@ func (x *EventSpec) String() string {
 func (*EventSpec) ProtoMessage() {}
 
 func (x *EventSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +896,7 @@ func (x *EventSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventSpec.ProtoReflect.Descriptor instead.
 func (*EventSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EventSpec) GetTime() *timestamppb.Timestamp {
@@ -575,7 +977,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +989,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +1002,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Token) GetApiVersion() string {
@@ -652,7 +1054,7 @@ type TokenSpec struct {
 
 func (x *TokenSpec) Reset() {
 	*x = TokenSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +1066,7 @@ func (x *TokenSpec) String() string {
 func (*TokenSpec) ProtoMessage() {}
 
 func (x *TokenSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +1079,7 @@ func (x *TokenSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSpec.ProtoReflect.Descriptor instead.
 func (*TokenSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TokenSpec) GetRole() string {
@@ -712,7 +1114,7 @@ type TokenStatus struct {
 
 func (x *TokenStatus) Reset() {
 	*x = TokenStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +1126,7 @@ func (x *TokenStatus) String() string {
 func (*TokenStatus) ProtoMessage() {}
 
 func (x *TokenStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +1139,7 @@ func (x *TokenStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenStatus.ProtoReflect.Descriptor instead.
 func (*TokenStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TokenStatus) GetUsed() int32 {
@@ -767,7 +1169,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +1181,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +1194,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Image) GetApiVersion() string {
@@ -844,7 +1246,7 @@ type ImageStatus struct {
 
 func (x *ImageStatus) Reset() {
 	*x = ImageStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1258,7 @@ func (x *ImageStatus) String() string {
 func (*ImageStatus) ProtoMessage() {}
 
 func (x *ImageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1271,7 @@ func (x *ImageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageStatus.ProtoReflect.Descriptor instead.
 func (*ImageStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ImageStatus) GetRepository() string {
@@ -950,7 +1352,7 @@ type Login struct {
 
 func (x *Login) Reset() {
 	*x = Login{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1364,7 @@ func (x *Login) String() string {
 func (*Login) ProtoMessage() {}
 
 func (x *Login) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1377,7 @@ func (x *Login) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Login.ProtoReflect.Descriptor instead.
 func (*Login) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Login) GetApiVersion() string {
@@ -1016,7 +1418,7 @@ type LoginSpec struct {
 
 func (x *LoginSpec) Reset() {
 	*x = LoginSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1430,7 @@ func (x *LoginSpec) String() string {
 func (*LoginSpec) ProtoMessage() {}
 
 func (x *LoginSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1443,7 @@ func (x *LoginSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginSpec.ProtoReflect.Descriptor instead.
 func (*LoginSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LoginSpec) GetHost() string {
@@ -1062,17 +1464,50 @@ var File_cloudless_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bcloudless/v1/metadata.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x01\n" +
+	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x01\n" +
 	"\aCluster\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"C\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"\xb8\x04\n" +
 	"\vClusterSpec\x12\x19\n" +
 	"\brange_v4\x18\x01 \x01(\tR\arangeV4\x12\x19\n" +
-	"\brange_v6\x18\x02 \x01(\tR\arangeV6\"\xc0\x02\n" +
+	"\brange_v6\x18\x02 \x01(\tR\arangeV6\x12\xd0\x01\n" +
+	"\x0edesired_voters\x18\x03 \x01(\x05B\xa8\x01\xbaH\xa4\x01\xba\x01\xa0\x01\n" +
+	"\x0edesired_voters\x12umust be 1, 3, 5 or 7: without a voter nothing can be agreed on, and an even number bears no more losses than one less\x1a\x17this in [0, 1, 3, 5, 7]R\rdesiredVoters\x122\n" +
+	"\bliveness\x18\x04 \x01(\v2\x16.cloudless.v1.LivenessR\bliveness\x12D\n" +
+	"\fnode_classes\x18\x05 \x03(\v2\x17.cloudless.v1.NodeClassB\b\xbaH\x05\x92\x01\x02\x10@R\vnodeClasses\x125\n" +
+	"\tretention\x18\x06 \x01(\v2\x17.cloudless.v1.RetentionR\tretention\x12:\n" +
+	"\bdefaults\x18\a \x01(\v2\x1e.cloudless.v1.WorkloadDefaultsR\bdefaults\x123\n" +
+	"\x06limits\x18\b \x01(\v2\x1b.cloudless.v1.ClusterLimitsR\x06limits\"\x81\x01\n" +
+	"\bLiveness\x12'\n" +
+	"\theartbeat\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\x12#\n" +
+	"\asilence\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\asilence\x12'\n" +
+	"\treconnect\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\treconnect\"\x83\x01\n" +
+	"\tNodeClass\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12 \n" +
+	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\x122\n" +
+	"\bliveness\x18\x03 \x01(\v2\x16.cloudless.v1.LivenessR\bliveness\"\xf1\x01\n" +
+	"\tRetention\x12%\n" +
+	"\breplicas\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\breplicas\x12!\n" +
+	"\x06events\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06events\x12*\n" +
+	"\n" +
+	"max_events\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\tmaxEvents\x12(\n" +
+	"\trevisions\x18\x04 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\trevisions\x12!\n" +
+	"\x06tokens\x18\x05 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06tokens\x12!\n" +
+	"\x06images\x18\x06 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06images\"\xdd\x01\n" +
+	"\x10WorkloadDefaults\x129\n" +
+	"\brequests\x18\x01 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\brequests\x125\n" +
+	"\x06limits\x18\x02 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x06limits\x12/\n" +
+	"\arestart\x18\x03 \x01(\v2\x15.cloudless.v1.RestartR\arestart\x12&\n" +
+	"\x04stop\x18\x04 \x01(\v2\x12.cloudless.v1.StopR\x04stop\"\x9e\x01\n" +
+	"\rClusterLimits\x12!\n" +
+	"\x05nodes\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x05nodes\x12)\n" +
+	"\tworkloads\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\tworkloads\x12?\n" +
+	"\x15replicas_per_workload\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x13replicasPerWorkload\"\xc0\x02\n" +
 	"\rClusterStatus\x12%\n" +
 	"\x0eca_certificate\x18\x01 \x01(\tR\rcaCertificate\x12%\n" +
 	"\x0eca_fingerprint\x18\x02 \x01(\tR\rcaFingerprint\x12\x14\n" +
@@ -1169,47 +1604,65 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
-	(*ClusterStatus)(nil),         // 2: cloudless.v1.ClusterStatus
-	(*ServerStatus)(nil),          // 3: cloudless.v1.ServerStatus
-	(*Event)(nil),                 // 4: cloudless.v1.Event
-	(*EventSpec)(nil),             // 5: cloudless.v1.EventSpec
-	(*Token)(nil),                 // 6: cloudless.v1.Token
-	(*TokenSpec)(nil),             // 7: cloudless.v1.TokenSpec
-	(*TokenStatus)(nil),           // 8: cloudless.v1.TokenStatus
-	(*Image)(nil),                 // 9: cloudless.v1.Image
-	(*ImageStatus)(nil),           // 10: cloudless.v1.ImageStatus
-	(*Login)(nil),                 // 11: cloudless.v1.Login
-	(*LoginSpec)(nil),             // 12: cloudless.v1.LoginSpec
-	(*Metadata)(nil),              // 13: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*Liveness)(nil),              // 2: cloudless.v1.Liveness
+	(*NodeClass)(nil),             // 3: cloudless.v1.NodeClass
+	(*Retention)(nil),             // 4: cloudless.v1.Retention
+	(*WorkloadDefaults)(nil),      // 5: cloudless.v1.WorkloadDefaults
+	(*ClusterLimits)(nil),         // 6: cloudless.v1.ClusterLimits
+	(*ClusterStatus)(nil),         // 7: cloudless.v1.ClusterStatus
+	(*ServerStatus)(nil),          // 8: cloudless.v1.ServerStatus
+	(*Event)(nil),                 // 9: cloudless.v1.Event
+	(*EventSpec)(nil),             // 10: cloudless.v1.EventSpec
+	(*Token)(nil),                 // 11: cloudless.v1.Token
+	(*TokenSpec)(nil),             // 12: cloudless.v1.TokenSpec
+	(*TokenStatus)(nil),           // 13: cloudless.v1.TokenStatus
+	(*Image)(nil),                 // 14: cloudless.v1.Image
+	(*ImageStatus)(nil),           // 15: cloudless.v1.ImageStatus
+	(*Login)(nil),                 // 16: cloudless.v1.Login
+	(*LoginSpec)(nil),             // 17: cloudless.v1.LoginSpec
+	(*Metadata)(nil),              // 18: cloudless.v1.Metadata
+	(*ResourceAmounts)(nil),       // 19: cloudless.v1.ResourceAmounts
+	(*Restart)(nil),               // 20: cloudless.v1.Restart
+	(*Stop)(nil),                  // 21: cloudless.v1.Stop
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	13, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	18, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
-	2,  // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
-	3,  // 3: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	13, // 4: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	5,  // 5: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	14, // 6: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	13, // 7: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	7,  // 8: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	8,  // 9: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	14, // 10: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	13, // 11: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	10, // 12: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	14, // 13: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	14, // 14: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	13, // 15: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	12, // 16: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	7,  // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
+	2,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
+	3,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
+	4,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
+	5,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
+	6,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
+	2,  // 8: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
+	19, // 9: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	19, // 10: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	20, // 11: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	21, // 12: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	8,  // 13: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	18, // 14: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	10, // 15: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	22, // 16: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	18, // 17: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	12, // 18: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	13, // 19: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	22, // 20: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	18, // 21: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	15, // 22: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	22, // 23: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	22, // 24: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	18, // 25: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	17, // 26: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -1218,13 +1671,15 @@ func file_cloudless_v1_cluster_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_workload_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
