@@ -33,7 +33,8 @@ type Options struct {
 	// Servers is told where all servers are whenever that changes; nil if nobody
 	// wants to know. It must not block.
 	Servers func(addresses []string)
-	// HeartbeatInterval is a second if zero.
+	// HeartbeatInterval is how often the agent reports until a server has said how
+	// often; a second if zero.
 	HeartbeatInterval time.Duration
 	// LogRetention is how long the log of a removed replica is kept, a day if
 	// zero.
@@ -91,7 +92,7 @@ type Agent struct {
 	client    v1.AgentServiceClient
 	machine   Machine
 	servers   func([]string)
-	heartbeat time.Duration
+	pace      pace
 	meter     meter
 	since     time.Time // when this agent was made
 	changed   chan struct{}
@@ -119,15 +120,15 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: data folder: %w", err)
 	}
 	a := &Agent{
-		client:    opts.Client,
-		machine:   opts.Machine,
-		servers:   opts.Servers,
-		heartbeat: opts.HeartbeatInterval,
-		since:     time.Now(),
-		changed:   make(chan struct{}, 1),
-		ready:     make(chan struct{}),
-		replicas:  map[string]*replica{},
-		found:     map[string][]foundTask{},
+		client:   opts.Client,
+		machine:  opts.Machine,
+		servers:  opts.Servers,
+		pace:     newPace(opts.HeartbeatInterval),
+		since:    time.Now(),
+		changed:  make(chan struct{}, 1),
+		ready:    make(chan struct{}),
+		replicas: map[string]*replica{},
+		found:    map[string][]foundTask{},
 	}
 	if a.house, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)

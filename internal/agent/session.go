@@ -79,8 +79,9 @@ func (a *Agent) session(ctx context.Context) (worked bool, err error) {
 		return false, err
 	}
 	var receiver sync.WaitGroup
-	receiver.Go(func() { cancel(a.receive(ctx, stream, &worked)) })
-	err = a.send(ctx, stream, known)
+	pings := make(chan uint64, 1)
+	receiver.Go(func() { cancel(a.receive(ctx, stream, pings, &worked)) })
+	err = a.send(ctx, stream, pings, known)
 	cancel(err)
 	receiver.Wait()
 	return worked, context.Cause(ctx)
@@ -135,7 +136,7 @@ func whyEnded(stream sessionStream, err error) error {
 }
 
 // receive takes what the server sends until the session ends.
-func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool) error {
+func (a *Agent) receive(ctx context.Context, stream sessionStream, pings chan<- uint64, worked *bool) error {
 	for {
 		down, err := stream.Recv()
 		if err != nil {
@@ -145,6 +146,9 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool)
 		case *v1.SessionDown_Assignments:
 			if err := a.assign(message.Assignments); err != nil {
 				return err
+			}
+			if err := a.pace.set(message.Assignments.GetHeartbeat()); err != nil {
+				a.log.Error("cannot report as often as the cluster wants", "error", err)
 			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
@@ -156,6 +160,11 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool)
 			*worked = true
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
+		case *v1.SessionDown_Ping:
+			select {
+			case pings <- message.Ping.GetSequence():
+			default: // the last one is not even answered
+			}
 		}
 	}
 }
@@ -170,8 +179,8 @@ func (a *Agent) open(open *v1.Open) {
 }
 
 // send sends heartbeats and whatever has piled up, until the session ends.
-func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeStatus) error {
-	ticker := time.NewTicker(a.heartbeat)
+func (a *Agent) send(ctx context.Context, stream sessionStream, pings <-chan uint64, known *v1.NodeStatus) error {
+	ticker := time.NewTicker(a.pace.now())
 	defer ticker.Stop()
 	beat := func() error {
 		up, status := a.beat(ctx, known)
@@ -191,6 +200,11 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 			err = beat()
 		case <-a.changed:
 			err = beat()
+		case <-a.pace.changed:
+			ticker.Reset(a.pace.now())
+			err = beat() // what was promised before does not count any more
+		case sequence := <-pings:
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) { // the receiver learns why
@@ -218,7 +232,7 @@ func (a *Agent) sendEvents(stream sessionStream) error {
 // beat is a heartbeat, with the whole status if it is not the one that the
 // server knows.
 func (a *Agent) beat(ctx context.Context, known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
-	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.heartbeat), Replicas: a.usageNow(ctx)}
+	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.pace.now()), Replicas: a.usageNow(ctx)}
 	status, err := a.status()
 	if err != nil {
 		a.log.Warn("cannot measure this machine", "error", err)
