@@ -115,15 +115,16 @@ func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time
 	if live := spec.LivenessOf(config, n.GetMetadata().GetLabels()); live != e.live {
 		e.live, e.NotBefore = live, now
 	}
-	status := n.GetStatus()
-	settled := !inService(status.GetState()) && status.GetState() != stateFailed
-	if settled == e.settled {
+	if n.GetStatus().GetState() == e.state {
 		return
 	}
 	e.pass(now)
-	e.settled = settled
-	if settled {
+	known := e.state != ""
+	e.state = n.GetStatus().GetState()
+	if e.state == stateOffline {
 		l.forget(e)
+	}
+	if e.state == stateOffline && known {
 		e.record.Losses++
 		if !e.Connected && e.Goodbye == "" {
 			e.record.Losses -= brokenSession // which has been counted
@@ -131,20 +132,41 @@ func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time
 	}
 }
 
-// pass brings the record up to now.
+// pass brings the record up to now. The time before a node's first session says
+// nothing about it.
 func (e *entry) pass(now time.Time) {
-	pass(e.record, now.Sub(e.counted), !e.settled)
+	if e.state != "" && e.state != stateEnrolling {
+		pass(e.record, now.Sub(e.counted), !e.waits())
+	}
 	e.counted = now
+}
+
+// measureEvery is how often it is looked how much of a node is free, and
+// measureWeight how much each look counts: a short burst is no lack of room.
+const (
+	measureEvery  = 5 * time.Second
+	measureWeight = 0.1
+)
+
+func (e *entry) measure() {
+	if e.LastSeen.Sub(e.measured) < measureEvery {
+		return
+	}
+	share, scarce, known := free(e.Status.GetCapacity(), e.usage)
+	if !known {
+		return
+	}
+	e.measured, e.scarce = e.LastSeen, scarce
+	if e.record.FreeShare != nil {
+		share = e.record.GetFreeShare() + measureWeight*(share-e.record.GetFreeShare())
+	}
+	e.record.FreeShare = &share
 }
 
 // reliability is how far the node can be relied on now.
 func (e *entry) reliability(now time.Time) *v1.Reliability {
 	e.pass(now)
-	share, scarce, known := free(e.Status.GetCapacity(), e.usage)
-	if known {
-		e.record.FreeShare = &share
-	}
-	return score(now, proto.CloneOf(e.record), scarce)
+	return score(now, proto.CloneOf(e.record), e.scarce)
 }
 
 // checkpointPause is how often it is looked which scores have moved.

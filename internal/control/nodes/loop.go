@@ -55,9 +55,8 @@ type entry struct {
 
 	// live is how the node is judged.
 	live spec.Liveness
-	// settled is whether the node is offline or was never heard of by the state:
-	// no time runs for it, and a heartbeat is news.
-	settled bool
+	// state is what the state says of the node.
+	state string
 
 	// machine is where the node's session came from, answers whether it answers
 	// probes, learnAt when to find out again.
@@ -68,9 +67,15 @@ type entry struct {
 	relieve context.CancelFunc
 
 	record *v1.ReliabilityRecord
-	// counted is until when the time is in the record.
-	counted time.Time
+	// counted is until when the time is in the record, measured when it was last
+	// looked how much is free, and scarce what there was least of.
+	counted, measured time.Time
+	scarce            string
 }
+
+// waits is whether the node is offline or was never heard of: no time runs for
+// it, and a heartbeat is news.
+func (e *entry) waits() bool { return !inService(e.state) && e.state != stateFailed }
 
 // New returns a loop that has heard of nobody yet. Probe is TCPProbe if nil.
 func New(store *state.Store, proposer Proposer, probe Probe) *Loop {
@@ -109,7 +114,7 @@ func (l *Loop) Heartbeat(uid string, beat *v1.Heartbeat) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entry(uid)
-	if e.settled || !e.Connected || beat.GetStatus() != nil {
+	if e.waits() || !e.Connected || beat.GetStatus() != nil {
 		l.mark(uid)
 	}
 	if !e.Connected {
@@ -120,6 +125,7 @@ func (l *Loop) Heartbeat(uid string, beat *v1.Heartbeat) {
 		e.Status = lasting(beat.GetStatus())
 	}
 	e.usage = beat.GetUsage()
+	e.measure()
 	e.replicas = measured(snap, uid, e.replicas, beat.GetReplicas())
 	l.announce()
 }
@@ -213,7 +219,7 @@ func lasting(status *v1.NodeStatus) *v1.NodeStatus {
 func (l *Loop) entry(uid string) *entry {
 	e := l.entries[uid]
 	if e == nil {
-		e = &entry{record: &v1.ReliabilityRecord{}, counted: time.Now(), live: spec.DefaultLiveness, settled: true}
+		e = &entry{record: &v1.ReliabilityRecord{}, counted: time.Now(), live: spec.DefaultLiveness}
 		l.entries[uid] = e
 	}
 	return e
@@ -340,7 +346,7 @@ func (l *Loop) nextDeadline() (next time.Time) {
 
 // deadline is when a node must have been heard of again, zero if it need not.
 func (e *entry) deadline(since time.Time) time.Time {
-	if e.settled {
+	if e.waits() {
 		return time.Time{}
 	}
 	from, window := latest(since, e.NotBefore, e.LastSeen), e.live.Silence

@@ -144,7 +144,7 @@ func capacity(r *v1.ReliabilityRecord, scarce string) *v1.ReliabilityPart {
 	if scarce != "" {
 		of = scarce
 	}
-	return part(r.GetFreeShare()/enoughFree, "%.0f %% of %s is free", 100*r.GetFreeShare(), of)
+	return part(r.GetFreeShare()/enoughFree, "%.0f %% of %s is free, on average", 100*r.GetFreeShare(), of)
 }
 
 func stability(r *v1.ReliabilityRecord) *v1.ReliabilityPart {
