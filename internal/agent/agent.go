@@ -33,6 +33,9 @@ type Options struct {
 	// Servers is told where all servers are whenever that changes; nil if nobody
 	// wants to know. It must not block.
 	Servers func(addresses []string)
+	// Resting says, when the agent is asked to stop, whether that is for a rest of
+	// which the servers should know; nil if it never is.
+	Resting func() bool
 	// HeartbeatInterval is how often the agent reports until a server has said how
 	// often; a second if zero.
 	HeartbeatInterval time.Duration
@@ -94,7 +97,8 @@ type Agent struct {
 	servers   func([]string)
 	pace      pace
 	meter     meter
-	since     time.Time // when this agent was made
+	fitness   fitness
+	resting   func() bool
 	changed   chan struct{}
 	ready     chan struct{}
 	ran       atomic.Bool
@@ -124,7 +128,8 @@ func New(opts Options) (*Agent, error) {
 		machine:  opts.Machine,
 		servers:  opts.Servers,
 		pace:     newPace(opts.HeartbeatInterval),
-		since:    time.Now(),
+		fitness:  fitness{since: time.Now()},
+		resting:  opts.Resting,
 		changed:  make(chan struct{}, 1),
 		ready:    make(chan struct{}),
 		replicas: map[string]*replica{},
@@ -187,6 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
+	a.work.Go(func() { a.watchFitness(ctx) })
 	a.keepSession(ctx)
 	return nil
 }
@@ -262,14 +268,20 @@ func (a *Agent) watchMachine(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := a.machine.Watch(ctx, func() {
 			pause.reset()
-			select {
-			case a.changed <- struct{}{}:
-			default:
-			}
+			a.noteChange()
 		})
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("changes of this machine are seen late", "error", err)
 			sleep(ctx, pause.next())
 		}
+	}
+}
+
+// noteChange has the node's status told with the next heartbeat, which comes at
+// once.
+func (a *Agent) noteChange() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
 	}
 }

@@ -67,9 +67,18 @@ func (a *Agent) keepSession(ctx context.Context) {
 }
 
 // session is one session, from hello to its end. It worked if assignments came.
-func (a *Agent) session(ctx context.Context) (worked bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (a *Agent) session(asked context.Context) (worked bool, err error) {
+	// The stream outlives the wish to stop for as long as a goodbye takes.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
+	defer context.AfterFunc(asked, func() {
+		if a.resting == nil || !a.resting() {
+			cancel(asked.Err())
+			return
+		}
+		sleep(ctx, goodbyePatience)
+		cancel(asked.Err())
+	})()
 	stream, err := a.client.Session(ctx)
 	if err != nil {
 		return false, fmt.Errorf("open session: %w", err)
@@ -81,8 +90,10 @@ func (a *Agent) session(ctx context.Context) (worked bool, err error) {
 	var receiver sync.WaitGroup
 	pings := make(chan uint64, 1)
 	receiver.Go(func() { cancel(a.receive(ctx, stream, pings, &worked)) })
-	err = a.send(ctx, stream, pings, known)
-	cancel(err)
+	err = a.send(ctx, asked.Done(), stream, pings, known)
+	if asked.Err() == nil {
+		cancel(err)
+	}
 	receiver.Wait()
 	return worked, context.Cause(ctx)
 }
@@ -179,7 +190,7 @@ func (a *Agent) open(open *v1.Open) {
 }
 
 // send sends heartbeats and whatever has piled up, until the session ends.
-func (a *Agent) send(ctx context.Context, stream sessionStream, pings <-chan uint64, known *v1.NodeStatus) error {
+func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionStream, pings <-chan uint64, known *v1.NodeStatus) error {
 	ticker := time.NewTicker(a.pace.now())
 	defer ticker.Stop()
 	beat := func() error {
@@ -192,6 +203,8 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, pings <-chan uin
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-asked:
+			return a.goodbye(stream)
 		case <-a.reports.wake:
 			if err = report(stream, a.reports.take()); err == nil {
 				err = a.sendEvents(stream)
@@ -213,6 +226,20 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, pings <-chan uin
 			return err
 		}
 	}
+}
+
+// goodbyePatience is how long a server may take to hear a goodbye.
+const goodbyePatience = time.Second
+
+// goodbye tells a server that this machine rests, if it does, so that its
+// replicas are replaced at once. An agent that is only restarted says nothing:
+// its replicas go on.
+func (a *Agent) goodbye(stream sessionStream) error {
+	if a.resting == nil || !a.resting() {
+		return nil
+	}
+	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}})
+	return errors.Join(err, stream.CloseSend())
 }
 
 // sendEvents tells what the node has noticed. What cannot be sent waits for the
