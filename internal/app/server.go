@@ -58,7 +58,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
-	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows)
+	p.nodes = nodes.New(p.store, p.consensus, nil)
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,

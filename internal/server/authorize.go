@@ -55,7 +55,9 @@ var permissions = map[string][]string{
 	v1.EventService_ListEvents_FullMethodName:   readers,
 	v1.EventService_WatchEvents_FullMethodName:  readers,
 
-	v1.NodeService_DeleteNode_FullMethodName: admins,
+	v1.NodeService_DeleteNode_FullMethodName:   admins,
+	v1.NodeService_CordonNode_FullMethodName:   writers,
+	v1.NodeService_UncordonNode_FullMethodName: writers,
 
 	v1.ServerService_ListServers_FullMethodName:    readers,
 	v1.ServerService_DeleteServer_FullMethodName:   admins,

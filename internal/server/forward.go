@@ -234,6 +234,9 @@ func outgoing(ctx context.Context) context.Context {
 		md = p.metadata()
 	}
 	md.Set(metadataForwarded, "true")
+	if machine := machineOf(ctx); machine.IsValid() {
+		md.Set(metadataMachine, machine.String())
+	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
 

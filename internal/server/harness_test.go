@@ -63,7 +63,7 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
 	must(t, err)
 	t.Cleanup(func() { check(t, images.Close()) })
-	loop := nodes.New(store, agreed, nodes.DefaultWindows)
+	loop := nodes.New(store, agreed, nil)
 	options := Options{
 		UID: "s-1", Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Sealer: sealer, Registry: images,
 		Nodes: loop, Placement: replicas.Placement{}, Logger: logger, Foreign: noNetwork{},

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,9 +30,16 @@ import (
 
 // Nodes is told what the agents' sessions say. It must not block.
 type Nodes interface {
-	Connected(uid string, status *v1.NodeStatus)
+	// Connected is told from where the session came, if that is known.
+	Connected(uid string, machine netip.Addr, status *v1.NodeStatus)
 	Heartbeat(uid string, beat *v1.Heartbeat)
+	// Answered is told how long an agent took to answer.
+	Answered(uid string, took time.Duration)
+	// Goodbye is told why an agent will not be back soon.
+	Goodbye(uid, reason string)
 	Disconnected(uid string)
+	// Settle brings the state of a node to where its spec wants it now.
+	Settle(n *v1.Node)
 	// Observe adds to a node what is known only here: usage and when it was last seen.
 	Observe(n *v1.Node)
 	// Usage is what is in use now, by the uids of nodes and of replicas, and

@@ -161,10 +161,12 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	NodeService_GetNode_FullMethodName    = "/cloudless.v1.NodeService/GetNode"
-	NodeService_ListNodes_FullMethodName  = "/cloudless.v1.NodeService/ListNodes"
-	NodeService_DeleteNode_FullMethodName = "/cloudless.v1.NodeService/DeleteNode"
-	NodeService_WatchNodes_FullMethodName = "/cloudless.v1.NodeService/WatchNodes"
+	NodeService_GetNode_FullMethodName      = "/cloudless.v1.NodeService/GetNode"
+	NodeService_ListNodes_FullMethodName    = "/cloudless.v1.NodeService/ListNodes"
+	NodeService_DeleteNode_FullMethodName   = "/cloudless.v1.NodeService/DeleteNode"
+	NodeService_CordonNode_FullMethodName   = "/cloudless.v1.NodeService/CordonNode"
+	NodeService_UncordonNode_FullMethodName = "/cloudless.v1.NodeService/UncordonNode"
+	NodeService_WatchNodes_FullMethodName   = "/cloudless.v1.NodeService/WatchNodes"
 )
 
 // NodeServiceClient is the client API for NodeService service.
@@ -177,6 +179,11 @@ type NodeServiceClient interface {
 	// connections are closed, and its replicas count as lost. What runs on the
 	// machine goes on running there until somebody stops it.
 	DeleteNode(ctx context.Context, in *DeleteNodeRequest, opts ...grpc.CallOption) (*Node, error)
+	// Places nothing new on a node. What runs there stays. Cordoning what is
+	// cordoned does no harm.
+	CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
+	// Uses a node again that was cordoned.
+	UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error)
 }
@@ -219,6 +226,26 @@ func (c *nodeServiceClient) DeleteNode(ctx context.Context, in *DeleteNodeReques
 	return out, nil
 }
 
+func (c *nodeServiceClient) CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_CordonNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeServiceClient) UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_UncordonNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[0], NodeService_WatchNodes_FullMethodName, cOpts...)
@@ -248,6 +275,11 @@ type NodeServiceServer interface {
 	// connections are closed, and its replicas count as lost. What runs on the
 	// machine goes on running there until somebody stops it.
 	DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error)
+	// Places nothing new on a node. What runs there stays. Cordoning what is
+	// cordoned does no harm.
+	CordonNode(context.Context, *CordonNodeRequest) (*Node, error)
+	// Uses a node again that was cordoned.
+	UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error
 	mustEmbedUnimplementedNodeServiceServer()
@@ -268,6 +300,12 @@ func (UnimplementedNodeServiceServer) ListNodes(context.Context, *ListNodesReque
 }
 func (UnimplementedNodeServiceServer) DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteNode not implemented")
+}
+func (UnimplementedNodeServiceServer) CordonNode(context.Context, *CordonNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method CordonNode not implemented")
+}
+func (UnimplementedNodeServiceServer) UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method UncordonNode not implemented")
 }
 func (UnimplementedNodeServiceServer) WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error {
 	return status.Error(codes.Unimplemented, "method WatchNodes not implemented")
@@ -347,6 +385,42 @@ func _NodeService_DeleteNode_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_CordonNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CordonNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).CordonNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_CordonNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).CordonNode(ctx, req.(*CordonNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _NodeService_UncordonNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UncordonNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).UncordonNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_UncordonNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).UncordonNode(ctx, req.(*UncordonNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_WatchNodes_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchNodesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -376,6 +450,14 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteNode",
 			Handler:    _NodeService_DeleteNode_Handler,
+		},
+		{
+			MethodName: "CordonNode",
+			Handler:    _NodeService_CordonNode_Handler,
+		},
+		{
+			MethodName: "UncordonNode",
+			Handler:    _NodeService_UncordonNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1117,7 +1117,8 @@ func (x *ReplicaSpec) GetDesired() string {
 type ReplicaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "pending", "placed", "preparing", "running", "backoff", "stopping",
-	// "completed", "failed", "stopped" or "lost".
+	// "completed", "failed", "stopped" or "lost"; "unknown" is shown while its node
+	// is offline.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// One sentence about the phase where there is more to say.
 	Reason    string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
