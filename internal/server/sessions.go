@@ -305,6 +305,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 		snap, feed := s.store.Subscribe()
 		s.sessions.each((*session).markAll)
 		s.revoked.revokeMissing(snap)
+		s.cutMissing(snap)
 		for {
 			changes, err := feed.Next(ctx)
 			if errors.Is(err, state.ErrLagged) {
@@ -316,6 +317,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 			for _, c := range changes {
 				s.route(c)
 			}
+			s.actedOn(changes)
 		}
 	}
 }
@@ -328,6 +330,8 @@ func (s *Server) route(c state.Change) {
 		s.revoked.revoke(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindPassword:
 		s.sessions.each((*session).markAll) // whoever pulls may need it now
+	case c.Kind == state.KindNode && c.New == nil:
+		s.cutNode(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindNode:
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)
