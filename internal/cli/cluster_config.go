@@ -230,7 +230,7 @@ func (c *cli) printChange(before, made *cloudlessv1.Configuration, dryRun bool) 
 		return c.printf("nothing differs from configuration %d, which is in force\n", number)
 	}
 	for _, change := range made.GetSpec().GetChanges() {
-		if err := c.printf("%s\n", fieldChange(change.GetPath(), change.GetBefore(), change.GetAfter())); err != nil {
+		if err := c.printf("%s\n", settingChange(change.GetPath(), change.GetBefore(), change.GetAfter())); err != nil {
 			return err
 		}
 	}
@@ -238,6 +238,15 @@ func (c *cli) printChange(before, made *cloudlessv1.Configuration, dryRun bool) 
 		return c.printf("this would be configuration %d; nothing was changed\n", number)
 	}
 	return c.printf("configuration %d is in force\n", number)
+}
+
+// settingChange is a changed setting in one line; one that was not set had its default.
+func settingChange(key, before, after string) string {
+	if standard := spec.SettingDefault(key); standard != "" {
+		standard += " (default)"
+		before, after = cmp.Or(before, standard), cmp.Or(after, standard)
+	}
+	return fieldChange(key, before, after)
 }
 
 func (c *cli) configHistoryCommand() *cobra.Command {
@@ -281,7 +290,7 @@ func versionChanges(version *cloudlessv1.Configuration) []string {
 		lines = append(lines, "("+comment+")")
 	}
 	for _, change := range version.GetSpec().GetChanges() {
-		lines = append(lines, fieldChange(change.GetPath(), change.GetBefore(), change.GetAfter()))
+		lines = append(lines, settingChange(change.GetPath(), change.GetBefore(), change.GetAfter()))
 	}
 	if len(lines) == 0 {
 		return []string{"founded"}
@@ -326,7 +335,7 @@ func (c *cli) configDiffCommand() *cobra.Command {
 			return c.printf("configurations %d and %d do not differ\n", a.GetSpec().GetNumber(), b.GetSpec().GetNumber())
 		}
 		for _, change := range changes {
-			if err := c.printf("%s\n", fieldChange(change.Field, change.Old, change.New)); err != nil {
+			if err := c.printf("%s\n", settingChange(change.Field, change.Old, change.New)); err != nil {
 				return err
 			}
 		}

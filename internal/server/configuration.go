@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -240,11 +241,6 @@ func configuredMessage(c *v1.Configuration) string {
 }
 
 func changeWords(c *v1.FieldChange) string {
-	switch {
-	case c.GetBefore() == "":
-		return c.GetPath() + " is " + c.GetAfter()
-	case c.GetAfter() == "":
-		return c.GetPath() + " is not set any more"
-	}
-	return fmt.Sprintf("%s is %s, was %s", c.GetPath(), c.GetAfter(), c.GetBefore())
+	other := cmp.Or(spec.SettingDefault(c.GetPath()), "not set")
+	return fmt.Sprintf("%s is %s, was %s", c.GetPath(), cmp.Or(c.GetAfter(), other), cmp.Or(c.GetBefore(), other))
 }

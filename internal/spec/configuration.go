@@ -3,6 +3,8 @@ package spec
 import (
 	"cmp"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -139,12 +141,65 @@ func EqualCluster(a, b *v1.ClusterSpec) bool {
 	return proto.Equal(NormalizedCluster(a), NormalizedCluster(b))
 }
 
-// DiffCluster lists the settings in which two configurations differ, in the
-// order of the contract. It is empty exactly if they are equal.
+// DiffCluster lists the settings in which two configurations differ, by their
+// keys: in the order of the contract, and those of node classes last. It is
+// empty exactly if they are equal.
 func DiffCluster(a, b *v1.ClusterSpec) []FieldChange {
+	a, b = NormalizedCluster(a), NormalizedCluster(b)
+	classesA, classesB := a.NodeClasses, b.NodeClasses
+	a.NodeClasses, b.NodeClasses = nil, nil
 	var d differ
-	d.message("", NormalizedCluster(a).ProtoReflect(), NormalizedCluster(b).ProtoReflect())
+	d.message("", a.ProtoReflect(), b.ProtoReflect())
+	d.classes(classesA, classesB)
 	return d.changes
+}
+
+// classes compares node classes by name, and then by their order, because the
+// first one that matches counts.
+func (d *differ) classes(a, b []*v1.NodeClass) {
+	names := func(classes []*v1.NodeClass, among []*v1.NodeClass) (all []string) {
+		for _, class := range classes {
+			if among == nil || classNamed(among, class.GetName()) != nil {
+				all = append(all, class.GetName())
+			}
+		}
+		return all
+	}
+	seen := map[string]bool{}
+	for _, name := range slices.Concat(names(b, nil), names(a, nil)) {
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		before, after := classNamed(a, name), classNamed(b, name)
+		key := classKey + "." + name
+		found := len(d.changes)
+		d.message(key, withoutName(before).ProtoReflect(), withoutName(after).ProtoReflect())
+		switch {
+		case len(d.changes) > found || (before == nil) == (after == nil):
+		case before == nil:
+			d.changes = append(d.changes, FieldChange{Field: key, New: "{}"})
+		default:
+			d.changes = append(d.changes, FieldChange{Field: key, Old: "{}"})
+		}
+	}
+	if len(a) > 0 && len(b) > 0 {
+		if before, after := names(a, b), names(b, a); !slices.Equal(before, after) {
+			d.changes = append(d.changes, FieldChange{Field: classKey, Old: strings.Join(before, ","), New: strings.Join(after, ",")})
+		}
+	}
+}
+
+func classNamed(all []*v1.NodeClass, name string) *v1.NodeClass {
+	i := slices.IndexFunc(all, func(class *v1.NodeClass) bool { return class.GetName() == name })
+	if i < 0 {
+		return nil
+	}
+	return all[i]
+}
+
+func withoutName(class *v1.NodeClass) *v1.NodeClass {
+	return &v1.NodeClass{Labels: class.GetLabels(), Liveness: class.GetLiveness()}
 }
 
 // WithDefaults returns a workload's spec in canonical form, with the cluster's

@@ -121,7 +121,8 @@ func checkLiveness(path string, written *v1.Liveness, l Liveness, found *violati
 	within(path+".heartbeat", written.GetHeartbeat(), minHeartbeat, maxHeartbeat, found)
 	within(path+".silence", written.GetSilence(), minHeartbeat, maxSilence, found)
 	within(path+".reconnect", written.GetReconnect(), minReconnect, maxReconnect, found)
-	if found.has(path+".heartbeat") || found.has(path+".silence") || l.Silence > 2*l.Heartbeat {
+	said := written.GetHeartbeat() != "" || written.GetSilence() != ""
+	if !said || found.has(path+".heartbeat") || found.has(path+".silence") || l.Silence > 2*l.Heartbeat {
 		return
 	}
 	field := path + ".silence"
@@ -158,7 +159,7 @@ func checkClasses(s *v1.ClusterSpec, found *violations) {
 		}
 		// As for a node of this class: what it does not say is as for the cluster.
 		judged := LivenessOf(&v1.ClusterSpec{Liveness: overlay(s.GetLiveness(), class.GetLiveness())}, nil)
-		if class.GetLiveness() != nil {
+		if l := class.GetLiveness(); l.GetHeartbeat() != "" || l.GetSilence() != "" || l.GetReconnect() != "" {
 			checkLiveness(path+".liveness", class.GetLiveness(), judged, found)
 		}
 	}

@@ -61,6 +61,9 @@ var settingDefaults = map[string]string{
 	"limits.replicasPerWorkload":  strconv.Itoa(maxReplicas),
 }
 
+// SettingDefault is the value of a setting that is not set, empty if it has none.
+func SettingDefault(key string) string { return settingDefaults[key] }
+
 // classKey is the beginning of the keys of node classes.
 const classKey = "nodeClasses"
 
