@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -56,10 +55,12 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 }
 
 // DeleteNode expels a node. The state refuses its calls from the moment of the
-// transaction; closing its connections afterwards ends those that are open.
+// transaction; when this call is answered, every server that can be reached has
+// closed its connections too (see removal.go).
 func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequest) (*v1.Node, error) {
 	var removed *v1.Node
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	var event *v1.Event
+	after, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		removed = snap.NodeByName(request.GetName())
 		if removed == nil {
 			return missingNode(snap, request.GetName())
@@ -70,16 +71,14 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 		}
 		lost := s.loseReplicas(snap, b, removed)
 		b.DeleteVersion(state.KindNode, m.GetUid(), m.GetVersion())
-		b.Create(s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost)))
+		event = s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
+		b.Create(event)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	uid := removed.GetMetadata().GetUid()
-	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
-		s.port.CloseIdentity(id)
-	}
+	s.untilActedOn(ctx, after, event)
 	return removed, nil
 }
 

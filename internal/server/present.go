@@ -19,7 +19,7 @@ import (
 func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
 	st := &v1.WorkloadStatus{
 		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
-		Desired: stored.GetSpec().GetReplicas(),
+		Desired: stored.GetSpec().GetReplicas(), Configuration: stored.GetStatus().GetConfiguration(),
 	}
 	w := &v1.Workload{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -80,8 +82,6 @@ type Options struct {
 	// Addresses says where another server is reached now; nil if nobody knows
 	// better than the state.
 	Addresses func(server string) string
-	// Voters is how many servers should vote; nil stands for DesiredVoters.
-	Voters    func() int
 	Registry  *registry.Registry
 	Nodes     Nodes
 	Placement Placement
@@ -134,7 +134,10 @@ type Server struct {
 	peers       *peerConns
 	mirrors     mirrors
 	router      *router
-	voters      func() int
+	// acted is the index of the newest entry that dispatch has acted on.
+	acted atomic.Uint64
+	// spared are removed servers through which their removal is answered.
+	spared sync.Map
 	// expelled is closed, by expel, when this server is a member no more.
 	expelled <-chan struct{}
 	expel    func()

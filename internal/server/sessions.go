@@ -324,6 +324,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 		snap, feed := s.store.Subscribe()
 		s.sessions.each((*session).markAll)
 		s.revoked.revokeMissing(snap)
+		s.cutMissing(snap)
 		for {
 			changes, err := feed.Next(ctx)
 			if errors.Is(err, state.ErrLagged) {
@@ -335,6 +336,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 			for _, c := range changes {
 				s.route(c)
 			}
+			s.actedOn(changes)
 		}
 	}
 }
@@ -349,6 +351,8 @@ func (s *Server) route(c state.Change) {
 		s.sessions.each((*session).markAll) // whoever pulls may need it now
 	case c.Kind == state.KindCluster:
 		s.sessions.each((*session).markTune)
+	case c.Kind == state.KindNode && c.New == nil:
+		s.cutNode(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindNode:
 		s.routeNode(c)
 	case c.Kind == state.KindReplica:
