@@ -74,17 +74,21 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 			return batch
 		}
 	}
+	forgetEvents(now, snap, limits, batch)
+	return batch
+}
+
+// forgetEvents deletes the oldest events, which are found without looking at
+// anything else.
+func forgetEvents(now time.Time, snap *state.Snapshot, limits Limits, batch *state.Batch) {
 	surplus := snap.Count(state.KindEvent) - limits.MaxEvents
 	for e := range snap.OldestEvents() {
-		if surplus <= 0 && now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events {
-			break
+		if surplus <= 0 && now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events || batch.Len() >= maxDeletions {
+			return
 		}
 		surplus--
-		if !drop(state.KindEvent, e.GetMetadata().GetUid()) {
-			return batch
-		}
+		batch.Delete(state.KindEvent, e.GetMetadata().GetUid())
 	}
-	return batch
 }
 
 // proves reports whether a replica is the only proof that its workload's work
@@ -128,9 +132,14 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	clock := steady.New() // a clock that is set forward must not make everything look old
-	for {
-		now := clock.Now()
-		if batch := Tick(now, store.Snapshot(), limits); batch.Len() > 0 {
+	for whole := true; ; {
+		now, batch := clock.Now(), &state.Batch{}
+		if whole {
+			batch = Tick(now, store.Snapshot(), limits)
+		} else {
+			forgetEvents(now, store.Snapshot(), limits, batch)
+		}
+		if batch.Len() > 0 {
 			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !state.MovedOn(err) {
 				return err
 			}
@@ -138,7 +147,8 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 				continue
 			}
 		}
-		if err := wait(ctx, ticker.C, store, limits); err != nil {
+		var err error
+		if whole, err = wait(ctx, ticker.C, store, limits); err != nil {
 			return err
 		}
 	}
@@ -148,19 +158,21 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 // storm of them must not grow for a minute.
 const glance = time.Second
 
-// wait returns when a tick is due, or when events are a tenth above their limit.
-func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) error {
+// wait returns when a whole tick is due, or when events alone are a tenth above
+// their limit: a tick goes through everything, which a storm must not have done
+// every second.
+func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) (whole bool, err error) {
 	glances := time.NewTicker(glance)
 	defer glances.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		case <-tick:
-			return nil
+			return true, nil
 		case <-glances.C:
 			if store.Snapshot().Count(state.KindEvent) > limits.MaxEvents+limits.MaxEvents/10 {
-				return nil
+				return false, nil
 			}
 		}
 	}
