@@ -4,16 +4,12 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/hashicorp/go-memdb"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
 // Store holds the newest state and makes changes to it, one transaction after the other.
 type Store struct {
-	mu sync.Mutex // held by the one who changes db
-	db *memdb.MemDB
-
+	mu   sync.Mutex // held by the one who makes the next state
 	feed feed
 }
 
@@ -41,8 +37,8 @@ type Result struct {
 
 // New returns an empty store.
 func New() *Store {
-	s := &Store{db: newDB()}
-	s.feed.newest.Store(&Snapshot{txn: s.db.Txn(false), counts: make([]int, len(tables))})
+	s := &Store{}
+	s.feed.newest.Store(&Snapshot{rows: noRows(), counts: make([]int, len(tables))})
 	return s
 }
 
@@ -73,7 +69,7 @@ func (s *Store) ApplyAll(entries []Entry) []Outcome {
 			outcomes[i].Result, outcomes[i].Err = w.apply(entry)
 		}
 	}
-	s.feed.publish(w.commit(s.db), w.changes)
+	s.feed.publish(w.finish(), w.changes)
 	return outcomes
 }
 
