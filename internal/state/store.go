@@ -15,7 +15,8 @@ type Store struct {
 
 // Entry is a transaction in its place in the log.
 type Entry struct {
-	// Index is larger than that of every entry before it.
+	// Index is larger than that of every entry before it, or the same as that of the one before it which is applied
+	// together with it: then both share a place in the log.
 	Index       uint64
 	Transaction *statev1.Transaction
 }
@@ -74,7 +75,7 @@ func (s *Store) ApplyAll(entries []Entry) []Outcome {
 }
 
 func (w *work) understand(entry Entry) error {
-	if entry.Index <= w.index {
+	if entry.Index <= w.before || entry.Index < w.index {
 		return &InvalidError{Change: -1, Reason: fmt.Sprintf(
 			"has the index %d, but the state is at %d already", entry.Index, w.index)}
 	}

@@ -10,9 +10,10 @@ import (
 
 // work is the state in the middle of being changed: tables of which it owns the parts that it has changed already.
 type work struct {
-	by      *owner
-	rows    []rows
-	index   uint64
+	by     *owner
+	rows   []rows
+	before uint64 // the index that it began with
+	index  uint64
 	counts  []int
 	changes []Change
 }
@@ -27,7 +28,7 @@ func nameOf(o Object) name {
 }
 
 func newWork(before *Snapshot) *work {
-	w := &work{by: &owner{}, rows: slices.Clone(before.rows), index: before.index, counts: slices.Clone(before.counts)}
+	w := &work{by: &owner{}, rows: slices.Clone(before.rows), before: before.index, index: before.index, counts: slices.Clone(before.counts)}
 	for i := range w.rows {
 		w.rows[i].others = slices.Clone(w.rows[i].others)
 	}

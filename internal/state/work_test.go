@@ -117,3 +117,25 @@ func newWorkload(n uint64) *statev1.Transaction {
 		b.Create(state.NewEvent(uid('e'), noon.Add(time.Duration(n)), w, state.SeverityInfo, "Created", "", ""))
 	})
 }
+
+// Transactions of one entry of the log have its index in common; a later entry cannot have it too.
+func TestTransactionsOfOneEntryShareItsIndex(t *testing.T) {
+	store := state.New()
+	create(t, store, 1, workload("u1", "a"))
+	outcomes := store.ApplyAll([]state.Entry{
+		{Index: 2, Transaction: transaction(func(b *state.Batch) { b.Create(workload("u2", "b")) })},
+		{Index: 2, Transaction: transaction(func(b *state.Batch) { b.Update(workload("u1", "c"), 1) })},
+		{Index: 2, Transaction: transaction(func(b *state.Batch) { b.Update(workload("u1", "d"), 1) })},
+	})
+	for i, refused := range []bool{false, false, true} {
+		if (outcomes[i].Err != nil) != refused {
+			t.Errorf("transaction %d: %v", i, outcomes[i].Err)
+		}
+	}
+	if w := store.Snapshot().Workload("u1"); w.GetMetadata().GetVersion() != 2 || w.GetMetadata().GetName() != "c" {
+		t.Errorf("the workload is %v", w)
+	}
+	if _, err := store.Apply(2, transaction(func(b *state.Batch) { b.Create(workload("u3", "e")) })); err == nil {
+		t.Error("an index was used again")
+	}
+}
