@@ -10,10 +10,10 @@ import (
 
 // work is the state in the middle of being changed: tables of which it owns the parts that it has changed already.
 type work struct {
-	by     *owner
-	rows   []rows
-	before uint64 // the index that it began with
-	index  uint64
+	by      *owner
+	rows    []rows
+	before  uint64 // the index that it began with
+	index   uint64
 	counts  []int
 	changes []Change
 }
