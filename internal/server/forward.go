@@ -58,6 +58,7 @@ const (
 type router struct {
 	consensus *consensus.Consensus
 	peers     *peerConns
+	passing   *passing
 	logger    *slog.Logger
 }
 
@@ -206,8 +207,7 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 	if err != nil {
 		return nil, errors.Join(errNotConnected, err)
 	}
-	response := out.New().Interface()
-	err = conn.Invoke(outgoing(ctx), method, request, response)
+	response, err := r.passing.call(ctx, conn, method, request, out)
 	if status.Code(err) == codes.Unavailable && harmless(method, request) && ctx.Err() == nil && !notLeader(err) {
 		return nil, errors.Join(errNotConnected, err) // it may be asked again
 	}
