@@ -58,6 +58,7 @@ const (
 type router struct {
 	consensus *consensus.Consensus
 	peers     *peerConns
+	passing   *passing
 	logger    *slog.Logger
 }
 
@@ -82,13 +83,11 @@ func mayBeStale(method string) bool {
 
 // staleWished reports whether the caller wants an answer without the others.
 func staleWished(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
-	return slices.Equal(md.Get(metadataConsistency), []string{consistencyStale})
+	return slices.Equal(metadata.ValueFromIncomingContext(ctx, metadataConsistency), []string{consistencyStale})
 }
 
 func isForwarded(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
-	return len(md.Get(metadataForwarded)) > 0
+	return len(metadata.ValueFromIncomingContext(ctx, metadataForwarded)) > 0
 }
 
 // unary answers a call here or has it answered by the leader.
@@ -119,8 +118,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 // answered, or the patience for that is at its end. What is harmless is done
 // again if it is not known whether it was done.
 func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless bool, do func(leader string) error) error {
-	patience := time.NewTimer(most)
-	defer patience.Stop()
+	var patience <-chan time.Time // begins when it is needed
 	for {
 		changed := r.consensus.Changed()
 		leader, known := r.consensus.Leader()
@@ -139,12 +137,15 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 		if !known {
 			pause = nil
 		}
+		if patience == nil {
+			patience = time.After(most)
+		}
 		select {
 		case <-changed:
 		case <-pause:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-patience.C:
+		case <-patience:
 			return r.noLeader(err)
 		}
 	}
@@ -206,8 +207,7 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 	if err != nil {
 		return nil, errors.Join(errNotConnected, err)
 	}
-	response := out.New().Interface()
-	err = conn.Invoke(outgoing(ctx), method, request, response)
+	response, err := r.passing.call(ctx, conn, method, request, out)
 	if status.Code(err) == codes.Unavailable && harmless(method, request) && ctx.Err() == nil && !notLeader(err) {
 		return nil, errors.Join(errNotConnected, err) // it may be asked again
 	}

@@ -138,6 +138,7 @@ type Server struct {
 	acted atomic.Uint64
 	// spared are removed servers through which their removal is answered.
 	spared sync.Map
+	passed *passedCalls
 	// expelled is closed, by expel, when this server is a member no more.
 	expelled <-chan struct{}
 	expel    func()
@@ -230,7 +231,8 @@ func (s *Server) newGRPC() *grpc.Server {
 		auth: s.auth, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
 		metrics: s.metrics, tracing: s.tracing, stopping: s.stopping,
 	}
-	server := grpc.NewServer(
+	s.passed = &passedCalls{guard: guard, methods: map[string]passable{}}
+	server := &recorder{Server: grpc.NewServer(
 		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
@@ -240,7 +242,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	)
+	), methods: s.passed.methods}
 	v1.RegisterWorkloadServiceServer(server, &workloads{Server: s})
 	v1.RegisterNodeServiceServer(server, &nodeService{Server: s})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
@@ -254,7 +256,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterPeerServiceServer(server, &peerService{Server: s})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
-	return server
+	return server.Server
 }
 
 // Run serves until ctx ends.
