@@ -95,6 +95,11 @@ var measurements = []measurement{
 		what:  "the longest of the same",
 		floor: "none",
 	},
+	{
+		name: "node_lost", unit: "s", measure: measureNodeLost, target: "under 1 + floor",
+		what:  "three nodes in networks of their own: from kill -9 of every process of the one that runs a replica to the replica running on another, median of 10",
+		floor: "the start of a replica on the same cluster, from the API call to running",
+	},
 }
 
 func main() {
