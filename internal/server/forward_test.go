@@ -223,6 +223,26 @@ func TestStaleReads(t *testing.T) {
 	}
 }
 
+// TestWhoIsBehindTurnsNobodyAway: a server that cannot ask the leader does not know who is missing in its state.
+func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
+	leader, follower := pair(t)
+	unknown := identity.NewAPIToken().Reveal()
+	_, err := follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unauthenticated, "not valid")
+	leader.stop()
+	_, err = follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unavailable, "behind")
+	if !hasReason(err, reasonNoLeader) {
+		t.Errorf("the client is not told to ask another server: %v", err)
+	}
+	if response, body := follower.request(nil, http.MethodGet, "/v1/tokens", "", "Authorization", "Bearer "+unknown); response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("by HTTP: %d %s", response.StatusCode, body)
+	}
+	// Who proves nothing is nobody, whatever the others know.
+	_, err = follower.dial(nil, "").ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unauthenticated)
+}
+
 // TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.
 func TestClientIsToldOfAllServers(t *testing.T) {
 	all := []string{"192.0.2.1:7700", "192.0.2.2:7700"}
