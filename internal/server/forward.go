@@ -105,7 +105,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 	var response any
 	err := r.untilLeader(ctx, leaderPatience, harmless(method, message), func(leader string) (err error) {
 		if leader == r.consensus.ID() {
-			response, err = handler(ctx, request)
+			response, err = handler(ctx, repeatable(method, message))
 			return err
 		}
 		response, err = r.forward(ctx, leader, method, message)
@@ -220,6 +220,15 @@ func harmless(method string, request proto.Message) bool {
 		return true
 	}
 	return mayBeStale(method)
+}
+
+// repeatable is what a call is answered from here. Who answers it may change the message, which then is another one
+// than the state remembers by its key: a call that may be made again elsewhere keeps its own words.
+func repeatable(method string, request proto.Message) proto.Message {
+	if harmless(method, request) && !mayBeStale(method) {
+		return proto.Clone(request)
+	}
+	return request
 }
 
 // outgoing is the context of a call that is passed on: the caller, and that it
