@@ -18,6 +18,7 @@ import (
 var (
 	seed   = flag.Uint64("seed", 0, "seed of the order of faults; 0 takes a new one")
 	length = flag.Duration("length", 40*time.Second, "how long to do harm")
+	only   = flag.String("only", "", "kinds of faults, with commas between them; all if empty")
 )
 
 func TestMain(m *testing.M) {
@@ -46,7 +47,11 @@ func TestChaos(t *testing.T) {
 	if *seed == 0 {
 		*seed = rand.Uint64N(1 << 32)
 	}
-	steps := schedule(*seed, kindNames(), *length)
+	names := kindNames()
+	if *only != "" {
+		names = strings.Split(*only, ",")
+	}
+	steps := schedule(*seed, names, *length)
 	dir := filepath.Join(os.Getenv(dirEnv), "lab")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

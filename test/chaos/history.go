@@ -96,28 +96,50 @@ func (h *history) addStale(c call) {
 // or never: the call can go. One that somebody saw was written before that
 // somebody had the answer: that bounds the call. Neither changes the verdict.
 func settle(calls []call) (settled []call) {
-	firstSeen := map[[2]string]time.Duration{}
+	seen := sightings{}
 	for _, c := range calls {
-		value, ok := c.observed()
-		if !ok || c.outcome == unknown {
-			continue
+		if value, ok := c.observed(); ok && c.outcome != unknown {
+			seen.add(c.register, value, c.end)
 		}
-		key := [2]string{c.register, value}
-		if before, known := firstSeen[key]; !known || c.end < before {
-			firstSeen[key] = c.end
+	}
+	// A swap that happened has seen what it expected.
+	for more := true; more; {
+		more = false
+		for _, c := range calls {
+			if at, ok := seen.of(c.register, c.value); ok && c.verb == swap && c.outcome == unknown {
+				more = seen.add(c.register, c.expected, at) || more
+			}
 		}
 	}
 	for _, c := range calls {
 		if c.outcome == unknown {
-			seen, ok := firstSeen[[2]string{c.register, c.value}]
+			at, ok := seen.of(c.register, c.value)
 			if !ok {
 				continue
 			}
-			c.end, c.outcome = max(c.begin, seen), done
+			c.end, c.outcome = max(c.begin, at), done
 		}
 		settled = append(settled, c)
 	}
 	return settled
+}
+
+// sightings are by when a value of a register had been seen at the latest.
+type sightings map[[2]string]time.Duration
+
+func (s sightings) of(register, value string) (time.Duration, bool) {
+	at, ok := s[[2]string{register, value}]
+	return at, ok
+}
+
+// add reports whether that is news.
+func (s sightings) add(register, value string, at time.Duration) bool {
+	before, known := s.of(register, value)
+	if known && before <= at {
+		return false
+	}
+	s[[2]string{register, value}] = at
+	return true
 }
 
 // register is what a register should do, one value at a time.
