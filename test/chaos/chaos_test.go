@@ -68,12 +68,15 @@ func TestChaos(t *testing.T) {
 		t.Fatal(err)
 	}
 	judge(t, l, run(t, l, steps))
+	if err := l.loseForGood(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // run does harm while clients call, and returns what they saw once everything
 // has healed.
 func run(t *testing.T, l *lab, steps []step) *crowd {
-	image, err := l.push(t.Context())
+	image, err := l.push(t.Context(), "1")
 	if err != nil {
 		t.Fatal(err)
 	}

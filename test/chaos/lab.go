@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	binary = "../../bin/cloudless"
-
 	appName     = "app"
 	appReplicas = 6
 
@@ -242,30 +240,43 @@ func (l *lab) leader(ctx context.Context) (*machine, error) {
 	return nil, errors.New("no server leads")
 }
 
-// push makes the program that containers run an image of the cluster.
-func (l *lab) push(ctx context.Context) (string, error) {
-	img, err := image.FromBinary(filepath.Join(os.Getenv(dirEnv), "sleeper"), image.Options{})
+// push makes the program that containers run an image of the cluster. Images of
+// different names differ.
+func (l *lab) push(ctx context.Context, tag string) (string, error) {
+	data, err := os.ReadFile(program("sleeper"))
 	if err != nil {
 		return "", err
 	}
-	name, err := image.ParseName("sleeper:1")
+	path := filepath.Join(l.dir, "sleeper-"+tag)
+	if err := os.WriteFile(path, append(data, tag...), 0o700); err != nil { // what follows a program is not run
+		return "", err
+	}
+	img, err := image.FromBinary(path, image.Options{})
+	if err != nil {
+		return "", err
+	}
+	name, err := image.ParseName("sleeper:" + tag)
 	if err != nil {
 		return "", err
 	}
 	_, err = image.Push(ctx, img, name, image.PushOptions{Transport: l.admin.HTTPTransport()})
-	return "sleeper:1", err
+	return "sleeper:" + tag, err
 }
 
 // runApp lets something run on the nodes.
 func (l *lab) runApp(ctx context.Context, image string) error {
-	_, err := l.admin.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
-		Metadata: &v1.Metadata{Name: appName},
-		Spec:     &v1.WorkloadSpec{Image: image, Replicas: proto.Int32(appReplicas)},
-	}})
-	if err != nil {
+	if err := l.create(ctx, appName, image, appReplicas); err != nil {
 		return err
 	}
 	return l.until(ctx, l.appRuns)
+}
+
+func (l *lab) create(ctx context.Context, name, image string, replicas int32) error {
+	_, err := l.admin.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+		Metadata: &v1.Metadata{Name: name},
+		Spec:     &v1.WorkloadSpec{Image: image, Replicas: proto.Int32(replicas)},
+	}})
+	return err
 }
 
 // appRuns says what is missing until every replica runs where the cluster says,

@@ -74,7 +74,7 @@ func (m *machine) run(args []string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(binary, args...)
+	cmd := exec.Command(program("cloudless"), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+filepath.Join(filepath.Dir(m.log), "config.yaml"))
 	if err := within(m.space, cmd.Start); err != nil {

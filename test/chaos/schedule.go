@@ -10,8 +10,8 @@ import (
 
 // step is a fault that begins at a time and is undone after another.
 type step struct {
-	kind string
-	at   time.Duration
+	kind   string
+	at     time.Duration
 	length time.Duration
 	// dice decides what the kind leaves open, such as which of the followers.
 	dice uint64

@@ -37,7 +37,8 @@ func outside() (int, error) {
 	if os.Geteuid() != 0 {
 		return 1, errors.New("these tests make namespaces and run containers, and need root")
 	}
-	if _, err := os.Stat(binary); err != nil {
+	binary, err := os.ReadFile("../../bin/cloudless")
+	if err != nil {
 		return 1, errors.New("bin/cloudless is missing: run make build first")
 	}
 	dir, err := os.MkdirTemp("", "cloudless-chaos-")
@@ -45,6 +46,10 @@ func outside() (int, error) {
 		return 1, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	// A copy, so that the whole run is one of the same program.
+	if err := os.WriteFile(filepath.Join(dir, "cloudless"), binary, 0o700); err != nil {
+		return 1, err
+	}
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "sleeper"), "../bench/sleeper")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -146,6 +151,9 @@ func noteGroup(dir, id string) error {
 	_, err = fmt.Fprintln(file, groupOf(id))
 	return errors.Join(err, file.Close())
 }
+
+// program is the path of one that was made outside.
+func program(name string) string { return filepath.Join(os.Getenv(dirEnv), name) }
 
 // groupOf is the name of the control group of a machine's containers.
 func groupOf(id string) string { return "cloudless-" + id }

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 )
@@ -27,6 +30,65 @@ func (l *lab) converge(ctx context.Context) error {
 	}
 	if err := l.until(ctx, l.appRuns); err != nil {
 		return fmt.Errorf("all replicas running: %w", err)
+	}
+	return nil
+}
+
+// loseForGood takes the leader away without a word and for ever. Clients and
+// nodes that were connected to it must find another server by themselves: a
+// change, a push and a pull go on.
+func (l *lab) loseForGood(ctx context.Context) error {
+	leader, err := l.leader(ctx)
+	if err != nil {
+		return err
+	}
+	_ = l.admin.Close()
+	if l.admin, err = l.dial(ctx, []string{apiAddress(leader)}); err != nil {
+		return err
+	}
+	// It learns of the others, and has connections of both kinds.
+	if _, err := l.push(ctx, "before"); err != nil {
+		return err
+	}
+	if err := l.healthyServers(ctx, len(l.servers)); err != nil {
+		return err
+	}
+	what, _, err := isolated(l, leader, step{})
+	if err != nil {
+		return err
+	}
+	l.told.note("%s for good", what)
+	var image string
+	for _, one := range []struct {
+		what string
+		do   func(context.Context) error
+	}{
+		{"a change", func(ctx context.Context) error {
+			_, err := l.admin.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: 0})
+			return err
+		}},
+		{"a push", func(ctx context.Context) (err error) {
+			image, err = l.push(ctx, "after")
+			return err
+		}},
+		{"a new workload", func(ctx context.Context) error {
+			if err := l.create(ctx, "late", image, 1); status.Code(err) != codes.AlreadyExists {
+				return err
+			}
+			return nil
+		}},
+		{"a pull", func(ctx context.Context) error {
+			late, err := l.admin.Workloads().GetWorkload(ctx, &v1.GetWorkloadRequest{Name: "late"})
+			if err == nil && late.GetStatus().GetRunning() != 1 {
+				err = fmt.Errorf("it is %v", late.GetStatus())
+			}
+			return err
+		}},
+	} {
+		if err := l.until(ctx, one.do); err != nil {
+			return fmt.Errorf("%s after the loss of %s: %w", one.what, leader.name, err)
+		}
+		l.told.note("%s after the loss of %s", one.what, leader.name)
 	}
 	return nil
 }
