@@ -218,6 +218,9 @@ func (c *caller) readStale(ctx context.Context) {
 		during, cancel := context.WithTimeout(context.Background(), callTimeout)
 		answer, err := c.api.Workloads().GetWorkload(client.WithStale(during), &v1.GetWorkloadRequest{Name: made.register})
 		cancel()
+		if status.Code(err) == codes.NotFound {
+			continue // that old may it be, too
+		}
 		if err != nil {
 			c.failed("stale read", err)
 			continue

@@ -72,7 +72,7 @@ func again(dir string) (int, error) {
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(interrupted)
 	if err := first.Start(); err != nil {
 		return 1, fmt.Errorf("make namespaces: %w", err)
