@@ -71,6 +71,9 @@ func TestChaos(t *testing.T) {
 	if err := l.loseForGood(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if !t.Failed() {
+		t.Logf("timeline:\n%s", l.told)
+	}
 }
 
 // run does harm while clients call, and returns what they saw once everything
