@@ -323,23 +323,36 @@ const maxAttempts = 64
 
 // propose builds a transaction on the newest state and makes it again when the
 // state has moved on in the meantime. The snapshot it returns has the changes.
+//
+// What is not proposed, because it is refused or changes nothing, is not seen by
+// the other servers either. It is decided on a state that is surely the newest:
+// a leader may have lost its office without knowing it yet.
 func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
+	snap, sure := s.store.Snapshot(), false
 	var err error
 	for range maxAttempts {
 		var b state.Batch
-		snap := s.store.Snapshot()
-		if err := build(snap, &b); err != nil {
-			return nil, err
+		refused := build(snap, &b)
+		if refused == nil && b.Len() > 0 {
+			if err = s.agree(ctx, b.Transaction(s.now())); err == nil {
+				return s.store.Snapshot(), nil
+			}
+			if !state.MovedOn(err) {
+				return nil, err
+			}
+			snap, sure = s.store.Snapshot(), false
+			continue
 		}
-		if b.Len() == 0 {
+		if sure && refused != nil {
+			return nil, refused
+		}
+		if sure {
 			return snap, nil
 		}
-		if err = s.agree(ctx, b.Transaction(s.now())); err == nil {
-			return s.store.Snapshot(), nil
-		}
-		if !state.MovedOn(err) {
+		if snap, err = s.consensus.Read(ctx); err != nil {
 			return nil, err
 		}
+		sure = true
 	}
 	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }

@@ -23,6 +23,7 @@ var layer = map[string]int{
 	"internal/filetree":               0,
 	"internal/nearest":                0,
 	"internal/steady":                 0,
+	"internal/tcp":                    0,
 	"internal/logfile":                1,
 	"internal/driver":                 1,
 	"internal/driver/drivertest":      1,

@@ -1033,7 +1033,9 @@ func (x *TransferLeaderResponse) GetLeader() *Server {
 }
 
 type GetProgressRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only a server that leads, and has all that leaders before it did, answers.
+	Leading       bool `protobuf:"varint,1,opt,name=leading,proto3" json:"leading,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1066,6 +1068,13 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetProgressRequest) GetLeading() bool {
+	if x != nil {
+		return x.Leading
+	}
+	return false
 }
 
 type GetProgressResponse struct {
@@ -1221,8 +1230,9 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x15TransferLeaderRequest\x12\x19\n" +
 	"\x02to\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x02to\"F\n" +
 	"\x16TransferLeaderResponse\x12,\n" +
-	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\"\x14\n" +
-	"\x12GetProgressRequest\"\xba\x01\n" +
+	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\".\n" +
+	"\x12GetProgressRequest\x12\x18\n" +
+	"\aleading\x18\x01 \x01(\bR\aleading\"\xba\x01\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
