@@ -247,7 +247,7 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 	before := proto.CloneOf(request)
 	attempts := 0
 	_, err := leader.router.unary(leader.ctx, request, v1.WorkloadService_CreateWorkload_FullMethodName, func(_ context.Context, tried any) (any, error) {
-		accept(tried.(*v1.CreateWorkloadRequest).GetWorkload())
+		leader.accept(tried.(*v1.CreateWorkloadRequest).GetWorkload())
 		if attempts++; attempts == 1 {
 			return nil, consensus.ErrUncertain
 		}
