@@ -34,6 +34,7 @@ var layer = map[string]int{
 	"internal/image":                  1,
 	"internal/doctor":                 1,
 	"internal/systemd":                1,
+	"internal/assignment":             2,
 	"internal/consensus":              2,
 	"internal/identity":               2,
 	"internal/nodenet":                2,
