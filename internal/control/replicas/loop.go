@@ -114,7 +114,7 @@ func dueAfter(changes []state.Change) Due {
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
 			due.Placement = due.Placement || otherPlace(before, after)
-			if (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) {
+			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) {
 				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
 			}
 		case state.KindReplica:

@@ -124,6 +124,10 @@ func (t *tick) workload(w *v1.Workload) {
 		if one.Away {
 			away[r.GetSpec().GetNode()] = true
 		}
+		if homeless(t.snap, r) {
+			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
+			one.Phase = rollout.PhaseLost
+		}
 		in.Replicas = append(in.Replicas, one)
 		live = live || rollout.Live(r.GetStatus().GetPhase())
 	}
@@ -133,7 +137,8 @@ func (t *tick) workload(w *v1.Workload) {
 	}
 	step := rollout.Next(in)
 	for _, uid := range step.Lose {
-		t.lose(t.snap.Replica(uid))
+		r := t.snap.Replica(uid)
+		t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
 	}
 	for _, uid := range step.Stop {
 		t.stop(t.snap.Replica(uid))
@@ -191,14 +196,14 @@ func (t *tick) stop(old *v1.Replica) {
 	t.batch.Update(r, old.GetMetadata().GetVersion())
 }
 
-// lose gives up a replica on an offline node.
-func (t *tick) lose(old *v1.Replica) {
+// lose gives up a replica on a node that is offline or gone.
+func (t *tick) lose(old *v1.Replica, why string) {
 	if !t.take(old.GetSpec().GetWorkloadUid()) {
 		return
 	}
 	r := proto.CloneOf(old)
 	r.Status.Phase = rollout.PhaseLost
-	r.Status.Reason = "node " + r.GetSpec().GetNode() + " is offline, and it is not needed there any more"
+	r.Status.Reason = why
 	r.Status.EndTime = timestamppb.New(t.now)
 	t.batch.Update(r, old.GetMetadata().GetVersion())
 	t.event(r, "Lost", r.GetStatus().GetReason(), state.SeverityWarning)
