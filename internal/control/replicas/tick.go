@@ -143,9 +143,7 @@ func (t *tick) workload(w *v1.Workload) {
 	for _, uid := range step.Stop {
 		t.stop(t.snap.Replica(uid))
 	}
-	if step.Replace != "" {
-		t.replace(w, t.snap.Replica(step.Replace))
-	}
+	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
@@ -161,14 +159,32 @@ func (t *tick) workload(w *v1.Workload) {
 	}
 }
 
-// replace stops an outdated replica if its successor would find a node then:
-// an old version that serves is better than a new one that cannot start.
-func (t *tick) replace(w *v1.Workload, old *v1.Replica) {
-	if plan, err := successor(t.snap, w, old); err != nil || len(plan.Unplaced) > 0 {
-		t.left.Waiting[w.GetMetadata().GetUid()] = true
-		return
+// maxTries bounds how many replicas a tick tries to replace.
+const maxTries = 16
+
+// replace stops the first outdated replica whose successor would find a node
+// then: an old version that serves is better than a new one that cannot start.
+// Those of one revision on one node make the same room, so one of them is tried.
+func (t *tick) replace(w *v1.Workload, outdated []string) {
+	tried := map[[2]string]bool{} // by node and revision
+	for _, uid := range outdated {
+		old := t.snap.Replica(uid)
+		room := [2]string{old.GetSpec().GetNodeUid(), old.GetSpec().GetRevisionUid()}
+		if tried[room] {
+			continue
+		}
+		if len(tried) == maxTries {
+			break
+		}
+		tried[room] = true
+		if plan, err := successor(t.snap, w, old); err == nil && len(plan.Unplaced) == 0 {
+			t.stop(old)
+			return
+		}
 	}
-	t.stop(old)
+	if len(outdated) > 0 {
+		t.left.Waiting[w.GetMetadata().GetUid()] = true
+	}
 }
 
 // remove takes the workload away. Its ended replicas stay as long as their
