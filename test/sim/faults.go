@@ -188,7 +188,7 @@ func (w *World) actClock(c *rand.Rand) {
 	if c.IntN(2) == 0 {
 		skew = draw(c, -time.Minute, time.Minute)
 	}
-	set := func(d time.Duration) {}
+	var set func(time.Duration)
 	if m := w.machine(c); m != nil && c.IntN(2) == 0 {
 		set = func(d time.Duration) { m.skew = d }
 	} else {

@@ -365,13 +365,14 @@ func (w *World) checkRetention(now time.Time, snap *state.Snapshot, b *state.Bat
 
 // needed says why something must be kept, empty if it need not.
 func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) string {
+	limits := w.limits(snap)
 	switch state.Kind(key.GetKind()) {
 	case state.KindReplica:
 		r := snap.Replica(key.GetUid())
 		if rollout.Live(r.GetStatus().GetPhase()) {
 			return "it is " + r.GetStatus().GetPhase()
 		}
-		if age := now.Sub(r.GetStatus().GetEndTime().AsTime()); age <= w.limits.Replicas {
+		if age := now.Sub(r.GetStatus().GetEndTime().AsTime()); age <= limits.Replicas {
 			return "it ended only " + age.String() + " ago"
 		}
 	case state.KindRevision:
@@ -385,18 +386,23 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 			}
 		}
 	case state.KindToken:
-		if t := snap.Token(key.GetUid()); now.Sub(t.GetSpec().GetExpireTime().AsTime()) <= w.limits.Tokens {
+		if t := snap.Token(key.GetUid()); now.Sub(t.GetSpec().GetExpireTime().AsTime()) <= limits.Tokens {
 			return "it is valid, or was until now"
 		}
 	case state.KindEvent:
 		e, _ := snap.Get(state.KindEvent, key.GetUid()).(*v1.Event)
-		if now.Sub(e.GetSpec().GetTime().AsTime()) <= w.limits.Events && snap.Count(state.KindEvent) <= w.limits.MaxEvents {
+		if now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events && snap.Count(state.KindEvent) <= limits.MaxEvents {
 			return "it is young, and they are not too many"
 		}
 	case state.KindReceipt:
 		r, _ := snap.Get(state.KindReceipt, key.GetUid()).(*statev1.Receipt)
-		if now.Sub(r.GetMetadata().GetCreateTime().AsTime()) <= w.limits.Receipts {
+		if now.Sub(r.GetMetadata().GetCreateTime().AsTime()) <= limits.Receipts {
 			return "the call may be repeated"
+		}
+	case state.KindConfiguration:
+		c, _ := snap.Get(state.KindConfiguration, key.GetUid()).(*v1.Configuration)
+		if c.GetSpec().GetNumber() == snap.Cluster().GetStatus().GetConfiguration() || snap.Count(state.KindConfiguration) <= limits.Configurations {
+			return "it is in force, or they are not too many"
 		}
 	case state.KindCredential:
 	default:

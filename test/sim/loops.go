@@ -239,7 +239,7 @@ func (l *loops) retain() {
 	again := func() { w.after(retentionEvery, l.retain) }
 	snap := s.store.Snapshot()
 	now := s.clock.Look(w.wall(s), w.now-s.begun)
-	batch := retention.Tick(now, snap, w.limits)
+	batch := retention.Tick(now, snap, w.limits(snap))
 	switch w.flaw {
 	case Greedy:
 		grab(snap, batch)

@@ -284,17 +284,30 @@ var paces = []*v1.Liveness{
 	{Heartbeat: "500ms", Silence: "2s", Reconnect: "10s"},
 }
 
-// actConfigure changes how nodes are judged, all of them or some.
+// actConfigure changes how nodes are judged, all of them or some, and how long
+// things are kept.
 func (w *World) actConfigure(c *rand.Rand) {
-	all, some := paces[c.IntN(len(paces))], paces[c.IntN(len(paces))]
-	w.operate("configure", func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
+	all, some, kept := paces[c.IntN(len(paces))], paces[c.IntN(len(paces))], anyRetention(c)
+	w.operate("configure", func(s *server, snap *state.Snapshot, b *state.Batch) bool {
 		old := snap.Cluster()
 		changed := proto.CloneOf(old)
-		changed.Spec.Liveness, changed.Spec.NodeClasses = proto.CloneOf(all), nil
+		changed.Spec.Liveness, changed.Spec.NodeClasses, changed.Spec.Retention = proto.CloneOf(all), nil, proto.CloneOf(kept)
 		if some != nil {
 			changed.Spec.NodeClasses = []*v1.NodeClass{{Name: "slow", Labels: "disk=hdd", Liveness: proto.CloneOf(some)}}
 		}
+		changed.Status.Configuration++
+		b.Create(&v1.Configuration{
+			ApiVersion: spec.APIVersion, Kind: spec.KindConfiguration,
+			Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: fmt.Sprintf("configuration-%d", changed.GetStatus().GetConfiguration())},
+			Spec:     &v1.ConfigurationSpec{Number: changed.GetStatus().GetConfiguration(), Cluster: proto.CloneOf(changed.GetSpec())},
+		})
 		b.Update(changed, old.GetMetadata().GetVersion())
 		return true
 	}, nil)
+}
+
+// anyRetention draws how long what is over is kept.
+func anyRetention(c *rand.Rand) *v1.Retention {
+	hours := func() string { return []string{"", "1h", "4h", "10h"}[c.IntN(4)] }
+	return &v1.Retention{Replicas: hours(), Events: hours(), MaxEvents: int32(100 + c.IntN(900)), Revisions: int32(2 + c.IntN(9)), Tokens: hours()}
 }

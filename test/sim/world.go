@@ -37,8 +37,8 @@ type World struct {
 	inherited [][]byte
 
 	machines []*machine
-	limits   retention.Limits
-	names    int // given to workloads so far
+	receipts time.Duration // how long they are kept
+	names    int           // given to workloads so far
 	// ambushes are acts that wait for a proposal to be under way.
 	ambushes []func()
 	healed   bool
@@ -99,11 +99,7 @@ func newWorld(story Story) *World {
 		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{},
 		needs: map[string]needs{}, oracle: newOracle(),
 	}
-	w.limits = retention.Limits{
-		Replicas: w.between(10*time.Minute, 24*time.Hour), Receipts: w.between(10*time.Minute, 24*time.Hour),
-		Revisions: 2 + w.rng.IntN(9), Tokens: w.between(time.Minute, 24*time.Hour),
-		Events: w.between(time.Hour, 24*time.Hour), MaxEvents: 100 + w.rng.IntN(900),
-	}
+	w.receipts = w.between(10*time.Minute, 24*time.Hour)
 	for i := range []int{1, 3, 3, 3, 5}[w.rng.IntN(5)] {
 		s := &server{name: fmt.Sprintf("s%d", i+1)}
 		s.uid = w.uuid(w.clock(), &s.lastUID)
@@ -130,11 +126,18 @@ func (w *World) found() {
 	first := w.servers[0]
 	b.Create(&v1.Cluster{
 		ApiVersion: spec.APIVersion, Kind: "Cluster", Metadata: &v1.Metadata{Uid: w.uidsOf(first)(), Name: "sim"},
-		Spec: &v1.ClusterSpec{}, Status: &v1.ClusterStatus{Epoch: 1},
+		Spec: &v1.ClusterSpec{Retention: anyRetention(w.rng)}, Status: &v1.ClusterStatus{Epoch: 1},
 	})
 	w.lead(first)
 	w.leader.propose("bootstrap", b, first.store.Snapshot(), func(error) {})
 	w.run(w.now + time.Second)
+}
+
+// limits are those of the configuration, with few versions of it.
+func (w *World) limits(snap *state.Snapshot) retention.Limits {
+	limits := retention.LimitsOf(snap.Cluster().GetSpec())
+	limits.Receipts, limits.Configurations = w.receipts, 2
+	return limits
 }
 
 // join enrolls a machine and starts its agent.
