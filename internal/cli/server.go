@@ -91,8 +91,9 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 		Use:     "rm NAME",
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove a server for good: it is cut off at once",
-		Long: "Rm takes a server out of the cluster: it votes no more, its certificate is worth nothing from then on, and its\n" +
-			"connections are closed. The process on its machine goes on running, alone, until it is stopped there.",
+		Long: "Rm takes a server out of the cluster: it votes no more, its certificate is worth nothing from then on, its\n" +
+			"connections are closed, and the servers' gossip gets another key, all before the command ends. The process\n" +
+			"ends by itself once it learns of it.",
 		Example: "  cloudless server rm old-box",
 		Args:    names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -19,7 +19,7 @@ import (
 
 // featureLevel is what this version understands. It rises with every kind of
 // object or change that an older server could not apply.
-const featureLevel = 1
+const featureLevel = 2
 
 // sealContext binds the sealed key to its use: sealed data of another use does
 // not open as a CA key.

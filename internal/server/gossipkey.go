@@ -45,6 +45,9 @@ func newGossipKey(cluster string, sealer *identity.Sealer) (*statev1.GossipKey, 
 // rotateGossipKey puts another key in the place of the one that a removed server
 // knows.
 func (s *Server) rotateGossipKey(snap *state.Snapshot, b *state.Batch) error {
+	if s.sealer == nil {
+		return nil // alone, and without anybody to gossip with
+	}
 	next, err := newGossipKey(s.ca.Trust().Cluster(), s.sealer)
 	if err != nil {
 		return err
