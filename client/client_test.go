@@ -40,8 +40,12 @@ func TestCallsCarryTheToken(t *testing.T) {
 func TestDialTakesTheFirstServerThatAnswers(t *testing.T) {
 	a := newAuthority(t, "one")
 	where := a.context(closedAddress(t), a.serve(identity.KindServer, named("home").register))
-	if _, err := dial(t, where).Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); err != nil {
+	c := dial(t, where)
+	if _, err := c.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); err != nil {
 		t.Fatal(err)
+	}
+	if now := c.Addresses(); len(now) != 2 || now[0] != where.Addresses[1] {
+		t.Errorf("the one that answers is not tried first: %v", now)
 	}
 }
 

@@ -49,10 +49,14 @@ func (l *link) all() []string {
 	return slices.Clone(l.addresses)
 }
 
+// connected puts the address that answers first, which is where pushes go, too.
 func (l *link) connected(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.current = address
+	if i := slices.Index(l.addresses, address); i > 0 {
+		l.addresses = slices.Insert(slices.Delete(slices.Clone(l.addresses), i, i+1), 0, address)
+	}
 }
 
 // learning makes a call and learns from its answer.
