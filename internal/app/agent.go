@@ -355,11 +355,15 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 			return err
 		case creds.Trust().Fingerprint() != token.CA():
 			return otherCluster(f, creds)
-		case time.Now().Before(creds.NotAfter()) && !expelled(ctx, o.Address, creds):
+		case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serverToAsk(o.Address), creds):
 			return nil
 		}
-		o.Progress("joining the cluster at " + o.Address)
-		return enroll(ctx, f, o.Machine, o.Address, o.Token, logger)
+		address, err := locate(ctx, o, token)
+		if err != nil {
+			return err
+		}
+		o.Progress("joining the cluster at " + address)
+		return enroll(ctx, f, o.Machine, address, o.Token, logger)
 	})
 	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
 		return joinedAs(held, o.Token)

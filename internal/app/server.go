@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
@@ -39,6 +40,8 @@ type controlPlane struct {
 	logger    *slog.Logger
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
+	// announcement is what machines that look for servers are told.
+	announcement *discover.AnnounceOptions
 }
 
 // openControlPlane opens the replicated state first, because everything else
@@ -72,6 +75,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	if err := p.meet(f, o, u); err != nil {
 		return nil, err
 	}
+	p.prepareAnnouncement(f, o)
 	return p, f.announce(p.server.Address())
 }
 
@@ -93,6 +97,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	})
 	g.Go(func() error { return p.fellows.gossip.Load().Run(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
+	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
 	g.Go(func() error {
 		select {
@@ -174,7 +179,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder) error
 	}
 	o.Progress("opening the replicated state")
 	p, err := openControlPlane(ctx, f, planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version,
+		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce,
 	}, i, logger, &u)
 	if err != nil {
 		return err

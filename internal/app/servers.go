@@ -23,6 +23,8 @@ type planeOptions struct {
 	address, advertise string
 	name, zone         string
 	version            string
+	// announce is whether machines of the same network may find it.
+	announce bool
 }
 
 // fellowship is how a server finds and reaches the others.

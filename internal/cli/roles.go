@@ -69,6 +69,8 @@ type UpOptions struct {
 	Machine
 	// APIAddr is where the API listens, host:port.
 	APIAddr string
+	// Announce is whether machines of the same network may find this server.
+	Announce bool
 	// ConfigPath is the client configuration that receives a context with admin credentials.
 	ConfigPath string
 	// Context is the name wished for that context; the role chooses one if it is empty.
@@ -91,6 +93,8 @@ type Reach struct {
 	Advertise string
 	// Name and Zone of the server; the host name and none if empty.
 	Name, Zone string
+	// Announce is whether machines of the same network may find it.
+	Announce bool
 }
 
 // AgentOptions are those of an agent alone.
@@ -103,7 +107,7 @@ type AgentOptions struct {
 type JoinOptions struct {
 	Process
 	Machine
-	// Address of a server, host:port.
+	// Address of a server, host:port; empty if one of the token's cluster is to be found on this network.
 	Address string
 	// Token is the join token. It must not be logged.
 	Token string

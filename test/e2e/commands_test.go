@@ -48,6 +48,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"no-uploads":       noUploads,
 
 	"kill9leader": killLeader,
+	"pretend":     pretend,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
