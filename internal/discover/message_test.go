@@ -89,8 +89,13 @@ func TestAnswerIsHeard(t *testing.T) {
 // What strangers say is shown to people: nothing in it may do anything to a terminal, and nothing may be missing.
 func TestWhatIsNotBelievedIsLeftOut(t *testing.T) {
 	for _, texts := range [][]string{
-		nil, {"addr=10.0.0.1:7700"}, {"ca=" + cluster}, {"addr=nowhere", "ca=x"}, {"addr=:7700", "ca=x"},
-		{"addr=10.0.0.1:7700\x1b[2J", "ca=x"}, {"addr=10.0.0.1:7700", "ca=\u202e"},
+		nil,
+		{"addr=10.0.0.1:7700"},
+		{"ca=" + cluster},
+		{"addr=nowhere", "ca=x"},
+		{"addr=:7700", "ca=x"},
+		{"addr=10.0.0.1:7700\x1b[2J", "ca=x"},
+		{"addr=10.0.0.1:7700", "ca=\u202e"},
 	} {
 		if f, ok := described(texts); ok {
 			t.Errorf("%q is taken for %v", texts, f)
