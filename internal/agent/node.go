@@ -20,6 +20,9 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	ready := &v1.Condition{Type: "Ready", Status: true, ChangeTime: timestamppb.New(a.since)}
 	status.Conditions = append([]*v1.Condition{ready}, status.GetConditions()...)
 	a.reachable.judge(a.network, status.Conditions)
+	if clock := a.clock.condition(); clock != nil {
+		status.Conditions = append(status.Conditions, clock)
+	}
 	for name, d := range a.drivers {
 		can := d.Capabilities()
 		status.Drivers = append(status.Drivers, &v1.DriverInfo{Name: name, Version: can.Version, Missing: can.Missing})

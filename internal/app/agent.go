@@ -454,5 +454,19 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	g.Go(func() error {
 		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
 	})
-	return endedByContext(g.Wait())
+	err = g.Wait()
+	if errors.Is(err, agent.ErrCopy) {
+		// What was taken up from the folder runs on the node itself.
+		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))
+	}
+	return endedByContext(err)
+}
+
+// restCopy stops what a copy of a node has begun to run.
+func restCopy(ctx context.Context, f *folder, d driver.Driver, logger *slog.Logger) error {
+	facts, err := machine.New(machine.Options{DataDir: f.path})
+	if err != nil {
+		return err
+	}
+	return agent.Rest(ctx, agent.RestOptions{DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger})
 }

@@ -72,7 +72,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
-	if err := p.meet(f, o, u); err != nil {
+	if err := p.meet(ctx, f, o, u); err != nil {
 		return nil, err
 	}
 	p.prepareAnnouncement(f, o)

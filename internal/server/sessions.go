@@ -6,10 +6,12 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -56,15 +58,21 @@ type session struct {
 	opens []*v1.Open
 	// servers is set when the agent does not know where all servers are.
 	servers bool
+	// word is closed at the agent's next word, if somebody waits for one, and every
+	// is how often it speaks.
+	word  chan struct{}
+	every time.Duration
+
+	instance string // of the agent; empty if it does not say
 }
 
 var errReplaced = errors.New("another session of the same node has taken over")
 
 // enter makes a new session the node's current one and ends an older one. What
 // the new one begins with is done before anybody else can enter or leave.
-func (s *sessions) enter(ctx context.Context, node string, begin func()) *session {
+func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, dirty: map[string]bool{}}
+	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, dirty: map[string]bool{}}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +192,10 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	if err := checkStatus(hello.GetStatus()); err != nil {
 		return err
 	}
-	current := s.sessions.enter(stream.Context(), node, func() {
+	if err := s.admitInstance(stream.Context(), node, hello.GetInstance(), origin(hello.GetStatus())); err != nil {
+		return err
+	}
+	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, hello.GetStatus())
 		s.reports.submit(node, s.progress.take(node, hello.GetReplicas()))
 	})
@@ -220,6 +231,7 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			if err := checkStatus(m.Heartbeat.GetStatus()); err != nil {
 				return err
 			}
+			current.heard(m.Heartbeat)
 			s.sessions.during(current, func() { s.nodes.Heartbeat(node, m.Heartbeat) })
 		case *v1.SessionUp_Report:
 			s.sessions.during(current, func() {
@@ -270,6 +282,9 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 	}
 	snap := s.store.Snapshot()
 	message := &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch(), Full: full}
+	if full {
+		message.Time = timestamppb.New(s.now())
+	}
 	assign := func(r *v1.Replica) {
 		revision := snap.Revision(r.GetSpec().GetRevisionUid())
 		message.Assign = append(message.Assign, &v1.Assignment{Replica: r, Revision: revision, Login: s.assignmentLogin(snap, revision)})
