@@ -65,7 +65,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
-		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger,
+		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger, Clock: o.clock,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
 	})
 	if err != nil {
@@ -179,7 +179,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder) error
 	}
 	o.Progress("opening the replicated state")
 	p, err := openControlPlane(ctx, f, planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce,
+		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock,
 	}, i, logger, &u)
 	if err != nil {
 		return err

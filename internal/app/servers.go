@@ -25,6 +25,8 @@ type planeOptions struct {
 	version            string
 	// announce is whether machines of the same network may find it.
 	announce bool
+	// clock is what it takes for the time; nil stands for the machine's.
+	clock func() time.Time
 }
 
 // fellowship is how a server finds and reaches the others.

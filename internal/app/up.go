@@ -70,7 +70,7 @@ func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink
 	var planeUndo undo
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce}, i, logger, &planeUndo)
+		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock}, i, logger, &planeUndo)
 		return err
 	})
 	var driverErr error

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -47,6 +48,8 @@ type Process struct {
 	LogFormat telemetry.LogFormat
 	// OTLPEndpoint is where traces go; nothing is traced if it is empty.
 	OTLPEndpoint string
+	// Clock is what a server takes for the time; nil stands for the machine's.
+	Clock func() time.Time
 	// Progress may be told, in a few words, what is being done. It is never nil.
 	Progress func(doing string)
 	// Ready is to be called once the role can be used, with what the person at the terminal should now know: one or
