@@ -11,7 +11,7 @@ SHIM = $(SHIMS)/$(shell go env GOARCH)/cloudless-shim.gz
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
-TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
 # Flags of the guided demonstration.

@@ -157,3 +157,31 @@ func TestFullDisksEverywhere(t *testing.T) {
 	}
 	proposeSomewhere(t, members, 2)
 }
+
+// A server was away for so long that the others have thrown away the part of the log that it lacks. It is brought up to
+// date by a snapshot, and goes on.
+func TestServerIsBackAfterTheLogWasShortened(t *testing.T) {
+	members := cluster(t, 3, func(o *consensus.Options) { o.SnapshotThreshold = 32 })
+	propose(t, members[0].Consensus, 0, 10)
+	away := members[2]
+	closed(t, away.Consensus)
+	propose(t, members[0].Consensus, 10, 200)
+	for _, m := range members[:2] {
+		if err := m.Snapshot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first := members[0].Stats().SnapshotIndex; first < 100 {
+		t.Fatalf("the newest snapshot has the entries up to %d", first)
+	}
+	back := newMember(t, 3, away.addresses) // at another address
+	back.options.Dir, back.options.SnapshotThreshold = away.options.Dir, away.options.SnapshotThreshold
+	away = back
+	away.open(t)
+	eventually(t, "it has all", func() bool { return slices.Equal(numbers(away.Stale()), upTo(200)) })
+	if got := away.Stats().SnapshotIndex; got < 100 {
+		t.Errorf("it was not brought up to date by a snapshot: its newest has the entries up to %d", got)
+	}
+	propose(t, members[0].Consensus, 200, 210)
+	eventually(t, "it goes on", func() bool { return slices.Equal(numbers(away.Stale()), upTo(210)) })
+}

@@ -49,6 +49,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 
 	"kill9leader": killLeader,
 	"pretend":     pretend,
+	"lan":         lan,
+	"cable":       cable,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
