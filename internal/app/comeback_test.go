@@ -102,7 +102,9 @@ func TestServerBackAfterAWeek(t *testing.T) {
 	s.stop("s2")
 	address := freeAddress(t)
 	s.start("s2", moved.path, address, "")
-	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s2"].GetHealthy() && all["s2"].GetAddress() == address })
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s2"].GetHealthy() && all["s2"].GetAddress() == address
+	})
 	var written []string
 	for n := range 50 {
 		written = append(written, fmt.Sprintf("w-%d", n))
@@ -110,7 +112,9 @@ func TestServerBackAfterAWeek(t *testing.T) {
 	}
 
 	s.start("s3", away.path, away.address, "")
-	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s3"].GetHealthy() && all["s3"].GetVoter() && all["s1"] == nil })
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s3"].GetHealthy() && all["s3"].GetVoter() && all["s1"] == nil
+	})
 	all := names(t, s.at(s.running["s3"]), s.ctx)
 	for _, name := range append(written, "before") {
 		if !slices.Contains(all, name) {
