@@ -34,7 +34,11 @@ type Options struct {
 	// Servers is told where all servers are whenever that changes; nil if nobody
 	// wants to know. It must not block.
 	Servers func(addresses []string)
-	// HeartbeatInterval is a second if zero.
+	// Resting says, when the agent is asked to stop, whether that is for a rest of
+	// which the servers should know; nil if it never is.
+	Resting func() bool
+	// HeartbeatInterval is how often the agent reports until a server has said how
+	// often; a second if zero.
 	HeartbeatInterval time.Duration
 	// LogRetention is how long the log of a removed replica is kept, a day if
 	// zero.
@@ -92,9 +96,10 @@ type Agent struct {
 	client    v1.AgentServiceClient
 	machine   Machine
 	servers   func([]string)
-	heartbeat time.Duration
+	pace      pace
 	meter     meter
-	since     time.Time // when this agent was made
+	fitness   fitness
+	resting   func() bool
 	changed   chan struct{}
 	ready     chan struct{}
 	ran       atomic.Bool
@@ -123,17 +128,18 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: data folder: %w", err)
 	}
 	a := &Agent{
-		client:    opts.Client,
-		machine:   opts.Machine,
-		servers:   opts.Servers,
-		heartbeat: opts.HeartbeatInterval,
-		since:     time.Now(),
-		clock:     newWallClock(),
-		instance:  rand.Text(),
-		changed:   make(chan struct{}, 1),
-		ready:     make(chan struct{}),
-		replicas:  map[string]*replica{},
-		found:     map[string][]foundTask{},
+		client:   opts.Client,
+		machine:  opts.Machine,
+		servers:  opts.Servers,
+		pace:     newPace(opts.HeartbeatInterval),
+		fitness:  fitness{since: time.Now()},
+		resting:  opts.Resting,
+		clock:    newWallClock(),
+		instance: rand.Text(),
+		changed:  make(chan struct{}, 1),
+		ready:    make(chan struct{}),
+		replicas: map[string]*replica{},
+		found:    map[string][]foundTask{},
 	}
 	if a.house, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -193,6 +199,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
+	a.work.Go(func() { a.watchFitness(ctx) })
 	return a.keepSession(ctx)
 }
 
@@ -267,14 +274,20 @@ func (a *Agent) watchMachine(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := a.machine.Watch(ctx, func() {
 			pause.reset()
-			select {
-			case a.changed <- struct{}{}:
-			default:
-			}
+			a.noteChange()
 		})
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("changes of this machine are seen late", "error", err)
 			sleep(ctx, pause.next())
 		}
+	}
+}
+
+// noteChange has the node's status told with the next heartbeat, which comes at
+// once.
+func (a *Agent) noteChange() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
 	}
 }

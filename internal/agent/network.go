@@ -65,10 +65,7 @@ func (a *Agent) noticed(e nodenet.Event) {
 	a.reports.addEvent(&v1.EventReport{
 		Severity: severity, Reason: e.Reason, Message: sentence(e.Message), ReplicaUid: e.UID, Time: now(),
 	})
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
+	a.noteChange()
 }
 
 // configureNetwork takes over what the cluster has given the node.

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -16,9 +15,7 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	// An agent only speaks once it knows what runs here, so it is always ready.
-	ready := &v1.Condition{Type: "Ready", Status: true, ChangeTime: timestamppb.New(a.since)}
-	status.Conditions = append([]*v1.Condition{ready}, status.GetConditions()...)
+	status.Conditions = append([]*v1.Condition{a.fitness.condition()}, status.GetConditions()...)
 	a.reachable.judge(a.network, status.Conditions)
 	if clock := a.clock.condition(); clock != nil {
 		status.Conditions = append(status.Conditions, clock)

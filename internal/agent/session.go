@@ -93,9 +93,18 @@ func turnedAway(err error) error {
 }
 
 // session is one session, from hello to its end. It worked if assignments came.
-func (a *Agent) session(ctx context.Context) (worked bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (a *Agent) session(asked context.Context) (worked bool, err error) {
+	// The stream outlives the wish to stop for as long as a goodbye takes.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
+	defer context.AfterFunc(asked, func() {
+		if a.resting == nil || !a.resting() {
+			cancel(asked.Err())
+			return
+		}
+		sleep(ctx, goodbyePatience)
+		cancel(asked.Err())
+	})()
 	stream, err := a.client.Session(ctx)
 	if err != nil {
 		return false, fmt.Errorf("open session: %w", err)
@@ -105,9 +114,12 @@ func (a *Agent) session(ctx context.Context) (worked bool, err error) {
 		return false, err
 	}
 	var receiver sync.WaitGroup
-	receiver.Go(func() { cancel(a.receive(ctx, stream, &worked)) })
-	err = a.send(ctx, stream, known)
-	cancel(err)
+	pings := make(chan uint64, 1)
+	receiver.Go(func() { cancel(a.receive(ctx, stream, pings, &worked)) })
+	err = a.send(ctx, asked.Done(), stream, pings, known)
+	if asked.Err() == nil {
+		cancel(err)
+	}
 	receiver.Wait()
 	return worked, context.Cause(ctx)
 }
@@ -161,7 +173,7 @@ func whyEnded(stream sessionStream, err error) error {
 }
 
 // receive takes what the server sends until the session ends.
-func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool) error {
+func (a *Agent) receive(ctx context.Context, stream sessionStream, pings chan<- uint64, worked *bool) error {
 	for {
 		down, err := stream.Recv()
 		if err != nil {
@@ -173,6 +185,9 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool)
 			if err := a.assign(message.Assignments); err != nil {
 				return err
 			}
+			if err := a.pace.set(message.Assignments.GetHeartbeat()); err != nil {
+				a.log.Error("cannot report as often as the cluster wants", "error", err)
+			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
 			}
@@ -183,6 +198,11 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, worked *bool)
 			*worked = true
 		case *v1.SessionDown_Open:
 			a.open(message.Open)
+		case *v1.SessionDown_Ping:
+			select {
+			case pings <- message.Ping.GetSequence():
+			default: // the last one is not even answered
+			}
 		}
 	}
 }
@@ -197,8 +217,8 @@ func (a *Agent) open(open *v1.Open) {
 }
 
 // send sends heartbeats and whatever has piled up, until the session ends.
-func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeStatus) error {
-	ticker := time.NewTicker(a.heartbeat)
+func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionStream, pings <-chan uint64, known *v1.NodeStatus) error {
+	ticker := time.NewTicker(a.pace.now())
 	defer ticker.Stop()
 	beat := func() error {
 		up, status := a.beat(ctx, known)
@@ -210,6 +230,8 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-asked:
+			return a.goodbye(stream)
 		case <-a.reports.wake:
 			if err = report(stream, a.reports.take()); err == nil {
 				err = a.sendEvents(stream)
@@ -218,6 +240,11 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 			err = beat()
 		case <-a.changed:
 			err = beat()
+		case <-a.pace.changed:
+			ticker.Reset(a.pace.now())
+			err = beat() // what was promised before does not count any more
+		case sequence := <-pings:
+			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) { // the receiver learns why
@@ -226,6 +253,20 @@ func (a *Agent) send(ctx context.Context, stream sessionStream, known *v1.NodeSt
 			return err
 		}
 	}
+}
+
+// goodbyePatience is how long a server may take to hear a goodbye.
+const goodbyePatience = time.Second
+
+// goodbye tells a server that this machine rests, if it does, so that its
+// replicas are replaced at once. An agent that is only restarted says nothing:
+// its replicas go on.
+func (a *Agent) goodbye(stream sessionStream) error {
+	if a.resting == nil || !a.resting() {
+		return nil
+	}
+	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}})
+	return errors.Join(err, stream.CloseSend())
 }
 
 // sendEvents tells what the node has noticed. What cannot be sent waits for the
@@ -245,7 +286,7 @@ func (a *Agent) sendEvents(stream sessionStream) error {
 // beat is a heartbeat, with the whole status if it is not the one that the
 // server knows.
 func (a *Agent) beat(ctx context.Context, known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
-	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.heartbeat), Replicas: a.usageNow(ctx)}
+	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.pace.now()), Replicas: a.usageNow(ctx)}
 	status, err := a.status()
 	if err != nil {
 		a.log.Warn("cannot measure this machine", "error", err)

@@ -66,7 +66,7 @@ func (a *Agent) usageNow(ctx context.Context) []*v1.ReplicaUsage {
 	}
 	usage := a.measure(ctx)
 	took := time.Since(began)
-	a.meter.due = began.Add(min(took*measureShare, measureAtLeast) - a.heartbeat/2) // the beat that is nearest
+	a.meter.due = began.Add(min(took*measureShare, measureAtLeast) - a.pace.now()/2) // the beat that is nearest
 	if len(usage) > 0 {
 		a.metrics.Measured(took)
 	}

@@ -282,7 +282,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	u.add(network.Close)
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
-		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing,
+		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing, Resting: func() bool { return rests(f.path) },
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},

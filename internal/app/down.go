@@ -64,6 +64,7 @@ func down(ctx context.Context, o cli.DownOptions) error {
 
 // takeOver stops the process that holds the folder and holds it instead.
 func takeOver(ctx context.Context, path string, progress func(string)) (*folder, error) {
+	defer func() { _ = os.Remove(restPath(path)) }()
 	for deadline := time.Now().Add(stopPatience); ; {
 		f, err := openExistingFolder(path)
 		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
@@ -71,6 +72,7 @@ func takeOver(ctx context.Context, path string, progress func(string)) (*folder,
 			return f, err
 		}
 		progress(fmt.Sprintf("stopping process %d", held.PID))
+		_ = os.WriteFile(restPath(path), nil, 0o600) // without it the others wait a moment longer
 		err = stopHolder(ctx, held, stopPatience)
 		if errors.Is(err, errElusive) && time.Now().Before(deadline) {
 			err = pause(ctx, 50*time.Millisecond)
@@ -79,6 +81,15 @@ func takeOver(ctx context.Context, path string, progress func(string)) (*folder,
 			return nil, err
 		}
 	}
+}
+
+// restPath is of a file that is there while a process is stopped for a rest, and
+// not to be started again at once.
+func restPath(dataDir string) string { return filepath.Join(dataDir, "resting") }
+
+func rests(dataDir string) bool {
+	_, err := os.Stat(restPath(dataDir))
+	return err == nil
 }
 
 // errElusive is for the moment in which a process has taken the folder and has

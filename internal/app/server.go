@@ -23,6 +23,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -56,12 +57,15 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	var err error
-	p.registry, err = registry.Open(ctx, registry.Options{Dir: f.sub("server", "registry"), Logger: logger})
+	p.registry, err = registry.Open(ctx, registry.Options{
+		Dir: f.sub("server", "registry"), Logger: logger,
+		KeepDeleted: func() time.Duration { return spec.RetentionOf(p.store.Snapshot().Cluster().GetSpec()).Images },
+	})
 	if err != nil {
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
-	p.nodes = nodes.New(p.store, p.consensus, nodes.DefaultWindows)
+	p.nodes = nodes.New(p.store, p.consensus, nil)
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
@@ -96,6 +100,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return p.fellows.gossip.Load().Run(ctx) })
+	g.Go(func() error { return p.followGossipKey(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
 	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
@@ -144,11 +149,13 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		return p.consensus.Pilot(ctx, consensus.PilotOptions{
-			Voters: func() int { return server.DesiredVoters }, Members: p.members, Progress: p.server.Progress,
+			Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
+			Members: p.members, Progress: p.server.Progress,
 		})
 	})
+	g.Go(func() error { return p.server.EnsureGossipKey(ctx) })
 	g.Go(func() error { return p.server.MirrorImages(ctx) })
-	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus, retention.DefaultLimits) })
+	g.Go(func() error { return retention.Run(ctx, p.store, p.consensus) })
 	return g.Wait()
 }
 

@@ -37,6 +37,10 @@ type fellowship struct {
 	gossip atomic.Pointer[gossip.Gossip]
 	// stirred tells that a server came, went or moved.
 	stirred chan struct{}
+	// key is what the gossip is encrypted with; joined is where to ask for it
+	// before the state is there.
+	key    gossipKey
+	joined string
 }
 
 func (f *folder) authorityPath() string { return f.sub("server", "authority") }
@@ -91,15 +95,19 @@ func (p *controlPlane) meet(ctx context.Context, f *folder, o planeOptions, u *u
 	}
 	p.server.OpenLink(p.fellows.raft, peers.Raft)
 	p.server.OpenLink(p.fellows.gossipLink, peers.Gossip)
+	p.fellows.joined = f.Joined
 	p.fellows.self = servers.Self{
 		Seen: servers.Seen{UID: f.ServerUID, Address: p.server.Advertised(), Zone: o.zone, Version: o.version},
 		Name: nodeName(cli.Machine{Name: o.name}),
+	}
+	if err := p.takeStoredKey(); err != nil {
+		return err
 	}
 	opened, err := gossip.Open(gossip.Options{
 		Self: gossip.Server{
 			ID: f.ServerUID, Address: p.fellows.self.Address, Zone: o.zone, Version: o.version,
 		},
-		Network: p.fellows.gossipLink, Logger: p.logger,
+		Network: p.fellows.gossipLink, Key: p.fellows.key.bytes, Logger: p.logger,
 		Known: func() []gossip.Server { return p.known(f.Joined) },
 		Changed: func() {
 			select {

@@ -442,7 +442,30 @@ var box = &cloudlessv1.Node{
 		Conditions: []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
 		Info:       &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1"},
 		Drivers:    []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
+		LastSeen:   timestamppb.New(time.Now().Add(-3 * time.Hour)),
+		Reliability: &cloudlessv1.Reliability{
+			Score:        91,
+			Uptime:       &cloudlessv1.ReliabilityPart{Score: 99, Basis: "there for 99h of the 100h that count"},
+			ResponseTime: &cloudlessv1.ReliabilityPart{Score: 80, Basis: "answers in 25 ms"},
+			SuccessRate:  &cloudlessv1.ReliabilityPart{Score: 100, Basis: "no replica was started lately"},
+			Capacity:     &cloudlessv1.ReliabilityPart{Score: 70, Basis: "35 % of memory is free, on average"},
+			Stability:    &cloudlessv1.ReliabilityPart{Score: 100, Basis: "not lost lately"},
+		},
 	},
+}
+
+func (c *cluster) CordonNode(ctx context.Context, r *cloudlessv1.CordonNodeRequest) (*cloudlessv1.Node, error) {
+	found, err := c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
+	if err != nil {
+		return nil, err
+	}
+	n := proto.CloneOf(found)
+	n.Spec.Availability, n.Spec.AvailabilityReason, n.Status.State = "cordoned", r.GetReason(), "cordoned"
+	return n, nil
+}
+
+func (c *cluster) UncordonNode(ctx context.Context, r *cloudlessv1.UncordonNodeRequest) (*cloudlessv1.Node, error) {
+	return c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
 }
 
 func (c *cluster) CreateToken(_ context.Context, r *cloudlessv1.CreateTokenRequest) (*cloudlessv1.CreateTokenResponse, error) {

@@ -101,7 +101,7 @@ func (c *cli) readFile(file string) ([]byte, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, fmt.Errorf("read the workloads: %w", err)
+			return nil, fmt.Errorf("read the file: %w", err)
 		}
 		defer f.Close()
 		from = f

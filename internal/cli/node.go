@@ -14,8 +14,8 @@ import (
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	cmd := group("node", "Show and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node rm box1",
-		c.nodeListCommand(), c.nodeGetCommand(), c.nodeRemoveCommand())
+	cmd := group("node", "Show, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
+		c.nodeListCommand(), c.nodeGetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
 	cmd.Aliases = []string{"nodes"}
 	return cmd
 }
@@ -39,13 +39,13 @@ func (c *cli) nodeListCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, nodes)
 			}
-			t := newTable(c.Stdout, "NAME", "STATE", "CPU", "MEMORY", "DISK", "VERSION", "AGE", "REASON")
+			t := newTable(c.Stdout, "NAME", "STATE", "CPU", "MEMORY", "DISK", "RELIABILITY", "SEEN", "VERSION", "AGE", "REASON")
 			for _, node := range nodes {
 				status := node.GetStatus()
 				used, has := status.GetUsage(), status.GetCapacity()
 				t.row(node.GetMetadata().GetName(), status.GetState(),
 					share(used.GetCpu(), has.GetCpu()), share(used.GetMemory(), has.GetMemory()), share(used.GetDisk(), has.GetDisk()),
-					status.GetInfo().GetVersion(), age(node.GetMetadata().GetCreateTime(), time.Now()), nodeReason(status))
+					reliability(status.GetReliability()), age(status.GetLastSeen(), time.Now()), status.GetInfo().GetVersion(), age(node.GetMetadata().GetCreateTime(), time.Now()), nodeReason(status))
 			}
 			return t.flush()
 		}),
@@ -159,6 +159,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 		}
 	}
 	f.add("Seen", ago(status))
+	f.add("Reliability", reliability(status.GetReliability()))
 	if err := f.flush(); err != nil {
 		return err
 	}
@@ -183,7 +184,10 @@ func (c *cli) nodeTables(status *cloudlessv1.NodeStatus) error {
 	t.row("CPU", has.GetCpu(), asked.GetCpu(), used.GetCpu())
 	t.row("memory", shortQuantity(has.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
 	t.row("disk", shortQuantity(has.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
-	if err := t.flush(); err != nil || len(status.GetConditions()) == 0 {
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := c.reliabilityTable(status.GetReliability()); err != nil || len(status.GetConditions()) == 0 {
 		return err
 	}
 	if err := c.printf("\n"); err != nil {

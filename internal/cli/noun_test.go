@@ -333,27 +333,48 @@ web-a  web       box   running  0         60s  -        -
 func TestNodes(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), "", "node", "ls").expect(t, 0,
-		"NAME  STATE  CPU     MEMORY   DISK   VERSION  AGE  REASON\nbox   ready  250m/4  1Gi/8Gi  100Gi  v1       -    DiskPressure\n", "")
-	c.run(t.Context(), "", "node", "get", "box").expect(t, 0, `Name:     box
-Uid:      uid-box
-Labels:   arch=arm, disk=ssd
-State:    ready
-System:   linux arm64 6.1
-Version:  v1
-Driver:   container 1.6
-Cannot:   keep logs across restarts of containerd
-Subnets:  10.64.0.0/24
+		"NAME  STATE  CPU     MEMORY   DISK   RELIABILITY  SEEN  VERSION  AGE  REASON\nbox   ready  250m/4  1Gi/8Gi  100Gi  91/100       3h    v1       -    DiskPressure\n", "")
+	c.run(t.Context(), "", "node", "get", "box").expect(t, 0, `Name:         box
+Uid:          uid-box
+Labels:       arch=arm, disk=ssd
+State:        ready
+System:       linux arm64 6.1
+Version:      v1
+Driver:       container 1.6
+Cannot:       keep logs across restarts of containerd
+Subnets:      10.64.0.0/24
+Seen:         3h ago
+Reliability:  91/100
 
 RESOURCE  CAPACITY  REQUESTED  USED
 CPU       4         -          250m
 memory    8Gi       -          1Gi
 disk      100Gi     -          -
 
+RELIABILITY    WEIGHT  SCORE  BECAUSE
+uptime         30 %    99     there for 99h of the 100h that count
+response time  20 %    80     answers in 25 ms
+success rate   20 %    100    no replica was started lately
+capacity       15 %    70     35 % of memory is free, on average
+stability      15 %    100    not lost lately
+
 CONDITION     STATUS  FOR  REASON
 Ready         yes     -    -
 DiskPressure  yes     -    91 % used
 `, "")
 	c.run(t.Context(), "", "node", "get", "nix").expect(t, 1, "", "cloudless: node nix does not exist\n")
+}
+
+func TestCordon(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), "", "node", "cordon", "box", "--reason", "new disk").expect(t, 0, "node box cordoned; it is cordoned\n", "")
+	got := c.run(t.Context(), "", "node", "cordon", "box", "--reason", "new disk", "-o", "json")
+	if got.code != 0 || !strings.Contains(got.stdout, `"availabilityReason": "new disk"`) {
+		t.Errorf("%+v", got)
+	}
+	c.run(t.Context(), "", "node", "uncordon", "box").expect(t, 0, "node box uncordoned; it is ready\n", "")
+	c.run(t.Context(), "", "node", "cordon", "nix").expect(t, 1, "", "cloudless: node nix does not exist\n")
+	c.run(t.Context(), "", "node", "cordon").expect(t, 2, "", "cloudless: NAME is missing: cloudless node cordon NAME [flags]\nSee: cloudless node cordon --help\n")
 }
 
 func TestTokens(t *testing.T) {

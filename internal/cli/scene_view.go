@@ -149,7 +149,7 @@ func (a *actor) title() string {
 
 // phaseColours are those of the phases that mean something good or bad.
 var phaseColours = map[string]string{
-	"running": green, "completed": green, "failed": red, "backoff": red, "lost": red, "pending": yellow, "placed": yellow, "preparing": yellow,
+	"running": green, "completed": green, "failed": red, "backoff": red, "lost": red, "unknown": red, "pending": yellow, "placed": yellow, "preparing": yellow,
 }
 
 func (a *actor) branches(width, room int, style style) []string {

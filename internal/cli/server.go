@@ -146,7 +146,8 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 }
 
 func (c *cli) clusterCommand() *cobra.Command {
-	return group("cluster", "See how the cluster is", "  cloudless cluster status", c.clusterStatusCommand(), c.clusterRecoverCommand())
+	return group("cluster", "See how the cluster is, and change how it behaves", "  cloudless cluster status\n  cloudless cluster config get",
+		c.clusterStatusCommand(), c.clusterConfigCommand(), c.clusterRecoverCommand())
 }
 
 func (c *cli) clusterStatusCommand() *cobra.Command {

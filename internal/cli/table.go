@@ -198,7 +198,7 @@ func colourOf(heading, word string) string {
 	case "pending", "placed", "preparing", "backoff", "stopping", "degraded", "deleting", "deleted",
 		"enrolling", "draining", "cordoned", "warning", "update", "replace", "move":
 		return colourWait
-	case "failed", "lost", "offline", "delete":
+	case "failed", "lost", "unknown", "offline", "delete":
 		return colourBad
 	case "stopped", "info", "unchanged", "keep":
 		return colourDim

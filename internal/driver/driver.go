@@ -98,6 +98,13 @@ type Root struct {
 	UID, GID int
 }
 
+// Checker is a driver that can say whether it works at all.
+type Checker interface {
+	// Check returns why no task can be started now, whatever the task. It must be
+	// cheap.
+	Check(ctx context.Context) error
+}
+
 // Meter is a driver that measures what a task uses.
 type Meter interface {
 	Stats(ctx context.Context, id string) (Stats, error)

@@ -4,6 +4,7 @@
 // It guarantees that
 //   - every server learns within seconds of every other that any one of them knows, and where it is now;
 //   - one that does not answer anybody for a few seconds counts as gone, and as there again once it answers;
+//   - what is said is understood only by who has the key of the day;
 //   - a full queue or a dead peer never blocks: a lost word is said again.
 //
 // It must not know TLS, Raft or the state. It decides nothing: who is a member, and who votes, is decided elsewhere.
@@ -45,6 +46,9 @@ type Options struct {
 	// Self is what this server tells of itself.
 	Self    Server
 	Network Network
+	// Key encrypts what is said, whatever the Network does; without one this server is not understood until it has
+	// one, see [Gossip.UseKey].
+	Key []byte
 	// Known are servers to begin with; those that are gone do no harm.
 	Known  func() []Server
 	Logger *slog.Logger
@@ -69,6 +73,7 @@ type Gossip struct {
 	options   Options
 	serf      *serf.Serf
 	transport *transport
+	ring      *memberlist.Keyring
 	events    chan serf.Event
 }
 
@@ -81,7 +86,11 @@ func Open(o Options) (*Gossip, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the address %s of this server: %w", o.Self.Address, err)
 	}
-	g := &Gossip{options: o, events: make(chan serf.Event, 256), transport: newTransport(o.Network, at, o.Logger)}
+	ring, err := newRing(o.Key)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gossip{options: o, ring: ring, events: make(chan serf.Event, 256), transport: newTransport(o.Network, at, o.Logger)}
 	config := serf.DefaultConfig()
 	config.Init()
 	config.NodeName = o.Self.ID
@@ -93,6 +102,7 @@ func Open(o Options) (*Gossip, error) {
 	config.ReconnectInterval, config.ReconnectTimeout, config.TombstoneTimeout = reconnect, forget, forget
 	config.Logger = slog.NewLogLogger(o.Logger.With("component", "gossip").Handler(), slog.LevelDebug)
 	config.MemberlistConfig = memberlistConfig(o, g.transport, config)
+	config.MemberlistConfig.Keyring = ring
 	if g.serf, err = serf.Create(config); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin to gossip: %w", err), g.transport.Shutdown())
 	}

@@ -41,7 +41,7 @@ type transport struct {
 	mu     sync.Mutex
 	closed bool
 	queues map[memberlist.Address]chan []byte
-	open   map[net.Conn]struct{}
+	open   map[net.Conn]string // to whom, empty for who came here
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
@@ -50,7 +50,7 @@ func newTransport(network Network, at *net.TCPAddr, log *slog.Logger) *transport
 	t := &transport{
 		network: network, at: at, log: log,
 		packets: make(chan *memberlist.Packet, queueLength), streams: make(chan net.Conn), done: make(chan struct{}),
-		queues: map[memberlist.Address]chan []byte{}, open: map[net.Conn]struct{}{},
+		queues: map[memberlist.Address]chan []byte{}, open: map[net.Conn]string{},
 	}
 	t.work.Go(t.accept)
 	return t
@@ -68,14 +68,14 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
 // track takes a connection into care until it is closed; false if it is too late for that.
-func (t *transport) track(conn net.Conn) bool {
+func (t *transport) track(conn net.Conn, to string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		_ = conn.Close()
 		return false
 	}
-	t.open[conn] = struct{}{}
+	t.open[conn] = to
 	return true
 }
 
@@ -92,7 +92,7 @@ func (t *transport) accept() {
 		if err != nil {
 			return
 		}
-		if t.track(conn) {
+		if t.track(conn, "") {
 			t.work.Go(func() { t.receive(conn) })
 		}
 	}
@@ -173,7 +173,7 @@ func (t *transport) dial(to memberlist.Address, timeout time.Duration, purpose b
 	if err != nil {
 		return nil, err
 	}
-	if !t.track(conn) {
+	if !t.track(conn, to.Name) {
 		return nil, net.ErrClosed
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
@@ -265,6 +265,17 @@ func (t *transport) retire(to memberlist.Address, queue chan []byte) bool {
 	}
 	delete(t.queues, to)
 	return true
+}
+
+// cut closes the connections that lead to a server.
+func (t *transport) cut(server string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for conn, to := range t.open {
+		if to == server {
+			_ = conn.Close()
+		}
+	}
 }
 
 // Shutdown implements memberlist.Transport. It may be called more than once.

@@ -82,7 +82,7 @@ func (r *Registry) delete(ctx context.Context, name, ref string, now bool) ([]De
 	var gone []Deleted
 	for _, tag := range tags {
 		at := time.Now().UTC()
-		one := Deleted{Repository: name, Tag: tag, Digest: d.String(), DeleteTime: at, ExpireTime: at.Add(r.keepDeleted)}
+		one := Deleted{Repository: name, Tag: tag, Digest: d.String(), DeleteTime: at, ExpireTime: at.Add(r.keepDeleted())}
 		if now {
 			one.ExpireTime = at
 			r.release(imageRef{name, one.Digest}, true)

@@ -24,8 +24,9 @@ type Options struct {
 	Dir    string       // holds everything, and nobody else's files; created if missing
 	Logger *slog.Logger // gets what goes wrong, and at debug level every request
 
-	// KeepDeleted is how long a deleted image can be had back; 0 means a day.
-	KeepDeleted time.Duration
+	// KeepDeleted is how long an image that is deleted now can be had back; nil
+	// means a day.
+	KeepDeleted func() time.Duration
 	// Grace is how long a push may take between a layer and the manifest that
 	// names it without losing the layer to a collection; 0 means an hour.
 	Grace time.Duration
@@ -34,7 +35,7 @@ type Options struct {
 // Registry is an open registry. Its methods may be called concurrently.
 type Registry struct {
 	dir         string
-	keepDeleted time.Duration
+	keepDeleted func() time.Duration
 	grace       time.Duration
 
 	app       *handlers.App
@@ -97,13 +98,16 @@ func Open(ctx context.Context, opts Options) (*Registry, error) {
 
 	r := &Registry{
 		dir:         opts.Dir,
-		keepDeleted: cmp.Or(opts.KeepDeleted, defaultKeepDeleted),
+		keepDeleted: opts.KeepDeleted,
 		grace:       cmp.Or(opts.Grace, defaultGrace),
 
 		app:    handlers.NewApp(lifetime, config(opts.Dir, secret)),
 		images: images,
 		log:    log,
 		closed: lifetime.Done(),
+	}
+	if r.keepDeleted == nil {
+		r.keepDeleted = func() time.Duration { return defaultKeepDeleted }
 	}
 	r.pushes.tidy = r.tidyUpload
 	var running sync.WaitGroup

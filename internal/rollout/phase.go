@@ -16,7 +16,8 @@ package rollout
 //
 // Preparing goes to backoff too, or to failed where the policy is never, when
 // the replica cannot be started at all. Every phase of a placed replica that
-// has not ended becomes lost when its node is given up.
+// has not ended becomes lost when its node is given up: when the node is
+// removed, or is offline while another replica runs in the place of this one.
 const (
 	PhasePending   = "pending"   // has no node yet
 	PhasePlaced    = "placed"    // has a node that does not know of it yet
@@ -29,6 +30,10 @@ const (
 	PhaseStopped   = "stopped"   // ended because it was no longer wanted
 	PhaseLost      = "lost"      // its node was given up
 )
+
+// PhaseUnknown is shown, and never stored, of a replica whose node is offline: it
+// may still run there.
+const PhaseUnknown = "unknown"
 
 // What is wanted of a replica.
 const (

@@ -8,6 +8,13 @@
 // has a node runs: a revision that does not come up stops there, with the rest
 // still serving.
 //
+// A replica whose node is offline is away: it may still run where nobody can
+// see it. It is covered by a new one wherever there is room for that, and given
+// up only when the new one runs. If its node is back before, it has the older
+// right, and whoever is least useful then goes, which is first of all what does
+// not run yet and then the newest: what has run longest is not disturbed. Where
+// there is no room elsewhere it simply stays what it is.
+//
 // An outdated replica is stopped before its successor is created, because in
 // the network of the node both would want the same ports. It knows nothing of
 // nodes: where replicas go is the scheduler's matter.
@@ -29,6 +36,8 @@ type Replica struct {
 	Phase    string
 	Desired  string
 	Node     string
+	// Away is whether its node is offline.
+	Away bool
 }
 
 // ReplicaFromProto reads a replica. One without a phase is pending.
@@ -60,6 +69,11 @@ type Input struct {
 type Step struct {
 	// Create is how many replicas of the current revision to create.
 	Create int
+	// Cover is how many more to create for those that are away, as far as there
+	// is a node for them now.
+	Cover int
+	// Lose are the uids of replicas that are away and not needed any more.
+	Lose []string
 	// Stop are the uids of the replicas to stop.
 	Stop []string
 	// Replace is the uid of the outdated running replica that is next to make
@@ -112,8 +126,20 @@ func Next(in Input) Step {
 	}
 
 	// Too few: created at once, except that whoever is on its way out keeps its
-	// place until it is gone.
-	step.Create = max(0, want-current-len(running)-now.leaving)
+	// place until it is gone. Those that are away are covered.
+	missing := max(0, want-current-len(running)-now.leaving)
+	step.Cover = min(missing, len(now.away))
+	step.Create = missing - step.Cover
+
+	// Away, and as many run without them as should.
+	step.Lose = append(step.Lose, now.lost...)
+	if surplus := len(now.away) + serving(kept) - want; surplus > 0 {
+		slices.SortFunc(now.away, in.leastUseful)
+		for _, r := range now.away[:min(surplus, len(now.away))] {
+			step.Lose = append(step.Lose, r.UID)
+		}
+	}
+	slices.Sort(step.Lose)
 
 	// Outdated and running: the oldest goes when nothing else is under way.
 	// What has no node yet is no reason to wait: it may be waiting for that room.
@@ -122,7 +148,8 @@ func Next(in Input) Step {
 	}
 
 	slices.Sort(step.Stop)
-	step.Settled = len(step.Stop) == 0 && step.Create == 0 && len(running) == 0 && starting+unplaced == 0 && !now.stopping
+	step.Settled = len(step.Stop) == 0 && step.Create == 0 && len(running) == 0 && starting+unplaced == 0 && !now.stopping &&
+		len(now.away) == 0 && len(step.Lose) == 0
 	return step
 }
 
@@ -137,6 +164,10 @@ type situation struct {
 	leaving int
 	// stopping is whether any is on its way out.
 	stopping bool
+	// away would be wanted if their nodes were not offline; lost are on their way
+	// out on nodes that are.
+	away []Replica
+	lost []string
 }
 
 func sortOut(in Input) situation {
@@ -148,6 +179,10 @@ func sortOut(in Input) situation {
 			if !going && r.Revision == in.Revision && done(r.Phase, in.Policy) {
 				s.done++
 			}
+		case r.Away && going:
+			s.lost = append(s.lost, r.UID)
+		case r.Away:
+			s.away = append(s.away, r)
 		case going || r.Phase == PhaseStopping:
 			s.stopping = true
 			if r.Revision != in.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
@@ -158,6 +193,16 @@ func sortOut(in Input) situation {
 		}
 	}
 	return s
+}
+
+// serving counts those that run.
+func serving(replicas []Replica) (n int) {
+	for _, r := range replicas {
+		if r.Phase == PhaseRunning {
+			n++
+		}
+	}
+	return n
 }
 
 // leastUseful orders replicas by how little is lost without them: those that do

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -13,12 +14,14 @@ import (
 )
 
 // replicas reads "1 old running, 2 new backoff stopped": uid, revision, phase
-// and, if it is not running, what is desired.
+// and, if it is not running, what is desired; "away" at the end means that its
+// node is offline.
 func replicas(texts ...string) (rs []rollout.Replica) {
 	for _, s := range texts {
 		r := rollout.Replica{Desired: rollout.DesiredRunning}
 		// A missing last word leaves the default.
-		_, _ = fmt.Sscan(s, &r.UID, &r.Revision, &r.Phase, &r.Desired)
+		_, _ = fmt.Sscan(strings.TrimSuffix(s, " away"), &r.UID, &r.Revision, &r.Phase, &r.Desired)
+		r.Away = strings.HasSuffix(s, " away")
 		rs = append(rs, r)
 	}
 	return rs
@@ -56,6 +59,19 @@ func TestNext(t *testing.T) {
 		{"a lost job runs again under never", 1, "never", replicas("1 new lost"), rollout.Step{Create: 1}},
 		{"a done job of an old revision runs again", 1, "never", replicas("1 old completed"), rollout.Step{Create: 1}},
 		{"what was stopped is not done", 1, "never", replicas("1 new completed stopped"), rollout.Step{Create: 1}},
+		{"one whose node is offline is covered", 1, "always", replicas("1 new running away"), rollout.Step{Cover: 1}},
+		{"its successor is waited for", 1, "always", replicas("1 new running away", "2 new preparing"), rollout.Step{}},
+		{"and when it runs, the first is given up", 1, "always", replicas("1 new running away", "2 new running"), rollout.Step{Lose: []string{"1"}}},
+		{"one that is back before has the older right", 1, "always", replicas("1 new running", "2 new preparing"), rollout.Step{Stop: []string{"2"}}},
+		{"also when both run", 1, "always", replicas("1 new running", "2 new running"), rollout.Step{Stop: []string{"2"}}},
+		{"of several as many are given up as run elsewhere", 3, "always", replicas("1 new running away", "2 new running away", "3 new running", "4 new running", "5 new preparing"), rollout.Step{Lose: []string{"2"}}},
+		{"what is missing besides is created whether it fits or not", 3, "always", replicas("1 new running away"), rollout.Step{Create: 2, Cover: 1}},
+		{"what should stop is given up at once", 1, "always", replicas("1 new running", "2 new stopping stopped away"), rollout.Step{Lose: []string{"2"}}},
+		{"scaling to none does not wait for it", 0, "always", replicas("1 new running away"), rollout.Step{Lose: []string{"1"}}},
+		{"an outdated one is covered by the new revision", 1, "always", replicas("1 old running away"), rollout.Step{Cover: 1}},
+		{"a job that ran there runs again", 1, "never", replicas("1 new running away"), rollout.Step{Cover: 1}},
+		{"one that was done is not", 1, "never", replicas("1 new completed away"), rollout.Step{Settled: true}},
+		{"a job whose successor is done is given up", 1, "never", replicas("1 new running away", "2 new completed"), rollout.Step{Lose: []string{"1"}}},
 		{"done ones count when scaling", 2, "never", replicas("1 new completed", "2 new running", "3 new running"), rollout.Step{Stop: []string{"3"}}},
 	} {
 		got := rollout.Next(rollout.Input{Desired: c.desired, Revision: "new", Policy: c.policy, Replicas: c.have})

@@ -55,7 +55,14 @@ var permissions = map[string][]string{
 	v1.EventService_ListEvents_FullMethodName:   readers,
 	v1.EventService_WatchEvents_FullMethodName:  readers,
 
-	v1.NodeService_DeleteNode_FullMethodName: admins,
+	v1.NodeService_DeleteNode_FullMethodName:   admins,
+	v1.NodeService_CordonNode_FullMethodName:   writers,
+	v1.NodeService_UncordonNode_FullMethodName: writers,
+
+	v1.ClusterService_GetConfiguration_FullMethodName:      readers,
+	v1.ClusterService_ListConfigurations_FullMethodName:    readers,
+	v1.ClusterService_SetConfiguration_FullMethodName:      admins,
+	v1.ClusterService_RollbackConfiguration_FullMethodName: admins,
 
 	v1.ServerService_ListServers_FullMethodName:    readers,
 	v1.ServerService_DeleteServer_FullMethodName:   admins,
@@ -63,6 +70,7 @@ var permissions = map[string][]string{
 	v1.PeerService_GetProgress_FullMethodName:      servers,
 	v1.PeerService_LocateServer_FullMethodName:     servers,
 	v1.PeerService_ListCopies_FullMethodName:       servers,
+	v1.PeerService_GetGossipKey_FullMethodName:     servers,
 	v1.PeerService_CopyImage_FullMethodName:        servers,
 	v1.PeerService_DropImage_FullMethodName:        servers,
 

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // clusterService is the ClusterService.
@@ -28,8 +29,9 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	for _, one := range s.presentServers(snap) {
 		cluster.Status.Servers = append(cluster.Status.Servers, one.GetStatus())
 	}
-	tolerated, problems := troubles(cluster.GetStatus().GetServers(), s.voters())
-	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(s.voters())
+	voters := spec.VotersOf(cluster.GetSpec())
+	tolerated, problems := troubles(cluster.GetStatus().GetServers(), voters)
+	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
 	cluster.Status.Problems = slices.Concat(problems, s.nodeTroubles(snap), s.doubles.problems(s.now()))
 	return cluster, nil
 }

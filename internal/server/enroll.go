@@ -105,6 +105,9 @@ func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, b *sta
 	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
 		return nil, errJoinToken()
 	}
+	if err := nodeAllowed(snap); err != nil {
+		return nil, err
+	}
 	node, err := s.newNode(snap, request)
 	if err != nil {
 		return nil, err

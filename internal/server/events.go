@@ -19,11 +19,15 @@ type eventService struct {
 
 // event is a line about an object, caused by the caller in ctx.
 func (s *Server) event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
-	actor := "server/" + s.uid
+	return state.NewEvent(s.newUID(), s.now(), about, state.SeverityInfo, reason, message, s.actor(ctx))
+}
+
+// actor is who calls, or this server if nobody does.
+func (s *Server) actor(ctx context.Context) string {
 	if id := caller(ctx).ID; !id.IsZero() {
-		actor = string(id.Kind()) + "/" + id.Name()
+		return string(id.Kind()) + "/" + id.Name()
 	}
-	return state.NewEvent(s.newUID(), s.now(), about, state.SeverityInfo, reason, message, actor)
+	return "server/" + s.uid
 }
 
 // eventFilter is what a list or a watch of events asks for.

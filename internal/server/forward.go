@@ -234,6 +234,9 @@ func outgoing(ctx context.Context) context.Context {
 		md = p.metadata()
 	}
 	md.Set(metadataForwarded, "true")
+	if machine := machineOf(ctx); machine.IsValid() {
+		md.Set(metadataMachine, machine.String())
+	}
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
@@ -313,6 +316,9 @@ func (r *router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 			cancel(err)
 		}
 	}()
+	if _, err := up.Header(); err == nil {
+		_ = down.SendHeader(nil) // the leader has begun, which callers wait for; it fails where another leader had
+	}
 	for {
 		m := out.New().Interface()
 		err := up.RecvMsg(m)

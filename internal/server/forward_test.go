@@ -86,7 +86,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
 	must(t, err)
 	t.Cleanup(func() { check(t, images.Close()) })
-	loop := nodes.New(store, agreed, nodes.DefaultWindows)
+	loop := nodes.New(store, agreed, nil)
 	s, err := New(ctx, Options{
 		UID: uid, Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Sealer: sealer,
 		Addresses: book.get, Registry: images, Nodes: loop, Placement: replicas.Placement{}, Logger: logger,

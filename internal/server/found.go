@@ -62,17 +62,28 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 	if err != nil {
 		return err
 	}
+	founder, err := identity.NewID(id, identity.KindServer, c.ID())
+	if err != nil {
+		return err
+	}
+	gossipKey, err := newGossipKey(id, sealer)
+	if err != nil {
+		return err
+	}
+	settings := &v1.ClusterSpec{RangeV4: ipam.DefaultRange4().String(), RangeV6: range6.String()}
 	var b state.Batch
 	b.Create(&v1.Cluster{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Cluster",
 		Metadata:   &v1.Metadata{Uid: id, Name: "cloudless"},
-		Spec:       &v1.ClusterSpec{RangeV4: ipam.DefaultRange4().String(), RangeV6: range6.String()},
+		Spec:       settings,
 		Status: &v1.ClusterStatus{
 			CaCertificate: string(ca.Trust().PEM()), CaFingerprint: ca.Trust().Fingerprint().String(),
-			Epoch: 1, FeatureLevel: featureLevel,
+			Epoch: 1, FeatureLevel: featureLevel, Configuration: firstConfiguration,
 		},
 	})
+	b.Create(newConfiguration(uuid.Must(uuid.NewV7()).String(), firstConfiguration, founder.String(), settings))
+	b.Create(gossipKey)
 	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})
 	_, err = c.Propose(ctx, b.Transaction(now))
 	return err

@@ -27,6 +27,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -60,10 +61,13 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	must(t, agreed.WaitLeader(ctx))
 	ca, err := Found(ctx, agreed, sealer)
 	must(t, err)
-	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
+	images, err := registry.Open(ctx, registry.Options{
+		Dir: filepath.Join(dir, "registry"), Logger: logger,
+		KeepDeleted: func() time.Duration { return spec.RetentionOf(store.Snapshot().Cluster().GetSpec()).Images },
+	})
 	must(t, err)
 	t.Cleanup(func() { check(t, images.Close()) })
-	loop := nodes.New(store, agreed, nodes.DefaultWindows)
+	loop := nodes.New(store, agreed, nil)
 	options := Options{
 		UID: "s-1", Version: "test", Address: "127.0.0.1:0", Store: store, Consensus: agreed, CA: ca, Sealer: sealer, Registry: images,
 		Nodes: loop, Placement: replicas.Placement{}, Logger: logger, Foreign: noNetwork{},

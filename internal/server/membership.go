@@ -21,16 +21,10 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// DesiredVoters is how many servers vote unless the cluster says otherwise.
-const DesiredVoters = 3
-
 // join makes this server one among several: how it reaches the others, and how
 // calls find the leader.
 func (s *Server) join(o Options) {
-	s.sealer, s.voters = o.Sealer, o.Voters
-	if s.voters == nil {
-		s.voters = func() int { return DesiredVoters }
-	}
+	s.sealer = o.Sealer
 	s.advertised = AdvertisedAddress(o.Advertise, s.address)
 	s.peers = newPeerConns(s.PeerConfig(), func(server string) string {
 		if o.Addresses != nil {
@@ -80,7 +74,7 @@ func AdvertisedAddress(wish, address string) string {
 
 // PeerConfig is what this server proves itself with to the others.
 func (s *Server) PeerConfig() peers.Config {
-	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate}
+	return peers.Config{Trust: s.ca.Trust(), Certificate: s.certificate.Certificate, Admit: s.admitMember}
 }
 
 // OpenLink lets other servers speak a protocol with this one.
@@ -105,10 +99,6 @@ func (s *Server) untilExpelled(ctx context.Context) error {
 	}
 }
 
-// cutGrace is how long the connections of a removed server stay open, because
-// the removal itself may be answered through it.
-const cutGrace = 200 * time.Millisecond
-
 // admitMember refuses members that were removed, in the handshake already.
 func (s *Server) admitMember(id identity.ID) error {
 	if s.store.Snapshot().Revocation(id.Name()) != nil {
@@ -125,11 +115,7 @@ func (s *Server) routeServer(c state.Change) {
 				s.expel()
 				return
 			}
-			// It can begin nothing any more; what it has asked for is answered first.
-			time.AfterFunc(cutGrace, func() {
-				s.port.CloseIdentity(id)
-				s.peers.drop(id.Name())
-			})
+			s.cutServer(id)
 		}
 		return
 	}

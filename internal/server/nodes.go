@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -10,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -55,33 +55,107 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 }
 
 // DeleteNode expels a node. The state refuses its calls from the moment of the
-// transaction; closing its connections afterwards ends those that are open.
+// transaction; when this call is answered, every server that can be reached has
+// closed its connections too (see removal.go).
 func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequest) (*v1.Node, error) {
 	var removed *v1.Node
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	var event *v1.Event
+	after, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		removed = snap.NodeByName(request.GetName())
 		if removed == nil {
 			return missingNode(snap, request.GetName())
 		}
 		m := removed.GetMetadata()
-		if request.GetVersion() != 0 && request.GetVersion() != m.GetVersion() {
-			return &outdated{current: removed, err: &state.ConflictError{
-				Kind: state.KindNode, Name: m.GetName(), UID: m.GetUid(), Expected: request.GetVersion(), Actual: m.GetVersion(),
-			}}
+		if err := checkVersion(removed, request.GetVersion()); err != nil {
+			return err
 		}
 		lost := s.loseReplicas(snap, b, removed)
 		b.DeleteVersion(state.KindNode, m.GetUid(), m.GetVersion())
-		b.Create(s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost)))
+		event = s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
+		b.Create(event)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	uid := removed.GetMetadata().GetUid()
-	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
-		s.port.CloseIdentity(id)
-	}
+	s.untilActedOn(ctx, after, event)
 	return removed, nil
+}
+
+// availability wishes for a node, see NodeSpec.
+const wishCordoned = "cordoned"
+
+func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {
+	return s.wish(ctx, request, func(spec *v1.NodeSpec) (reason, message string) {
+		if spec.GetAvailability() == wishCordoned && (request.GetReason() == "" || request.GetReason() == spec.GetAvailabilityReason()) {
+			return "", ""
+		}
+		spec.Availability, spec.AvailabilityReason, spec.AvailabilityBy = wishCordoned, request.GetReason(), s.actor(ctx)
+		return "Cordoned", cmp.Or(request.GetReason(), "nothing new is placed on it; what runs there stays")
+	})
+}
+
+func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
+	return s.wish(ctx, request, func(spec *v1.NodeSpec) (reason, message string) {
+		if spec.GetAvailability() == "" {
+			return "", ""
+		}
+		before := spec.GetAvailability()
+		spec.Availability, spec.AvailabilityReason, spec.AvailabilityBy = "", "", ""
+		return "Uncordoned", "was " + before
+	})
+}
+
+// wish changes what is wanted of a node. The state that follows from it is part
+// of the same transaction, so that nothing is placed in between. A change
+// without a reason changes nothing.
+func (s *nodeService) wish(ctx context.Context, request interface {
+	GetName() string
+	GetVersion() uint64
+}, change func(*v1.NodeSpec) (reason, message string),
+) (*v1.Node, error) {
+	var uid string
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		old := snap.NodeByName(request.GetName())
+		if old == nil {
+			return missingNode(snap, request.GetName())
+		}
+		if err := checkVersion(old, request.GetVersion()); err != nil {
+			return err
+		}
+		uid = old.GetMetadata().GetUid()
+		wished := proto.CloneOf(old)
+		if wished.Spec == nil {
+			wished.Spec = &v1.NodeSpec{}
+		}
+		reason, message := change(wished.GetSpec())
+		if reason == "" {
+			return nil
+		}
+		s.nodes.Settle(wished)
+		b.Update(wished, old.GetMetadata().GetVersion())
+		b.Create(s.event(ctx, wished, reason, message))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	n := snap.Node(uid)
+	if n == nil { // removed in this moment
+		return nil, missingNode(snap, request.GetName())
+	}
+	return s.presentNode(snap, n), nil
+}
+
+// checkVersion refuses a change of a node that was made from an older one.
+func checkVersion(n *v1.Node, version uint64) error {
+	m := n.GetMetadata()
+	if version == 0 || version == m.GetVersion() {
+		return nil
+	}
+	return &outdated{current: n, err: &state.ConflictError{
+		Kind: state.KindNode, Name: m.GetName(), UID: m.GetUid(), Expected: version, Actual: m.GetVersion(),
+	}}
 }
 
 // loseReplicas ends the replicas of a node that nobody will hear of again.

@@ -137,7 +137,7 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 		if err := checkAt(i, given); err != nil {
 			return nil, err
 		}
-		w := wanted{given: given, workload: accept(proto.CloneOf(given))}
+		w := wanted{given: given, workload: s.accept(proto.CloneOf(given))}
 		path := state.Path(w.workload)
 		if seen[path] {
 			return nil, refuse(codes.InvalidArgument, "workload %s is given twice; leave one of them out", path)
@@ -225,11 +225,18 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 		if m.GetVersion() != 0 {
 			return vanished(m)
 		}
+		if err := creatable(p.base, wish, p.creates()); err != nil {
+			return err
+		}
 		w := s.create(ctx, p.batch, wish, wanted.image)
-		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(wanted.given)), Image: wanted.image})
+		given := withClusterDefaults(p.base, wanted)
+		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(given)), Image: wanted.image})
 		return nil
 	}
 	if err := changeable(old, m.GetVersion()); err != nil {
+		return err
+	}
+	if err := replicasAllowed(p.base, old, wish.GetSpec().GetReplicas()); err != nil {
 		return err
 	}
 	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: wanted.image}

@@ -2,6 +2,9 @@ package server
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -16,17 +19,23 @@ import (
 func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
 	st := &v1.WorkloadStatus{
 		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
-		Desired: stored.GetSpec().GetReplicas(),
+		Desired: stored.GetSpec().GetReplicas(), Configuration: stored.GetStatus().GetConfiguration(),
 	}
 	w := &v1.Workload{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
 		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: st,
 	}
 	var completed int32
+	gone := map[string]bool{} // nodes that are offline
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
 		if outdated && rollout.Ended(r.GetStatus().GetPhase()) {
 			continue // how an older revision ended says nothing about this one
+		}
+		if away(snap, r) {
+			st.Pending++
+			gone[r.GetSpec().GetNode()] = true
+			continue
 		}
 		switch r.GetStatus().GetPhase() {
 		case rollout.PhaseRunning:
@@ -49,11 +58,17 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 			st.Outdated++
 		}
 	}
+	offline := strings.Join(slices.Sorted(maps.Keys(gone)), ", ")
+	if offline != "" {
+		st.Reason = "replicas on an offline node: " + offline
+	}
 	st.Phase = phaseOf(w, completed)
 	if explain && st.Pending+st.Outdated > 0 {
 		st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
 		switch {
 		case len(st.Unplaced) == 0:
+		case offline != "":
+			st.Reason = "node " + offline + " is offline, and no other node can take its replicas"
 		case st.Pending > 0:
 			st.Reason = "no node can take the pending replicas"
 		default:

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -98,17 +97,6 @@ func (p *progress) of(stored *v1.Replica) *v1.Replica {
 		shown.Status = &v1.ReplicaStatus{}
 	}
 	shown.Status.Progress = known.at
-	return shown
-}
-
-// ofEach does the same with what changes are to.
-func (p *progress) ofEach(changes []state.Change) []state.Change {
-	shown := slices.Clone(changes)
-	for i, c := range shown {
-		if r, ok := c.New.(*v1.Replica); ok {
-			shown[i].New = p.of(r)
-		}
-	}
 	return shown
 }
 

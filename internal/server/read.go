@@ -68,7 +68,7 @@ func (s *workloads) ListReplicas(ctx context.Context, request *v1.ListReplicasRe
 		return nil, err
 	}
 	for i, r := range items {
-		items[i] = s.progress.of(r)
+		items[i] = s.presentReplica(snap, r)
 	}
 	return &v1.ListReplicasResponse{Items: items, Next: next}, nil
 }

@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,9 +33,16 @@ import (
 
 // Nodes is told what the agents' sessions say. It must not block.
 type Nodes interface {
-	Connected(uid string, status *v1.NodeStatus)
+	// Connected is told from where the session came, if that is known.
+	Connected(uid string, machine netip.Addr, status *v1.NodeStatus)
 	Heartbeat(uid string, beat *v1.Heartbeat)
+	// Answered is told how long an agent took to answer.
+	Answered(uid string, took time.Duration)
+	// Goodbye is told why an agent will not be back soon.
+	Goodbye(uid, reason string)
 	Disconnected(uid string)
+	// Settle brings the state of a node to where its spec wants it now.
+	Settle(n *v1.Node)
 	// Observe adds to a node what is known only here: usage and when it was last seen.
 	Observe(n *v1.Node)
 	// Usage is what is in use now, by the uids of nodes and of replicas, and
@@ -73,8 +83,6 @@ type Options struct {
 	// Addresses says where another server is reached now; nil if nobody knows
 	// better than the state.
 	Addresses func(server string) string
-	// Voters is how many servers should vote; nil stands for DesiredVoters.
-	Voters    func() int
 	Registry  *registry.Registry
 	Nodes     Nodes
 	Placement Placement
@@ -134,7 +142,10 @@ type Server struct {
 	peers       *peerConns
 	mirrors     mirrors
 	router      *router
-	voters      func() int
+	// acted is the index of the newest entry that dispatch has acted on.
+	acted atomic.Uint64
+	// spared are removed servers through which their removal is answered.
+	spared sync.Map
 	// expelled is closed, by expel, when this server is a member no more.
 	expelled <-chan struct{}
 	expel    func()

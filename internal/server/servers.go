@@ -82,8 +82,9 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 	return shown
 }
 
-// DeleteServer expels a server. Every server cuts it off as soon as it knows
-// (see route); the vote is taken from it before the call is answered.
+// DeleteServer expels a server. When the call is answered, it has no vote, the
+// key of the gossip is another one, and every server that can be reached has cut
+// it off (see removal.go).
 func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
 	snap, err := s.consensus.Read(ctx)
 	if err != nil {
@@ -99,7 +100,9 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		return nil, err
 	}
 	uid := removed.GetMetadata().GetUid()
-	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	defer s.sparing(ctx, uid)()
+	var event *v1.Event
+	after, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		if snap.Server(uid) == nil {
 			return nil // somebody was faster
 		}
@@ -109,7 +112,11 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 			return err
 		}
 		b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: uid}, Id: id.String()})
-		b.Create(s.event(ctx, removed, "Removed", "it is no server of this cluster any more"))
+		if err := s.rotateGossipKey(snap, b); err != nil {
+			return err
+		}
+		event = s.event(ctx, removed, "Removed", "it is no server of this cluster any more")
+		b.Create(event)
 		return nil
 	})
 	if err != nil {
@@ -118,6 +125,7 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	if err := s.consensus.Remove(ctx, uid); err != nil {
 		return nil, err
 	}
+	s.untilActedOn(ctx, after, event)
 	return removed, nil
 }
 
@@ -201,6 +209,7 @@ func (s *peerService) GetProgress(context.Context, *v1.GetProgressRequest) (*v1.
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
 		Full: p.Full, Time: timestamppb.New(s.now()), Instance: s.instance,
+		ActedIndex: s.acted.Load(),
 	}, nil
 }
 

@@ -124,7 +124,7 @@ func TestSessionRefusesWhatDoesNotBeginWithHello(t *testing.T) {
 	assignments(t, stream)
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{}}}))
 	_, err = stream.Recv()
-	wantCode(t, err, codes.InvalidArgument, "heartbeats and reports only")
+	wantCode(t, err, codes.InvalidArgument, "heartbeats, reports, pongs and a goodbye only")
 }
 
 func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {

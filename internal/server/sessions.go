@@ -58,6 +58,11 @@ type session struct {
 	opens []*v1.Open
 	// servers is set when the agent does not know where all servers are.
 	servers bool
+	// tune is set when the agent may have to report at another pace than it was
+	// told.
+	tune bool
+	told time.Duration // that pace; only the sender's
+	pings
 	// word is closed at the agent's next word, if somebody waits for one, and every
 	// is how often it speaks.
 	word  chan struct{}
@@ -72,7 +77,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 // the new one begins with is done before anybody else can enter or leave.
 func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, dirty: map[string]bool{}}
+	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +201,7 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 		return err
 	}
 	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
-		s.nodes.Connected(node, hello.GetStatus())
+		s.nodes.Connected(node, machineOf(stream.Context()), hello.GetStatus())
 		s.reports.submit(node, s.progress.take(node, hello.GetReplicas()))
 	})
 	defer s.sessions.leave(current, func() {
@@ -233,13 +238,20 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			}
 			current.heard(m.Heartbeat)
 			s.sessions.during(current, func() { s.nodes.Heartbeat(node, m.Heartbeat) })
+			current.askToPing(time.Now())
+		case *v1.SessionUp_Pong:
+			if took, ok := current.answered(m.Pong.GetSequence(), time.Now()); ok {
+				s.sessions.during(current, func() { s.nodes.Answered(node, took) })
+			}
+		case *v1.SessionUp_Goodbye:
+			s.sessions.during(current, func() { s.nodes.Goodbye(node, brief(m.Goodbye.GetReason())) })
 		case *v1.SessionUp_Report:
 			s.sessions.during(current, func() {
 				s.reports.submit(node, s.progress.take(node, m.Report.GetReplicas()))
 				s.reports.submitEvents(node, m.Report.GetEvents(), s.now())
 			})
 		default:
-			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats and reports only")
+			return refuse(codes.InvalidArgument, "after hello a session takes heartbeats, reports, pongs and a goodbye only")
 		}
 	}
 }
@@ -258,11 +270,17 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		case <-current.wake:
 		}
 		full, dirty, opens := current.take()
-		if message := s.withServers(current, s.assignments(current.node, full, dirty)); message != nil {
+		message := s.withPace(current, s.withServers(current, s.assignments(current.node, full, dirty)))
+		if message != nil {
 			end := s.traceAssignments(stream.Context(), message)
 			err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
 			end(err)
 			if err != nil {
+				return err
+			}
+		}
+		if sequence, ok := current.ping(time.Now()); ok {
+			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Ping{Ping: &v1.Ping{Sequence: sequence}}}); err != nil {
 				return err
 			}
 		}
@@ -320,6 +338,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 		snap, feed := s.store.Subscribe()
 		s.sessions.each((*session).markAll)
 		s.revoked.revokeMissing(snap)
+		s.cutMissing(snap)
 		for {
 			changes, err := feed.Next(ctx)
 			if errors.Is(err, state.ErrLagged) {
@@ -331,6 +350,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 			for _, c := range changes {
 				s.route(c)
 			}
+			s.actedOn(changes)
 		}
 	}
 }
@@ -343,12 +363,12 @@ func (s *Server) route(c state.Change) {
 		s.revoked.revoke(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindPassword:
 		s.sessions.each((*session).markAll) // whoever pulls may need it now
+	case c.Kind == state.KindCluster:
+		s.sessions.each((*session).markTune)
+	case c.Kind == state.KindNode && c.New == nil:
+		s.cutNode(c.Old.GetMetadata().GetUid())
 	case c.Kind == state.KindNode:
-		before, _ := c.Old.(*v1.Node)
-		after, _ := c.New.(*v1.Node)
-		if current := s.sessions.get(after.GetMetadata().GetUid()); current != nil && !proto.Equal(before.GetSpec(), after.GetSpec()) {
-			current.markAll()
-		}
+		s.routeNode(c)
 	case c.Kind == state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)

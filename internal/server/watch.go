@@ -105,7 +105,7 @@ func (s *workloads) WatchWorkloads(request *v1.WatchWorkloadsRequest, stream grp
 		}
 		return stream.Send(&v1.WorkloadChange{Change: changeSynced})
 	}, func(snap *state.Snapshot, changes []state.Change) error {
-		for uid := range touchedWorkloads(changes) {
+		for uid := range touchedWorkloads(snap, changes) {
 			if err := refresh(snap, uid); err != nil {
 				return err
 			}
@@ -115,9 +115,14 @@ func (s *workloads) WatchWorkloads(request *v1.WatchWorkloadsRequest, stream grp
 }
 
 // touchedWorkloads are those whose shown form may differ after the changes.
-func touchedWorkloads(changes []state.Change) map[string]bool {
+func touchedWorkloads(snap *state.Snapshot, changes []state.Change) map[string]bool {
 	touched := map[string]bool{}
 	for _, c := range changes {
+		if c.Kind == state.KindNode {
+			for r := range turned(snap, c) {
+				touched[r.GetSpec().GetWorkloadUid()] = true
+			}
+		}
 		for _, m := range []state.Object{c.Old, c.New} {
 			switch o := m.(type) {
 			case *v1.Workload:
@@ -144,22 +149,24 @@ func (s *workloads) WatchReplicas(request *v1.WatchReplicasRequest, stream grpc.
 	out := newTracker(func(change string, r *v1.Replica) error {
 		return stream.Send(&v1.ReplicaChange{Change: change, Replica: r})
 	})
-	show := func(r *v1.Replica) error { return out.present(r.GetMetadata().GetUid(), s.progress.of(r)) }
+	show := func(snap *state.Snapshot, r *v1.Replica) error {
+		return out.present(r.GetMetadata().GetUid(), s.presentReplica(snap, r))
+	}
 	return s.watchReplicas(stream.Context(), func(snap *state.Snapshot) error {
 		for r := range snap.Replicas(selection.GetNamespace(), "") {
 			if matches(r) {
-				if err := show(r); err != nil {
+				if err := show(snap, r); err != nil {
 					return err
 				}
 			}
 		}
 		return stream.Send(&v1.ReplicaChange{Change: changeSynced})
 	}, func(changes []state.Change) error {
-		return eachChanged(s.progress.ofEach(changes), out, matches)
+		return eachChanged(s.presentReplicas(s.store.Snapshot(), changes), out, matches)
 	}, func(snap *state.Snapshot) error {
 		for uid := range out.sent {
 			if r := snap.Replica(uid); r != nil && matches(r) {
-				if err := show(r); err != nil {
+				if err := show(snap, r); err != nil {
 					return err
 				}
 			}

@@ -25,7 +25,7 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 	if err != nil {
 		return nil, err
 	}
-	wanted := accept(request.GetWorkload())
+	wanted := s.accept(request.GetWorkload())
 	image, err := s.pinNew(ctx, receipt, wanted)
 	if err != nil {
 		return nil, err
@@ -37,6 +37,9 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 		m := wanted.GetMetadata()
 		if snap.WorkloadByName(m.GetNamespace(), m.GetName()) != nil {
 			return nil, exists(snap, m)
+		}
+		if err := creatable(snap, wanted, 0); err != nil {
+			return nil, err
 		}
 		w := s.create(ctx, b, wanted, image)
 		receipt.keep(b, w.GetMetadata().GetUid(), "")
@@ -58,7 +61,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 	if err != nil {
 		return nil, err
 	}
-	wanted := accept(request.GetWorkload())
+	wanted := s.accept(request.GetWorkload())
 	image, err := s.pinNew(ctx, receipt, wanted)
 	if err != nil {
 		return nil, err
@@ -75,12 +78,18 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 			if m.GetVersion() != 0 {
 				return nil, vanished(m)
 			}
+			if err := creatable(snap, wanted, 0); err != nil {
+				return nil, err
+			}
 			result = "created"
 			w := s.create(ctx, b, wanted, image)
 			receipt.keep(b, w.GetMetadata().GetUid(), result)
 			return w, nil
 		}
 		if err := changeable(old, m.GetVersion()); err != nil {
+			return nil, err
+		}
+		if err := replicasAllowed(snap, old, wanted.GetSpec().GetReplicas()); err != nil {
 			return nil, err
 		}
 		w, changed := s.update(ctx, snap, b, old, wanted, image)
@@ -98,7 +107,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 }
 
 func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorkloadRequest) (*v1.Workload, error) {
-	wanted := accept(request.GetWorkload())
+	wanted := s.accept(request.GetWorkload())
 	m := wanted.GetMetadata()
 	if m.GetVersion() == 0 {
 		return nil, &spec.Error{Violations: []spec.Violation{{
@@ -111,6 +120,9 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 	}
 	return s.changeNamed(ctx, m.GetNamespace(), m.GetName(), m.GetVersion(),
 		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			if err := replicasAllowed(snap, old, wanted.GetSpec().GetReplicas()); err != nil {
+				return nil, err
+			}
 			w, _ := s.update(ctx, snap, b, old, wanted, image)
 			return w, nil
 		})
@@ -118,7 +130,10 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 
 func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, request.GetNamespace(), request.GetName(), request.GetVersion(),
-		func(_ *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			if err := replicasAllowed(snap, old, request.GetReplicas()); err != nil {
+				return nil, err
+			}
 			if old.GetSpec().GetReplicas() == request.GetReplicas() {
 				return old, nil
 			}
@@ -169,13 +184,6 @@ func (s *Server) remove(ctx context.Context, b *state.Batch, old *v1.Workload) *
 	return w
 }
 
-// accept brings the workload of a request, which nobody else has, into
-// canonical form. The guard has found it valid, which it stays.
-func accept(w *v1.Workload) *v1.Workload {
-	spec.Normalize(w)
-	return w
-}
-
 // create adds a new workload and its first revision to the batch.
 func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload, image string) *v1.Workload {
 	w := &v1.Workload{
@@ -189,7 +197,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 			Annotations: wanted.GetMetadata().GetAnnotations(),
 		},
 		Spec:   wanted.GetSpec(),
-		Status: &v1.WorkloadStatus{},
+		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
 	}
 	s.revise(b, w, image)
 	b.Create(w)
@@ -216,6 +224,7 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 	w.Metadata.Labels = wanted.GetMetadata().GetLabels()
 	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
 	if !sameTemplate {
+		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
 		revision := s.revise(b, w, image)
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}

@@ -23,6 +23,8 @@ type position struct{ line, column int }
 // decoder fills a message from a tree and remembers where every field stands,
 // so that what is found wrong later can be pointed at.
 type decoder struct {
+	// kind is that of the objects that the file may hold.
+	kind      string
 	positions map[string]position
 	found     violations
 }
@@ -55,7 +57,7 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 	}
 	kind, version := scalarAt(node, "kind"), scalarAt(node, "apiVersion")
 	if kind == nil || kind.Value == "" {
-		d.refuse(node, "kind", "is missing: write kind: %s", KindWorkload)
+		d.refuse(node, "kind", "is missing: write kind: %s", d.kind)
 		return nil
 	}
 	if version != nil && version.Value != "" && version.Value != APIVersion {
@@ -63,8 +65,8 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 		return nil
 	}
 	msg := newObject(kind.Value)
-	if msg == nil {
-		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, KindWorkload)
+	if msg == nil || kind.Value != d.kind {
+		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, d.kind)
 		return nil
 	}
 	d.message("", msg.ProtoReflect(), node, 0)

@@ -35,8 +35,11 @@ type Document struct {
 
 // newObject returns an empty object of a kind that files may hold, else nil.
 func newObject(kind string) proto.Message {
-	if kind == KindWorkload {
+	switch kind {
+	case KindWorkload:
 		return &v1.Workload{}
+	case KindConfiguration:
+		return &v1.Configuration{}
 	}
 	return nil
 }
@@ -55,7 +58,7 @@ func Decode(name string, data []byte) ([]Document, error) {
 	var docs []Document
 	broken := &Error{File: name}
 	for _, node := range nodes {
-		doc, found, err := decodeObject(node)
+		doc, found, err := decodeObject(node, KindWorkload)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
@@ -66,6 +69,29 @@ func Decode(name string, data []byte) ([]Document, error) {
 		return nil, broken
 	}
 	return docs, nil
+}
+
+// DecodeConfiguration reads a file that holds one Configuration, as Decode reads
+// others.
+func DecodeConfiguration(name string, data []byte) (*v1.Configuration, error) {
+	if len(data) > MaxFileSize {
+		return nil, fileError(name, 0, "has %d bytes and may have %d", len(data), MaxFileSize)
+	}
+	nodes, err := readNodes(name, data)
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) != 1 {
+		return nil, fileError(name, 0, "must hold one object of kind %s, and has %d; write one with: cloudless cluster config get -o yaml", KindConfiguration, len(nodes))
+	}
+	doc, found, err := decodeObject(nodes[0], KindConfiguration)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(found) > 0 {
+		return nil, &Error{File: name, Violations: found}
+	}
+	return doc.Message.(*v1.Configuration), nil
 }
 
 func fileError(name string, line int, format string, args ...any) error {
@@ -127,8 +153,8 @@ func syntaxError(name string, err error) error {
 
 // decodeObject reads one document and checks it. Its error is for what is not
 // the author's fault.
-func decodeObject(node *yaml.Node) (Document, violations, error) {
-	d := &decoder{positions: map[string]position{"": {node.Line, node.Column}}}
+func decodeObject(node *yaml.Node, kind string) (Document, violations, error) {
+	d := &decoder{kind: kind, positions: map[string]position{"": {node.Line, node.Column}}}
 	msg := d.object(node)
 	if len(d.found) == 0 {
 		found, err := violationsOf(msg)

@@ -21,7 +21,7 @@ import (
 var validator = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
 
 // Validate checks a request or an object against the rules of the contract and,
-// if it is or carries a workload, against what rules cannot say. What is wrong
+// if it is or carries a workload or a configuration, against what rules cannot say. What is wrong
 // comes as *Error, with the same paths for an object and for a request that
 // carries it.
 func Validate(msg proto.Message) error {
@@ -52,6 +52,9 @@ func violationsOf(msg proto.Message) (violations, error) {
 	}
 	if w := workloadIn(msg); w != nil {
 		checkWorkload(w, &found)
+	}
+	if c := configurationIn(msg); c != nil {
+		checkConfiguration(c, &found)
 	}
 	return found, nil
 }

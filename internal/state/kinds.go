@@ -25,6 +25,9 @@ const (
 	KindPassword   Kind = "password"
 	KindServer     Kind = "server"
 	KindRevocation Kind = "revocation"
+
+	KindConfiguration Kind = "configuration"
+	KindGossipKey     Kind = "gossip_key"
 )
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
@@ -33,6 +36,7 @@ const (
 	indexName     = "name"
 	indexWorkload = "workload"
 	indexNode     = "node"
+	indexNumber   = "number"
 )
 
 // table says how the objects of one kind are kept. A new kind is a field in statev1.Object, a constant above, a line
@@ -76,6 +80,12 @@ var tables = []table{
 	{kind: KindPassword},
 	{kind: KindServer, named: true},
 	{kind: KindRevocation},
+	{kind: KindConfiguration, indexes: map[string]keyFunc{
+		indexNumber: by(func(c *v1.Configuration) []byte {
+			return binary.BigEndian.AppendUint64(nil, c.GetSpec().GetNumber())
+		}),
+	}},
+	{kind: KindGossipKey, single: true},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -36,6 +36,10 @@ func KindOf(o Object) Kind {
 		return KindServer
 	case *statev1.Revocation:
 		return KindRevocation
+	case *v1.Configuration:
+		return KindConfiguration
+	case *statev1.GossipKey:
+		return KindGossipKey
 	}
 	return ""
 }
@@ -71,6 +75,10 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Server{Server: o}}
 	case *statev1.Revocation:
 		return &statev1.Object{Kind: &statev1.Object_Revocation{Revocation: o}}
+	case *v1.Configuration:
+		return &statev1.Object{Kind: &statev1.Object_Configuration{Configuration: o}}
+	case *statev1.GossipKey:
+		return &statev1.Object{Kind: &statev1.Object_GossipKey{GossipKey: o}}
 	}
 	return &statev1.Object{}
 }
@@ -106,6 +114,10 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindServer, o.Server
 	case *statev1.Object_Revocation:
 		return KindRevocation, o.Revocation
+	case *statev1.Object_Configuration:
+		return KindConfiguration, o.Configuration
+	case *statev1.Object_GossipKey:
+		return KindGossipKey, o.GossipKey
 	}
 	return "", nil
 }

@@ -1,8 +1,10 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
-	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -20,114 +23,243 @@ type Proposer interface {
 	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
 }
 
-// Loop remembers what sessions say and ticks when it matters.
+// Loop remembers what sessions say and ticks when it matters. A heartbeat costs
+// the same however many nodes there are, and a tick looks only at those nodes of
+// which there is news or whose time is up.
 type Loop struct {
 	store    *state.Store
 	proposer Proposer
-	windows  Windows
+	probe    Probe
 	wake     chan struct{}
+	// strangers has a token while there are machines of which it is not known
+	// whether they answer.
+	strangers chan struct{}
+	// asking has a token for every question that is open.
+	asking chan struct{}
+	work   sync.WaitGroup // what Run has begun
 
-	mu   sync.Mutex
-	seen map[string]Observation
-	news chan struct{} // closed at the next word about usage; nil while nobody waits for it
+	mu      sync.Mutex
+	entries map[string]*entry // by the uids of nodes
+	dirty   map[string]bool   // nodes of which there is news
+	leading context.Context   // that of Run; nil while this server does not lead
+	since   time.Time         // when it began to
+	news    chan struct{}     // closed at the next word about usage; nil while nobody waits for it
 }
 
-// DefaultWindows bear a restart of an agent or a busy machine.
-var DefaultWindows = Windows{Silence: 10 * time.Second, Reconnect: 15 * time.Second}
+// entry is what is remembered of one node.
+type entry struct {
+	Observation
+	usage *v1.NodeResources
+	// replicas is what the node's replicas use, by uid; see usage.go.
+	replicas map[string]*v1.ReplicaUsage
 
-// New returns a loop that has heard of nobody yet.
-func New(store *state.Store, proposer Proposer, windows Windows) *Loop {
+	// live is how the node is judged.
+	live spec.Liveness
+	// state is what the state says of the node.
+	state string
+
+	// machine is where the node's session came from, answers whether it answers
+	// probes, learnAt when to find out again.
+	machine netip.Addr
+	answers bool
+	learnAt time.Time
+	// relieve ends the suspicion that the machine is gone.
+	relieve context.CancelFunc
+
+	record *v1.ReliabilityRecord
+	// counted is until when the time is in the record, measured when it was last
+	// looked how much is free, and scarce what there was least of.
+	counted, measured time.Time
+	scarce            string
+}
+
+// waits is whether the node is offline or was never heard of: no time runs for
+// it, and a heartbeat is news.
+func (e *entry) waits() bool { return !inService(e.state) && e.state != stateFailed }
+
+// New returns a loop that has heard of nobody yet. Probe is TCPProbe if nil.
+func New(store *state.Store, proposer Proposer, probe Probe) *Loop {
+	if probe == nil {
+		probe = TCPProbe
+	}
 	return &Loop{
-		store: store, proposer: proposer, windows: windows,
-		wake: make(chan struct{}, 1), seen: map[string]Observation{},
+		store: store, proposer: proposer, probe: probe,
+		wake: make(chan struct{}, 1), strangers: make(chan struct{}, 1), asking: make(chan struct{}, maxProbes),
+		entries: map[string]*entry{}, dirty: map[string]bool{},
 	}
 }
 
-// Connected is called when a node's session begins.
-func (l *Loop) Connected(uid string, status *v1.NodeStatus) {
-	l.update(uid, func(o *Observation) {
-		o.Connected = true
-		o.Usage = status.GetUsage()
-		o.Status = lasting(status)
-	})
-	l.signal()
+// Connected is called when a node's session begins, with the address that it
+// came from, if that is known.
+func (l *Loop) Connected(uid string, machine netip.Addr, status *v1.NodeStatus) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entry(uid)
+	e.trust()
+	e.Connected, e.LastSeen = true, time.Now()
+	e.Status, e.usage = lasting(status), status.GetUsage()
+	if e.machine != machine {
+		e.machine, e.answers, e.learnAt = machine, false, time.Time{}
+	}
+	if machine.IsValid() && !e.answers {
+		e.learnAt = time.Time{}
+		l.stranger()
+	}
+	l.mark(uid)
 }
 
 // Heartbeat is called for every heartbeat of a session.
 func (l *Loop) Heartbeat(uid string, beat *v1.Heartbeat) {
-	silent := false
 	snap := l.store.Snapshot()
-	l.update(uid, func(o *Observation) {
-		silent = !o.Connected || time.Since(o.LastSeen) >= l.windows.Silence
-		o.Connected = true
-		o.Usage = beat.GetUsage()
-		o.Replicas = measured(snap, uid, o.Replicas, beat.GetReplicas())
-		l.announce()
-		if beat.GetStatus() != nil {
-			o.Status = lasting(beat.GetStatus())
-		}
-	})
-	if silent || beat.GetStatus() != nil {
-		l.signal()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entry(uid)
+	if e.waits() || !e.Connected || beat.GetStatus() != nil {
+		l.mark(uid)
 	}
+	if !e.Connected {
+		e.trust()
+	}
+	e.Connected, e.LastSeen = true, time.Now() // with its monotonic part: a wall clock may jump
+	if beat.GetStatus() != nil {
+		e.Status = lasting(beat.GetStatus())
+	}
+	e.usage = beat.GetUsage()
+	e.measure()
+	e.replicas = measured(snap, uid, e.replicas, beat.GetReplicas())
+	l.announce()
 }
 
-// Disconnected is called when a node has no session any more.
+// Answered is called when an agent has answered a ping.
+func (l *Loop) Answered(uid string, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	answered(l.entry(uid).record, took)
+}
+
+// Goodbye is called when an agent says that it will not be back soon.
+func (l *Loop) Goodbye(uid, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entry(uid).Goodbye = cmp.Or(reason, "its agent has said goodbye")
+}
+
+// Disconnected is called when a node has no session any more. It is suspected
+// at once.
 func (l *Loop) Disconnected(uid string) {
-	l.update(uid, func(o *Observation) { o.Connected = false })
-	l.signal()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entry(uid)
+	e.Connected, e.Broken = false, time.Now()
+	if l.leading != nil {
+		e.record.Losses += brokenSession
+		if e.answers && e.Goodbye == "" {
+			ctx, cancel := context.WithCancel(l.leading)
+			e.relieve = cancel
+			l.work.Go(func() { l.suspect(ctx, uid, e.machine) })
+		}
+	}
+	l.mark(uid)
+}
+
+// trust ends every suspicion against a node.
+func (e *entry) trust() {
+	if e.relieve != nil {
+		e.relieve()
+		e.relieve = nil
+	}
+	e.Gone, e.Goodbye, e.Broken = false, "", time.Time{}
 }
 
 // Observe adds to a node what is known only here.
 func (l *Loop) Observe(n *v1.Node) {
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if o, ok := l.seen[n.GetMetadata().GetUid()]; ok {
-		n.Status.Usage = o.Usage
-		n.Status.LastSeen = timestamppb.New(o.LastSeen)
+	e := l.entries[n.GetMetadata().GetUid()]
+	if e == nil {
+		return
+	}
+	n.Status.Usage = e.usage
+	if !e.LastSeen.IsZero() {
+		n.Status.LastSeen = timestamppb.New(e.LastSeen)
+	}
+	if l.leading != nil {
+		n.Status.Reliability = e.reliability(now)
 	}
 }
 
-// lasting is the part of a status that is worth replicating.
+// Settle brings the state of a node, of which something else was changed, to
+// where the state machine puts it now.
+func (l *Loop) Settle(n *v1.Node) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[n.GetMetadata().GetUid()]
+	if e == nil || l.leading == nil {
+		return
+	}
+	settled, _ := judge(now, l.since, n, e.Observation, e.live)
+	n.Status = settled.GetStatus()
+}
+
+// lasting is the part of a status that is worth replicating and that an agent
+// has a say in.
 func lasting(status *v1.NodeStatus) *v1.NodeStatus {
 	kept := proto.CloneOf(status)
 	if kept == nil {
 		kept = &v1.NodeStatus{}
 	}
+	kept.State, kept.Reason, kept.Reliability = "", "", nil
 	kept.Usage, kept.Requested, kept.LastSeen = nil, nil, nil
 	return kept
 }
 
-func (l *Loop) update(uid string, change func(*Observation)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	o := l.seen[uid]
-	change(&o)
-	o.LastSeen = time.Now() // with its monotonic part: a wall clock may jump
-	l.seen[uid] = o
+// entry is what is remembered of a node. The caller holds the lock.
+func (l *Loop) entry(uid string) *entry {
+	e := l.entries[uid]
+	if e == nil {
+		e = &entry{record: &v1.ReliabilityRecord{}, counted: time.Now(), live: spec.DefaultLiveness}
+		l.entries[uid] = e
+	}
+	return e
 }
 
-func (l *Loop) signal() {
+// mark makes a node due. The caller holds the lock.
+func (l *Loop) mark(uid string) {
+	l.dirty[uid] = true
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run ticks until ctx ends.
+// Run leads until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
-	since := time.Now()
-	l.signal()
-	timer := time.NewTimer(0)
+	ctx, cancel := context.WithCancel(ctx)
+	defer l.work.Wait()
+	defer cancel()
+	snap, feed := l.store.Subscribe()
+	l.take(ctx, snap)
+	defer l.release()
+	l.work.Go(func() { l.follow(ctx, feed) })
+	l.work.Go(func() { l.keepLearning(ctx) })
+	timer, checkpoint := time.NewTimer(0), time.NewTicker(checkpointPause)
 	defer timer.Stop()
+	defer checkpoint.Stop()
+	var next time.Time
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.wake:
+			next, err = l.settle(ctx, l.takeDirty(), next)
 		case <-timer.C:
+			next, err = l.settle(ctx, l.overdue(time.Now()), l.nextDeadline())
+		case <-checkpoint.C:
+			err = l.checkpoint(ctx)
 		}
-		next, err := l.settle(ctx, since)
 		if err != nil {
 			return err
 		}
@@ -138,26 +270,131 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-func (l *Loop) settle(ctx context.Context, since time.Time) (time.Time, error) {
-	for {
+// take begins to lead: everybody has the time that a new leader gives.
+func (l *Loop) take(ctx context.Context, snap *state.Snapshot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leading, l.since = ctx, time.Now()
+	for uid, e := range l.entries {
+		if !e.Connected {
+			e.trust()
+			delete(l.entries, uid)
+		}
+	}
+	for n := range snap.Nodes("") {
+		e := l.entry(n.GetMetadata().GetUid())
+		e.counted, e.record = l.since, &v1.ReliabilityRecord{}
+		if stored := n.GetStatus().GetReliability().GetRecord(); stored != nil {
+			e.record = proto.CloneOf(stored)
+		}
+		l.adopt(e, n, snap.Cluster().GetSpec(), l.since)
+		l.mark(n.GetMetadata().GetUid())
+	}
+}
+
+// release ends leading.
+func (l *Loop) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leading = nil
+	for _, e := range l.entries {
+		if e.relieve != nil {
+			e.relieve()
+			e.relieve = nil
+		}
+	}
+}
+
+func (l *Loop) takeDirty() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	due := make([]string, 0, len(l.dirty))
+	for uid := range l.dirty {
+		due = append(due, uid)
+	}
+	clear(l.dirty)
+	slices.Sort(due)
+	return due
+}
+
+// overdue are the nodes whose time is up.
+func (l *Loop) overdue(now time.Time) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var due []string
+	for uid, e := range l.entries {
+		if deadline := e.deadline(l.since); !deadline.IsZero() && !now.Before(deadline) {
+			due = append(due, uid)
+		}
+	}
+	slices.Sort(due)
+	return due
+}
+
+// nextDeadline is when the first node's time is up that is not up now.
+func (l *Loop) nextDeadline() (next time.Time) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if deadline := e.deadline(l.since); deadline.After(now) && (next.IsZero() || deadline.Before(next)) {
+			next = deadline
+		}
+	}
+	return next
+}
+
+// deadline is when a node must have been heard of again, zero if it need not.
+func (e *entry) deadline(since time.Time) time.Time {
+	if e.waits() {
+		return time.Time{}
+	}
+	from, window := latest(since, e.NotBefore, e.LastSeen), e.live.Silence
+	if !e.Connected {
+		from, window = latest(from, e.Broken), e.live.Reconnect
+	}
+	return from.Add(window)
+}
+
+// settle ticks until nothing is left to do for the nodes that are due, and
+// returns when to look again.
+func (l *Loop) settle(ctx context.Context, due []string, next time.Time) (time.Time, error) {
+	for len(due) > 0 {
 		now := time.Now()
 		snap := l.store.Snapshot()
-		l.forget(now, snap)
-		l.mu.Lock()
-		seen := maps.Clone(l.seen)
-		l.mu.Unlock()
-		batch, next := Tick(now, since, snap, seen, l.windows, newUID)
+		batch, until := tick(now, l.since, nodesOf(snap, due), l.seen, newUID)
 		if batch.Len() == 0 {
+			l.adoptAll(snap, due)
+			if !until.IsZero() && (next.IsZero() || until.Before(next)) {
+				next = until
+			}
 			return next, nil
 		}
 		_, err := l.proposer.Propose(ctx, batch.Transaction(now))
-		if err == nil {
-			return next, nil
-		}
-		if !state.MovedOn(err) {
+		if err != nil && !state.MovedOn(err) {
 			return next, err
 		}
 	}
+	return next, nil
+}
+
+// nodesOf yields those of the nodes that there are.
+func nodesOf(snap *state.Snapshot, uids []string) func(yield func(*v1.Node) bool) {
+	return func(yield func(*v1.Node) bool) {
+		for _, uid := range uids {
+			if n := snap.Node(uid); n != nil && !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// seen gives ticks what is known of a node.
+func (l *Loop) seen(n *v1.Node) (Observation, spec.Liveness) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entry(n.GetMetadata().GetUid())
+	return e.Observation, e.live
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }

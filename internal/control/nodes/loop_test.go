@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -38,13 +39,24 @@ func (l *log) Propose(_ context.Context, tx *statev1.Transaction) (state.Result,
 	return l.store.Apply(l.index, proto.CloneOf(tx))
 }
 
+// here is where the node of the tests is, and alive and dead are what its
+// machine may be.
+var here = netip.MustParseAddr("192.0.2.7")
+
+func alive(context.Context, netip.Addr) bool { return true }
+
+func dead(ctx context.Context, _ netip.Addr) bool {
+	<-ctx.Done()
+	return false
+}
+
 // lead runs a loop for one node in the time of the test.
 func lead(t *testing.T, before string, failures []error, f func(t *testing.T, l *Loop, state func() string, proposals func() int)) error {
 	t.Helper()
 	var ended error
 	synctest.Test(t, func(t *testing.T) {
 		proposer := &log{store: storeWith(t, node(before)), index: 1, failures: failures}
-		loop := New(proposer.store, proposer, windows)
+		loop := New(proposer.store, proposer, alive)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- loop.Run(ctx) }()
@@ -73,7 +85,7 @@ func want(t *testing.T, state func() string, expected string) {
 func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 	err := lead(t, "enrolling", nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
 		want(t, state, "enrolling")
-		l.Connected("n", &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}})
+		l.Connected("n", here, &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}})
 		want(t, state, "ready")
 
 		// Heartbeats change nothing in the state, however long they go on.
@@ -83,9 +95,10 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 			l.Heartbeat("n", &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "2"}})
 		}
 		want(t, state, "ready")
-		if proposals() != before {
-			t.Errorf("heartbeats made %d proposals", proposals()-before)
+		if made := proposals() - before; made > 1 { // for the reliability, which is written down now and then
+			t.Errorf("heartbeats made %d proposals", made)
 		}
+		before = proposals()
 		shown := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{}}
 		l.Observe(shown)
 		if shown.GetStatus().GetUsage().GetCpu() != "2" || !shown.GetStatus().GetLastSeen().AsTime().Equal(time.Now()) {
@@ -101,7 +114,7 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 		l.Disconnected("n")
 		time.Sleep(windows.Reconnect - time.Second)
 		want(t, state, "ready")
-		l.Connected("n", &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}})
+		l.Connected("n", here, &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}})
 		time.Sleep(windows.Silence - time.Second)
 		want(t, state, "ready")
 
@@ -110,7 +123,7 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 		want(t, state, "offline")
 		l.Disconnected("n")
 		want(t, state, "offline")
-		l.Connected("n", &v1.NodeStatus{})
+		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, state, "ready")
 		time.Sleep(windows.Silence)
 		want(t, state, "offline")
@@ -137,7 +150,7 @@ func TestNewLeaderGivesEverybodyTimeToCome(t *testing.T) {
 func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
 	failures := []error{&state.ConflictError{}, &state.NotFoundError{}}
 	_ = lead(t, "enrolling", failures, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
-		l.Connected("n", &v1.NodeStatus{})
+		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, state, "ready")
 		if proposals() != 3 {
 			t.Errorf("made %d proposals", proposals())
@@ -148,7 +161,7 @@ func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
 func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
 	lost := errors.New("leadership lost")
 	err := lead(t, "enrolling", []error{lost}, func(t *testing.T, l *Loop, state func() string, _ func() int) {
-		l.Connected("n", &v1.NodeStatus{})
+		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, state, "enrolling")
 	})
 	if !errors.Is(err, lost) {
@@ -157,7 +170,7 @@ func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
 }
 
 func TestNodeThatWasNeverHeardOfIsShownAsItIs(t *testing.T) {
-	l := New(state.New(), &log{}, DefaultWindows)
+	l := New(state.New(), &log{}, alive)
 	n := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{}}
 	l.Observe(n)
 	if n.GetStatus().GetLastSeen() != nil || n.GetStatus().GetUsage() != nil {
@@ -168,14 +181,13 @@ func TestNodeThatWasNeverHeardOfIsShownAsItIs(t *testing.T) {
 // How long a node has been silent is measured by a clock that nobody can set: a
 // date that jumps by hours makes no node silent, and hides none that is.
 func TestSilenceDoesNotFollowTheDate(t *testing.T) {
-	l := New(storeWith(t, node("ready")), &log{}, windows)
+	l := New(storeWith(t, node("ready")), &log{}, alive)
 	for _, hear := range []func(){
-		func() { l.Connected("n", &v1.NodeStatus{}) },
+		func() { l.Connected("n", here, &v1.NodeStatus{}) },
 		func() { l.Heartbeat("n", &v1.Heartbeat{}) },
-		func() { l.Disconnected("n") },
 	} {
 		hear()
-		if seen := l.seen["n"].LastSeen; !strings.Contains(seen.String(), " m=") {
+		if seen := l.entries["n"].LastSeen; !strings.Contains(seen.String(), " m=") {
 			t.Errorf("heard at %s, which is a mere date", seen)
 		}
 	}

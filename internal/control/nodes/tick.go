@@ -2,58 +2,44 @@ package nodes
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
-
-// The states of a node that this loop moves between.
-const (
-	stateReady   = "ready"
-	stateOffline = "offline"
-)
-
-// Observation is what is known of a node in memory.
-type Observation struct {
-	// Status is what the agent last said about the machine, without usage.
-	Status *v1.NodeStatus
-	Usage  *v1.NodeResources
-	// Replicas is what the node's replicas use, by uid; see usage.go.
-	Replicas  map[string]*v1.ReplicaUsage
-	LastSeen  time.Time
-	Connected bool
-}
-
-// Windows are how long a node may be away before it counts as offline.
-type Windows struct {
-	// Silence is for a node whose session is open but says nothing.
-	Silence time.Duration
-	// Reconnect is for a node without a session, so that a restart of its
-	// agent or of the leader takes nobody offline.
-	Reconnect time.Duration
-}
 
 // maxChanges keeps one transaction small when thousands of nodes change at
 // once; the next tick does the rest.
 const maxChanges = 500
 
-// Tick returns the changes that are due and when to look again without any
-// news, zero if never. since is when this server began to lead: before that it
-// cannot have heard of anybody.
-func Tick(now, since time.Time, snap *state.Snapshot, seen map[string]Observation, windows Windows, newUID func() string) (*state.Batch, time.Time) {
+// Tick returns the changes that are due for all nodes and when to look again
+// without any news, zero if never. since is when this server began to lead:
+// before that it cannot have heard of anybody. seen is what it has heard, by the
+// uids of nodes.
+func Tick(now, since time.Time, snap *state.Snapshot, seen map[string]Observation, newUID func() string) (*state.Batch, time.Time) {
+	config := snap.Cluster().GetSpec()
+	return tick(now, since, snap.Nodes(""), func(n *v1.Node) (Observation, spec.Liveness) {
+		return seen[n.GetMetadata().GetUid()], spec.LivenessOf(config, n.GetMetadata().GetLabels())
+	}, newUID)
+}
+
+// tick is Tick for some nodes.
+func tick(now, since time.Time, nodes iter.Seq[*v1.Node], seen func(*v1.Node) (Observation, spec.Liveness), newUID func() string) (*state.Batch, time.Time) {
 	batch := &state.Batch{}
 	var next time.Time
-	for old := range snap.Nodes("") {
-		o := seen[old.GetMetadata().GetUid()]
-		n, until := judge(now, since, old, o, windows)
+	for old := range nodes {
+		o, live := seen(old)
+		n, until := judge(now, since, old, o, live)
 		if !until.IsZero() && (next.IsZero() || until.Before(next)) {
 			next = until
 		}
-		if proto.Equal(old, n) {
+		if n == old {
 			continue
 		}
 		if batch.Len() >= maxChanges {
@@ -67,47 +53,114 @@ func Tick(now, since time.Time, snap *state.Snapshot, seen map[string]Observatio
 	return batch, next
 }
 
-// judge is what a node should look like, and until when that holds without news.
-func judge(now, since time.Time, old *v1.Node, o Observation, windows Windows) (*v1.Node, time.Time) {
-	window, reference := windows.Reconnect, o.LastSeen
-	if o.Connected {
-		window = windows.Silence
-	}
-	if reference.Before(since) {
-		reference = since
-	}
-	until := reference.Add(window)
-	n := proto.CloneOf(old)
-	if n.Status == nil {
-		n.Status = &v1.NodeStatus{}
-	}
+// judge is what a node should look like, which is old itself if nothing is
+// changed, and until when that holds without news.
+func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness) (*v1.Node, time.Time) {
+	p, until, why := o.look(now, since, live)
+	before := old.GetStatus()
+	status := before
 	switch {
-	case now.Before(until) && o.Connected:
-		if o.Status != nil {
-			n.Status = proto.CloneOf(o.Status)
-		}
-		n.Status.State, n.Status.Reason = stateReady, ""
-		return n, until
-	case now.Before(until) || n.GetStatus().GetState() == stateOffline:
-		return n, future(now, until)
-	case n.GetStatus().GetState() == stateReady:
-		n.Status.State = stateOffline
-		n.Status.Reason = fmt.Sprintf("not heard of for %s", window)
-		n.Status.LastSeen = timestamppb.New(reference)
+	case p == heard && o.Status != nil:
+		status = o.Status
+	case p == heard && before.GetState() == stateOffline:
+		status = withoutReady(before) // that was our word, not the agent's
 	}
-	return n, time.Time{}
+	wish := old.GetSpec().GetAvailability()
+	after := follow(before.GetState(), p, canRun(status), wish)
+	if p != heard && (after == stateOffline || after == stateEnrolling) {
+		until = time.Time{} // it stays as it is until there is news
+	}
+
+	next := &v1.NodeStatus{}
+	proto.Merge(next, status)
+	next.Reliability, next.LastSeen = before.GetReliability(), before.GetLastSeen()
+	next.State, next.Reason = after, reason(after, before, old.GetSpec(), status, why)
+	switch {
+	case p == heard:
+		next.LastSeen = nil // the leader knows better
+	case after == stateOffline && before.GetState() != stateOffline:
+		next.LastSeen = timestamppb.New(latest(before.GetLastSeen().AsTime(), o.LastSeen, since))
+		next.Conditions = notReady(next.GetConditions(), next.GetReason(), now)
+	}
+	if after == before.GetState() && proto.Equal(before, next) {
+		return old, until
+	}
+	n := proto.CloneOf(old)
+	n.Status = proto.CloneOf(next)
+	return n, until
 }
 
-func future(now, t time.Time) time.Time {
-	if t.After(now) {
-		return t
+// canRun is what the agent says by its condition Ready. An agent that says
+// nothing of it is believed to be well.
+func canRun(status *v1.NodeStatus) bool {
+	i := slices.IndexFunc(status.GetConditions(), isReady)
+	return i < 0 || status.GetConditions()[i].GetStatus()
+}
+
+func isReady(c *v1.Condition) bool { return c.GetType() == "Ready" }
+
+func withoutReady(status *v1.NodeStatus) *v1.NodeStatus {
+	status = proto.CloneOf(status)
+	status.Conditions = slices.DeleteFunc(status.GetConditions(), isReady)
+	return status
+}
+
+// notReady are the conditions of a node that is away: that it is ready cannot be
+// said any more, all else is what was last heard.
+func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Condition {
+	conditions = slices.Clone(conditions)
+	ready := &v1.Condition{Type: "Ready", Reason: "The node is offline: " + reason + ".", ChangeTime: timestamppb.New(now)}
+	if i := slices.IndexFunc(conditions, isReady); i >= 0 {
+		conditions[i] = ready
+		return conditions
 	}
-	return time.Time{}
+	return append([]*v1.Condition{ready}, conditions...)
+}
+
+// reason is one sentence about a state, empty where there is nothing to say.
+func reason(now string, before *v1.NodeStatus, wished *v1.NodeSpec, said *v1.NodeStatus, away string) string {
+	switch now {
+	case stateOffline:
+		if before.GetState() == stateOffline {
+			return before.GetReason()
+		}
+		return away
+	case stateFailed:
+		if i := slices.IndexFunc(said.GetConditions(), isReady); i >= 0 && !said.GetConditions()[i].GetStatus() {
+			return said.GetConditions()[i].GetReason()
+		}
+		return before.GetReason()
+	case stateCordoned, stateDraining:
+		return wishReason(wished)
+	}
+	return ""
+}
+
+// wishReason is who wanted a node out of service, and why.
+func wishReason(wished *v1.NodeSpec) string {
+	by, why := wished.GetAvailabilityBy(), wished.GetAvailabilityReason()
+	switch {
+	case by == "":
+		return why
+	case why == "":
+		return "by " + by
+	}
+	return fmt.Sprintf("%s (by %s)", why, by)
 }
 
 func event(now time.Time, uid string, n *v1.Node, before string) *v1.Event {
-	if n.GetStatus().GetState() == stateOffline {
-		return state.NewEvent(uid, now, n, state.SeverityWarning, "Offline", n.GetStatus().GetReason(), "control/nodes")
+	severity, word, text := state.SeverityInfo, "", n.GetStatus().GetReason()
+	switch n.GetStatus().GetState() {
+	case stateReady:
+		word, text = "Ready", "was "+before
+	case stateOffline:
+		severity, word = state.SeverityWarning, "Offline"
+	case stateFailed:
+		severity, word = state.SeverityWarning, "Failed"
+	case stateCordoned:
+		word = "Cordoned"
+	case stateDraining:
+		word = "Draining"
 	}
-	return state.NewEvent(uid, now, n, state.SeverityInfo, "Ready", "was "+before, "control/nodes")
+	return state.NewEvent(uid, now, n, severity, word, text, "control/nodes")
 }

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,12 +10,13 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 var (
 	start   = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	windows = Windows{Silence: 10 * time.Second, Reconnect: 15 * time.Second}
+	windows = spec.DefaultLiveness
 )
 
 // at is a moment some seconds after the start.
@@ -40,46 +42,75 @@ func TestTransitions(t *testing.T) {
 	heard := func(connected bool, seconds int) *Observation {
 		return &Observation{Status: &v1.NodeStatus{}, LastSeen: at(seconds), Connected: connected}
 	}
+	with := func(o *Observation, change func(*Observation)) *Observation {
+		change(o)
+		return o
+	}
+	broken := &v1.NodeStatus{Conditions: []*v1.Condition{{Type: "Ready", Reason: "The driver does not answer."}}}
 	for _, one := range []struct {
 		name   string
 		before string
+		wish   string
 		seen   *Observation
 		since  int // when this server began to lead
 		now    int
 		want   string
+		reason string
 		next   int // when to look again; -1 for never
 	}{
-		{"a new node connects", "enrolling", heard(true, 0), 0, 1, "ready", 10},
-		{"a new node has not connected", "enrolling", nil, 0, 100, "enrolling", -1},
-		{"connected and heard of", "ready", heard(true, 5), 0, 6, "ready", 15},
-		{"connected and silent", "ready", heard(true, 5), 0, 15, "offline", -1},
-		{"a moment before silence", "ready", heard(true, 5), 0, 14, "ready", 15},
-		{"gone for less than the window", "ready", heard(false, 5), 0, 19, "ready", 20},
-		{"gone for the window", "ready", heard(false, 5), 0, 20, "offline", -1},
-		{"back after it was offline", "offline", heard(true, 50), 0, 51, "ready", 60},
-		{"offline and silent stays offline", "offline", heard(true, 5), 0, 100, "offline", -1},
-		{"offline and gone stays offline", "offline", heard(false, 99), 0, 100, "offline", 114},
+		{"a new node connects", "enrolling", "", heard(true, 0), 0, 1, "ready", "", 3},
+		{"a new node connects that is cordoned already", "enrolling", "cordoned", heard(true, 0), 0, 1, "cordoned", "disk (by user/ann)", 3},
+		{"a new node has not connected", "enrolling", "", nil, 0, 100, "enrolling", "", -1},
+		{"connected and heard of", "ready", "", heard(true, 5), 0, 6, "ready", "", 8},
+		{"connected and silent", "ready", "", heard(true, 5), 0, 8, "offline", "not heard of for 3s", -1},
+		{"a moment before silence", "ready", "", heard(true, 5), 0, 7, "ready", "", 8},
+		{"gone for less than the window", "ready", "", heard(false, 5), 0, 14, "ready", "", 15},
+		{"gone for the window", "ready", "", heard(false, 5), 0, 15, "offline", "no session for 10s", -1},
+		{"the window begins when the session breaks", "ready", "", with(heard(false, 5), func(o *Observation) { o.Broken = at(7) }), 0, 16, "ready", "", 17},
+		{"gone, and the machine does not answer", "ready", "", with(heard(false, 5), func(o *Observation) { o.Gone = true }), 0, 6, "offline", "its session broke and its machine does not answer", -1},
+		{"gone with a goodbye", "ready", "", with(heard(false, 5), func(o *Observation) { o.Goodbye = "stopped by cloudless down" }), 0, 6, "offline", "stopped by cloudless down", -1},
+		{"a goodbye counts from the end of the session", "ready", "", with(heard(true, 5), func(o *Observation) { o.Goodbye = "stopped by cloudless down" }), 0, 6, "ready", "", 8},
+		{"back after it was offline", "offline", "", heard(true, 50), 0, 51, "ready", "", 53},
+		{"back and cordoned as before", "offline", "cordoned", heard(true, 50), 0, 51, "cordoned", "disk (by user/ann)", 53},
+		{"offline and silent stays offline", "offline", "", heard(true, 5), 0, 100, "offline", "", -1},
+		{"offline and gone stays offline", "offline", "", heard(false, 99), 0, 100, "offline", "", -1},
+		{"cordoned", "ready", "cordoned", heard(true, 5), 0, 6, "cordoned", "disk (by user/ann)", 8},
+		{"cordoned while its session is broken", "ready", "cordoned", heard(false, 5), 0, 6, "cordoned", "disk (by user/ann)", 15},
+		{"cordoned while offline is for later", "offline", "cordoned", heard(false, 5), 0, 100, "offline", "", -1},
+		{"uncordoned", "cordoned", "", heard(true, 5), 0, 6, "ready", "", 8},
+		{"from cordoned to draining", "cordoned", "draining", heard(true, 5), 0, 6, "draining", "disk (by user/ann)", 8},
+		{"a cordoned node is lost like others", "cordoned", "cordoned", heard(true, 5), 0, 8, "offline", "not heard of for 3s", -1},
+		{"cannot run anything", "ready", "", with(heard(true, 5), func(o *Observation) { o.Status = broken }), 0, 6, "failed", "The driver does not answer.", 8},
+		{"cannot run anything, cordoned or not", "cordoned", "cordoned", with(heard(true, 5), func(o *Observation) { o.Status = broken }), 0, 6, "failed", "The driver does not answer.", 8},
+		{"can run again", "failed", "", heard(true, 5), 0, 6, "ready", "", 8},
+		{"a failed node is lost like others", "failed", "", heard(true, 5), 0, 8, "offline", "not heard of for 3s", -1},
+		{"and stays failed within the window", "failed", "", heard(false, 5), 0, 8, "failed", "", 15},
 		// A new leader has heard of nobody: everybody has the window to come.
-		{"a new leader waits", "ready", nil, 100, 114, "ready", 115},
-		{"a new leader gives up", "ready", nil, 100, 115, "offline", -1},
-		{"what a leader heard before it lost the lead counts from its return", "ready", heard(true, 5), 100, 109, "ready", 110},
-		{"a new leader leaves the offline ones alone", "offline", nil, 100, 101, "offline", 115},
+		{"a new leader waits", "ready", "", nil, 100, 109, "ready", "", 110},
+		{"a new leader gives up", "ready", "", nil, 100, 110, "offline", "no session for 10s", -1},
+		{"what a leader heard before it lost the lead counts from its return", "ready", "", heard(true, 5), 100, 102, "ready", "", 103},
+		{"a new leader leaves the offline ones alone", "offline", "", nil, 100, 101, "offline", "", -1},
+		{"who was told a new pace has a whole interval from then on", "ready", "", with(heard(true, 5), func(o *Observation) { o.NotBefore = at(20) }), 0, 22, "ready", "", 23},
 	} {
 		t.Run(one.name, func(t *testing.T) {
-			store := storeWith(t, node(one.before))
+			n := node(one.before)
+			if one.wish != "" {
+				n.Spec = &v1.NodeSpec{Availability: one.wish, AvailabilityReason: "disk", AvailabilityBy: "user/ann"}
+			}
+			store := storeWith(t, n)
 			seen := map[string]Observation{}
 			if one.seen != nil {
 				seen["n"] = *one.seen
 			}
-			batch, next := Tick(at(one.now), at(one.since), store.Snapshot(), seen, windows, func() string { return "e" })
+			batch, next := Tick(at(one.now), at(one.since), store.Snapshot(), seen, func() string { return "e" })
 			if batch.Len() > 0 {
 				if _, err := store.Apply(2, batch.Transaction(at(one.now))); err != nil {
 					t.Fatal(err)
 				}
 			}
 			got := store.Snapshot().Node("n").GetStatus()
-			if got.GetState() != one.want {
-				t.Errorf("the node is %s (%s), want %s", got.GetState(), got.GetReason(), one.want)
+			if got.GetState() != one.want || got.GetReason() != one.reason {
+				t.Errorf("the node is %s (%s), want %s (%s)", got.GetState(), got.GetReason(), one.want, one.reason)
 			}
 			if one.next < 0 && !next.IsZero() || one.next >= 0 && !next.Equal(at(one.next)) {
 				t.Errorf("look again at %v, want after %d s", next, one.next)
@@ -87,23 +118,88 @@ func TestTransitions(t *testing.T) {
 			if events := store.Snapshot().Count(state.KindEvent); events > 1 || (events == 1) != (one.before != one.want) {
 				t.Errorf("%d events tell of the way from %s to %s", events, one.before, one.want)
 			}
-			if batch, _ := Tick(at(one.now), at(one.since), store.Snapshot(), seen, windows, func() string { return "x" }); batch.Len() != 0 {
+			if batch, _ := Tick(at(one.now), at(one.since), store.Snapshot(), seen, func() string { return "x" }); batch.Len() != 0 {
 				t.Error("a second tick changes something")
 			}
 		})
 	}
 }
 
+// ways are all arrows of the diagram in the package comment.
+var ways = map[string][]string{
+	"enrolling": {"ready", "cordoned", "draining", "failed"},
+	"ready":     {"cordoned", "draining", "failed", "offline"},
+	"cordoned":  {"ready", "draining", "failed", "offline"},
+	"draining":  {"ready", "cordoned", "failed", "offline"},
+	"failed":    {"ready", "cordoned", "draining", "offline"},
+	"offline":   {"ready", "cordoned", "draining", "failed"},
+}
+
+// Whatever is observed in whatever order, no node takes a way that is not in the
+// diagram; offline and failed are left only by a word of the agent, failed is
+// entered only by one, and offline never is while the agent speaks.
+func TestNoWayOutsideTheDiagram(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		store := storeWith(t, node("enrolling"))
+		index, now, since := uint64(1), start, start
+		var o Observation
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(6*time.Second)).Draw(t, "pause")))
+			switch rapid.IntRange(0, 7).Draw(t, "what") {
+			case 0, 1, 2:
+				ready := rapid.Bool().Draw(t, "ready")
+				o = Observation{Connected: true, LastSeen: now, Status: &v1.NodeStatus{Conditions: []*v1.Condition{{Type: "Ready", Status: ready}}}}
+			case 3:
+				o.Connected, o.Broken = false, now
+			case 4:
+				o.Gone = !o.Connected
+			case 5:
+				o.Goodbye = "bye"
+			case 6:
+				o, since = Observation{}, now // another leader
+			case 7:
+				n := proto.CloneOf(store.Snapshot().Node("n"))
+				n.Spec = &v1.NodeSpec{Availability: rapid.SampledFrom([]string{"", "cordoned", "draining"}).Draw(t, "wish")}
+				var b state.Batch
+				b.Put(n)
+				index++
+				if _, err := store.Apply(index, b.Transaction(now)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := store.Snapshot().Node("n").GetStatus().GetState()
+			batch, _ := Tick(now, since, store.Snapshot(), map[string]Observation{"n": o}, func() string { return fmt.Sprint("e", index) })
+			if batch.Len() > 0 {
+				index++
+				if _, err := store.Apply(index, batch.Transaction(now)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			after := store.Snapshot().Node("n").GetStatus().GetState()
+			speaks := o.Connected && now.Sub(o.LastSeen) < windows.Silence
+			switch {
+			case before == after:
+			case !slices.Contains(ways[before], after):
+				t.Fatalf("from %s to %s", before, after)
+			case (before == "offline" || before == "failed" || before == "enrolling") && after != "offline" && !speaks, after == "failed" && !speaks:
+				t.Fatalf("from %s to %s without a word of the agent", before, after)
+			case after == "offline" && speaks:
+				t.Fatal("offline although the agent speaks")
+			}
+		}
+	})
+}
+
 func TestNodeKeepsWhatItSaidWhenItGoesOffline(t *testing.T) {
 	n := node("ready")
 	n.Status.Capacity = &v1.NodeResources{Cpu: "4"}
 	store := storeWith(t, n)
-	batch, _ := Tick(at(100), at(0), store.Snapshot(), nil, windows, func() string { return "e" })
+	batch, _ := Tick(at(100), at(0), store.Snapshot(), nil, func() string { return "e" })
 	if _, err := store.Apply(2, batch.Transaction(at(100))); err != nil {
 		t.Fatal(err)
 	}
 	got := store.Snapshot().Node("n").GetStatus()
-	if got.GetCapacity().GetCpu() != "4" || got.GetReason() != "not heard of for 15s" || !got.GetLastSeen().AsTime().Equal(at(0)) {
+	if got.GetCapacity().GetCpu() != "4" || got.GetReason() != "no session for 10s" || !got.GetLastSeen().AsTime().Equal(at(0)) {
 		t.Errorf("the node is now %v", got)
 	}
 }
@@ -112,7 +208,7 @@ func TestHeartbeatOfANodeThatNeverSaidHelloTakesNothingAway(t *testing.T) {
 	n := node("offline")
 	n.Status.Capacity = &v1.NodeResources{Cpu: "4"}
 	store := storeWith(t, n)
-	batch, _ := Tick(at(1), at(0), store.Snapshot(), map[string]Observation{"n": {LastSeen: at(1), Connected: true}}, windows, func() string { return "e" })
+	batch, _ := Tick(at(1), at(0), store.Snapshot(), map[string]Observation{"n": {LastSeen: at(1), Connected: true}}, func() string { return "e" })
 	if _, err := store.Apply(2, batch.Transaction(at(1))); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +226,7 @@ func TestThousandsOfNodesAreChangedInPieces(t *testing.T) {
 	store := storeWith(t, all...)
 	index, uids := uint64(1), 0
 	for ticks := 0; ; ticks++ {
-		batch, next := Tick(at(100), at(0), store.Snapshot(), nil, windows, func() string { uids++; return fmt.Sprint("e", uids) })
+		batch, next := Tick(at(100), at(0), store.Snapshot(), nil, func() string { uids++; return fmt.Sprint("e", uids) })
 		if batch.Len() == 0 {
 			if ticks < 2 || !next.IsZero() {
 				t.Errorf("done after %d ticks, look again at %v", ticks, next)
@@ -160,7 +256,7 @@ func TestNodeThatSpeaksInTimeNeverFlaps(t *testing.T) {
 		index, now := uint64(1), start
 		o := Observation{Status: &v1.NodeStatus{}, LastSeen: start, Connected: true}
 		tick := func(now time.Time) {
-			batch, _ := Tick(now, start, store.Snapshot(), map[string]Observation{"n": o}, windows, func() string { return fmt.Sprint("e", index) })
+			batch, _ := Tick(now, start, store.Snapshot(), map[string]Observation{"n": o}, func() string { return fmt.Sprint("e", index) })
 			if batch.Len() == 0 {
 				return
 			}

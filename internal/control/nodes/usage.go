@@ -1,8 +1,6 @@
 package nodes
 
 import (
-	"time"
-
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
@@ -16,11 +14,11 @@ func (l *Loop) Usage() (nodes map[string]*v1.NodeResources, replicas map[string]
 	snap := l.store.Snapshot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for node, o := range l.seen {
-		if o.Usage != nil {
-			nodes[node] = o.Usage
+	for node, e := range l.entries {
+		if e.usage != nil {
+			nodes[node] = e.usage
 		}
-		for uid, u := range o.Replicas {
+		for uid, u := range e.replicas {
 			if runsOn(snap.Replica(uid), node) {
 				replicas[uid] = u
 			}
@@ -74,23 +72,11 @@ func runsOn(r *v1.Replica, node string) bool {
 	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
 }
 
-// forget lets go of what nodes used that have been silent for so long that they
-// count as offline, and of nodes that are gone.
-func (l *Loop) forget(now time.Time, snap *state.Snapshot) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for uid, o := range l.seen {
-		window := l.windows.Reconnect
-		if o.Connected {
-			window = l.windows.Silence
-		}
-		switch {
-		case snap.Node(uid) == nil && !o.Connected:
-			delete(l.seen, uid)
-		case now.Sub(o.LastSeen) >= window && (o.Usage != nil || o.Replicas != nil):
-			o.Usage, o.Replicas = nil, nil
-			l.seen[uid] = o
-			l.announce()
-		}
+// forget lets go of what a node used that has been silent for so long that it
+// counts as offline. It is called with the lock held.
+func (l *Loop) forget(e *entry) {
+	if e.usage != nil || e.replicas != nil {
+		e.usage, e.replicas = nil, nil
+		l.announce()
 	}
 }

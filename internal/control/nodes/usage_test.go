@@ -60,7 +60,7 @@ func wantUsed(t *testing.T, l *Loop, want string) {
 func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
 	_ = lead(t, "enrolling", nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
 		put(t, l, replicaOn("n", "a"), replicaOn("n", "b"), replicaOn("another", "other"))
-		l.Connected("n", &v1.NodeStatus{})
+		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, state, "ready")
 		before := proposals()
 		l.Heartbeat("n", beat("a", "b", "other", "unknown"))
@@ -85,7 +85,7 @@ func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
 		put(t, l, ended)
 		wantUsed(t, l, "1 node:")
 		l.Heartbeat("n", beat())
-		if kept := l.seen["n"].Replicas; len(kept) != 0 {
+		if kept := l.entries["n"].replicas; len(kept) != 0 {
 			t.Errorf("memory still holds %v", kept)
 		}
 
@@ -110,7 +110,7 @@ func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
 func TestNewsOfUsageWakeWhoWaits(t *testing.T) {
 	_ = lead(t, "enrolling", nil, func(t *testing.T, l *Loop, state func() string, _ func() int) {
 		put(t, l, replicaOn("n", "a"))
-		l.Connected("n", &v1.NodeStatus{})
+		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, state, "ready")
 		_, _, one := l.Usage()
 		_, _, other := l.Usage()
@@ -130,7 +130,7 @@ func TestNewsOfUsageWakeWhoWaits(t *testing.T) {
 
 func TestNodeThatIsGoneIsForgotten(t *testing.T) {
 	_ = lead(t, "enrolling", nil, func(t *testing.T, l *Loop, s func() string, _ func() int) {
-		l.Connected("n", &v1.NodeStatus{})
+		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, s, "ready")
 		var b state.Batch
 		b.Delete(state.KindNode, "n")
@@ -141,8 +141,8 @@ func TestNodeThatIsGoneIsForgotten(t *testing.T) {
 		s() // the loop has come to rest
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if len(l.seen) != 0 {
-			t.Errorf("memory holds %v", l.seen)
+		if len(l.entries) != 0 {
+			t.Errorf("memory holds %v", l.entries)
 		}
 	})
 }

@@ -187,7 +187,7 @@ func (f *forecast) obey(snap *state.Snapshot, r *v1.Replica) string {
 	phase := r.GetStatus().GetPhase()
 	node := snap.Node(r.GetSpec().GetNodeUid())
 	switch {
-	case r == nil, rollout.Ended(phase), node.GetStatus().GetState() != nodeReady:
+	case r == nil, rollout.Ended(phase), !slices.Contains(obedient, node.GetStatus().GetState()):
 		return ""
 	case r.GetSpec().GetDesired() == rollout.DesiredStopped:
 		return rollout.PhaseStopped
@@ -197,8 +197,8 @@ func (f *forecast) obey(snap *state.Snapshot, r *v1.Replica) string {
 	return ""
 }
 
-// nodeReady is the state of a node that does what it is told.
-const nodeReady = "ready"
+// obedient are the states of nodes that do what they are told.
+var obedient = []string{"ready", "cordoned", "draining"}
 
 // outcome compares the replicas of a workload before and after.
 func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanChange {

@@ -1,12 +1,15 @@
 package replicas
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -98,9 +101,19 @@ func everything(snap *state.Snapshot) Due {
 	return due
 }
 
+// otherPlace reports whether a node may take now what it did not take before.
+// What it measures of itself all the time is no reason to look.
+func otherPlace(before, after *v1.Node) bool {
+	was, is := before.GetStatus(), after.GetStatus()
+	return after != nil && (before == nil || was.GetState() != is.GetState() ||
+		!maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) ||
+		!proto.Equal(was.GetCapacity(), is.GetCapacity()) ||
+		!slices.EqualFunc(was.GetDrivers(), is.GetDrivers(), func(a, b *v1.DriverInfo) bool { return proto.Equal(a, b) }))
+}
+
 // dueAfter says what may need a tick after the changes.
 func dueAfter(changes []state.Change) Due {
-	due := Due{Workloads: map[string]bool{}}
+	due := Due{Workloads: map[string]bool{}, Nodes: map[string]bool{}}
 	for _, c := range changes {
 		switch c.Kind {
 		case state.KindWorkload:
@@ -108,7 +121,12 @@ func dueAfter(changes []state.Change) Due {
 				due.Workloads[c.New.GetMetadata().GetUid()] = true
 			}
 		case state.KindNode:
-			due.Placement = true
+			before, _ := c.Old.(*v1.Node)
+			after, _ := c.New.(*v1.Node)
+			due.Placement = due.Placement || otherPlace(before, after)
+			if (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) {
+				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
+			}
 		case state.KindReplica:
 			before, _ := c.Old.(*v1.Replica)
 			after, _ := c.New.(*v1.Replica)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -20,16 +21,18 @@ import (
 type Due struct {
 	// Workloads by uid.
 	Workloads map[string]bool
+	// Nodes by uid whose replicas' workloads are due.
+	Nodes map[string]bool
 	// Placement asks for another try to place what is pending everywhere,
 	// because a node may have room now.
 	Placement bool
-	// Waiting are workloads with an outdated replica whose successor fits
-	// nowhere. A tick reports them; they are due again with the next Placement.
+	// Waiting are workloads with an outdated replica, or one on an offline node,
+	// whose successor fits nowhere. A tick reports them; they are due again with the next Placement.
 	Waiting map[string]bool
 }
 
 // Empty reports whether there is nothing to do.
-func (d Due) Empty() bool { return len(d.Workloads) == 0 && !d.Placement }
+func (d Due) Empty() bool { return len(d.Workloads) == 0 && len(d.Nodes) == 0 && !d.Placement }
 
 // maxReplicas is how many replicas one tick changes at most, so that the batch
 // is a transaction of reasonable size however large a workload is and however
@@ -43,10 +46,10 @@ const maxReplicas = 256
 func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	t := &tick{
 		now: now, snap: snap, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
-		stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{},
+		stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
 		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}},
 	}
-	for _, uid := range slices.Sorted(maps.Keys(due.Workloads)) {
+	for _, uid := range due.workloads(snap) {
 		if w := snap.Workload(uid); w != nil {
 			t.workload(w)
 		}
@@ -58,6 +61,22 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 	}
 	t.place()
 	return t.batch, t.left
+}
+
+// workloads are the uids of those to look at, in order.
+func (d Due) workloads(snap *state.Snapshot) []string {
+	all := maps.Clone(d.Workloads)
+	if all == nil {
+		all = map[string]bool{}
+	}
+	for node := range d.Nodes {
+		for r := range snap.ReplicasOn(node) {
+			if rollout.Live(r.GetStatus().GetPhase()) {
+				all[r.GetSpec().GetWorkloadUid()] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
 }
 
 // tick collects the changes of one call.
@@ -74,6 +93,9 @@ type tick struct {
 	stopped map[string]bool
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
 	unplaced map[string]*v1.Replica
+	// covers are those of them that are only for a replica on an offline node, by
+	// uid, with the names of such nodes.
+	covers map[string]string
 }
 
 // take takes room for one replica of a workload, if there is any.
@@ -95,8 +117,14 @@ func (t *tick) workload(w *v1.Workload) {
 		Deleting: deleting,
 	}
 	live := false
+	away := map[string]bool{} // names of nodes
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		in.Replicas = append(in.Replicas, rollout.ReplicaFromProto(r))
+		one := rollout.ReplicaFromProto(r)
+		one.Away = Away(t.snap, r)
+		if one.Away {
+			away[r.GetSpec().GetNode()] = true
+		}
+		in.Replicas = append(in.Replicas, one)
 		live = live || rollout.Live(r.GetStatus().GetPhase())
 	}
 	if deleting && !live {
@@ -104,6 +132,9 @@ func (t *tick) workload(w *v1.Workload) {
 		return
 	}
 	step := rollout.Next(in)
+	for _, uid := range step.Lose {
+		t.lose(t.snap.Replica(uid))
+	}
 	for _, uid := range step.Stop {
 		t.stop(t.snap.Replica(uid))
 	}
@@ -113,11 +144,15 @@ func (t *tick) workload(w *v1.Workload) {
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
-	for range step.Create {
+	for i := range step.Create + step.Cover {
 		if !t.take(w.GetMetadata().GetUid()) {
 			break
 		}
-		t.waits(t.newReplica(w))
+		r := t.newReplica(w)
+		t.waits(r)
+		if i >= step.Create {
+			t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
+		}
 	}
 }
 
@@ -154,6 +189,19 @@ func (t *tick) stop(old *v1.Replica) {
 		r.Status.EndTime = timestamppb.New(t.now)
 	}
 	t.batch.Update(r, old.GetMetadata().GetVersion())
+}
+
+// lose gives up a replica on an offline node.
+func (t *tick) lose(old *v1.Replica) {
+	if !t.take(old.GetSpec().GetWorkloadUid()) {
+		return
+	}
+	r := proto.CloneOf(old)
+	r.Status.Phase = rollout.PhaseLost
+	r.Status.Reason = "node " + r.GetSpec().GetNode() + " is offline, and it is not needed there any more"
+	r.Status.EndTime = timestamppb.New(t.now)
+	t.batch.Update(r, old.GetMetadata().GetVersion())
+	t.event(r, "Lost", r.GetStatus().GetReason(), state.SeverityWarning)
 }
 
 func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
@@ -242,11 +290,20 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
-	t.event(r, "Placed", "on node "+p.NodeName, state.SeverityInfo)
+	message := "on node " + p.NodeName
+	if away := t.covers[r.GetMetadata().GetUid()]; away != "" {
+		message += ", because " + away + " is offline"
+	}
+	t.event(r, "Placed", message, state.SeverityInfo)
 }
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 	for _, old := range replicas {
+		if t.covers[old.GetMetadata().GetUid()] != "" {
+			// The one on the offline node may still run: nothing is gained by one that waits.
+			t.left.Waiting[old.GetSpec().GetWorkloadUid()] = true
+			continue
+		}
 		// A fresh explanation is given to those who ask; a new event for every
 		// change of what is free would push out all others.
 		if t.stored(old) && (old.GetStatus().GetReason() != "" || !t.take(old.GetSpec().GetWorkloadUid())) {

@@ -52,6 +52,18 @@ func viewNode(snap *state.Snapshot, n *v1.Node, without string, known requiremen
 	return node
 }
 
+// nodeOffline is the state of a node that nobody hears of.
+const nodeOffline = "offline"
+
+// Away reports whether a replica lives on a node that is offline.
+func Away(snap *state.Snapshot, r *v1.Replica) bool {
+	node := r.GetSpec().GetNodeUid()
+	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == nodeOffline
+}
+
+// Away reports whether a replica lives on a node that is offline.
+func (Placement) Away(snap *state.Snapshot, r *v1.Replica) bool { return Away(snap, r) }
+
 // Placement answers questions about placement from a snapshot.
 type Placement struct{}
 
@@ -65,7 +77,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	for r := range snap.ReplicasOf(workloadUID) {
 		switch {
 		case rollout.Ended(r.GetStatus().GetPhase()):
-		case r.GetSpec().GetNodeUid() == "":
+		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
 			pending++
 		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
 			outdated = r

@@ -1,6 +1,6 @@
 // Package retention is the leader's loop that lets go of what is kept only for
 // a while: ended replicas, events, receipts of idempotent calls, expired
-// tokens. Tick is pure. It decides nothing about what still runs.
+// tokens, old configurations. Tick is pure. It decides nothing about what still runs.
 package retention
 
 import (
@@ -11,6 +11,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/steady"
 )
@@ -27,12 +28,26 @@ type Limits struct {
 	Events time.Duration
 	// MaxEvents bounds the number of events, whatever their age.
 	MaxEvents int
+	// Configurations is how many of the newest versions are kept.
+	Configurations int
 }
 
 // DefaultLimits are those of a new cluster.
-var DefaultLimits = Limits{
-	Replicas: 24 * time.Hour, Receipts: 24 * time.Hour, Revisions: 10, Tokens: 24 * time.Hour,
-	Events: 7 * 24 * time.Hour, MaxEvents: 10_000,
+var DefaultLimits = LimitsOf(nil)
+
+// What the configuration does not say.
+const (
+	receipts       = 24 * time.Hour
+	configurations = 1000
+)
+
+// LimitsOf are the limits that the cluster's configuration sets.
+func LimitsOf(c *v1.ClusterSpec) Limits {
+	r := spec.RetentionOf(c)
+	return Limits{
+		Replicas: r.Replicas, Receipts: receipts, Revisions: r.Revisions, Tokens: r.Tokens,
+		Events: r.Events, MaxEvents: r.MaxEvents, Configurations: configurations,
+	}
 }
 
 // maxDeletions keeps one transaction small; the next tick does the rest.
@@ -71,6 +86,15 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 			batch.Delete(state.KindCredential, secret)
 		}
 		if !drop(state.KindToken, t.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
+	old := snap.Count(state.KindConfiguration) - limits.Configurations
+	for c := range snap.OldestConfigurations() {
+		if old--; old < 0 || c.GetSpec().GetNumber() == snap.Cluster().GetStatus().GetConfiguration() {
+			break
+		}
+		if !drop(state.KindConfiguration, c.GetMetadata().GetUid()) {
 			return batch
 		}
 	}
@@ -123,14 +147,16 @@ type Proposer interface {
 // interval is far shorter than any limit and far longer than a tick takes.
 const interval = time.Minute
 
-// Run ticks now and then until ctx ends.
-func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limits) error {
+// Run ticks now and then until ctx ends, each time by the configuration that is
+// in force then, and soon after that has changed.
+func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	clock := steady.New() // a clock that is set forward must not make everything look old
 	for {
-		now := clock.Now()
-		if batch := Tick(now, store.Snapshot(), limits); batch.Len() > 0 {
+		now, snap := clock.Now(), store.Snapshot()
+		limits := LimitsOf(snap.Cluster().GetSpec())
+		if batch := Tick(now, snap, limits); batch.Len() > 0 {
 			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !state.MovedOn(err) {
 				return err
 			}
@@ -148,7 +174,8 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer, limits Limi
 // storm of them must not grow for a minute.
 const glance = time.Second
 
-// wait returns when a tick is due, or when events are a tenth above their limit.
+// wait returns when a tick is due, when events are a tenth above their limit, or
+// when the limits are others.
 func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) error {
 	glances := time.NewTicker(glance)
 	defer glances.Stop()
@@ -159,7 +186,8 @@ func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits
 		case <-tick:
 			return nil
 		case <-glances.C:
-			if store.Snapshot().Count(state.KindEvent) > limits.MaxEvents+limits.MaxEvents/10 {
+			snap := store.Snapshot()
+			if snap.Count(state.KindEvent) > limits.MaxEvents+limits.MaxEvents/10 || LimitsOf(snap.Cluster().GetSpec()) != limits {
 				return nil
 			}
 		}

@@ -56,6 +56,17 @@ func (l *log) put(t *testing.T, when time.Time, objects ...state.Object) {
 	}
 }
 
+// configure makes it a cluster that keeps what is over as wished.
+func (l *log) configure(t *testing.T, r *v1.Retention) {
+	t.Helper()
+	var b state.Batch
+	b.Put(&v1.Cluster{Metadata: &v1.Metadata{Uid: "c", Name: "c"}, Spec: &v1.ClusterSpec{Retention: r}})
+	l.index++
+	if _, err := l.store.Apply(l.index, b.Transaction(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func replica(name, phase string, ended time.Time) *v1.Replica {
 	r := &v1.Replica{
 		Metadata: &v1.Metadata{Uid: name, Name: name, Namespace: "default"}, Spec: &v1.ReplicaSpec{}, Status: &v1.ReplicaStatus{Phase: phase},
@@ -223,7 +234,8 @@ func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- Run(ctx, l.store, l, limits) }()
+		l.configure(t, &v1.Retention{Replicas: "1h", MaxEvents: 3})
+		go func() { done <- Run(ctx, l.store, l) }()
 		synctest.Wait()
 		if fmt.Sprint(l.sizes) != "[5000 5000 1997]" {
 			t.Errorf("deleted in pieces of %v", l.sizes)
@@ -250,11 +262,10 @@ func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
 func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{store: state.New()}
-		most := limits
-		most.MaxEvents = 10
+		l.configure(t, &v1.Retention{MaxEvents: 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- Run(ctx, l.store, l, most) }()
+		go func() { done <- Run(ctx, l.store, l) }()
 		synctest.Wait()
 		count := func(after time.Duration) int {
 			time.Sleep(after)
@@ -282,12 +293,56 @@ func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
 	})
 }
 
+// What is kept follows the configuration while the loop runs, without waiting for the next tick.
+func TestRunFollowsTheConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &log{store: state.New()}
+		l.configure(t, nil)
+		l.put(t, time.Now(), replica("r", rollout.PhaseStopped, time.Now()))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- Run(ctx, l.store, l) }()
+		time.Sleep(10*time.Minute + interval/2)
+		synctest.Wait()
+		if l.store.Snapshot().Replica("r") == nil {
+			t.Fatal("gone although a day is the default")
+		}
+		l.configure(t, &v1.Retention{Replicas: "5m"})
+		time.Sleep(2 * glance)
+		synctest.Wait()
+		if l.store.Snapshot().Replica("r") != nil {
+			t.Error("kept although the configuration says five minutes now")
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestOnlyTheNewestConfigurationsAreKept(t *testing.T) {
+	l := &log{store: state.New()}
+	for n := range uint64(5) {
+		l.put(t, now, &v1.Configuration{Metadata: &v1.Metadata{Uid: fmt.Sprint("c", n)}, Spec: &v1.ConfigurationSpec{Number: n + 1}})
+	}
+	few := limits
+	few.Configurations = 2
+	if _, err := l.Propose(t.Context(), Tick(now, l.store.Snapshot(), few).Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	var left []uint64
+	for c := range l.store.Snapshot().Configurations(0) {
+		left = append(left, c.GetSpec().GetNumber())
+	}
+	if fmt.Sprint(left) != "[5 4]" {
+		t.Errorf("left are %v", left)
+	}
+}
+
 func TestRunEndsWithAnErrorOfTheProposer(t *testing.T) {
 	lost := errors.New("leadership lost")
 	l := &log{store: state.New()}
 	l.put(t, now, replica("r", rollout.PhaseStopped, now))
 	l.err = lost
-	if err := Run(t.Context(), l.store, l, limits); !errors.Is(err, lost) {
+	if err := Run(t.Context(), l.store, l); !errors.Is(err, lost) {
 		t.Errorf("ended with %v", err)
 	}
 }

@@ -204,6 +204,14 @@ func (d *Driver) scope(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, d.opts.namespace())
 }
 
+// Check asks containerd for nothing in particular.
+func (d *Driver) Check(ctx context.Context) error {
+	if _, err := d.client.ContainerService().List(ctx, `id==""`); err != nil {
+		return fmt.Errorf("containerd does not answer: %w", err)
+	}
+	return nil
+}
+
 // List returns every task of this cloud, also those whose shim is gone.
 func (d *Driver) List(ctx context.Context) ([]driver.Status, error) {
 	containers, err := d.client.ContainerService().List(ctx)

@@ -223,6 +223,11 @@ func (p *Port) CloseIdentity(id identity.ID) int {
 	return p.cut(func(c *conn) bool { return !id.IsZero() && c.id == id })
 }
 
+// CloseMembers cuts all connections of the members that are meant, and says how many.
+func (p *Port) CloseMembers(meant func(identity.ID) bool) int {
+	return p.cut(func(c *conn) bool { return !c.id.IsZero() && meant(c.id) })
+}
+
 // Close ends the port and cuts every connection. It may be called more than once.
 func (p *Port) Close() error {
 	p.mu.Lock()

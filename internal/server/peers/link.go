@@ -47,6 +47,8 @@ type Link struct {
 type Config struct {
 	Trust       *identity.Trust
 	Certificate identity.CertificateSource
+	// Admit refuses servers that are not to be talked to; nil refuses none.
+	Admit func(identity.ID) error
 }
 
 // NewLink returns the link of a protocol.
@@ -122,6 +124,9 @@ func TLS(c Config, server string) *tls.Config {
 		}
 		if server != "" && id.Name() != server {
 			return fmt.Errorf("server %s answered in place of server %s", id.Name(), server)
+		}
+		if c.Admit != nil {
+			return c.Admit(id)
 		}
 		return nil
 	}

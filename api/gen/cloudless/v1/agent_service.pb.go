@@ -374,6 +374,8 @@ type SessionUp struct {
 	//	*SessionUp_Hello
 	//	*SessionUp_Heartbeat
 	//	*SessionUp_Report
+	//	*SessionUp_Pong
+	//	*SessionUp_Goodbye
 	Message       isSessionUp_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -443,6 +445,24 @@ func (x *SessionUp) GetReport() *Report {
 	return nil
 }
 
+func (x *SessionUp) GetPong() *Pong {
+	if x != nil {
+		if x, ok := x.Message.(*SessionUp_Pong); ok {
+			return x.Pong
+		}
+	}
+	return nil
+}
+
+func (x *SessionUp) GetGoodbye() *Goodbye {
+	if x != nil {
+		if x, ok := x.Message.(*SessionUp_Goodbye); ok {
+			return x.Goodbye
+		}
+	}
+	return nil
+}
+
 type isSessionUp_Message interface {
 	isSessionUp_Message()
 }
@@ -460,11 +480,161 @@ type SessionUp_Report struct {
 	Report *Report `protobuf:"bytes,3,opt,name=report,proto3,oneof"`
 }
 
+type SessionUp_Pong struct {
+	// Sent at once when a Ping was received.
+	Pong *Pong `protobuf:"bytes,4,opt,name=pong,proto3,oneof"`
+}
+
+type SessionUp_Goodbye struct {
+	// The last message of an agent whose machine will run nothing until it is
+	// started again, so that nobody waits for it.
+	Goodbye *Goodbye `protobuf:"bytes,5,opt,name=goodbye,proto3,oneof"`
+}
+
 func (*SessionUp_Hello) isSessionUp_Message() {}
 
 func (*SessionUp_Heartbeat) isSessionUp_Message() {}
 
 func (*SessionUp_Report) isSessionUp_Message() {}
+
+func (*SessionUp_Pong) isSessionUp_Message() {}
+
+func (*SessionUp_Goodbye) isSessionUp_Message() {}
+
+type Goodbye struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, in words.
+	Reason        string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Goodbye) Reset() {
+	*x = Goodbye{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Goodbye) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Goodbye) ProtoMessage() {}
+
+func (x *Goodbye) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
+func (*Goodbye) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Goodbye) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// By which the leader measures how quickly an agent answers.
+type Ping struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ping) Reset() {
+	*x = Ping{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ping) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ping) ProtoMessage() {}
+
+func (x *Ping) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ping.ProtoReflect.Descriptor instead.
+func (*Ping) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Ping) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+type Pong struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That of the Ping.
+	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pong) Reset() {
+	*x = Pong{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pong) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pong) ProtoMessage() {}
+
+func (x *Pong) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pong.ProtoReflect.Descriptor instead.
+func (*Pong) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Pong) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
 
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -484,7 +654,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +666,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +679,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Hello) GetStatus() *NodeStatus {
@@ -555,7 +725,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +737,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +750,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Heartbeat) GetUsage() *NodeResources {
@@ -622,7 +792,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +804,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +817,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Report) GetReplicas() []*ReplicaReport {
@@ -681,7 +851,7 @@ type EventReport struct {
 
 func (x *EventReport) Reset() {
 	*x = EventReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +863,7 @@ func (x *EventReport) String() string {
 func (*EventReport) ProtoMessage() {}
 
 func (x *EventReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +876,7 @@ func (x *EventReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
 func (*EventReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EventReport) GetSeverity() string {
@@ -754,7 +924,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +936,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +949,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -802,6 +972,7 @@ type SessionDown struct {
 	//
 	//	*SessionDown_Assignments
 	//	*SessionDown_Open
+	//	*SessionDown_Ping
 	Message       isSessionDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -809,7 +980,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +992,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1005,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -862,6 +1033,15 @@ func (x *SessionDown) GetOpen() *Open {
 	return nil
 }
 
+func (x *SessionDown) GetPing() *Ping {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Ping); ok {
+			return x.Ping
+		}
+	}
+	return nil
+}
+
 type isSessionDown_Message interface {
 	isSessionDown_Message()
 }
@@ -874,9 +1054,15 @@ type SessionDown_Open struct {
 	Open *Open `protobuf:"bytes,2,opt,name=open,proto3,oneof"`
 }
 
+type SessionDown_Ping struct {
+	Ping *Ping `protobuf:"bytes,3,opt,name=ping,proto3,oneof"`
+}
+
 func (*SessionDown_Assignments) isSessionDown_Message() {}
 
 func (*SessionDown_Open) isSessionDown_Message() {}
+
+func (*SessionDown_Ping) isSessionDown_Message() {}
 
 // What the node should run. The first message of a session has the full set;
 // what it does not name is removed from the node. Later ones are deltas.
@@ -904,7 +1090,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1102,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1115,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -1001,7 +1187,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1199,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1212,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -1061,7 +1247,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1259,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1272,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -1127,7 +1313,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1325,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1338,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Open) GetId() string {
@@ -1231,7 +1417,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1429,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1442,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -1304,7 +1490,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +1502,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1515,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -1356,7 +1542,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1554,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1567,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -1414,7 +1600,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1612,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1625,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -1543,7 +1729,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1741,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1754,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -1650,12 +1836,20 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x03csr\x18\x01 \x01(\fB\n" +
 	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\"3\n" +
 	"\rRenewResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xac\x01\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\x89\x02\n" +
 	"\tSessionUp\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.cloudless.v1.HelloH\x00R\x05hello\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x17.cloudless.v1.HeartbeatH\x00R\theartbeat\x12.\n" +
-	"\x06report\x18\x03 \x01(\v2\x14.cloudless.v1.ReportH\x00R\x06reportB\t\n" +
-	"\amessage\"\xad\x01\n" +
+	"\x06report\x18\x03 \x01(\v2\x14.cloudless.v1.ReportH\x00R\x06report\x12(\n" +
+	"\x04pong\x18\x04 \x01(\v2\x12.cloudless.v1.PongH\x00R\x04pong\x121\n" +
+	"\agoodbye\x18\x05 \x01(\v2\x15.cloudless.v1.GoodbyeH\x00R\agoodbyeB\t\n" +
+	"\amessage\"+\n" +
+	"\aGoodbye\x12 \n" +
+	"\x06reason\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\"\n" +
+	"\x04Ping\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\"\n" +
+	"\x04Pong\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xad\x01\n" +
 	"\x05Hello\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x127\n" +
 	"\breplicas\x18\x02 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x12\x14\n" +
@@ -1679,10 +1873,11 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\x81\x01\n" +
+	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xab\x01\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
-	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04openB\t\n" +
+	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
+	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04pingB\t\n" +
 	"\amessage\"\xa0\x02\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -1756,7 +1951,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollServer)(nil),          // 1: cloudless.v1.EnrollServer
@@ -1764,90 +1959,96 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*RenewRequest)(nil),          // 3: cloudless.v1.RenewRequest
 	(*RenewResponse)(nil),         // 4: cloudless.v1.RenewResponse
 	(*SessionUp)(nil),             // 5: cloudless.v1.SessionUp
-	(*Hello)(nil),                 // 6: cloudless.v1.Hello
-	(*Heartbeat)(nil),             // 7: cloudless.v1.Heartbeat
-	(*Report)(nil),                // 8: cloudless.v1.Report
-	(*EventReport)(nil),           // 9: cloudless.v1.EventReport
-	(*ReplicaReport)(nil),         // 10: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),           // 11: cloudless.v1.SessionDown
-	(*Assignments)(nil),           // 12: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 13: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 14: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 15: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 16: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 17: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 18: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 19: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 20: cloudless.v1.AttachDown
-	nil,                           // 21: cloudless.v1.EnrollRequest.LabelsEntry
-	(*Node)(nil),                  // 22: cloudless.v1.Node
-	(*Server)(nil),                // 23: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 24: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 25: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 26: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 28: cloudless.v1.ReplicaStatus
-	(*NodeSpec)(nil),              // 29: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 30: cloudless.v1.Replica
-	(*Revision)(nil),              // 31: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 32: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 33: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 34: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 35: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 36: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 37: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 38: cloudless.v1.CopyRequest
+	(*Goodbye)(nil),               // 6: cloudless.v1.Goodbye
+	(*Ping)(nil),                  // 7: cloudless.v1.Ping
+	(*Pong)(nil),                  // 8: cloudless.v1.Pong
+	(*Hello)(nil),                 // 9: cloudless.v1.Hello
+	(*Heartbeat)(nil),             // 10: cloudless.v1.Heartbeat
+	(*Report)(nil),                // 11: cloudless.v1.Report
+	(*EventReport)(nil),           // 12: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),         // 13: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),           // 14: cloudless.v1.SessionDown
+	(*Assignments)(nil),           // 15: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 16: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 17: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 18: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 19: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 20: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 21: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 22: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 23: cloudless.v1.AttachDown
+	nil,                           // 24: cloudless.v1.EnrollRequest.LabelsEntry
+	(*Node)(nil),                  // 25: cloudless.v1.Node
+	(*Server)(nil),                // 26: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 27: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 28: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 29: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 31: cloudless.v1.ReplicaStatus
+	(*NodeSpec)(nil),              // 32: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 33: cloudless.v1.Replica
+	(*Revision)(nil),              // 34: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 35: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 36: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 37: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 38: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 39: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 40: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 41: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	21, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	24, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	1,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	22, // 2: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	23, // 3: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
-	6,  // 4: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
-	7,  // 5: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
-	8,  // 6: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	24, // 7: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	10, // 8: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	25, // 9: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	24, // 10: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	26, // 11: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	10, // 12: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	9,  // 13: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	27, // 14: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	28, // 15: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	12, // 16: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	15, // 17: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	13, // 18: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	29, // 19: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	27, // 20: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	30, // 21: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	31, // 22: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	14, // 23: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	16, // 24: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	17, // 25: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	18, // 26: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	27, // 27: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	27, // 28: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	32, // 29: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	33, // 30: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	34, // 31: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	35, // 32: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	36, // 33: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	37, // 34: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	38, // 35: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 36: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	3,  // 37: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	5,  // 38: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	19, // 39: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	2,  // 40: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	4,  // 41: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	11, // 42: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	20, // 43: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	40, // [40:44] is the sub-list for method output_type
-	36, // [36:40] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	25, // 2: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	26, // 3: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	9,  // 4: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
+	10, // 5: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
+	11, // 6: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
+	8,  // 7: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
+	6,  // 8: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
+	27, // 9: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	13, // 10: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	28, // 11: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	27, // 12: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	29, // 13: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	13, // 14: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	12, // 15: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	30, // 16: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	31, // 17: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	15, // 18: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	18, // 19: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	7,  // 20: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
+	16, // 21: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	32, // 22: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	30, // 23: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	33, // 24: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	34, // 25: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	17, // 26: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	19, // 27: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	20, // 28: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	21, // 29: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	30, // 30: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	30, // 31: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	35, // 32: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	36, // 33: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	37, // 34: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	38, // 35: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	39, // 36: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	40, // 37: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	41, // 38: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 39: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	3,  // 40: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	5,  // 41: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	22, // 42: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	2,  // 43: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	4,  // 44: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	14, // 45: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	23, // 46: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	43, // [43:47] is the sub-list for method output_type
+	39, // [39:43] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -1864,25 +2065,28 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionUp_Hello)(nil),
 		(*SessionUp_Heartbeat)(nil),
 		(*SessionUp_Report)(nil),
+		(*SessionUp_Pong)(nil),
+		(*SessionUp_Goodbye)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[11].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[14].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
+		(*SessionDown_Ping)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[22].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[20].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[23].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 	}
@@ -1892,7 +2096,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

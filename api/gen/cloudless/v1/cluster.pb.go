@@ -104,9 +104,11 @@ func (x *Cluster) GetStatus() *ClusterStatus {
 // that is named beside it. Every change is kept as a Configuration.
 type ClusterSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nodes receive /24s out of this range.
+	// New nodes receive /24s out of this private range; it stays as it is if
+	// empty. Nodes keep what they have when it changes.
 	RangeV4 string `protobuf:"bytes,1,opt,name=range_v4,json=rangeV4,proto3" json:"range_v4,omitempty"`
-	// Nodes receive /64s out of this range.
+	// New nodes receive /64s out of this unique local range; it stays as it is if
+	// empty. Nodes keep what they have when it changes.
 	RangeV6 string `protobuf:"bytes,2,opt,name=range_v6,json=rangeV6,proto3" json:"range_v6,omitempty"`
 	// How many servers should vote: 1, 3, 5 or 7; 3 if 0.
 	DesiredVoters int32     `protobuf:"varint,3,opt,name=desired_voters,json=desiredVoters,proto3" json:"desired_voters,omitempty"`
@@ -347,7 +349,7 @@ type Retention struct {
 	Revisions int32 `protobuf:"varint,4,opt,name=revisions,proto3" json:"revisions,omitempty"`
 	// Expired tokens; "24h" if empty.
 	Tokens string `protobuf:"bytes,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Deleted images that can still be had back; "24h" if empty.
+	// Deleted images, which can be had back until then; "24h" if empty.
 	Images        string `protobuf:"bytes,6,opt,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,7 +427,9 @@ func (x *Retention) GetImages() string {
 	return ""
 }
 
-// What a new workload gets where it says nothing itself.
+// What a workload gets where it says nothing itself, when it is made and when
+// it is changed. It is written into the workload: to change a default changes
+// nothing that runs.
 type WorkloadDefaults struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Requests      *ResourceAmounts       `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
@@ -494,12 +498,15 @@ func (x *WorkloadDefaults) GetStop() *Stop {
 	return nil
 }
 
-// The most there may be; 0 means the built-in most.
+// The most there may be.
 type ClusterLimits struct {
-	state               protoimpl.MessageState `protogen:"open.v1"`
-	Nodes               int32                  `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	Workloads           int32                  `protobuf:"varint,2,opt,name=workloads,proto3" json:"workloads,omitempty"`
-	ReplicasPerWorkload int32                  `protobuf:"varint,3,opt,name=replicas_per_workload,json=replicasPerWorkload,proto3" json:"replicas_per_workload,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nodes; 100,000 if 0.
+	Nodes int32 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Workloads of all namespaces; 1,000,000 if 0.
+	Workloads int32 `protobuf:"varint,2,opt,name=workloads,proto3" json:"workloads,omitempty"`
+	// Replicas that one workload may ask for; 100,000 if 0.
+	ReplicasPerWorkload int32 `protobuf:"varint,3,opt,name=replicas_per_workload,json=replicasPerWorkload,proto3" json:"replicas_per_workload,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -555,6 +562,165 @@ func (x *ClusterLimits) GetReplicasPerWorkload() int32 {
 	return 0
 }
 
+// One version of the configuration. It never changes; the newest 1,000 are kept.
+type Configuration struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ApiVersion    string                 `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Metadata      *Metadata              `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	Spec          *ConfigurationSpec     `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Configuration) Reset() {
+	*x = Configuration{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Configuration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Configuration) ProtoMessage() {}
+
+func (x *Configuration) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Configuration.ProtoReflect.Descriptor instead.
+func (*Configuration) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Configuration) GetApiVersion() string {
+	if x != nil {
+		return x.ApiVersion
+	}
+	return ""
+}
+
+func (x *Configuration) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Configuration) GetMetadata() *Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *Configuration) GetSpec() *ConfigurationSpec {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+type ConfigurationSpec struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Counted from 1. Who sets a configuration gives the number of the one that it
+	// was made from.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// SPIFFE id of who set it; given by the cluster.
+	Author string `protobuf:"bytes,2,opt,name=author,proto3" json:"author,omitempty"`
+	// Why, in the author's words.
+	Comment string       `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
+	Cluster *ClusterSpec `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The number of the version that this one repeats, if it is a rollback.
+	RolledBackTo uint64 `protobuf:"varint,5,opt,name=rolled_back_to,json=rolledBackTo,proto3" json:"rolled_back_to,omitempty"`
+	// What differs from the version before; worked out by the cluster.
+	Changes       []*FieldChange `protobuf:"bytes,6,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigurationSpec) Reset() {
+	*x = ConfigurationSpec{}
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigurationSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigurationSpec) ProtoMessage() {}
+
+func (x *ConfigurationSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigurationSpec.ProtoReflect.Descriptor instead.
+func (*ConfigurationSpec) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ConfigurationSpec) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ConfigurationSpec) GetAuthor() string {
+	if x != nil {
+		return x.Author
+	}
+	return ""
+}
+
+func (x *ConfigurationSpec) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
+func (x *ConfigurationSpec) GetCluster() *ClusterSpec {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *ConfigurationSpec) GetRolledBackTo() uint64 {
+	if x != nil {
+		return x.RolledBackTo
+	}
+	return 0
+}
+
+func (x *ConfigurationSpec) GetChanges() []*FieldChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
 type ClusterStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Certificate of the cluster's authority, PEM.
@@ -570,14 +736,16 @@ type ClusterStatus struct {
 	// How many servers should vote.
 	DesiredVoters int32 `protobuf:"varint,7,opt,name=desired_voters,json=desiredVoters,proto3" json:"desired_voters,omitempty"`
 	// What is wrong and what to do about it, one sentence each.
-	Problems      []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The number of the configuration in spec.
+	Configuration uint64 `protobuf:"varint,9,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -589,7 +757,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -602,7 +770,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClusterStatus) GetCaCertificate() string {
@@ -661,6 +829,13 @@ func (x *ClusterStatus) GetProblems() []string {
 	return nil
 }
 
+func (x *ClusterStatus) GetConfiguration() uint64 {
+	if x != nil {
+		return x.Configuration
+	}
+	return 0
+}
+
 type ServerStatus struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Uid     string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
@@ -687,7 +862,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +874,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +887,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ServerStatus) GetUid() string {
@@ -812,7 +987,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +999,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1012,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Event) GetApiVersion() string {
@@ -890,7 +1065,7 @@ type EventSpec struct {
 
 func (x *EventSpec) Reset() {
 	*x = EventSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1077,7 @@ func (x *EventSpec) String() string {
 func (*EventSpec) ProtoMessage() {}
 
 func (x *EventSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1090,7 @@ func (x *EventSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventSpec.ProtoReflect.Descriptor instead.
 func (*EventSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EventSpec) GetTime() *timestamppb.Timestamp {
@@ -996,7 +1171,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1183,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1196,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Token) GetApiVersion() string {
@@ -1073,7 +1248,7 @@ type TokenSpec struct {
 
 func (x *TokenSpec) Reset() {
 	*x = TokenSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1260,7 @@ func (x *TokenSpec) String() string {
 func (*TokenSpec) ProtoMessage() {}
 
 func (x *TokenSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1273,7 @@ func (x *TokenSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSpec.ProtoReflect.Descriptor instead.
 func (*TokenSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TokenSpec) GetRole() string {
@@ -1133,7 +1308,7 @@ type TokenStatus struct {
 
 func (x *TokenStatus) Reset() {
 	*x = TokenStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1320,7 @@ func (x *TokenStatus) String() string {
 func (*TokenStatus) ProtoMessage() {}
 
 func (x *TokenStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1333,7 @@ func (x *TokenStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenStatus.ProtoReflect.Descriptor instead.
 func (*TokenStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TokenStatus) GetUsed() int32 {
@@ -1188,7 +1363,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1375,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1388,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Image) GetApiVersion() string {
@@ -1265,7 +1440,7 @@ type ImageStatus struct {
 
 func (x *ImageStatus) Reset() {
 	*x = ImageStatus{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1452,7 @@ func (x *ImageStatus) String() string {
 func (*ImageStatus) ProtoMessage() {}
 
 func (x *ImageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1465,7 @@ func (x *ImageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageStatus.ProtoReflect.Descriptor instead.
 func (*ImageStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ImageStatus) GetRepository() string {
@@ -1371,7 +1546,7 @@ type Login struct {
 
 func (x *Login) Reset() {
 	*x = Login{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1558,7 @@ func (x *Login) String() string {
 func (*Login) ProtoMessage() {}
 
 func (x *Login) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1571,7 @@ func (x *Login) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Login.ProtoReflect.Descriptor instead.
 func (*Login) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Login) GetApiVersion() string {
@@ -1437,7 +1612,7 @@ type LoginSpec struct {
 
 func (x *LoginSpec) Reset() {
 	*x = LoginSpec{}
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1624,7 @@ func (x *LoginSpec) String() string {
 func (*LoginSpec) ProtoMessage() {}
 
 func (x *LoginSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1637,7 @@ func (x *LoginSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginSpec.ProtoReflect.Descriptor instead.
 func (*LoginSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LoginSpec) GetHost() string {
@@ -1490,10 +1665,12 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"\xb8\x04\n" +
-	"\vClusterSpec\x12\x19\n" +
-	"\brange_v4\x18\x01 \x01(\tR\arangeV4\x12\x19\n" +
-	"\brange_v6\x18\x02 \x01(\tR\arangeV6\x12\xd0\x01\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"\xe9\x06\n" +
+	"\vClusterSpec\x12\xad\x01\n" +
+	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
+	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
+	"\brange_v6\x18\x02 \x01(\tB\x98\x01\xbaH\x94\x01\xba\x01\x8d\x01\n" +
+	"\brange_v6\x12gmust be a range of IPv6 addresses such as fd12:3456:789a::/48, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\arangeV6\x12\xd0\x01\n" +
 	"\x0edesired_voters\x18\x03 \x01(\x05B\xa8\x01\xbaH\xa4\x01\xba\x01\xa0\x01\n" +
 	"\x0edesired_voters\x12umust be 1, 3, 5 or 7: without a voter nothing can be agreed on, and an even number bears no more losses than one less\x1a\x17this in [0, 1, 3, 5, 7]R\rdesiredVoters\x122\n" +
 	"\bliveness\x18\x04 \x01(\v2\x16.cloudless.v1.LivenessR\bliveness\x12D\n" +
@@ -1526,7 +1703,20 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\rClusterLimits\x12!\n" +
 	"\x05nodes\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x05nodes\x12)\n" +
 	"\tworkloads\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\tworkloads\x12?\n" +
-	"\x15replicas_per_workload\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x13replicasPerWorkload\"\xc0\x02\n" +
+	"\x15replicas_per_workload\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x13replicasPerWorkload\"\xad\x01\n" +
+	"\rConfiguration\x12\x1f\n" +
+	"\vapi_version\x18\x01 \x01(\tR\n" +
+	"apiVersion\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
+	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x123\n" +
+	"\x04spec\x18\x04 \x01(\v2\x1f.cloudless.v1.ConfigurationSpecR\x04spec\"\xf7\x01\n" +
+	"\x11ConfigurationSpec\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06author\x18\x02 \x01(\tR\x06author\x12\"\n" +
+	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x123\n" +
+	"\acluster\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\acluster\x12$\n" +
+	"\x0erolled_back_to\x18\x05 \x01(\x04R\frolledBackTo\x123\n" +
+	"\achanges\x18\x06 \x03(\v2\x19.cloudless.v1.FieldChangeR\achanges\"\xe6\x02\n" +
 	"\rClusterStatus\x12%\n" +
 	"\x0eca_certificate\x18\x01 \x01(\tR\rcaCertificate\x12%\n" +
 	"\x0eca_fingerprint\x18\x02 \x01(\tR\rcaFingerprint\x12\x14\n" +
@@ -1535,7 +1725,8 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\aservers\x18\x05 \x03(\v2\x1a.cloudless.v1.ServerStatusR\aservers\x12-\n" +
 	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
 	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
-	"\bproblems\x18\b \x03(\tR\bproblems\"\xa1\x02\n" +
+	"\bproblems\x18\b \x03(\tR\bproblems\x12$\n" +
+	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xa1\x02\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -1626,7 +1817,7 @@ func file_cloudless_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_cloudless_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Cluster)(nil),               // 0: cloudless.v1.Cluster
 	(*ClusterSpec)(nil),           // 1: cloudless.v1.ClusterSpec
@@ -1635,56 +1826,63 @@ var file_cloudless_v1_cluster_proto_goTypes = []any{
 	(*Retention)(nil),             // 4: cloudless.v1.Retention
 	(*WorkloadDefaults)(nil),      // 5: cloudless.v1.WorkloadDefaults
 	(*ClusterLimits)(nil),         // 6: cloudless.v1.ClusterLimits
-	(*ClusterStatus)(nil),         // 7: cloudless.v1.ClusterStatus
-	(*ServerStatus)(nil),          // 8: cloudless.v1.ServerStatus
-	(*Event)(nil),                 // 9: cloudless.v1.Event
-	(*EventSpec)(nil),             // 10: cloudless.v1.EventSpec
-	(*Token)(nil),                 // 11: cloudless.v1.Token
-	(*TokenSpec)(nil),             // 12: cloudless.v1.TokenSpec
-	(*TokenStatus)(nil),           // 13: cloudless.v1.TokenStatus
-	(*Image)(nil),                 // 14: cloudless.v1.Image
-	(*ImageStatus)(nil),           // 15: cloudless.v1.ImageStatus
-	(*Login)(nil),                 // 16: cloudless.v1.Login
-	(*LoginSpec)(nil),             // 17: cloudless.v1.LoginSpec
-	(*Metadata)(nil),              // 18: cloudless.v1.Metadata
-	(*ResourceAmounts)(nil),       // 19: cloudless.v1.ResourceAmounts
-	(*Restart)(nil),               // 20: cloudless.v1.Restart
-	(*Stop)(nil),                  // 21: cloudless.v1.Stop
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Configuration)(nil),         // 7: cloudless.v1.Configuration
+	(*ConfigurationSpec)(nil),     // 8: cloudless.v1.ConfigurationSpec
+	(*ClusterStatus)(nil),         // 9: cloudless.v1.ClusterStatus
+	(*ServerStatus)(nil),          // 10: cloudless.v1.ServerStatus
+	(*Event)(nil),                 // 11: cloudless.v1.Event
+	(*EventSpec)(nil),             // 12: cloudless.v1.EventSpec
+	(*Token)(nil),                 // 13: cloudless.v1.Token
+	(*TokenSpec)(nil),             // 14: cloudless.v1.TokenSpec
+	(*TokenStatus)(nil),           // 15: cloudless.v1.TokenStatus
+	(*Image)(nil),                 // 16: cloudless.v1.Image
+	(*ImageStatus)(nil),           // 17: cloudless.v1.ImageStatus
+	(*Login)(nil),                 // 18: cloudless.v1.Login
+	(*LoginSpec)(nil),             // 19: cloudless.v1.LoginSpec
+	(*Metadata)(nil),              // 20: cloudless.v1.Metadata
+	(*ResourceAmounts)(nil),       // 21: cloudless.v1.ResourceAmounts
+	(*Restart)(nil),               // 22: cloudless.v1.Restart
+	(*Stop)(nil),                  // 23: cloudless.v1.Stop
+	(*FieldChange)(nil),           // 24: cloudless.v1.FieldChange
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
 }
 var file_cloudless_v1_cluster_proto_depIdxs = []int32{
-	18, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
+	20, // 0: cloudless.v1.Cluster.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Cluster.spec:type_name -> cloudless.v1.ClusterSpec
-	7,  // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
+	9,  // 2: cloudless.v1.Cluster.status:type_name -> cloudless.v1.ClusterStatus
 	2,  // 3: cloudless.v1.ClusterSpec.liveness:type_name -> cloudless.v1.Liveness
 	3,  // 4: cloudless.v1.ClusterSpec.node_classes:type_name -> cloudless.v1.NodeClass
 	4,  // 5: cloudless.v1.ClusterSpec.retention:type_name -> cloudless.v1.Retention
 	5,  // 6: cloudless.v1.ClusterSpec.defaults:type_name -> cloudless.v1.WorkloadDefaults
 	6,  // 7: cloudless.v1.ClusterSpec.limits:type_name -> cloudless.v1.ClusterLimits
 	2,  // 8: cloudless.v1.NodeClass.liveness:type_name -> cloudless.v1.Liveness
-	19, // 9: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
-	19, // 10: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
-	20, // 11: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
-	21, // 12: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
-	8,  // 13: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
-	18, // 14: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
-	10, // 15: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
-	22, // 16: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
-	18, // 17: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
-	12, // 18: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
-	13, // 19: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
-	22, // 20: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
-	18, // 21: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
-	15, // 22: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
-	22, // 23: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
-	22, // 24: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
-	18, // 25: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
-	17, // 26: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	21, // 9: cloudless.v1.WorkloadDefaults.requests:type_name -> cloudless.v1.ResourceAmounts
+	21, // 10: cloudless.v1.WorkloadDefaults.limits:type_name -> cloudless.v1.ResourceAmounts
+	22, // 11: cloudless.v1.WorkloadDefaults.restart:type_name -> cloudless.v1.Restart
+	23, // 12: cloudless.v1.WorkloadDefaults.stop:type_name -> cloudless.v1.Stop
+	20, // 13: cloudless.v1.Configuration.metadata:type_name -> cloudless.v1.Metadata
+	8,  // 14: cloudless.v1.Configuration.spec:type_name -> cloudless.v1.ConfigurationSpec
+	1,  // 15: cloudless.v1.ConfigurationSpec.cluster:type_name -> cloudless.v1.ClusterSpec
+	24, // 16: cloudless.v1.ConfigurationSpec.changes:type_name -> cloudless.v1.FieldChange
+	10, // 17: cloudless.v1.ClusterStatus.servers:type_name -> cloudless.v1.ServerStatus
+	20, // 18: cloudless.v1.Event.metadata:type_name -> cloudless.v1.Metadata
+	12, // 19: cloudless.v1.Event.spec:type_name -> cloudless.v1.EventSpec
+	25, // 20: cloudless.v1.EventSpec.time:type_name -> google.protobuf.Timestamp
+	20, // 21: cloudless.v1.Token.metadata:type_name -> cloudless.v1.Metadata
+	14, // 22: cloudless.v1.Token.spec:type_name -> cloudless.v1.TokenSpec
+	15, // 23: cloudless.v1.Token.status:type_name -> cloudless.v1.TokenStatus
+	25, // 24: cloudless.v1.TokenSpec.expire_time:type_name -> google.protobuf.Timestamp
+	20, // 25: cloudless.v1.Image.metadata:type_name -> cloudless.v1.Metadata
+	17, // 26: cloudless.v1.Image.status:type_name -> cloudless.v1.ImageStatus
+	25, // 27: cloudless.v1.ImageStatus.expire_time:type_name -> google.protobuf.Timestamp
+	25, // 28: cloudless.v1.ImageStatus.push_time:type_name -> google.protobuf.Timestamp
+	20, // 29: cloudless.v1.Login.metadata:type_name -> cloudless.v1.Metadata
+	19, // 30: cloudless.v1.Login.spec:type_name -> cloudless.v1.LoginSpec
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_proto_init() }
@@ -1701,7 +1899,7 @@ func file_cloudless_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_proto_rawDesc), len(file_cloudless_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -59,6 +59,272 @@ func (*GetClusterRequest) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{0}
 }
 
+type GetConfigurationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The one in force if 0.
+	Number        uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConfigurationRequest) Reset() {
+	*x = GetConfigurationRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConfigurationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConfigurationRequest) ProtoMessage() {}
+
+func (x *GetConfigurationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConfigurationRequest.ProtoReflect.Descriptor instead.
+func (*GetConfigurationRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetConfigurationRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+type SetConfigurationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Configuration *Configuration         `protobuf:"bytes,1,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// Only say what would be made.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetConfigurationRequest) Reset() {
+	*x = SetConfigurationRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetConfigurationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetConfigurationRequest) ProtoMessage() {}
+
+func (x *SetConfigurationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetConfigurationRequest.ProtoReflect.Descriptor instead.
+func (*SetConfigurationRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SetConfigurationRequest) GetConfiguration() *Configuration {
+	if x != nil {
+		return x.Configuration
+	}
+	return nil
+}
+
+func (x *SetConfigurationRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ListConfigurationsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConfigurationsRequest) Reset() {
+	*x = ListConfigurationsRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConfigurationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConfigurationsRequest) ProtoMessage() {}
+
+func (x *ListConfigurationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConfigurationsRequest.ProtoReflect.Descriptor instead.
+func (*ListConfigurationsRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ListConfigurationsRequest) GetPage() *Page {
+	if x != nil {
+		return x.Page
+	}
+	return nil
+}
+
+type ListConfigurationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest first.
+	Items         []*Configuration `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	Next          string           `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListConfigurationsResponse) Reset() {
+	*x = ListConfigurationsResponse{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListConfigurationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListConfigurationsResponse) ProtoMessage() {}
+
+func (x *ListConfigurationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListConfigurationsResponse.ProtoReflect.Descriptor instead.
+func (*ListConfigurationsResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListConfigurationsResponse) GetItems() []*Configuration {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ListConfigurationsResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type RollbackConfigurationRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version to go back to.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// If set, the version that must be in force.
+	From    uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	Comment string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
+	// Only say what would be made.
+	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackConfigurationRequest) Reset() {
+	*x = RollbackConfigurationRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackConfigurationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackConfigurationRequest) ProtoMessage() {}
+
+func (x *RollbackConfigurationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackConfigurationRequest.ProtoReflect.Descriptor instead.
+func (*RollbackConfigurationRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RollbackConfigurationRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RollbackConfigurationRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *RollbackConfigurationRequest) GetComment() string {
+	if x != nil {
+		return x.Comment
+	}
+	return ""
+}
+
+func (x *RollbackConfigurationRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 type WhoAmIRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -67,7 +333,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -79,7 +345,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -92,7 +358,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{1}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{6}
 }
 
 type WhoAmIResponse struct {
@@ -106,7 +372,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -118,7 +384,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -131,7 +397,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WhoAmIResponse) GetId() string {
@@ -157,7 +423,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -169,7 +435,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -182,7 +448,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetNodeRequest) GetName() string {
@@ -203,7 +469,7 @@ type DeleteNodeRequest struct {
 
 func (x *DeleteNodeRequest) Reset() {
 	*x = DeleteNodeRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -215,7 +481,7 @@ func (x *DeleteNodeRequest) String() string {
 func (*DeleteNodeRequest) ProtoMessage() {}
 
 func (x *DeleteNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -228,7 +494,7 @@ func (x *DeleteNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteNodeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteNodeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteNodeRequest) GetName() string {
@@ -239,6 +505,121 @@ func (x *DeleteNodeRequest) GetName() string {
 }
 
 func (x *DeleteNodeRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type CordonNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Why, for those who wonder.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// If set, the node must still have this version.
+	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CordonNodeRequest) Reset() {
+	*x = CordonNodeRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CordonNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CordonNodeRequest) ProtoMessage() {}
+
+func (x *CordonNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CordonNodeRequest.ProtoReflect.Descriptor instead.
+func (*CordonNodeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CordonNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CordonNodeRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CordonNodeRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type UncordonNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// If set, the node must still have this version.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncordonNodeRequest) Reset() {
+	*x = UncordonNodeRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncordonNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncordonNodeRequest) ProtoMessage() {}
+
+func (x *UncordonNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncordonNodeRequest.ProtoReflect.Descriptor instead.
+func (*UncordonNodeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UncordonNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UncordonNodeRequest) GetVersion() uint64 {
 	if x != nil {
 		return x.Version
 	}
@@ -256,7 +637,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -268,7 +649,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -281,7 +662,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListNodesRequest) GetLabels() string {
@@ -308,7 +689,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +701,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +714,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListNodesResponse) GetItems() []*Node {
@@ -359,7 +740,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +752,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +765,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchNodesRequest) GetLabels() string {
@@ -405,7 +786,7 @@ type NodeChange struct {
 
 func (x *NodeChange) Reset() {
 	*x = NodeChange{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +798,7 @@ func (x *NodeChange) String() string {
 func (*NodeChange) ProtoMessage() {}
 
 func (x *NodeChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +811,7 @@ func (x *NodeChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
 func (*NodeChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeChange) GetChange() string {
@@ -464,7 +845,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +857,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +870,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -538,7 +919,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +931,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +944,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -589,7 +970,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -601,7 +982,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -614,7 +995,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTokensRequest) GetPage() *Page {
@@ -634,7 +1015,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +1027,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +1040,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListTokensResponse) GetItems() []*Token {
@@ -685,7 +1066,7 @@ type DeleteTokenRequest struct {
 
 func (x *DeleteTokenRequest) Reset() {
 	*x = DeleteTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +1078,7 @@ func (x *DeleteTokenRequest) String() string {
 func (*DeleteTokenRequest) ProtoMessage() {}
 
 func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +1091,7 @@ func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteTokenRequest) GetName() string {
@@ -728,7 +1109,7 @@ type DeleteTokenResponse struct {
 
 func (x *DeleteTokenResponse) Reset() {
 	*x = DeleteTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +1121,7 @@ func (x *DeleteTokenResponse) String() string {
 func (*DeleteTokenResponse) ProtoMessage() {}
 
 func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +1134,7 @@ func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 type GetImageRequest struct {
@@ -766,7 +1147,7 @@ type GetImageRequest struct {
 
 func (x *GetImageRequest) Reset() {
 	*x = GetImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +1159,7 @@ func (x *GetImageRequest) String() string {
 func (*GetImageRequest) ProtoMessage() {}
 
 func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +1172,7 @@ func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetImageRequest.ProtoReflect.Descriptor instead.
 func (*GetImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetImageRequest) GetName() string {
@@ -812,7 +1193,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +1205,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1218,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListImagesRequest) GetPage() *Page {
@@ -864,7 +1245,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +1257,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +1270,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListImagesResponse) GetItems() []*Image {
@@ -920,7 +1301,7 @@ type DeleteImageRequest struct {
 
 func (x *DeleteImageRequest) Reset() {
 	*x = DeleteImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1313,7 @@ func (x *DeleteImageRequest) String() string {
 func (*DeleteImageRequest) ProtoMessage() {}
 
 func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1326,7 @@ func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteImageRequest.ProtoReflect.Descriptor instead.
 func (*DeleteImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteImageRequest) GetName() string {
@@ -978,7 +1359,7 @@ type RestoreImageRequest struct {
 
 func (x *RestoreImageRequest) Reset() {
 	*x = RestoreImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1371,7 @@ func (x *RestoreImageRequest) String() string {
 func (*RestoreImageRequest) ProtoMessage() {}
 
 func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1384,7 @@ func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreImageRequest.ProtoReflect.Descriptor instead.
 func (*RestoreImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestoreImageRequest) GetName() string {
@@ -1025,7 +1406,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1418,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1431,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PruneImagesRequest) GetDryRun() bool {
@@ -1077,7 +1458,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1470,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1483,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PruneImagesResponse) GetItems() []*Image {
@@ -1131,7 +1512,7 @@ type SetLoginRequest struct {
 
 func (x *SetLoginRequest) Reset() {
 	*x = SetLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1524,7 @@ func (x *SetLoginRequest) String() string {
 func (*SetLoginRequest) ProtoMessage() {}
 
 func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1537,7 @@ func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLoginRequest.ProtoReflect.Descriptor instead.
 func (*SetLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetLoginRequest) GetHost() string {
@@ -1189,7 +1570,7 @@ type ListLoginsRequest struct {
 
 func (x *ListLoginsRequest) Reset() {
 	*x = ListLoginsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1582,7 @@ func (x *ListLoginsRequest) String() string {
 func (*ListLoginsRequest) ProtoMessage() {}
 
 func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1595,7 @@ func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsRequest.ProtoReflect.Descriptor instead.
 func (*ListLoginsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListLoginsRequest) GetPage() *Page {
@@ -1234,7 +1615,7 @@ type ListLoginsResponse struct {
 
 func (x *ListLoginsResponse) Reset() {
 	*x = ListLoginsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1627,7 @@ func (x *ListLoginsResponse) String() string {
 func (*ListLoginsResponse) ProtoMessage() {}
 
 func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1640,7 @@ func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsResponse.ProtoReflect.Descriptor instead.
 func (*ListLoginsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListLoginsResponse) GetItems() []*Login {
@@ -1285,7 +1666,7 @@ type DeleteLoginRequest struct {
 
 func (x *DeleteLoginRequest) Reset() {
 	*x = DeleteLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1678,7 @@ func (x *DeleteLoginRequest) String() string {
 func (*DeleteLoginRequest) ProtoMessage() {}
 
 func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1691,7 @@ func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeleteLoginRequest) GetHost() string {
@@ -1328,7 +1709,7 @@ type DeleteLoginResponse struct {
 
 func (x *DeleteLoginResponse) Reset() {
 	*x = DeleteLoginResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1721,7 @@ func (x *DeleteLoginResponse) String() string {
 func (*DeleteLoginResponse) ProtoMessage() {}
 
 func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1734,7 @@ func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
 }
 
 type ListEventsRequest struct {
@@ -1370,7 +1751,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1763,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1776,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListEventsRequest) GetNamespace() string {
@@ -1437,7 +1818,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1830,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1843,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListEventsResponse) GetItems() []*Event {
@@ -1490,7 +1871,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1883,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1896,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchEventsRequest) GetNamespace() string {
@@ -1544,7 +1925,22 @@ var File_cloudless_v1_cluster_service_proto protoreflect.FileDescriptor
 const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
 	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\x13\n" +
-	"\x11GetClusterRequest\"\x0f\n" +
+	"\x11GetClusterRequest\"1\n" +
+	"\x17GetConfigurationRequest\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\"}\n" +
+	"\x17SetConfigurationRequest\x12I\n" +
+	"\rconfiguration\x18\x01 \x01(\v2\x1b.cloudless.v1.ConfigurationB\x06\xbaH\x03\xc8\x01\x01R\rconfiguration\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"C\n" +
+	"\x19ListConfigurationsRequest\x12&\n" +
+	"\x04page\x18\x01 \x01(\v2\x12.cloudless.v1.PageR\x04page\"c\n" +
+	"\x1aListConfigurationsResponse\x121\n" +
+	"\x05items\x18\x01 \x03(\v2\x1b.cloudless.v1.ConfigurationR\x05items\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\x90\x01\n" +
+	"\x1cRollbackConfigurationRequest\x12\x1f\n" +
+	"\x06number\x18\x01 \x01(\x04B\a\xbaH\x042\x02(\x01R\x06number\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x04R\x04from\x12\"\n" +
+	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\acomment\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\x0f\n" +
 	"\rWhoAmIRequest\"4\n" +
 	"\x0eWhoAmIResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -1552,6 +1948,13 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x0eGetNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"O\n" +
 	"\x11DeleteNodeRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"q\n" +
+	"\x11CordonNodeRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12 \n" +
+	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"Q\n" +
+	"\x13UncordonNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\\\n" +
 	"\x10ListNodesRequest\x12 \n" +
@@ -1635,17 +2038,24 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x12WatchEventsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object\x12%\n" +
-	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload2\xc4\x01\n" +
+	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload2\xdd\x05\n" +
 	"\x0eClusterService\x12Y\n" +
 	"\n" +
 	"GetCluster\x12\x1f.cloudless.v1.GetClusterRequest\x1a\x15.cloudless.v1.Cluster\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12W\n" +
 	"\x06WhoAmI\x12\x1b.cloudless.v1.WhoAmIRequest\x1a\x1c.cloudless.v1.WhoAmIResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/whoami2\x86\x03\n" +
+	"/v1/whoami\x12y\n" +
+	"\x10GetConfiguration\x12%.cloudless.v1.GetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/cluster/configuration\x12|\n" +
+	"\x10SetConfiguration\x12%.cloudless.v1.SetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\x1a\x19/v1/cluster/configuration\x12\x8b\x01\n" +
+	"\x12ListConfigurations\x12'.cloudless.v1.ListConfigurationsRequest\x1a(.cloudless.v1.ListConfigurationsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/cluster/configurations\x12\x8f\x01\n" +
+	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xda\x04\n" +
 	"\vNodeService\x12U\n" +
 	"\aGetNode\x12\x1c.cloudless.v1.GetNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12_\n" +
 	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12[\n" +
 	"\n" +
-	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12b\n" +
+	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12e\n" +
+	"\n" +
+	"CordonNode\x12\x1f.cloudless.v1.CordonNodeRequest\x1a\x12.cloudless.v1.Node\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:cordon\x12k\n" +
+	"\fUncordonNode\x12!.cloudless.v1.UncordonNodeRequest\x1a\x12.cloudless.v1.Node\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/nodes/{name}:uncordon\x12b\n" +
 	"\n" +
 	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xcd\x02\n" +
 	"\fTokenService\x12i\n" +
@@ -1687,103 +2097,126 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
-	(*GetClusterRequest)(nil),   // 0: cloudless.v1.GetClusterRequest
-	(*WhoAmIRequest)(nil),       // 1: cloudless.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),      // 2: cloudless.v1.WhoAmIResponse
-	(*GetNodeRequest)(nil),      // 3: cloudless.v1.GetNodeRequest
-	(*DeleteNodeRequest)(nil),   // 4: cloudless.v1.DeleteNodeRequest
-	(*ListNodesRequest)(nil),    // 5: cloudless.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),   // 6: cloudless.v1.ListNodesResponse
-	(*WatchNodesRequest)(nil),   // 7: cloudless.v1.WatchNodesRequest
-	(*NodeChange)(nil),          // 8: cloudless.v1.NodeChange
-	(*CreateTokenRequest)(nil),  // 9: cloudless.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil), // 10: cloudless.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),   // 11: cloudless.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),  // 12: cloudless.v1.ListTokensResponse
-	(*DeleteTokenRequest)(nil),  // 13: cloudless.v1.DeleteTokenRequest
-	(*DeleteTokenResponse)(nil), // 14: cloudless.v1.DeleteTokenResponse
-	(*GetImageRequest)(nil),     // 15: cloudless.v1.GetImageRequest
-	(*ListImagesRequest)(nil),   // 16: cloudless.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),  // 17: cloudless.v1.ListImagesResponse
-	(*DeleteImageRequest)(nil),  // 18: cloudless.v1.DeleteImageRequest
-	(*RestoreImageRequest)(nil), // 19: cloudless.v1.RestoreImageRequest
-	(*PruneImagesRequest)(nil),  // 20: cloudless.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil), // 21: cloudless.v1.PruneImagesResponse
-	(*SetLoginRequest)(nil),     // 22: cloudless.v1.SetLoginRequest
-	(*ListLoginsRequest)(nil),   // 23: cloudless.v1.ListLoginsRequest
-	(*ListLoginsResponse)(nil),  // 24: cloudless.v1.ListLoginsResponse
-	(*DeleteLoginRequest)(nil),  // 25: cloudless.v1.DeleteLoginRequest
-	(*DeleteLoginResponse)(nil), // 26: cloudless.v1.DeleteLoginResponse
-	(*ListEventsRequest)(nil),   // 27: cloudless.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),  // 28: cloudless.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),  // 29: cloudless.v1.WatchEventsRequest
-	(*Page)(nil),                // 30: cloudless.v1.Page
-	(*Node)(nil),                // 31: cloudless.v1.Node
-	(*Token)(nil),               // 32: cloudless.v1.Token
-	(*Image)(nil),               // 33: cloudless.v1.Image
-	(*Login)(nil),               // 34: cloudless.v1.Login
-	(*Event)(nil),               // 35: cloudless.v1.Event
-	(*Cluster)(nil),             // 36: cloudless.v1.Cluster
+	(*GetClusterRequest)(nil),            // 0: cloudless.v1.GetClusterRequest
+	(*GetConfigurationRequest)(nil),      // 1: cloudless.v1.GetConfigurationRequest
+	(*SetConfigurationRequest)(nil),      // 2: cloudless.v1.SetConfigurationRequest
+	(*ListConfigurationsRequest)(nil),    // 3: cloudless.v1.ListConfigurationsRequest
+	(*ListConfigurationsResponse)(nil),   // 4: cloudless.v1.ListConfigurationsResponse
+	(*RollbackConfigurationRequest)(nil), // 5: cloudless.v1.RollbackConfigurationRequest
+	(*WhoAmIRequest)(nil),                // 6: cloudless.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),               // 7: cloudless.v1.WhoAmIResponse
+	(*GetNodeRequest)(nil),               // 8: cloudless.v1.GetNodeRequest
+	(*DeleteNodeRequest)(nil),            // 9: cloudless.v1.DeleteNodeRequest
+	(*CordonNodeRequest)(nil),            // 10: cloudless.v1.CordonNodeRequest
+	(*UncordonNodeRequest)(nil),          // 11: cloudless.v1.UncordonNodeRequest
+	(*ListNodesRequest)(nil),             // 12: cloudless.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),            // 13: cloudless.v1.ListNodesResponse
+	(*WatchNodesRequest)(nil),            // 14: cloudless.v1.WatchNodesRequest
+	(*NodeChange)(nil),                   // 15: cloudless.v1.NodeChange
+	(*CreateTokenRequest)(nil),           // 16: cloudless.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),          // 17: cloudless.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),            // 18: cloudless.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),           // 19: cloudless.v1.ListTokensResponse
+	(*DeleteTokenRequest)(nil),           // 20: cloudless.v1.DeleteTokenRequest
+	(*DeleteTokenResponse)(nil),          // 21: cloudless.v1.DeleteTokenResponse
+	(*GetImageRequest)(nil),              // 22: cloudless.v1.GetImageRequest
+	(*ListImagesRequest)(nil),            // 23: cloudless.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),           // 24: cloudless.v1.ListImagesResponse
+	(*DeleteImageRequest)(nil),           // 25: cloudless.v1.DeleteImageRequest
+	(*RestoreImageRequest)(nil),          // 26: cloudless.v1.RestoreImageRequest
+	(*PruneImagesRequest)(nil),           // 27: cloudless.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),          // 28: cloudless.v1.PruneImagesResponse
+	(*SetLoginRequest)(nil),              // 29: cloudless.v1.SetLoginRequest
+	(*ListLoginsRequest)(nil),            // 30: cloudless.v1.ListLoginsRequest
+	(*ListLoginsResponse)(nil),           // 31: cloudless.v1.ListLoginsResponse
+	(*DeleteLoginRequest)(nil),           // 32: cloudless.v1.DeleteLoginRequest
+	(*DeleteLoginResponse)(nil),          // 33: cloudless.v1.DeleteLoginResponse
+	(*ListEventsRequest)(nil),            // 34: cloudless.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),           // 35: cloudless.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),           // 36: cloudless.v1.WatchEventsRequest
+	(*Configuration)(nil),                // 37: cloudless.v1.Configuration
+	(*Page)(nil),                         // 38: cloudless.v1.Page
+	(*Node)(nil),                         // 39: cloudless.v1.Node
+	(*Token)(nil),                        // 40: cloudless.v1.Token
+	(*Image)(nil),                        // 41: cloudless.v1.Image
+	(*Login)(nil),                        // 42: cloudless.v1.Login
+	(*Event)(nil),                        // 43: cloudless.v1.Event
+	(*Cluster)(nil),                      // 44: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	30, // 0: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	31, // 1: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	31, // 2: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	32, // 3: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	30, // 4: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	32, // 5: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	30, // 6: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	33, // 7: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	33, // 8: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	30, // 9: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	34, // 10: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	30, // 11: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	35, // 12: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
-	0,  // 13: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
-	1,  // 14: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
-	3,  // 15: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	5,  // 16: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	4,  // 17: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
-	7,  // 18: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	9,  // 19: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	11, // 20: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	13, // 21: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	15, // 22: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	16, // 23: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	18, // 24: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	19, // 25: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	20, // 26: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	22, // 27: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	23, // 28: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	25, // 29: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	27, // 30: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	29, // 31: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	36, // 32: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	2,  // 33: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	31, // 34: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	6,  // 35: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	31, // 36: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	8,  // 37: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	10, // 38: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	12, // 39: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	14, // 40: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	33, // 41: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	17, // 42: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	33, // 43: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	33, // 44: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	21, // 45: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	34, // 46: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	24, // 47: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	26, // 48: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	28, // 49: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	35, // 50: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	32, // [32:51] is the sub-list for method output_type
-	13, // [13:32] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	37, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
+	38, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
+	37, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
+	38, // 3: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	39, // 4: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	39, // 5: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	40, // 6: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	38, // 7: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	40, // 8: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	38, // 9: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	41, // 10: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	41, // 11: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	38, // 12: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	42, // 13: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	38, // 14: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	43, // 15: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	0,  // 16: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
+	6,  // 17: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
+	1,  // 18: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
+	2,  // 19: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
+	3,  // 20: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
+	5,  // 21: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
+	8,  // 22: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
+	12, // 23: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	9,  // 24: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	10, // 25: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
+	11, // 26: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
+	14, // 27: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	16, // 28: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	18, // 29: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	20, // 30: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	22, // 31: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	23, // 32: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	25, // 33: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	26, // 34: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	27, // 35: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	29, // 36: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	30, // 37: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	32, // 38: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	34, // 39: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	36, // 40: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	44, // 41: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 42: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	37, // 43: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	37, // 44: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 45: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	37, // 46: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	39, // 47: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	13, // 48: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	39, // 49: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	39, // 50: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	39, // 51: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	15, // 52: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	17, // 53: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	19, // 54: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	21, // 55: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	41, // 56: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	24, // 57: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	41, // 58: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	41, // 59: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	28, // 60: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	42, // 61: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	31, // 62: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	33, // 63: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	35, // 64: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	43, // 65: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	41, // [41:66] is the sub-list for method output_type
+	16, // [16:41] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_service_proto_init() }
@@ -1801,7 +2234,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

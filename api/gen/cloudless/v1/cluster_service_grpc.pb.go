@@ -19,8 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ClusterService_GetCluster_FullMethodName = "/cloudless.v1.ClusterService/GetCluster"
-	ClusterService_WhoAmI_FullMethodName     = "/cloudless.v1.ClusterService/WhoAmI"
+	ClusterService_GetCluster_FullMethodName            = "/cloudless.v1.ClusterService/GetCluster"
+	ClusterService_WhoAmI_FullMethodName                = "/cloudless.v1.ClusterService/WhoAmI"
+	ClusterService_GetConfiguration_FullMethodName      = "/cloudless.v1.ClusterService/GetConfiguration"
+	ClusterService_SetConfiguration_FullMethodName      = "/cloudless.v1.ClusterService/SetConfiguration"
+	ClusterService_ListConfigurations_FullMethodName    = "/cloudless.v1.ClusterService/ListConfigurations"
+	ClusterService_RollbackConfiguration_FullMethodName = "/cloudless.v1.ClusterService/RollbackConfiguration"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -30,6 +34,16 @@ type ClusterServiceClient interface {
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*Cluster, error)
 	// Who is calling, as the server sees it.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
+	// The configuration in force, or an older version by its number.
+	GetConfiguration(ctx context.Context, in *GetConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error)
+	// Puts a configuration in the place of the one whose number it names; refused
+	// with the newer one if that is not in force any more. Nothing is made where
+	// nothing would differ.
+	SetConfiguration(ctx context.Context, in *SetConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error)
+	// The versions that are kept, newest first.
+	ListConfigurations(ctx context.Context, in *ListConfigurationsRequest, opts ...grpc.CallOption) (*ListConfigurationsResponse, error)
+	// Makes a new version that equals an old one.
+	RollbackConfiguration(ctx context.Context, in *RollbackConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error)
 }
 
 type clusterServiceClient struct {
@@ -60,6 +74,46 @@ func (c *clusterServiceClient) WhoAmI(ctx context.Context, in *WhoAmIRequest, op
 	return out, nil
 }
 
+func (c *clusterServiceClient) GetConfiguration(ctx context.Context, in *GetConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Configuration)
+	err := c.cc.Invoke(ctx, ClusterService_GetConfiguration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) SetConfiguration(ctx context.Context, in *SetConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Configuration)
+	err := c.cc.Invoke(ctx, ClusterService_SetConfiguration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) ListConfigurations(ctx context.Context, in *ListConfigurationsRequest, opts ...grpc.CallOption) (*ListConfigurationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListConfigurationsResponse)
+	err := c.cc.Invoke(ctx, ClusterService_ListConfigurations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) RollbackConfiguration(ctx context.Context, in *RollbackConfigurationRequest, opts ...grpc.CallOption) (*Configuration, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Configuration)
+	err := c.cc.Invoke(ctx, ClusterService_RollbackConfiguration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -67,6 +121,16 @@ type ClusterServiceServer interface {
 	GetCluster(context.Context, *GetClusterRequest) (*Cluster, error)
 	// Who is calling, as the server sees it.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
+	// The configuration in force, or an older version by its number.
+	GetConfiguration(context.Context, *GetConfigurationRequest) (*Configuration, error)
+	// Puts a configuration in the place of the one whose number it names; refused
+	// with the newer one if that is not in force any more. Nothing is made where
+	// nothing would differ.
+	SetConfiguration(context.Context, *SetConfigurationRequest) (*Configuration, error)
+	// The versions that are kept, newest first.
+	ListConfigurations(context.Context, *ListConfigurationsRequest) (*ListConfigurationsResponse, error)
+	// Makes a new version that equals an old one.
+	RollbackConfiguration(context.Context, *RollbackConfigurationRequest) (*Configuration, error)
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -82,6 +146,18 @@ func (UnimplementedClusterServiceServer) GetCluster(context.Context, *GetCluster
 }
 func (UnimplementedClusterServiceServer) WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WhoAmI not implemented")
+}
+func (UnimplementedClusterServiceServer) GetConfiguration(context.Context, *GetConfigurationRequest) (*Configuration, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetConfiguration not implemented")
+}
+func (UnimplementedClusterServiceServer) SetConfiguration(context.Context, *SetConfigurationRequest) (*Configuration, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetConfiguration not implemented")
+}
+func (UnimplementedClusterServiceServer) ListConfigurations(context.Context, *ListConfigurationsRequest) (*ListConfigurationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListConfigurations not implemented")
+}
+func (UnimplementedClusterServiceServer) RollbackConfiguration(context.Context, *RollbackConfigurationRequest) (*Configuration, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackConfiguration not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -140,6 +216,78 @@ func _ClusterService_WhoAmI_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_GetConfiguration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetConfigurationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).GetConfiguration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_GetConfiguration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).GetConfiguration(ctx, req.(*GetConfigurationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_SetConfiguration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetConfigurationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).SetConfiguration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_SetConfiguration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).SetConfiguration(ctx, req.(*SetConfigurationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_ListConfigurations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListConfigurationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).ListConfigurations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_ListConfigurations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).ListConfigurations(ctx, req.(*ListConfigurationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_RollbackConfiguration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackConfigurationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).RollbackConfiguration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_RollbackConfiguration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).RollbackConfiguration(ctx, req.(*RollbackConfigurationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -155,16 +303,34 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "WhoAmI",
 			Handler:    _ClusterService_WhoAmI_Handler,
 		},
+		{
+			MethodName: "GetConfiguration",
+			Handler:    _ClusterService_GetConfiguration_Handler,
+		},
+		{
+			MethodName: "SetConfiguration",
+			Handler:    _ClusterService_SetConfiguration_Handler,
+		},
+		{
+			MethodName: "ListConfigurations",
+			Handler:    _ClusterService_ListConfigurations_Handler,
+		},
+		{
+			MethodName: "RollbackConfiguration",
+			Handler:    _ClusterService_RollbackConfiguration_Handler,
+		},
 	},
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "cloudless/v1/cluster_service.proto",
 }
 
 const (
-	NodeService_GetNode_FullMethodName    = "/cloudless.v1.NodeService/GetNode"
-	NodeService_ListNodes_FullMethodName  = "/cloudless.v1.NodeService/ListNodes"
-	NodeService_DeleteNode_FullMethodName = "/cloudless.v1.NodeService/DeleteNode"
-	NodeService_WatchNodes_FullMethodName = "/cloudless.v1.NodeService/WatchNodes"
+	NodeService_GetNode_FullMethodName      = "/cloudless.v1.NodeService/GetNode"
+	NodeService_ListNodes_FullMethodName    = "/cloudless.v1.NodeService/ListNodes"
+	NodeService_DeleteNode_FullMethodName   = "/cloudless.v1.NodeService/DeleteNode"
+	NodeService_CordonNode_FullMethodName   = "/cloudless.v1.NodeService/CordonNode"
+	NodeService_UncordonNode_FullMethodName = "/cloudless.v1.NodeService/UncordonNode"
+	NodeService_WatchNodes_FullMethodName   = "/cloudless.v1.NodeService/WatchNodes"
 )
 
 // NodeServiceClient is the client API for NodeService service.
@@ -177,6 +343,11 @@ type NodeServiceClient interface {
 	// connections are closed, and its replicas count as lost. What runs on the
 	// machine goes on running there until somebody stops it.
 	DeleteNode(ctx context.Context, in *DeleteNodeRequest, opts ...grpc.CallOption) (*Node, error)
+	// Places nothing new on a node. What runs there stays. Cordoning what is
+	// cordoned does no harm.
+	CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
+	// Uses a node again that was cordoned.
+	UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error)
 }
@@ -219,6 +390,26 @@ func (c *nodeServiceClient) DeleteNode(ctx context.Context, in *DeleteNodeReques
 	return out, nil
 }
 
+func (c *nodeServiceClient) CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_CordonNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeServiceClient) UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_UncordonNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[0], NodeService_WatchNodes_FullMethodName, cOpts...)
@@ -248,6 +439,11 @@ type NodeServiceServer interface {
 	// connections are closed, and its replicas count as lost. What runs on the
 	// machine goes on running there until somebody stops it.
 	DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error)
+	// Places nothing new on a node. What runs there stays. Cordoning what is
+	// cordoned does no harm.
+	CordonNode(context.Context, *CordonNodeRequest) (*Node, error)
+	// Uses a node again that was cordoned.
+	UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error
 	mustEmbedUnimplementedNodeServiceServer()
@@ -268,6 +464,12 @@ func (UnimplementedNodeServiceServer) ListNodes(context.Context, *ListNodesReque
 }
 func (UnimplementedNodeServiceServer) DeleteNode(context.Context, *DeleteNodeRequest) (*Node, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteNode not implemented")
+}
+func (UnimplementedNodeServiceServer) CordonNode(context.Context, *CordonNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method CordonNode not implemented")
+}
+func (UnimplementedNodeServiceServer) UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method UncordonNode not implemented")
 }
 func (UnimplementedNodeServiceServer) WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error {
 	return status.Error(codes.Unimplemented, "method WatchNodes not implemented")
@@ -347,6 +549,42 @@ func _NodeService_DeleteNode_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_CordonNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CordonNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).CordonNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_CordonNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).CordonNode(ctx, req.(*CordonNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _NodeService_UncordonNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UncordonNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).UncordonNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_UncordonNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).UncordonNode(ctx, req.(*UncordonNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_WatchNodes_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchNodesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -376,6 +614,14 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteNode",
 			Handler:    _NodeService_DeleteNode_Handler,
+		},
+		{
+			MethodName: "CordonNode",
+			Handler:    _NodeService_CordonNode_Handler,
+		},
+		{
+			MethodName: "UncordonNode",
+			Handler:    _NodeService_UncordonNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -247,6 +247,69 @@ func (x *Page) GetToken() string {
 	return ""
 }
 
+// One field that differs.
+type FieldChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "spec.resources.limits.memory" or "spec.env[LOG_LEVEL]".
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// As in a file; empty if it was not set.
+	Before        string `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
+	After         string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldChange) Reset() {
+	*x = FieldChange{}
+	mi := &file_cloudless_v1_metadata_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldChange) ProtoMessage() {}
+
+func (x *FieldChange) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_metadata_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
+func (*FieldChange) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_metadata_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *FieldChange) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FieldChange) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+func (x *FieldChange) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 var File_cloudless_v1_metadata_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_metadata_proto_rawDesc = "" +
@@ -277,7 +340,11 @@ const file_cloudless_v1_metadata_proto_rawDesc = "" +
 	"\x04Page\x12\x1e\n" +
 	"\x04size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\x04size\x12\x1e\n" +
-	"\x05token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05tokenBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\x05token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x05token\"O\n" +
+	"\vFieldChange\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\tR\x05afterBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_metadata_proto_rawDescOnce sync.Once
@@ -291,21 +358,22 @@ func file_cloudless_v1_metadata_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_metadata_proto_rawDescData
 }
 
-var file_cloudless_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_cloudless_v1_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_cloudless_v1_metadata_proto_goTypes = []any{
 	(*Metadata)(nil),              // 0: cloudless.v1.Metadata
 	(*Selection)(nil),             // 1: cloudless.v1.Selection
 	(*Page)(nil),                  // 2: cloudless.v1.Page
-	nil,                           // 3: cloudless.v1.Metadata.LabelsEntry
-	nil,                           // 4: cloudless.v1.Metadata.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*FieldChange)(nil),           // 3: cloudless.v1.FieldChange
+	nil,                           // 4: cloudless.v1.Metadata.LabelsEntry
+	nil,                           // 5: cloudless.v1.Metadata.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 }
 var file_cloudless_v1_metadata_proto_depIdxs = []int32{
-	3, // 0: cloudless.v1.Metadata.labels:type_name -> cloudless.v1.Metadata.LabelsEntry
-	4, // 1: cloudless.v1.Metadata.annotations:type_name -> cloudless.v1.Metadata.AnnotationsEntry
-	5, // 2: cloudless.v1.Metadata.create_time:type_name -> google.protobuf.Timestamp
-	5, // 3: cloudless.v1.Metadata.update_time:type_name -> google.protobuf.Timestamp
-	5, // 4: cloudless.v1.Metadata.delete_time:type_name -> google.protobuf.Timestamp
+	4, // 0: cloudless.v1.Metadata.labels:type_name -> cloudless.v1.Metadata.LabelsEntry
+	5, // 1: cloudless.v1.Metadata.annotations:type_name -> cloudless.v1.Metadata.AnnotationsEntry
+	6, // 2: cloudless.v1.Metadata.create_time:type_name -> google.protobuf.Timestamp
+	6, // 3: cloudless.v1.Metadata.update_time:type_name -> google.protobuf.Timestamp
+	6, // 4: cloudless.v1.Metadata.delete_time:type_name -> google.protobuf.Timestamp
 	5, // [5:5] is the sub-list for method output_type
 	5, // [5:5] is the sub-list for method input_type
 	5, // [5:5] is the sub-list for extension type_name
@@ -325,7 +393,7 @@ func file_cloudless_v1_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_metadata_proto_rawDesc), len(file_cloudless_v1_metadata_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -103,10 +103,17 @@ func (x *Node) GetStatus() *NodeStatus {
 type NodeSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node's own address ranges, given by the cluster at enrollment.
-	SubnetV4      string `protobuf:"bytes,1,opt,name=subnet_v4,json=subnetV4,proto3" json:"subnet_v4,omitempty"`
-	SubnetV6      string `protobuf:"bytes,2,opt,name=subnet_v6,json=subnetV6,proto3" json:"subnet_v6,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SubnetV4 string `protobuf:"bytes,1,opt,name=subnet_v4,json=subnetV4,proto3" json:"subnet_v4,omitempty"`
+	SubnetV6 string `protobuf:"bytes,2,opt,name=subnet_v6,json=subnetV6,proto3" json:"subnet_v6,omitempty"`
+	// What the operator wants of the node: "" to use it, "cordoned" to place
+	// nothing new on it, "draining" to empty it.
+	Availability string `protobuf:"bytes,3,opt,name=availability,proto3" json:"availability,omitempty"`
+	// Why, in the operator's words.
+	AvailabilityReason string `protobuf:"bytes,4,opt,name=availability_reason,json=availabilityReason,proto3" json:"availability_reason,omitempty"`
+	// Who wanted it.
+	AvailabilityBy string `protobuf:"bytes,5,opt,name=availability_by,json=availabilityBy,proto3" json:"availability_by,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *NodeSpec) Reset() {
@@ -153,6 +160,27 @@ func (x *NodeSpec) GetSubnetV6() string {
 	return ""
 }
 
+func (x *NodeSpec) GetAvailability() string {
+	if x != nil {
+		return x.Availability
+	}
+	return ""
+}
+
+func (x *NodeSpec) GetAvailabilityReason() string {
+	if x != nil {
+		return x.AvailabilityReason
+	}
+	return ""
+}
+
+func (x *NodeSpec) GetAvailabilityBy() string {
+	if x != nil {
+		return x.AvailabilityBy
+	}
+	return ""
+}
+
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "enrolling", "ready", "draining", "cordoned", "offline" or "failed".
@@ -164,11 +192,14 @@ type NodeStatus struct {
 	// Newest measurement; kept by the leader, not replicated.
 	Usage *NodeResources `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Promised to replicas on this node.
-	Requested     *NodeResources         `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
-	Interfaces    []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
-	Info          *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
-	Drivers       []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
-	LastSeen      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Requested  *NodeResources         `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
+	Interfaces []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
+	Info       *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
+	Drivers    []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
+	LastSeen   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// How far the node can be relied on; the newest is kept by the leader and
+	// replicated now and then.
+	Reliability   *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +304,271 @@ func (x *NodeStatus) GetLastSeen() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *NodeStatus) GetReliability() *Reliability {
+	if x != nil {
+		return x.Reliability
+	}
+	return nil
+}
+
+// How far a node can be relied on, 0 to 100, and the five parts of which that is
+// the weighted mean.
+type Reliability struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Score int32                  `protobuf:"varint,1,opt,name=score,proto3" json:"score,omitempty"`
+	// 30 per cent: how much of the time it was there.
+	Uptime *ReliabilityPart `protobuf:"bytes,2,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	// 20 per cent: how quickly its agent answers.
+	ResponseTime *ReliabilityPart `protobuf:"bytes,3,opt,name=response_time,json=responseTime,proto3" json:"response_time,omitempty"`
+	// 20 per cent: how many of the replicas that it was given it could start.
+	SuccessRate *ReliabilityPart `protobuf:"bytes,4,opt,name=success_rate,json=successRate,proto3" json:"success_rate,omitempty"`
+	// 15 per cent: how much room it has left.
+	Capacity *ReliabilityPart `protobuf:"bytes,5,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// 15 per cent: how seldom it was lost.
+	Stability *ReliabilityPart `protobuf:"bytes,6,opt,name=stability,proto3" json:"stability,omitempty"`
+	// When it was computed.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
+	Record        *ReliabilityRecord     `protobuf:"bytes,8,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reliability) Reset() {
+	*x = Reliability{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reliability) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reliability) ProtoMessage() {}
+
+func (x *Reliability) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reliability.ProtoReflect.Descriptor instead.
+func (*Reliability) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Reliability) GetScore() int32 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *Reliability) GetUptime() *ReliabilityPart {
+	if x != nil {
+		return x.Uptime
+	}
+	return nil
+}
+
+func (x *Reliability) GetResponseTime() *ReliabilityPart {
+	if x != nil {
+		return x.ResponseTime
+	}
+	return nil
+}
+
+func (x *Reliability) GetSuccessRate() *ReliabilityPart {
+	if x != nil {
+		return x.SuccessRate
+	}
+	return nil
+}
+
+func (x *Reliability) GetCapacity() *ReliabilityPart {
+	if x != nil {
+		return x.Capacity
+	}
+	return nil
+}
+
+func (x *Reliability) GetStability() *ReliabilityPart {
+	if x != nil {
+		return x.Stability
+	}
+	return nil
+}
+
+func (x *Reliability) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Reliability) GetRecord() *ReliabilityRecord {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+type ReliabilityPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0 to 100.
+	Score int32 `protobuf:"varint,1,opt,name=score,proto3" json:"score,omitempty"`
+	// What it was computed from, in words.
+	Basis         string `protobuf:"bytes,2,opt,name=basis,proto3" json:"basis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReliabilityPart) Reset() {
+	*x = ReliabilityPart{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReliabilityPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReliabilityPart) ProtoMessage() {}
+
+func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReliabilityPart.ProtoReflect.Descriptor instead.
+func (*ReliabilityPart) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ReliabilityPart) GetScore() int32 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *ReliabilityPart) GetBasis() string {
+	if x != nil {
+		return x.Basis
+	}
+	return ""
+}
+
+// What is remembered of a node to compute its reliability. What is long ago
+// counts less and less.
+type ReliabilityRecord struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	WatchedSeconds  float64                `protobuf:"fixed64,1,opt,name=watched_seconds,json=watchedSeconds,proto3" json:"watched_seconds,omitempty"`
+	OnlineSeconds   float64                `protobuf:"fixed64,2,opt,name=online_seconds,json=onlineSeconds,proto3" json:"online_seconds,omitempty"`
+	ResponseSeconds float64                `protobuf:"fixed64,3,opt,name=response_seconds,json=responseSeconds,proto3" json:"response_seconds,omitempty"`
+	Started         float64                `protobuf:"fixed64,4,opt,name=started,proto3" json:"started,omitempty"`
+	NotStarted      float64                `protobuf:"fixed64,5,opt,name=not_started,json=notStarted,proto3" json:"not_started,omitempty"`
+	// Times that it went offline; a session that only broke counts for a quarter.
+	Losses float64 `protobuf:"fixed64,6,opt,name=losses,proto3" json:"losses,omitempty"`
+	// The least free share of CPU, memory and disk, 0 to 1; unset if not measured.
+	FreeShare     *float64 `protobuf:"fixed64,7,opt,name=free_share,json=freeShare,proto3,oneof" json:"free_share,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReliabilityRecord) Reset() {
+	*x = ReliabilityRecord{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReliabilityRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReliabilityRecord) ProtoMessage() {}
+
+func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReliabilityRecord.ProtoReflect.Descriptor instead.
+func (*ReliabilityRecord) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ReliabilityRecord) GetWatchedSeconds() float64 {
+	if x != nil {
+		return x.WatchedSeconds
+	}
+	return 0
+}
+
+func (x *ReliabilityRecord) GetOnlineSeconds() float64 {
+	if x != nil {
+		return x.OnlineSeconds
+	}
+	return 0
+}
+
+func (x *ReliabilityRecord) GetResponseSeconds() float64 {
+	if x != nil {
+		return x.ResponseSeconds
+	}
+	return 0
+}
+
+func (x *ReliabilityRecord) GetStarted() float64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *ReliabilityRecord) GetNotStarted() float64 {
+	if x != nil {
+		return x.NotStarted
+	}
+	return 0
+}
+
+func (x *ReliabilityRecord) GetLosses() float64 {
+	if x != nil {
+		return x.Losses
+	}
+	return 0
+}
+
+func (x *ReliabilityRecord) GetFreeShare() float64 {
+	if x != nil && x.FreeShare != nil {
+		return *x.FreeShare
+	}
+	return 0
+}
+
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkAvailable"
@@ -287,7 +583,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +595,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +608,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Condition) GetType() string {
@@ -355,7 +651,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +663,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +676,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeResources) GetCpu() string {
@@ -425,7 +721,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +733,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +746,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Interface) GetName() string {
@@ -502,7 +798,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +810,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +823,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeInfo) GetBootId() string {
@@ -584,7 +880,7 @@ type DriverInfo struct {
 
 func (x *DriverInfo) Reset() {
 	*x = DriverInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +892,7 @@ func (x *DriverInfo) String() string {
 func (*DriverInfo) ProtoMessage() {}
 
 func (x *DriverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +905,7 @@ func (x *DriverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriverInfo.ProtoReflect.Descriptor instead.
 func (*DriverInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DriverInfo) GetName() string {
@@ -645,10 +941,13 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"r\bR\x00R\x04NodeR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"D\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"\xe9\x01\n" +
 	"\bNodeSpec\x12\x1b\n" +
 	"\tsubnet_v4\x18\x01 \x01(\tR\bsubnetV4\x12\x1b\n" +
-	"\tsubnet_v6\x18\x02 \x01(\tR\bsubnetV6\"\xec\x03\n" +
+	"\tsubnet_v6\x18\x02 \x01(\tR\bsubnetV6\x12?\n" +
+	"\favailability\x18\x03 \x01(\tB\x1b\xbaH\x18r\x16R\x00R\bcordonedR\bdrainingR\favailability\x129\n" +
+	"\x13availability_reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x12availabilityReason\x12'\n" +
+	"\x0favailability_by\x18\x05 \x01(\tR\x0eavailabilityBy\"\xa9\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -665,7 +964,31 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x04info\x18\b \x01(\v2\x16.cloudless.v1.NodeInfoR\x04info\x122\n" +
 	"\adrivers\x18\t \x03(\v2\x18.cloudless.v1.DriverInfoR\adrivers\x127\n" +
 	"\tlast_seen\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\"\x8c\x01\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12;\n" +
+	"\vreliability\x18\v \x01(\v2\x19.cloudless.v1.ReliabilityR\vreliability\"\xc1\x03\n" +
+	"\vReliability\x12\x14\n" +
+	"\x05score\x18\x01 \x01(\x05R\x05score\x125\n" +
+	"\x06uptime\x18\x02 \x01(\v2\x1d.cloudless.v1.ReliabilityPartR\x06uptime\x12B\n" +
+	"\rresponse_time\x18\x03 \x01(\v2\x1d.cloudless.v1.ReliabilityPartR\fresponseTime\x12@\n" +
+	"\fsuccess_rate\x18\x04 \x01(\v2\x1d.cloudless.v1.ReliabilityPartR\vsuccessRate\x129\n" +
+	"\bcapacity\x18\x05 \x01(\v2\x1d.cloudless.v1.ReliabilityPartR\bcapacity\x12;\n" +
+	"\tstability\x18\x06 \x01(\v2\x1d.cloudless.v1.ReliabilityPartR\tstability\x12.\n" +
+	"\x04time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
+	"\x06record\x18\b \x01(\v2\x1f.cloudless.v1.ReliabilityRecordR\x06record\"=\n" +
+	"\x0fReliabilityPart\x12\x14\n" +
+	"\x05score\x18\x01 \x01(\x05R\x05score\x12\x14\n" +
+	"\x05basis\x18\x02 \x01(\tR\x05basis\"\x94\x02\n" +
+	"\x11ReliabilityRecord\x12'\n" +
+	"\x0fwatched_seconds\x18\x01 \x01(\x01R\x0ewatchedSeconds\x12%\n" +
+	"\x0eonline_seconds\x18\x02 \x01(\x01R\ronlineSeconds\x12)\n" +
+	"\x10response_seconds\x18\x03 \x01(\x01R\x0fresponseSeconds\x12\x18\n" +
+	"\astarted\x18\x04 \x01(\x01R\astarted\x12\x1f\n" +
+	"\vnot_started\x18\x05 \x01(\x01R\n" +
+	"notStarted\x12\x16\n" +
+	"\x06losses\x18\x06 \x01(\x01R\x06losses\x12\"\n" +
+	"\n" +
+	"free_share\x18\a \x01(\x01H\x00R\tfreeShare\x88\x01\x01B\r\n" +
+	"\v_free_share\"\x8c\x01\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\bR\x06status\x12\x16\n" +
@@ -708,37 +1031,48 @@ func file_cloudless_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_node_proto_rawDescData
 }
 
-var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_cloudless_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: cloudless.v1.Node
 	(*NodeSpec)(nil),              // 1: cloudless.v1.NodeSpec
 	(*NodeStatus)(nil),            // 2: cloudless.v1.NodeStatus
-	(*Condition)(nil),             // 3: cloudless.v1.Condition
-	(*NodeResources)(nil),         // 4: cloudless.v1.NodeResources
-	(*Interface)(nil),             // 5: cloudless.v1.Interface
-	(*NodeInfo)(nil),              // 6: cloudless.v1.NodeInfo
-	(*DriverInfo)(nil),            // 7: cloudless.v1.DriverInfo
-	(*Metadata)(nil),              // 8: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Reliability)(nil),           // 3: cloudless.v1.Reliability
+	(*ReliabilityPart)(nil),       // 4: cloudless.v1.ReliabilityPart
+	(*ReliabilityRecord)(nil),     // 5: cloudless.v1.ReliabilityRecord
+	(*Condition)(nil),             // 6: cloudless.v1.Condition
+	(*NodeResources)(nil),         // 7: cloudless.v1.NodeResources
+	(*Interface)(nil),             // 8: cloudless.v1.Interface
+	(*NodeInfo)(nil),              // 9: cloudless.v1.NodeInfo
+	(*DriverInfo)(nil),            // 10: cloudless.v1.DriverInfo
+	(*Metadata)(nil),              // 11: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_cloudless_v1_node_proto_depIdxs = []int32{
-	8,  // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
+	11, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Node.spec:type_name -> cloudless.v1.NodeSpec
 	2,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
-	3,  // 3: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
-	4,  // 4: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
-	4,  // 5: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
-	4,  // 6: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	5,  // 7: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	6,  // 8: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	7,  // 9: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	9,  // 10: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	9,  // 11: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	6,  // 3: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
+	7,  // 4: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
+	7,  // 5: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
+	7,  // 6: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
+	8,  // 7: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	9,  // 8: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	10, // 9: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	12, // 10: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	3,  // 11: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	4,  // 12: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	4,  // 13: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	4,  // 14: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	4,  // 15: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	4,  // 16: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	12, // 17: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	5,  // 18: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	12, // 19: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }
@@ -747,13 +1081,14 @@ func file_cloudless_v1_node_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_node_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_node_proto_rawDesc), len(file_cloudless_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -255,68 +255,6 @@ func (x *PlanChange) GetImage() string {
 	return ""
 }
 
-type FieldChange struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as "spec.resources.limits.memory" or "spec.env[LOG_LEVEL]".
-	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// As in a file; empty if it was not set.
-	Before        string `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
-	After         string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FieldChange) Reset() {
-	*x = FieldChange{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FieldChange) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FieldChange) ProtoMessage() {}
-
-func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
-func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *FieldChange) GetPath() string {
-	if x != nil {
-		return x.Path
-	}
-	return ""
-}
-
-func (x *FieldChange) GetBefore() string {
-	if x != nil {
-		return x.Before
-	}
-	return ""
-}
-
-func (x *FieldChange) GetAfter() string {
-	if x != nil {
-		return x.After
-	}
-	return ""
-}
-
 type ReplicaStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "create", "replace", "move", "stop" or "keep".
@@ -332,7 +270,7 @@ type ReplicaStep struct {
 
 func (x *ReplicaStep) Reset() {
 	*x = ReplicaStep{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +282,7 @@ func (x *ReplicaStep) String() string {
 func (*ReplicaStep) ProtoMessage() {}
 
 func (x *ReplicaStep) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +295,7 @@ func (x *ReplicaStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStep.ProtoReflect.Descriptor instead.
 func (*ReplicaStep) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReplicaStep) GetAction() string {
@@ -400,7 +338,7 @@ type ApplyPlanRequest struct {
 
 func (x *ApplyPlanRequest) Reset() {
 	*x = ApplyPlanRequest{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +350,7 @@ func (x *ApplyPlanRequest) String() string {
 func (*ApplyPlanRequest) ProtoMessage() {}
 
 func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +363,7 @@ func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ApplyPlanRequest) GetRequest() *PlanRequest {
@@ -461,7 +399,7 @@ type ApplyPlanResponse struct {
 
 func (x *ApplyPlanResponse) Reset() {
 	*x = ApplyPlanResponse{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +411,7 @@ func (x *ApplyPlanResponse) String() string {
 func (*ApplyPlanResponse) ProtoMessage() {}
 
 func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +424,7 @@ func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ApplyPlanResponse) GetPlan() *Plan {
@@ -507,7 +445,7 @@ var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xa2\x01\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xa2\x01\n" +
 	"\vPlanRequest\x12?\n" +
 	"\tworkloads\x18\x01 \x03(\v2\x16.cloudless.v1.WorkloadB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tworkloads\x12\x1e\n" +
 	"\x05prune\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05prune\x122\n" +
@@ -525,11 +463,7 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\breplicas\x18\x06 \x03(\v2\x19.cloudless.v1.ReplicaStepR\breplicas\x12\x1a\n" +
 	"\bunplaced\x18\a \x01(\x05R\bunplaced\x12C\n" +
 	"\x10unplaced_reasons\x18\b \x03(\v2\x18.cloudless.v1.NodeReasonR\x0funplacedReasons\x12\x14\n" +
-	"\x05image\x18\t \x01(\tR\x05image\"O\n" +
-	"\vFieldChange\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
-	"\x05after\x18\x03 \x01(\tR\x05after\"u\n" +
+	"\x05image\x18\t \x01(\tR\x05image\"u\n" +
 	"\vReplicaStep\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x1b\n" +
@@ -559,31 +493,31 @@ func file_cloudless_v1_plan_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_plan_service_proto_rawDescData
 }
 
-var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*PlanRequest)(nil),       // 0: cloudless.v1.PlanRequest
 	(*Plan)(nil),              // 1: cloudless.v1.Plan
 	(*PlanChange)(nil),        // 2: cloudless.v1.PlanChange
-	(*FieldChange)(nil),       // 3: cloudless.v1.FieldChange
-	(*ReplicaStep)(nil),       // 4: cloudless.v1.ReplicaStep
-	(*ApplyPlanRequest)(nil),  // 5: cloudless.v1.ApplyPlanRequest
-	(*ApplyPlanResponse)(nil), // 6: cloudless.v1.ApplyPlanResponse
-	(*Workload)(nil),          // 7: cloudless.v1.Workload
+	(*ReplicaStep)(nil),       // 3: cloudless.v1.ReplicaStep
+	(*ApplyPlanRequest)(nil),  // 4: cloudless.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil), // 5: cloudless.v1.ApplyPlanResponse
+	(*Workload)(nil),          // 6: cloudless.v1.Workload
+	(*FieldChange)(nil),       // 7: cloudless.v1.FieldChange
 	(*NodeReason)(nil),        // 8: cloudless.v1.NodeReason
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
-	7,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
+	6,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
 	2,  // 1: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	3,  // 2: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	4,  // 3: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	7,  // 2: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	3,  // 3: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
 	8,  // 4: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
 	0,  // 5: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
 	1,  // 6: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	7,  // 7: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
+	6,  // 7: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
 	0,  // 8: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	5,  // 9: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	4,  // 9: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
 	1,  // 10: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	6,  // 11: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	5,  // 11: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
 	10, // [10:12] is the sub-list for method output_type
 	8,  // [8:10] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
@@ -596,6 +530,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 	if File_cloudless_v1_plan_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	type x struct{}
@@ -604,7 +539,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_plan_service_proto_rawDesc), len(file_cloudless_v1_plan_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -225,6 +225,95 @@ func (x *ImageCopy) GetDigest() string {
 	return ""
 }
 
+type GetGossipKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGossipKeyRequest) Reset() {
+	*x = GetGossipKeyRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGossipKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGossipKeyRequest) ProtoMessage() {}
+
+func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGossipKeyRequest.ProtoReflect.Descriptor instead.
+func (*GetGossipKeyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+}
+
+type GetGossipKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the key: the highest is the newest.
+	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGossipKeyResponse) Reset() {
+	*x = GetGossipKeyResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGossipKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGossipKeyResponse) ProtoMessage() {}
+
+func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGossipKeyResponse.ProtoReflect.Descriptor instead.
+func (*GetGossipKeyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetGossipKeyResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *GetGossipKeyResponse) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 type ListCopiesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -233,7 +322,7 @@ type ListCopiesRequest struct {
 
 func (x *ListCopiesRequest) Reset() {
 	*x = ListCopiesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -245,7 +334,7 @@ func (x *ListCopiesRequest) String() string {
 func (*ListCopiesRequest) ProtoMessage() {}
 
 func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -258,7 +347,7 @@ func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesRequest.ProtoReflect.Descriptor instead.
 func (*ListCopiesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
 }
 
 type ListCopiesResponse struct {
@@ -270,7 +359,7 @@ type ListCopiesResponse struct {
 
 func (x *ListCopiesResponse) Reset() {
 	*x = ListCopiesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +371,7 @@ func (x *ListCopiesResponse) String() string {
 func (*ListCopiesResponse) ProtoMessage() {}
 
 func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +384,7 @@ func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesResponse.ProtoReflect.Descriptor instead.
 func (*ListCopiesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListCopiesResponse) GetItems() []*ImageCopy {
@@ -314,7 +403,7 @@ type CopyImageRequest struct {
 
 func (x *CopyImageRequest) Reset() {
 	*x = CopyImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +415,7 @@ func (x *CopyImageRequest) String() string {
 func (*CopyImageRequest) ProtoMessage() {}
 
 func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +428,7 @@ func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageRequest.ProtoReflect.Descriptor instead.
 func (*CopyImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CopyImageRequest) GetImage() *ImageCopy {
@@ -357,7 +446,7 @@ type CopyImageResponse struct {
 
 func (x *CopyImageResponse) Reset() {
 	*x = CopyImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +458,7 @@ func (x *CopyImageResponse) String() string {
 func (*CopyImageResponse) ProtoMessage() {}
 
 func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +471,7 @@ func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageResponse.ProtoReflect.Descriptor instead.
 func (*CopyImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
 }
 
 type DropImageRequest struct {
@@ -397,7 +486,7 @@ type DropImageRequest struct {
 
 func (x *DropImageRequest) Reset() {
 	*x = DropImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +498,7 @@ func (x *DropImageRequest) String() string {
 func (*DropImageRequest) ProtoMessage() {}
 
 func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +511,7 @@ func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageRequest.ProtoReflect.Descriptor instead.
 func (*DropImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DropImageRequest) GetRepository() string {
@@ -454,7 +543,7 @@ type DropImageResponse struct {
 
 func (x *DropImageResponse) Reset() {
 	*x = DropImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +555,7 @@ func (x *DropImageResponse) String() string {
 func (*DropImageResponse) ProtoMessage() {}
 
 func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +568,7 @@ func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageResponse.ProtoReflect.Descriptor instead.
 func (*DropImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
 }
 
 type ListServersRequest struct {
@@ -490,7 +579,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +591,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +604,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
 type ListServersResponse struct {
@@ -527,7 +616,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +628,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +641,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -573,7 +662,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +674,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +687,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -625,7 +714,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +726,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +739,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -670,7 +759,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +771,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +784,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -713,7 +802,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +814,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +827,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
 }
 
 type GetProgressResponse struct {
@@ -750,6 +839,9 @@ type GetProgressResponse struct {
 	AppliedIndex uint64 `protobuf:"varint,3,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
 	// Nanoseconds since it heard of the leader; negative if never.
 	LastContact int64 `protobuf:"varint,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	// Of the newest entry that it has acted on: told agents, cut off who was
+	// removed.
+	ActedIndex uint64 `protobuf:"varint,5,opt,name=acted_index,json=actedIndex,proto3" json:"acted_index,omitempty"`
 	// Its disk has no room for changes.
 	Full bool `protobuf:"varint,10,opt,name=full,proto3" json:"full,omitempty"`
 	// Its clock.
@@ -762,7 +854,7 @@ type GetProgressResponse struct {
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +866,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +879,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -814,6 +906,13 @@ func (x *GetProgressResponse) GetAppliedIndex() uint64 {
 func (x *GetProgressResponse) GetLastContact() int64 {
 	if x != nil {
 		return x.LastContact
+	}
+	return 0
+}
+
+func (x *GetProgressResponse) GetActedIndex() uint64 {
+	if x != nil {
+		return x.ActedIndex
 	}
 	return 0
 }
@@ -850,7 +949,7 @@ type LocateServerRequest struct {
 
 func (x *LocateServerRequest) Reset() {
 	*x = LocateServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +961,7 @@ func (x *LocateServerRequest) String() string {
 func (*LocateServerRequest) ProtoMessage() {}
 
 func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +974,7 @@ func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
 func (*LocateServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LocateServerRequest) GetUid() string {
@@ -902,7 +1001,7 @@ type LocateServerResponse struct {
 
 func (x *LocateServerResponse) Reset() {
 	*x = LocateServerResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1013,7 @@ func (x *LocateServerResponse) String() string {
 func (*LocateServerResponse) ProtoMessage() {}
 
 func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1026,7 @@ func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
 func (*LocateServerResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LocateServerResponse) GetAddress() string {
@@ -961,7 +1060,11 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"repository\x12\x1a\n" +
 	"\x03tag\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x03tag\x12\"\n" +
 	"\x06digest\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06digest\"\x13\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x06digest\"\x15\n" +
+	"\x13GetGossipKeyRequest\"H\n" +
+	"\x14GetGossipKeyResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x16\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\x13\n" +
 	"\x11ListCopiesRequest\"C\n" +
 	"\x12ListCopiesResponse\x12-\n" +
 	"\x05items\x18\x01 \x03(\v2\x17.cloudless.v1.ImageCopyR\x05items\"I\n" +
@@ -987,13 +1090,15 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x02to\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x02to\"F\n" +
 	"\x16TransferLeaderResponse\x12,\n" +
 	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\"\x14\n" +
-	"\x12GetProgressRequest\"\xf9\x01\n" +
+	"\x12GetProgressRequest\"\x9a\x02\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
 	"last_index\x18\x02 \x01(\x04R\tlastIndex\x12#\n" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12!\n" +
-	"\flast_contact\x18\x04 \x01(\x03R\vlastContact\x12\x12\n" +
+	"\flast_contact\x18\x04 \x01(\x03R\vlastContact\x12\x1f\n" +
+	"\vacted_index\x18\x05 \x01(\x04R\n" +
+	"actedIndex\x12\x12\n" +
 	"\x04full\x18\n" +
 	" \x01(\bR\x04full\x12.\n" +
 	"\x04time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
@@ -1006,13 +1111,14 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\rServerService\x12g\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12c\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\"\x1a\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12{\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xa5\x03\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xfc\x03\n" +
 	"\vPeerService\x12R\n" +
 	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\x12U\n" +
 	"\fLocateServer\x12!.cloudless.v1.LocateServerRequest\x1a\".cloudless.v1.LocateServerResponse\x12O\n" +
 	"\n" +
 	"ListCopies\x12\x1f.cloudless.v1.ListCopiesRequest\x1a .cloudless.v1.ListCopiesResponse\x12L\n" +
-	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\x12L\n" +
+	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\x12U\n" +
+	"\fGetGossipKey\x12!.cloudless.v1.GetGossipKeyRequest\x1a\".cloudless.v1.GetGossipKeyResponse\x12L\n" +
 	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponseBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
@@ -1027,57 +1133,61 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                 // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),             // 1: cloudless.v1.ServerSpec
 	(*ImageCopy)(nil),              // 2: cloudless.v1.ImageCopy
-	(*ListCopiesRequest)(nil),      // 3: cloudless.v1.ListCopiesRequest
-	(*ListCopiesResponse)(nil),     // 4: cloudless.v1.ListCopiesResponse
-	(*CopyImageRequest)(nil),       // 5: cloudless.v1.CopyImageRequest
-	(*CopyImageResponse)(nil),      // 6: cloudless.v1.CopyImageResponse
-	(*DropImageRequest)(nil),       // 7: cloudless.v1.DropImageRequest
-	(*DropImageResponse)(nil),      // 8: cloudless.v1.DropImageResponse
-	(*ListServersRequest)(nil),     // 9: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),    // 10: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),    // 11: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),  // 12: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 13: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),     // 14: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),    // 15: cloudless.v1.GetProgressResponse
-	(*LocateServerRequest)(nil),    // 16: cloudless.v1.LocateServerRequest
-	(*LocateServerResponse)(nil),   // 17: cloudless.v1.LocateServerResponse
-	(*Metadata)(nil),               // 18: cloudless.v1.Metadata
-	(*ServerStatus)(nil),           // 19: cloudless.v1.ServerStatus
-	(*timestamppb.Timestamp)(nil),  // 20: google.protobuf.Timestamp
+	(*GetGossipKeyRequest)(nil),    // 3: cloudless.v1.GetGossipKeyRequest
+	(*GetGossipKeyResponse)(nil),   // 4: cloudless.v1.GetGossipKeyResponse
+	(*ListCopiesRequest)(nil),      // 5: cloudless.v1.ListCopiesRequest
+	(*ListCopiesResponse)(nil),     // 6: cloudless.v1.ListCopiesResponse
+	(*CopyImageRequest)(nil),       // 7: cloudless.v1.CopyImageRequest
+	(*CopyImageResponse)(nil),      // 8: cloudless.v1.CopyImageResponse
+	(*DropImageRequest)(nil),       // 9: cloudless.v1.DropImageRequest
+	(*DropImageResponse)(nil),      // 10: cloudless.v1.DropImageResponse
+	(*ListServersRequest)(nil),     // 11: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),    // 12: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),    // 13: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),  // 14: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 15: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),     // 16: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),    // 17: cloudless.v1.GetProgressResponse
+	(*LocateServerRequest)(nil),    // 18: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),   // 19: cloudless.v1.LocateServerResponse
+	(*Metadata)(nil),               // 20: cloudless.v1.Metadata
+	(*ServerStatus)(nil),           // 21: cloudless.v1.ServerStatus
+	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	18, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	20, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	19, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	21, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
 	2,  // 3: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
 	2,  // 4: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
 	0,  // 5: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
 	0,  // 6: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	20, // 7: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	9,  // 8: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	11, // 9: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	12, // 10: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	14, // 11: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	16, // 12: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	3,  // 13: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	5,  // 14: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	7,  // 15: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	10, // 16: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 17: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	13, // 18: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	15, // 19: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	17, // 20: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	4,  // 21: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	6,  // 22: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	8,  // 23: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	16, // [16:24] is the sub-list for method output_type
-	8,  // [8:16] is the sub-list for method input_type
+	22, // 7: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	11, // 8: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	13, // 9: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	14, // 10: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	16, // 11: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	18, // 12: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	5,  // 13: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	7,  // 14: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	3,  // 15: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	9,  // 16: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	12, // 17: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 18: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	15, // 19: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	17, // 20: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	19, // 21: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	6,  // 22: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	8,  // 23: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	4,  // 24: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	10, // 25: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	17, // [17:26] is the sub-list for method output_type
+	8,  // [8:17] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1097,7 +1207,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -211,6 +211,7 @@ const (
 	PeerService_LocateServer_FullMethodName = "/cloudless.v1.PeerService/LocateServer"
 	PeerService_ListCopies_FullMethodName   = "/cloudless.v1.PeerService/ListCopies"
 	PeerService_CopyImage_FullMethodName    = "/cloudless.v1.PeerService/CopyImage"
+	PeerService_GetGossipKey_FullMethodName = "/cloudless.v1.PeerService/GetGossipKey"
 	PeerService_DropImage_FullMethodName    = "/cloudless.v1.PeerService/DropImage"
 )
 
@@ -230,6 +231,9 @@ type PeerServiceClient interface {
 	// Has the asked server copy an image from the one that asks. It is answered
 	// when the copy is whole.
 	CopyImage(ctx context.Context, in *CopyImageRequest, opts ...grpc.CallOption) (*CopyImageResponse, error)
+	// The key of the gossip as the asked server knows it, sealed, for a server that
+	// was away when it changed.
+	GetGossipKey(ctx context.Context, in *GetGossipKeyRequest, opts ...grpc.CallOption) (*GetGossipKeyResponse, error)
 	// Has the asked server delete an image as the one that asks has.
 	DropImage(ctx context.Context, in *DropImageRequest, opts ...grpc.CallOption) (*DropImageResponse, error)
 }
@@ -282,6 +286,16 @@ func (c *peerServiceClient) CopyImage(ctx context.Context, in *CopyImageRequest,
 	return out, nil
 }
 
+func (c *peerServiceClient) GetGossipKey(ctx context.Context, in *GetGossipKeyRequest, opts ...grpc.CallOption) (*GetGossipKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetGossipKeyResponse)
+	err := c.cc.Invoke(ctx, PeerService_GetGossipKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerServiceClient) DropImage(ctx context.Context, in *DropImageRequest, opts ...grpc.CallOption) (*DropImageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DropImageResponse)
@@ -308,6 +322,9 @@ type PeerServiceServer interface {
 	// Has the asked server copy an image from the one that asks. It is answered
 	// when the copy is whole.
 	CopyImage(context.Context, *CopyImageRequest) (*CopyImageResponse, error)
+	// The key of the gossip as the asked server knows it, sealed, for a server that
+	// was away when it changed.
+	GetGossipKey(context.Context, *GetGossipKeyRequest) (*GetGossipKeyResponse, error)
 	// Has the asked server delete an image as the one that asks has.
 	DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
@@ -331,6 +348,9 @@ func (UnimplementedPeerServiceServer) ListCopies(context.Context, *ListCopiesReq
 }
 func (UnimplementedPeerServiceServer) CopyImage(context.Context, *CopyImageRequest) (*CopyImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CopyImage not implemented")
+}
+func (UnimplementedPeerServiceServer) GetGossipKey(context.Context, *GetGossipKeyRequest) (*GetGossipKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetGossipKey not implemented")
 }
 func (UnimplementedPeerServiceServer) DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropImage not implemented")
@@ -428,6 +448,24 @@ func _PeerService_CopyImage_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_GetGossipKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetGossipKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).GetGossipKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_GetGossipKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).GetGossipKey(ctx, req.(*GetGossipKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_DropImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DropImageRequest)
 	if err := dec(in); err != nil {
@@ -468,6 +506,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CopyImage",
 			Handler:    _PeerService_CopyImage_Handler,
+		},
+		{
+			MethodName: "GetGossipKey",
+			Handler:    _PeerService_GetGossipKey_Handler,
 		},
 		{
 			MethodName: "DropImage",

@@ -629,7 +629,9 @@ type WorkloadStatus struct {
 	// One sentence when something keeps the workload from its desired state.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Why replicas are pending: every node and what speaks against it.
-	Unplaced      []*NodeReason `protobuf:"bytes,10,rep,name=unplaced,proto3" json:"unplaced,omitempty"`
+	Unplaced []*NodeReason `protobuf:"bytes,10,rep,name=unplaced,proto3" json:"unplaced,omitempty"`
+	// The number of the cluster's configuration whose defaults it has.
+	Configuration uint64 `protobuf:"varint,11,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -732,6 +734,13 @@ func (x *WorkloadStatus) GetUnplaced() []*NodeReason {
 		return x.Unplaced
 	}
 	return nil
+}
+
+func (x *WorkloadStatus) GetConfiguration() uint64 {
+	if x != nil {
+		return x.Configuration
+	}
+	return 0
 }
 
 type NodeReason struct {
@@ -1117,7 +1126,8 @@ func (x *ReplicaSpec) GetDesired() string {
 type ReplicaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "pending", "placed", "preparing", "running", "backoff", "stopping",
-	// "completed", "failed", "stopped" or "lost".
+	// "completed", "failed", "stopped" or "lost"; "unknown" is shown while its node
+	// is offline.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// One sentence about the phase where there is more to say.
 	Reason    string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1426,7 +1436,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
-	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xb5\x02\n" +
+	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xdb\x02\n" +
 	"\x0eWorkloadStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12!\n" +
@@ -1438,7 +1448,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\boutdated\x18\b \x01(\x05R\boutdated\x12\x16\n" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x124\n" +
 	"\bunplaced\x18\n" +
-	" \x03(\v2\x18.cloudless.v1.NodeReasonR\bunplaced\"8\n" +
+	" \x03(\v2\x18.cloudless.v1.NodeReasonR\bunplaced\x12$\n" +
+	"\rconfiguration\x18\v \x01(\x04R\rconfiguration\"8\n" +
 	"\n" +
 	"NodeReason\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +

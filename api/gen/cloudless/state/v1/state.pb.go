@@ -39,11 +39,13 @@ type Object struct {
 	//	*Object_Event
 	//	*Object_Login
 	//	*Object_Server
+	//	*Object_Configuration
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
 	//	*Object_Password
 	//	*Object_Revocation
+	//	*Object_GossipKey
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -167,6 +169,15 @@ func (x *Object) GetServer() *v1.Server {
 	return nil
 }
 
+func (x *Object) GetConfiguration() *v1.Configuration {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Configuration); ok {
+			return x.Configuration
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -212,6 +223,15 @@ func (x *Object) GetRevocation() *Revocation {
 	return nil
 }
 
+func (x *Object) GetGossipKey() *GossipKey {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_GossipKey); ok {
+			return x.GossipKey
+		}
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -252,6 +272,10 @@ type Object_Server struct {
 	Server *v1.Server `protobuf:"bytes,9,opt,name=server,proto3,oneof"`
 }
 
+type Object_Configuration struct {
+	Configuration *v1.Configuration `protobuf:"bytes,10,opt,name=configuration,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -272,6 +296,10 @@ type Object_Revocation struct {
 	Revocation *Revocation `protobuf:"bytes,36,opt,name=revocation,proto3,oneof"`
 }
 
+type Object_GossipKey struct {
+	GossipKey *GossipKey `protobuf:"bytes,37,opt,name=gossip_key,json=gossipKey,proto3,oneof"`
+}
+
 func (*Object_Cluster) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
@@ -290,6 +318,8 @@ func (*Object_Login) isObject_Kind() {}
 
 func (*Object_Server) isObject_Kind() {}
 
+func (*Object_Configuration) isObject_Kind() {}
+
 func (*Object_Authority) isObject_Kind() {}
 
 func (*Object_Credential) isObject_Kind() {}
@@ -299,6 +329,8 @@ func (*Object_Receipt) isObject_Kind() {}
 func (*Object_Password) isObject_Kind() {}
 
 func (*Object_Revocation) isObject_Kind() {}
+
+func (*Object_GossipKey) isObject_Kind() {}
 
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
@@ -536,6 +568,62 @@ func (x *Revocation) GetId() string {
 	return ""
 }
 
+// What the servers' gossip is encrypted with. A removed server does not get the
+// next one.
+type GossipKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is that of the cluster.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Sealed by the servers' key-encryption key.
+	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GossipKey) Reset() {
+	*x = GossipKey{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GossipKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GossipKey) ProtoMessage() {}
+
+func (x *GossipKey) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GossipKey.ProtoReflect.Descriptor instead.
+func (*GossipKey) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GossipKey) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *GossipKey) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
 // Remembers a creating call by its idempotency key.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -549,7 +637,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +649,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[5]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +662,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -610,7 +698,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +710,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +723,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -669,7 +757,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +769,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +782,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -772,7 +860,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +872,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +885,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Key) GetKind() string {
@@ -826,7 +914,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +926,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +939,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -879,7 +967,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x05\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x80\a\n" +
 	"\x06Object\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterH\x00R\acluster\x12(\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x124\n" +
@@ -889,7 +977,9 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x05token\x18\x06 \x01(\v2\x13.cloudless.v1.TokenH\x00R\x05token\x12+\n" +
 	"\x05event\x18\a \x01(\v2\x13.cloudless.v1.EventH\x00R\x05event\x12+\n" +
 	"\x05login\x18\b \x01(\v2\x13.cloudless.v1.LoginH\x00R\x05login\x12.\n" +
-	"\x06server\x18\t \x01(\v2\x14.cloudless.v1.ServerH\x00R\x06server\x12=\n" +
+	"\x06server\x18\t \x01(\v2\x14.cloudless.v1.ServerH\x00R\x06server\x12C\n" +
+	"\rconfiguration\x18\n" +
+	" \x01(\v2\x1b.cloudless.v1.ConfigurationH\x00R\rconfiguration\x12=\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityH\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
@@ -898,7 +988,9 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\bpassword\x18# \x01(\v2\x1c.cloudless.state.v1.PasswordH\x00R\bpassword\x12@\n" +
 	"\n" +
 	"revocation\x18$ \x01(\v2\x1e.cloudless.state.v1.RevocationH\x00R\n" +
-	"revocationB\x06\n" +
+	"revocation\x12>\n" +
+	"\n" +
+	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyH\x00R\tgossipKeyB\x06\n" +
 	"\x04kind\"\x80\x01\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
@@ -916,7 +1008,10 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
 	"Revocation\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"\x7f\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"W\n" +
+	"\tGossipKey\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x16\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\x7f\n" +
 	"\aReceipt\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12!\n" +
 	"\frequest_hash\x18\x02 \x01(\fR\vrequestHash\x12\x1d\n" +
@@ -952,60 +1047,65 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
 	(*Credential)(nil),            // 2: cloudless.state.v1.Credential
 	(*Password)(nil),              // 3: cloudless.state.v1.Password
 	(*Revocation)(nil),            // 4: cloudless.state.v1.Revocation
-	(*Receipt)(nil),               // 5: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 6: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 7: cloudless.state.v1.Change
-	(*Key)(nil),                   // 8: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 9: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 10: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 11: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 12: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 13: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 14: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 15: cloudless.v1.Token
-	(*v1.Event)(nil),              // 16: cloudless.v1.Event
-	(*v1.Login)(nil),              // 17: cloudless.v1.Login
-	(*v1.Server)(nil),             // 18: cloudless.v1.Server
-	(*v1.Metadata)(nil),           // 19: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*GossipKey)(nil),             // 5: cloudless.state.v1.GossipKey
+	(*Receipt)(nil),               // 6: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 7: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 8: cloudless.state.v1.Change
+	(*Key)(nil),                   // 9: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 10: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 11: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 12: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 13: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 14: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 15: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 16: cloudless.v1.Token
+	(*v1.Event)(nil),              // 17: cloudless.v1.Event
+	(*v1.Login)(nil),              // 18: cloudless.v1.Login
+	(*v1.Server)(nil),             // 19: cloudless.v1.Server
+	(*v1.Configuration)(nil),      // 20: cloudless.v1.Configuration
+	(*v1.Metadata)(nil),           // 21: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	10, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	11, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	12, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	13, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	14, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	15, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	16, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	17, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
-	18, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
-	1,  // 9: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 10: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	5,  // 11: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	3,  // 12: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
-	4,  // 13: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
-	19, // 14: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	19, // 15: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	19, // 16: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	19, // 17: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	19, // 18: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	7,  // 19: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	20, // 20: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	0,  // 21: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	8,  // 22: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	8,  // 23: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	11, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	12, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	13, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	14, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	15, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	16, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	17, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	18, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	19, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
+	20, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
+	1,  // 10: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	2,  // 11: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	6,  // 12: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	3,  // 13: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	4,  // 14: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
+	5,  // 15: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
+	21, // 16: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	21, // 17: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	21, // 18: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	21, // 19: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	21, // 20: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	21, // 21: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	8,  // 22: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	22, // 23: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	0,  // 24: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	9,  // 25: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	9,  // 26: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1023,13 +1123,15 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Event)(nil),
 		(*Object_Login)(nil),
 		(*Object_Server)(nil),
+		(*Object_Configuration)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),
 		(*Object_Password)(nil),
 		(*Object_Revocation)(nil),
+		(*Object_GossipKey)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[7].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[8].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -1040,7 +1142,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

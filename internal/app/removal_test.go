@@ -1,0 +1,276 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/peers"
+)
+
+// passport is what a server can prove itself with for as long as its certificate lasts, whatever became of it.
+func (s *several) passport(o *one) peers.Config {
+	s.t.Helper()
+	sealer, err := identity.OpenOrCreateSealer(filepath.Join(o.path, "server", "kek.json"))
+	must(s.t, err)
+	ca, err := server.OpenAuthority(filepath.Join(o.path, "server", "authority"), sealer)
+	must(s.t, err)
+	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, s.uid(o.name))
+	must(s.t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(s.t, err)
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Server: true, Client: true}, time.Now())
+	must(s.t, err)
+	creds, err := identity.NewCredentials(key, chain)
+	must(s.t, err)
+	return peers.Config{Trust: ca.Trust(), Certificate: creds.Certificate}
+}
+
+func (s *several) uid(name string) string {
+	s.t.Helper()
+	uid := ""
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		uid = all[name].GetUid()
+		return uid != ""
+	})
+	return uid
+}
+
+// speak opens a connection of a server's own protocol.
+func (s *several) speak(as peers.Config, to *one, protocol string) net.Conn {
+	s.t.Helper()
+	config := peers.TLS(as, "")
+	config.NextProtos = []string{protocol}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(s.ctx, "tcp", to.address)
+	must(s.t, err)
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// hungUp checks that the other side has closed a connection, or refused it.
+func (s *several) hungUp(conn net.Conn, what string) {
+	s.t.Helper()
+	deadline, _ := s.ctx.Deadline()
+	must(s.t, conn.SetReadDeadline(deadline))
+	_, err := io.Copy(io.Discard, conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.t.Errorf("%s stays open", what)
+	}
+}
+
+func (s *several) call(as peers.Config, to *one) *grpc.ClientConn {
+	s.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+to.address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(as, ""))))
+	must(s.t, err)
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func gossipKeyOf(ctx context.Context, conn *grpc.ClientConn) (*v1.GetGossipKeyResponse, error) {
+	return v1.NewPeerServiceClient(conn).GetGossipKey(ctx, &v1.GetGossipKeyRequest{})
+}
+
+// TestRemovedServerIsNobody: from the moment at which its removal is answered, no server lets it speak Raft or gossip
+// or call anything, what it had open is closed, it reads no stream that it passed on, and it does not get the new key
+// of the gossip. One that was away meanwhile does, and finds the others from another address.
+func TestRemovedServerIsNobody(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	removed := s.join("s3")
+	away := s.start("s4", t.TempDir(), freeAddress(t), s.token("server"))
+	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s4"].GetHealthy() })
+	s.stop("s4")
+	if s.leader() == "s3" {
+		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s1"})
+		must(t, err)
+	}
+	rest := []*one{s.running["s1"], s.running["s2"]}
+	passport, staying := s.passport(removed), s.passport(rest[0])
+	before, err := gossipKeyOf(s.ctx, s.call(passport, rest[0]))
+	must(t, err)
+
+	conns := map[string]net.Conn{}
+	for _, to := range rest {
+		for _, protocol := range peers.Protocols() {
+			conns[protocol+" with "+to.name] = s.speak(passport, to, protocol)
+		}
+	}
+	watch, err := s.at(removed).Events().WatchEvents(s.ctx, &v1.WatchEventsRequest{})
+	must(t, err)
+	_, err = watch.Header() // it follows from here on
+	must(t, err)
+
+	_, err = s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
+	must(t, err)
+	for _, to := range rest {
+		if _, err := gossipKeyOf(s.ctx, s.call(passport, to)); err == nil {
+			t.Errorf("server %s still answers the removed one", to.name)
+		}
+		for _, protocol := range peers.Protocols() {
+			s.hungUp(s.speak(passport, to, protocol), "a new "+protocol+" with "+to.name)
+		}
+		after, err := gossipKeyOf(s.ctx, s.call(staying, to))
+		must(t, err)
+		if after.GetVersion() <= before.GetVersion() || string(after.GetSealed()) == string(before.GetSealed()) {
+			t.Errorf("server %s gossips with the key that the removed one knows", to.name)
+		}
+	}
+	for what, conn := range conns {
+		s.hungUp(conn, what)
+	}
+	must(t, s.write(s.client, "secret"))
+	for {
+		event, err := watch.Recv()
+		if err != nil {
+			break
+		}
+		if event.GetSpec().GetObjectName() == "secret" {
+			t.Error("the removed server has read what happened after its removal")
+		}
+	}
+	s.removed("s3")
+
+	address := freeAddress(t)
+	s.start("s4", away.path, address, "")
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s4"].GetHealthy() && all["s4"].GetVoter() && all["s4"].GetAddress() == address
+	})
+	if _, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s4"}); err != nil {
+		t.Errorf("the one that was away cannot lead: %v", err)
+	}
+}
+
+// TestRemovedNodeIsCutOffAtEveryServer: a node that talks to a server which does not lead loses its session and its
+// pull of an image, and no server answers it any more, when its removal is answered.
+func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
+	s := found(t)
+	follower := s.join("s2")
+	if s.leader() == "s2" {
+		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s1"})
+		must(t, err)
+	}
+	creds, answer := s.enrollNode("worker")
+	as := peers.Config{Trust: creds.Trust(), Certificate: creds.Certificate}
+	session, err := v1.NewAgentServiceClient(s.call(as, follower)).Session(s.ctx)
+	must(t, err)
+	must(t, session.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: &v1.NodeStatus{}}}}))
+	_, err = session.Recv()
+	must(t, err)
+	pull := s.slowPull(creds, follower)
+
+	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName()})
+	must(t, err)
+	for _, to := range s.running {
+		_, err := v1.NewClusterServiceClient(s.call(as, to)).WhoAmI(s.ctx, &v1.WhoAmIRequest{})
+		if status.Code(err) != codes.Unauthenticated {
+			t.Errorf("server %s answers the removed node with %v", to.name, err)
+		}
+	}
+	for err = nil; err == nil; {
+		_, err = session.Recv()
+	}
+	if s.ctx.Err() != nil {
+		t.Error("the session of the removed node goes on")
+	}
+	if _, err := io.Copy(io.Discard, pull); err == nil {
+		t.Error("the removed node has pulled its image to the end")
+	}
+}
+
+// enrollNode makes a machine a node, as its agent would.
+func (s *several) enrollNode(name string) (*identity.Credentials, *v1.EnrollResponse) {
+	s.t.Helper()
+	secret := s.token("node")
+	token, err := identity.ParseJoinToken(secret)
+	must(s.t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(s.t, err)
+	conn, err := grpc.NewClient("passthrough:///"+s.running["s1"].address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
+	must(s.t, err)
+	defer conn.Close()
+	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(s.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: name})
+	must(s.t, err)
+	creds, err := identity.NewCredentials(key, answer.GetCertificates())
+	must(s.t, err)
+	return creds, answer
+}
+
+// slowPull pushes a large image and has a node pull its layer from a server, of which only the beginning is read.
+func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
+	s.t.Helper()
+	pushed, err := random.Image(64<<20, 1)
+	must(s.t, err)
+	name, err := image.ParseName("large:1")
+	must(s.t, err)
+	_, err = image.Push(s.ctx, pushed, name, image.PushOptions{Transport: s.client.HTTPTransport()})
+	must(s.t, err)
+	layers, err := pushed.Layers()
+	must(s.t, err)
+	digest, err := layers[0].Digest()
+	must(s.t, err)
+	config := identity.ClientTLS(creds.Trust(), creds.Certificate)
+	config.NextProtos = []string{"http/1.1"}
+	transport := &http.Transport{DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", from.address)
+	}}
+	s.t.Cleanup(transport.CloseIdleConnections)
+	request, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "https://"+from.address+"/v2/large/blobs/"+digest.String(), nil)
+	must(s.t, err)
+	var body io.ReadCloser
+	for body == nil { // the image may be copied to this server yet
+		response, err := (&http.Client{Transport: transport}).Do(request)
+		must(s.t, err)
+		if response.StatusCode == http.StatusOK {
+			body = response.Body
+			break
+		}
+		_ = response.Body.Close()
+		if s.ctx.Err() != nil {
+			s.t.Fatalf("the image is not to be had: %s", response.Status)
+		}
+	}
+	s.t.Cleanup(func() { _ = body.Close() })
+	_, err = io.ReadFull(body, make([]byte, 1<<10))
+	must(s.t, err)
+	return body
+}
+
+// TestConfigurationDecidesWhoVotes, at once and while everything runs.
+func TestConfigurationDecidesWhoVotes(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	s.join("s3")
+	for _, want := range []int32{1, 3} {
+		current, err := s.client.Cluster().GetConfiguration(s.ctx, &v1.GetConfigurationRequest{})
+		must(t, err)
+		current.Spec.Cluster.DesiredVoters = want
+		_, err = s.client.Cluster().SetConfiguration(s.ctx, &v1.SetConfigurationRequest{Configuration: current})
+		must(t, err)
+		s.until(func(all map[string]*v1.ServerStatus) bool {
+			voters := int32(0)
+			for _, one := range all {
+				if one.GetVoter() {
+					voters++
+				}
+			}
+			return len(all) == 3 && voters == want
+		})
+	}
+}

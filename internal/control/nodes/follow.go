@@ -1,0 +1,219 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// follow keeps what is remembered in line with the state, until ctx ends.
+func (l *Loop) follow(ctx context.Context, feed *state.Subscription) {
+	for {
+		changes, err := feed.Next(ctx)
+		if errors.Is(err, state.ErrLagged) {
+			var snap *state.Snapshot
+			snap, feed = l.store.Subscribe()
+			l.adoptEverything(snap)
+			continue
+		}
+		if err != nil {
+			return
+		}
+		l.learnChanges(changes)
+	}
+}
+
+func (l *Loop) learnChanges(changes []state.Change) {
+	for _, c := range changes {
+		switch c.Kind {
+		case state.KindCluster:
+			before, _ := c.Old.(*v1.Cluster)
+			after, _ := c.New.(*v1.Cluster)
+			if !proto.Equal(before.GetSpec(), after.GetSpec()) {
+				l.adoptEverything(l.store.Snapshot())
+			}
+		case state.KindNode:
+			l.nodeChanged(c)
+		case state.KindReplica:
+			before, _ := c.Old.(*v1.Replica)
+			after, _ := c.New.(*v1.Replica)
+			l.replicaChanged(before, after)
+		}
+	}
+}
+
+func (l *Loop) nodeChanged(c state.Change) {
+	before, _ := c.Old.(*v1.Node)
+	after, _ := c.New.(*v1.Node)
+	uid := after.GetMetadata().GetUid()
+	if after == nil {
+		uid = before.GetMetadata().GetUid()
+	}
+	l.adoptAll(l.store.Snapshot(), []string{uid}) // which may have moved on since
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if before == nil || after == nil || !proto.Equal(before.GetSpec(), after.GetSpec()) || before.GetStatus().GetState() != after.GetStatus().GetState() {
+		l.mark(uid)
+	}
+}
+
+// replicaChanged counts how replicas fare at their first start: whether a node
+// can run what it is given. How programs end later is not the node's doing.
+func (l *Loop) replicaChanged(before, after *v1.Replica) {
+	was, is := before.GetStatus().GetPhase(), after.GetStatus().GetPhase()
+	if after.GetSpec().GetNodeUid() == "" || was == is || was != rollout.PhasePlaced && was != rollout.PhasePreparing {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[after.GetSpec().GetNodeUid()]
+	switch {
+	case e == nil:
+	case is == rollout.PhaseRunning, is == rollout.PhaseCompleted:
+		e.record.Started++
+	case is == rollout.PhaseBackoff, is == rollout.PhaseFailed:
+		e.record.NotStarted++
+	}
+}
+
+// adoptEverything takes over what a state says of all nodes.
+func (l *Loop) adoptEverything(snap *state.Snapshot) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for n := range snap.Nodes("") {
+		l.adopt(l.entry(n.GetMetadata().GetUid()), n, snap.Cluster().GetSpec(), now)
+		l.mark(n.GetMetadata().GetUid())
+	}
+}
+
+// adoptAll takes over what a state says of some nodes.
+func (l *Loop) adoptAll(snap *state.Snapshot, uids []string) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, uid := range uids {
+		if n := snap.Node(uid); n != nil {
+			l.adopt(l.entry(uid), n, snap.Cluster().GetSpec(), now)
+		} else if e := l.entries[uid]; e != nil && !e.Connected {
+			e.trust()
+			delete(l.entries, uid)
+		}
+	}
+}
+
+// adopt takes over what the state says of a node. It is called with the lock
+// held.
+func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time) {
+	if live := spec.LivenessOf(config, n.GetMetadata().GetLabels()); live != e.live {
+		e.live, e.NotBefore = live, now
+	}
+	if n.GetStatus().GetState() == e.state {
+		return
+	}
+	e.pass(now)
+	known := e.state != ""
+	e.state = n.GetStatus().GetState()
+	if e.state == stateOffline {
+		l.forget(e)
+	}
+	if e.state == stateOffline && known {
+		e.record.Losses++
+		if !e.Connected && e.Goodbye == "" {
+			e.record.Losses -= brokenSession // which has been counted
+		}
+	}
+}
+
+// pass brings the record up to now. The time before a node's first session says
+// nothing about it.
+func (e *entry) pass(now time.Time) {
+	if e.state != "" && e.state != stateEnrolling {
+		pass(e.record, now.Sub(e.counted), !e.waits())
+	}
+	e.counted = now
+}
+
+// measureEvery is how often it is looked how much of a node is free, and
+// measureWeight how much each look counts: a short burst is no lack of room.
+const (
+	measureEvery  = 5 * time.Second
+	measureWeight = 0.1
+)
+
+func (e *entry) measure() {
+	if e.LastSeen.Sub(e.measured) < measureEvery {
+		return
+	}
+	share, scarce, known := free(e.Status.GetCapacity(), e.usage)
+	if !known {
+		return
+	}
+	e.measured, e.scarce = e.LastSeen, scarce
+	if e.record.FreeShare != nil {
+		share = e.record.GetFreeShare() + measureWeight*(share-e.record.GetFreeShare())
+	}
+	e.record.FreeShare = &share
+}
+
+// reliability is how far the node can be relied on now.
+func (e *entry) reliability(now time.Time) *v1.Reliability {
+	e.pass(now)
+	return score(now, proto.CloneOf(e.record), e.scarce)
+}
+
+// checkpointPause is how often it is looked which scores have moved.
+const checkpointPause = time.Minute
+
+// maxCheckpoints are written in one transaction.
+const maxCheckpoints = 250
+
+// checkpoint writes down the scores that have moved, so that a new leader goes
+// on from them.
+func (l *Loop) checkpoint(ctx context.Context) error {
+	now := time.Now()
+	snap := l.store.Snapshot()
+	batch := &state.Batch{}
+	propose := func() error {
+		if batch.Len() == 0 {
+			return nil
+		}
+		_, err := l.proposer.Propose(ctx, batch.Transaction(now))
+		batch = &state.Batch{}
+		if state.MovedOn(err) {
+			return nil // the next time is soon enough
+		}
+		return err
+	}
+	for old := range snap.Nodes("") {
+		fresh := l.reliabilityOf(old.GetMetadata().GetUid(), now)
+		if fresh == nil || !worthKeeping(old.GetStatus().GetReliability(), fresh) {
+			continue
+		}
+		n := proto.CloneOf(old)
+		n.Status.Reliability = fresh
+		batch.Update(n, old.GetMetadata().GetVersion())
+		if batch.Len() == maxCheckpoints {
+			if err := propose(); err != nil {
+				return err
+			}
+		}
+	}
+	return propose()
+}
+
+func (l *Loop) reliabilityOf(uid string, now time.Time) *v1.Reliability {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.entries[uid]; e != nil {
+		return e.reliability(now)
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package nodes
+
+import (
+	"context"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// switched is a machine that answers as long as it is on.
+type switched struct{ on atomic.Bool }
+
+func (s *switched) probe(ctx context.Context, _ netip.Addr) bool {
+	if s.on.Load() {
+		return true
+	}
+	return dead(ctx, here)
+}
+
+// leadWith is lead for a node that is ready, at a machine, with a session that
+// has been there for a while.
+func leadWith(t *testing.T, probe Probe, f func(l *Loop, s func() string)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		proposer := &log{store: storeWith(t, node("enrolling")), index: 1}
+		loop := New(proposer.store, proposer, probe)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- loop.Run(ctx) }()
+		loop.Connected("n", here, &v1.NodeStatus{})
+		time.Sleep(2 * time.Second) // it is found out whether the machine answers
+		loop.Heartbeat("n", &v1.Heartbeat{})
+		f(loop, func() string {
+			synctest.Wait()
+			return proposer.store.Snapshot().Node("n").GetStatus().GetState()
+		})
+		cancel()
+		<-done
+	})
+}
+
+// offlineAfter is how long after now the node is offline.
+func offlineAfter(t *testing.T, s func() string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for s() != "offline" {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the node is never offline")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+func TestMachineThatIsGoneIsOfflineWithinASecond(t *testing.T) {
+	var m switched
+	m.on.Store(true)
+	leadWith(t, m.probe, func(l *Loop, s func() string) {
+		l.Disconnected("n")
+		m.on.Store(false)
+		if took := offlineAfter(t, s); took > 700*time.Millisecond {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestMachineThatAnswersALittleLongerIsOfflineWithinASecond(t *testing.T) {
+	var m switched
+	m.on.Store(true)
+	leadWith(t, m.probe, func(l *Loop, s func() string) {
+		l.Disconnected("n")
+		began := time.Now()
+		time.Sleep(120 * time.Millisecond)
+		m.on.Store(false)
+		offlineAfter(t, s)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestMachineThatAnswersHasTheWindow(t *testing.T) {
+	leadWith(t, alive, func(l *Loop, s func() string) {
+		l.Disconnected("n")
+		if took := offlineAfter(t, s); took != windows.Reconnect {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// Where a firewall eats the questions, a missing answer proves nothing.
+func TestMachineThatNeverAnsweredHasTheWindow(t *testing.T) {
+	leadWith(t, dead, func(l *Loop, s func() string) {
+		l.Disconnected("n")
+		if took := offlineAfter(t, s); took != windows.Reconnect {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestMachineThatGoesWithinTheWindowIsSoonOffline(t *testing.T) {
+	var m switched
+	m.on.Store(true)
+	leadWith(t, m.probe, func(l *Loop, s func() string) {
+		l.Disconnected("n")
+		time.Sleep(5 * time.Second)
+		want(t, s, "ready")
+		m.on.Store(false)
+		if took := offlineAfter(t, s); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestSessionThatIsBackInTimeEndsTheSuspicion(t *testing.T) {
+	var m switched
+	m.on.Store(true)
+	leadWith(t, m.probe, func(l *Loop, s func() string) {
+		l.Disconnected("n")
+		m.on.Store(false)
+		time.Sleep(300 * time.Millisecond)
+		l.Connected("n", here, &v1.NodeStatus{})
+		for range 30 {
+			time.Sleep(windows.Heartbeat)
+			l.Heartbeat("n", &v1.Heartbeat{})
+			want(t, s, "ready")
+		}
+	})
+}
+
+func TestGoodbyeIsBelievedAtOnce(t *testing.T) {
+	leadWith(t, alive, func(l *Loop, s func() string) {
+		l.Goodbye("n", "stopped by cloudless down")
+		want(t, s, "ready")
+		l.Disconnected("n")
+		want(t, s, "offline")
+		if got := l.store.Snapshot().Node("n").GetStatus().GetReason(); got != "stopped by cloudless down" {
+			t.Errorf("the reason is %q", got)
+		}
+		l.Connected("n", here, &v1.NodeStatus{})
+		want(t, s, "ready")
+	})
+}
+
+// A refusal is an answer; a machine that is not to be reached gives none.
+func TestTCPProbe(t *testing.T) {
+	if !TCPProbe(t.Context(), netip.MustParseAddr("127.0.0.1")) {
+		t.Error("this machine does not answer itself")
+	}
+	if testing.Short() {
+		t.Skip("a network without anybody in it needs root")
+	}
+	answered := make(chan bool)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its network
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+		}
+		answered <- TCPProbe(t.Context(), netip.MustParseAddr("192.0.2.7"))
+	}()
+	if <-answered {
+		t.Error("somebody has answered where nobody is")
+	}
+}
+
+// When the leader changes, nobody is offline by that alone, not even who had no
+// session at that moment; and what the old leader knew of machines says nothing.
+func TestLeaderThatIsBackGivesAFullInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proposer := &log{store: storeWith(t, node("enrolling")), index: 1}
+		loop := New(proposer.store, proposer, alive)
+		run := func(f func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- loop.Run(ctx) }()
+			synctest.Wait()
+			f()
+			synctest.Wait()
+			cancel()
+			<-done
+		}
+		now := func() string { return proposer.store.Snapshot().Node("n").GetStatus().GetState() }
+		run(func() { loop.Connected("n", here, &v1.NodeStatus{}) })
+		loop.Disconnected("n") // because the leader has changed
+		time.Sleep(time.Hour)
+		run(func() {
+			time.Sleep(windows.Reconnect - time.Millisecond)
+			want(t, now, "ready")
+			loop.Connected("n", here, &v1.NodeStatus{})
+			time.Sleep(windows.Silence - time.Millisecond)
+			want(t, now, "ready")
+		})
+		if events := proposer.store.Snapshot().Count(state.KindEvent); events != 1 {
+			t.Errorf("%d events tell of a node that became ready once", events)
+		}
+	})
+}
+
+// The windows follow the configuration at once, by class too, and shorter ones
+// begin anew for everybody.
+func TestWindowsFollowTheConfiguration(t *testing.T) {
+	leadWith(t, alive, func(l *Loop, s func() string) {
+		configure := func(c *v1.ClusterSpec) {
+			put(t, l, &v1.Cluster{Metadata: &v1.Metadata{Uid: "c", Name: "c"}, Spec: c})
+			synctest.Wait()
+		}
+		configure(&v1.ClusterSpec{Liveness: &v1.Liveness{Heartbeat: "10s", Silence: "30s"}})
+		l.Heartbeat("n", &v1.Heartbeat{})
+		time.Sleep(29 * time.Second)
+		want(t, s, "ready")
+		configure(&v1.ClusterSpec{Liveness: &v1.Liveness{Silence: "5s"}})
+		time.Sleep(5*time.Second - time.Millisecond)
+		want(t, s, "ready")
+		time.Sleep(time.Millisecond)
+		want(t, s, "offline")
+		l.Heartbeat("n", &v1.Heartbeat{})
+		want(t, s, "ready")
+
+		configure(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "laptops", Labels: "kind=laptop", Liveness: &v1.Liveness{Silence: "1m"}}}})
+		n := node("ready")
+		n.Metadata.Labels = map[string]string{"kind": "laptop"}
+		put(t, l, n)
+		synctest.Wait()
+		l.Heartbeat("n", &v1.Heartbeat{})
+		time.Sleep(59 * time.Second)
+		want(t, s, "ready")
+		time.Sleep(time.Second)
+		want(t, s, "offline")
+	})
+}
+
+// A cordon takes effect with its own transaction.
+func TestSettleFollowsTheWish(t *testing.T) {
+	leadWith(t, alive, func(l *Loop, s func() string) {
+		want(t, s, "ready")
+		n := node("ready")
+		n.Spec = &v1.NodeSpec{Availability: "cordoned", AvailabilityReason: "new disk"}
+		l.Settle(n)
+		if n.GetStatus().GetState() != "cordoned" || n.GetStatus().GetReason() != "new disk" {
+			t.Errorf("the node is %v", n.GetStatus())
+		}
+		put(t, l, n)
+		want(t, s, "cordoned")
+		l.Heartbeat("n", &v1.Heartbeat{Status: &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}}})
+		want(t, s, "cordoned")
+	})
+}

@@ -1,0 +1,67 @@
+package server
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// away reports whether a replica lives on a node that is offline: it may still
+// run there, and nobody can say.
+func away(snap *state.Snapshot, r *v1.Replica) bool {
+	node := r.GetSpec().GetNodeUid()
+	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == nodeOffline
+}
+
+// presentReplica is a replica as the API shows it: what is stored, with what
+// only this server's memory holds, and in words if its node is offline.
+func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Replica {
+	if !away(snap, stored) {
+		return s.progress.of(stored)
+	}
+	r := proto.CloneOf(stored)
+	r.Status.Reason = fmt.Sprintf("node %s is offline; it was %s there", r.GetSpec().GetNode(), stored.GetStatus().GetPhase())
+	r.Status.Phase, r.Status.Pid = rollout.PhaseUnknown, 0
+	return r
+}
+
+// presentReplicas does the same with what changes are to, and adds the replicas
+// of nodes that have gone offline or come back.
+func (s *Server) presentReplicas(snap *state.Snapshot, changes []state.Change) []state.Change {
+	var shown []state.Change
+	for _, c := range changes {
+		switch now := c.New.(type) {
+		case *v1.Replica:
+			c.New = s.presentReplica(snap, now)
+			shown = append(shown, c)
+		case *v1.Node:
+			for r := range turned(snap, c) {
+				shown = append(shown, state.Change{Kind: state.KindReplica, Old: r, New: s.presentReplica(snap, r)})
+			}
+		default:
+			shown = append(shown, c)
+		}
+	}
+	return shown
+}
+
+// turned yields the living replicas of a node that a change takes offline or
+// brings back.
+func turned(snap *state.Snapshot, c state.Change) func(yield func(*v1.Replica) bool) {
+	return func(yield func(*v1.Replica) bool) {
+		before, _ := c.Old.(*v1.Node)
+		after, _ := c.New.(*v1.Node)
+		if (before.GetStatus().GetState() == nodeOffline) == (after.GetStatus().GetState() == nodeOffline) {
+			return
+		}
+		for r := range snap.ReplicasOn(after.GetMetadata().GetUid()) {
+			if rollout.Live(r.GetStatus().GetPhase()) && !yield(r) {
+				return
+			}
+		}
+	}
+}

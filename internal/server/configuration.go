@@ -1,0 +1,246 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"strconv"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// The configuration of the cluster is the spec of the Cluster: that is what
+// everything reads, at the moment when it needs it, so that a change is in force
+// at once and nothing is started anew for it. Each version is kept beside it as
+// a Configuration, written in the same transaction.
+
+// firstConfiguration is the number of the configuration that a cluster is
+// founded with.
+const firstConfiguration = 1
+
+func newConfiguration(uid string, number uint64, author string, settings *v1.ClusterSpec) *v1.Configuration {
+	return &v1.Configuration{
+		ApiVersion: spec.APIVersion,
+		Kind:       spec.KindConfiguration,
+		Metadata:   &v1.Metadata{Uid: uid, Name: "configuration-" + strconv.FormatUint(number, 10)},
+		Spec:       &v1.ConfigurationSpec{Number: number, Author: author, Cluster: settings},
+	}
+}
+
+// configurationOf is the configuration in force. A cluster that was founded
+// before there were versions is at the first one, which is not stored.
+func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error) {
+	cluster := snap.Cluster()
+	if cluster == nil {
+		return nil, refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
+	}
+	if c := snap.Configuration(cluster.GetStatus().GetConfiguration()); c != nil {
+		return c, nil
+	}
+	first := newConfiguration(s.newUID(), max(firstConfiguration, cluster.GetStatus().GetConfiguration()), "", cluster.GetSpec())
+	first.Metadata.CreateTime = cluster.GetMetadata().GetCreateTime()
+	return first, nil
+}
+
+func (s *clusterService) GetConfiguration(ctx context.Context, request *v1.GetConfigurationRequest) (*v1.Configuration, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.configuration(snap, request.GetNumber())
+}
+
+// configuration is a version by its number, the one in force if that is 0.
+func (s *Server) configuration(snap *state.Snapshot, number uint64) (*v1.Configuration, error) {
+	current, err := s.configurationOf(snap)
+	if err != nil || number == 0 || number == current.GetSpec().GetNumber() {
+		return current, err
+	}
+	if c := snap.Configuration(number); c != nil {
+		return c, nil
+	}
+	if number > current.GetSpec().GetNumber() {
+		return nil, refuse(codes.NotFound, "there is no configuration %d: the newest is %d", number, current.GetSpec().GetNumber())
+	}
+	return nil, refuse(codes.NotFound, "configuration %d is not kept any more; see those that are with: cloudless cluster config history", number)
+}
+
+func (s *clusterService) ListConfigurations(ctx context.Context, request *v1.ListConfigurationsRequest) (*v1.ListConfigurationsResponse, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	current, err := s.configurationOf(snap)
+	if err != nil {
+		return nil, err
+	}
+	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Configuration] {
+		before, _ := strconv.ParseUint(after, 10, 64)
+		return func(yield func(*v1.Configuration) bool) {
+			if before == 0 && snap.Configuration(current.GetSpec().GetNumber()) == nil && !yield(current) {
+				return
+			}
+			snap.Configurations(before)(yield)
+		}
+	}, func(c *v1.Configuration) string { return strconv.FormatUint(c.GetSpec().GetNumber(), 10) },
+		func(*v1.Configuration) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ListConfigurationsResponse{Items: items, Next: next}, nil
+}
+
+func (s *clusterService) SetConfiguration(ctx context.Context, request *v1.SetConfigurationRequest) (*v1.Configuration, error) {
+	wished := request.GetConfiguration().GetSpec()
+	if wished.GetNumber() == 0 {
+		return nil, &spec.Error{Violations: []spec.Violation{{
+			Field: "spec.number", Message: "is missing: a configuration names the number of the one that it was made from; read that one first",
+		}}}
+	}
+	return s.reconfigure(ctx, request.GetDryRun(), func(_ *state.Snapshot, current *v1.Configuration) (*v1.ConfigurationSpec, error) {
+		if err := sameConfiguration(current, wished.GetNumber()); err != nil {
+			return nil, err
+		}
+		return &v1.ConfigurationSpec{Comment: wished.GetComment(), Cluster: wished.GetCluster()}, nil
+	})
+}
+
+func (s *clusterService) RollbackConfiguration(ctx context.Context, request *v1.RollbackConfigurationRequest) (*v1.Configuration, error) {
+	return s.reconfigure(ctx, request.GetDryRun(), func(snap *state.Snapshot, current *v1.Configuration) (*v1.ConfigurationSpec, error) {
+		if request.GetFrom() != 0 {
+			if err := sameConfiguration(current, request.GetFrom()); err != nil {
+				return nil, err
+			}
+		}
+		old, err := s.configuration(snap, request.GetNumber())
+		if err != nil {
+			return nil, err
+		}
+		return &v1.ConfigurationSpec{
+			Comment: request.GetComment(), Cluster: old.GetSpec().GetCluster(), RolledBackTo: old.GetSpec().GetNumber(),
+		}, nil
+	})
+}
+
+// sameConfiguration refuses a change that was made from another version than the
+// one in force, with that one.
+func sameConfiguration(current *v1.Configuration, from uint64) error {
+	now := current.GetSpec().GetNumber()
+	if from == now {
+		return nil
+	}
+	return &outdated{current: current, err: &state.ConflictError{
+		Kind: state.KindConfiguration, UID: "of the cluster", Expected: from, Actual: now,
+	}}
+}
+
+// reconfigure makes the next version of what wish returns, unless nothing would
+// differ. A dry run ends where it would be proposed.
+func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
+	var made *v1.Configuration
+	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		current, err := s.configurationOf(snap)
+		if err != nil {
+			return err
+		}
+		wished, err := wish(snap, current)
+		if err != nil {
+			return err
+		}
+		if made, err = s.nextConfiguration(ctx, snap, current, wished); err != nil {
+			return err
+		}
+		if made == current || dryRun {
+			return nil
+		}
+		s.putConfiguration(ctx, snap, b, current, made)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if stored := snap.Configuration(made.GetSpec().GetNumber()); stored != nil {
+		return stored, nil
+	}
+	return made, nil
+}
+
+// nextConfiguration is the version that follows the one in force, checked, or
+// that one itself if nothing would differ.
+func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, current *v1.Configuration, wished *v1.ConfigurationSpec) (*v1.Configuration, error) {
+	before := current.GetSpec().GetCluster()
+	after := spec.NormalizedCluster(wished.GetCluster())
+	// A cluster cannot be without ranges.
+	if after.GetRangeV4() == "" {
+		after.RangeV4 = before.GetRangeV4()
+	}
+	if after.GetRangeV6() == "" {
+		after.RangeV6 = before.GetRangeV6()
+	}
+	changes := spec.DiffCluster(before, after)
+	if len(changes) == 0 {
+		return current, nil
+	}
+	next := newConfiguration(s.newUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
+	next.Spec.Comment, next.Spec.RolledBackTo = wished.GetComment(), wished.GetRolledBackTo()
+	next.Spec.Changes = fieldChanges(changes)
+	// Again, for what a rollback brings back may have become impossible.
+	if err := spec.Validate(next); err != nil {
+		return nil, err
+	}
+	return next, fits(snap, before, after)
+}
+
+// putConfiguration adds to the batch what brings a version into force.
+func (s *Server) putConfiguration(ctx context.Context, snap *state.Snapshot, b *state.Batch, current, next *v1.Configuration) {
+	if snap.Configuration(current.GetSpec().GetNumber()) == nil {
+		b.Create(proto.CloneOf(current))
+	}
+	old := snap.Cluster()
+	cluster := proto.CloneOf(old)
+	cluster.Spec = next.GetSpec().GetCluster() // shared, since what is stored never changes
+	cluster.Status.Configuration = next.GetSpec().GetNumber()
+	b.Update(cluster, old.GetMetadata().GetVersion())
+	b.Create(next)
+	b.Create(s.event(ctx, cluster, "Configured", configuredMessage(next)))
+}
+
+// author is who calls, or this server where nobody does.
+func (s *Server) author(ctx context.Context) string {
+	if id := caller(ctx).ID; !id.IsZero() {
+		return id.String()
+	}
+	return "spiffe://" + s.ca.Trust().Cluster() + "/server/" + s.uid
+}
+
+// shownChanges bounds what an event says; the configuration has them all.
+const shownChanges = 3
+
+func configuredMessage(c *v1.Configuration) string {
+	message := fmt.Sprintf("configuration %d", c.GetSpec().GetNumber())
+	if to := c.GetSpec().GetRolledBackTo(); to != 0 {
+		message += fmt.Sprintf(", back to %d", to)
+	}
+	for i, change := range c.GetSpec().GetChanges() {
+		if i == shownChanges {
+			return fmt.Sprintf("%s; and %d more", message, len(c.GetSpec().GetChanges())-i)
+		}
+		separator := "; "
+		if i == 0 {
+			separator = ": "
+		}
+		message += separator + changeWords(change)
+	}
+	return message
+}
+
+func changeWords(c *v1.FieldChange) string {
+	other := cmp.Or(spec.SettingDefault(c.GetPath()), "not set")
+	return fmt.Sprintf("%s is %s, was %s", c.GetPath(), cmp.Or(c.GetAfter(), other), cmp.Or(c.GetBefore(), other))
+}

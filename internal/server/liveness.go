@@ -1,0 +1,155 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// metadataMachine is from where a call came that a server passes on.
+const metadataMachine = "x-cloudless-machine"
+
+// machineOf is the machine from which a call came: that at the other end of the
+// connection, or where a server passes the call on, the one that it names.
+func machineOf(ctx context.Context) netip.Addr {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return netip.Addr{}
+	}
+	if info, ok := from.AuthInfo.(credentials.TLSInfo); ok {
+		if id, ok := identity.PeerID(info.State); ok && id.Kind() == identity.KindServer {
+			md, _ := metadata.FromIncomingContext(ctx)
+			if named := md.Get(metadataMachine); len(named) == 1 {
+				machine, _ := netip.ParseAddr(named[0])
+				return machine
+			}
+			return netip.Addr{}
+		}
+	}
+	tcp, ok := from.Addr.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap()
+}
+
+// pingEvery is how often it is measured how quickly an agent answers.
+const pingEvery = 10 * time.Second
+
+// pings measure how quickly an agent answers.
+type pings struct {
+	mu       sync.Mutex
+	due      bool
+	sequence uint64
+	sent     time.Time // zero if the last one was answered
+	last     time.Time
+}
+
+// askToPing has a ping sent if it is time for one.
+func (s *session) askToPing(now time.Time) {
+	s.pings.mu.Lock()
+	defer s.pings.mu.Unlock()
+	if now.Sub(s.last) >= pingEvery {
+		s.due, s.last = true, now
+		s.signal()
+	}
+}
+
+// ping is the next ping, if one is due.
+func (s *session) ping(now time.Time) (sequence uint64, ok bool) {
+	s.pings.mu.Lock()
+	defer s.pings.mu.Unlock()
+	if !s.due {
+		return 0, false
+	}
+	s.due = false
+	s.sequence++
+	s.sent = now
+	return s.sequence, true
+}
+
+// answered is how long the answer to the last ping took, once.
+func (s *session) answered(sequence uint64, now time.Time) (time.Duration, bool) {
+	s.pings.mu.Lock()
+	defer s.pings.mu.Unlock()
+	if sequence != s.sequence || s.sent.IsZero() {
+		return 0, false
+	}
+	took := now.Sub(s.sent)
+	s.sent = time.Time{}
+	return took, true
+}
+
+func (s *session) markTune() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tune = true
+	s.signal()
+}
+
+func (s *session) takeTune() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tune := s.tune
+	s.tune = false
+	return tune
+}
+
+// withPace adds to what is sent to an agent how often it should report, if that
+// is not what it was told.
+func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.Assignments {
+	if !current.takeTune() {
+		return message
+	}
+	snap := s.store.Snapshot()
+	pace := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node).GetMetadata().GetLabels()).Heartbeat
+	if pace == current.told {
+		return message
+	}
+	if message == nil {
+		message = &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch()}
+	}
+	current.told, message.Heartbeat = pace, spec.FormatDuration(pace)
+	return message
+}
+
+// errSilent ends the session of a node that was taken for offline: when it
+// speaks again it has to say first what became of its replicas.
+var errSilent = errors.New("nothing was heard of this node for too long; connect again")
+
+// routeNode tells a node's session what a change of the node means for it.
+func (s *Server) routeNode(c state.Change) {
+	before, _ := c.Old.(*v1.Node)
+	after, _ := c.New.(*v1.Node)
+	current := s.sessions.get(after.GetMetadata().GetUid())
+	if current == nil {
+		return
+	}
+	if !proto.Equal(before.GetSpec(), after.GetSpec()) {
+		current.markAll()
+	}
+	if !maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
+		current.markTune()
+	}
+	went := before.GetStatus().GetState() != nodeOffline && after.GetStatus().GetState() == nodeOffline
+	if went && s.store.Snapshot().Node(current.node).GetStatus().GetState() == nodeOffline {
+		current.cancel(errSilent)
+	}
+}
+
+// nodeOffline is the state of a node that nobody hears of.
+const nodeOffline = "offline"

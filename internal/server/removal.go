@@ -1,0 +1,126 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// How a removed member is cut off. The state refuses its calls and handshakes
+// from the moment at which a server knows of the removal; the connections that
+// it has are closed by every server that learns of it (dispatch), and the call
+// that removes it is answered when all servers that can be reached have.
+
+// cutGrace is how long the connections of a removed server stay open through
+// which its own removal is answered.
+const cutGrace = 200 * time.Millisecond
+
+// cutPatience bounds how long a removal waits for the other servers.
+const cutPatience = 2 * time.Second
+
+// cutPause is between two questions to a server that has not acted yet.
+const cutPause = 5 * time.Millisecond
+
+// cutNode closes what a removed node has open: session, attached streams, pulls.
+func (s *Server) cutNode(uid string) {
+	if id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, uid); err == nil {
+		s.port.CloseIdentity(id)
+	}
+}
+
+// cutServer closes what a removed server has open, and what leads to it.
+func (s *Server) cutServer(id identity.ID) {
+	cut := func() {
+		s.port.CloseIdentity(id)
+		s.peers.drop(id.Name())
+	}
+	if _, spared := s.spared.Load(id.Name()); spared {
+		time.AfterFunc(cutGrace, cut)
+		return
+	}
+	cut()
+}
+
+// cutMissing does the same for all whose removal may have been missed.
+func (s *Server) cutMissing(snap *state.Snapshot) {
+	s.port.CloseMembers(func(id identity.ID) bool {
+		switch id.Kind() {
+		case identity.KindNode:
+			return snap.Node(id.Name()) == nil
+		case identity.KindServer:
+			return snap.Revocation(id.Name()) != nil
+		}
+		return false
+	})
+	s.acted.Store(max(s.acted.Load(), snap.Index()))
+}
+
+// sparing lets a server live long enough to pass on the answer to its own
+// removal, if the call in ctx came through it.
+func (s *Server) sparing(ctx context.Context, uid string) (done func()) {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return func() {}
+	}
+	info, ok := from.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return func() {}
+	}
+	id, ok := identity.PeerID(info.State)
+	if !ok || id.Kind() != identity.KindServer || id.Name() != uid {
+		return func() {}
+	}
+	s.spared.Store(uid, struct{}{})
+	return func() { s.spared.Delete(uid) }
+}
+
+// actedOn remembers up to which entry dispatch has come. An entry that removes a
+// member also tells of it, so that it has an object with its index.
+func (s *Server) actedOn(changes []state.Change) {
+	for _, c := range changes {
+		if c.New != nil {
+			s.acted.Store(max(s.acted.Load(), c.New.GetMetadata().GetVersion()))
+		}
+	}
+}
+
+// untilActedOn waits until every server that can be reached has acted on the
+// entry that told of an event. One that cannot be reached learns of it before it can agree to
+// anything again.
+func (s *Server) untilActedOn(ctx context.Context, snap *state.Snapshot, event *v1.Event) {
+	ctx, cancel := context.WithTimeout(ctx, cutPatience)
+	defer cancel()
+	told := snap.Get(state.KindEvent, event.GetMetadata().GetUid())
+	if told == nil {
+		return
+	}
+	newest := told.GetMetadata().GetVersion()
+	acted := func(uid string) bool {
+		if uid == s.uid {
+			return s.acted.Load() >= newest
+		}
+		conn, err := s.peers.ready(ctx, uid)
+		if err != nil {
+			return true // it cannot be reached
+		}
+		there, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
+		return err != nil || there.GetActedIndex() >= newest
+	}
+	for _, one := range s.storedServers(snap) {
+		uid := one.GetMetadata().GetUid()
+		for !acted(uid) {
+			select {
+			case <-ctx.Done():
+				s.logger.WarnContext(ctx, "a server has not cut off yet who was removed", "server", one.GetMetadata().GetName())
+				return
+			case <-time.After(cutPause):
+			}
+		}
+	}
+}

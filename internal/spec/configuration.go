@@ -1,0 +1,293 @@
+package spec
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// KindConfiguration is the kind of a v1.Configuration.
+const KindConfiguration = "Configuration"
+
+// What a cluster does whose configuration says nothing else.
+const (
+	defaultVoters    = 3
+	defaultMaxEvents = 10_000
+	defaultRevisions = 10
+	maxNodes         = 100_000
+	maxWorkloads     = 1_000_000
+	maxReplicas      = 100_000
+)
+
+// Retention says how long and how much of what is over is kept.
+type Retention struct {
+	Replicas, Events, Tokens, Images time.Duration
+	MaxEvents, Revisions             int
+}
+
+var defaultRetention = Retention{
+	Replicas: 24 * time.Hour, Events: 7 * 24 * time.Hour, Tokens: 24 * time.Hour, Images: 24 * time.Hour,
+	MaxEvents: defaultMaxEvents, Revisions: defaultRevisions,
+}
+
+// VotersOf is how many servers should vote.
+func VotersOf(c *v1.ClusterSpec) int { return cmp.Or(int(c.GetDesiredVoters()), defaultVoters) }
+
+// RetentionOf is what the configuration says about what is over. What cannot be
+// read counts as not said: the configuration was validated when it was set.
+func RetentionOf(c *v1.ClusterSpec) Retention {
+	r := c.GetRetention()
+	return Retention{
+		Replicas:  cmp.Or(said(r.GetReplicas()), defaultRetention.Replicas),
+		Events:    cmp.Or(said(r.GetEvents()), defaultRetention.Events),
+		Tokens:    cmp.Or(said(r.GetTokens()), defaultRetention.Tokens),
+		Images:    cmp.Or(said(r.GetImages()), defaultRetention.Images),
+		MaxEvents: cmp.Or(int(r.GetMaxEvents()), defaultRetention.MaxEvents),
+		Revisions: cmp.Or(int(r.GetRevisions()), defaultRetention.Revisions),
+	}
+}
+
+// MostNodes, MostWorkloads and MostReplicas are the limits of a cluster.
+func MostNodes(c *v1.ClusterSpec) int { return cmp.Or(int(c.GetLimits().GetNodes()), maxNodes) }
+
+// MostWorkloads is how many workloads there may be in all namespaces.
+func MostWorkloads(c *v1.ClusterSpec) int {
+	return cmp.Or(int(c.GetLimits().GetWorkloads()), maxWorkloads)
+}
+
+// MostReplicas is how many replicas one workload may ask for.
+func MostReplicas(c *v1.ClusterSpec) int {
+	return cmp.Or(int(c.GetLimits().GetReplicasPerWorkload()), maxReplicas)
+}
+
+// NormalizedCluster returns a configuration in canonical form and leaves the
+// given one alone: amounts are written in one way, and what says nothing is
+// left out. Defaults are not filled in, so that they can be told from what was
+// said.
+func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
+	n := &v1.ClusterSpec{}
+	proto.Merge(n, c)
+	for _, r := range []*string{&n.RangeV4, &n.RangeV6} {
+		if p, err := netip.ParsePrefix(*r); err == nil {
+			*r = p.Masked().String()
+		}
+	}
+	n.Liveness = normalLiveness(n.Liveness)
+	for _, class := range n.NodeClasses {
+		class.Liveness = normalLiveness(class.Liveness)
+		if selector, err := ParseSelector(class.Labels); err == nil {
+			class.Labels = selector.String()
+		}
+	}
+	if r := n.Retention; r != nil {
+		for _, d := range []*string{&r.Replicas, &r.Events, &r.Tokens, &r.Images} {
+			canonicalDuration(d)
+		}
+		n.Retention = unlessEmpty(r)
+	}
+	if d := n.Defaults; d != nil {
+		d.Requests, d.Limits = normalAmounts(d.Requests), normalAmounts(d.Limits)
+		if r := d.Restart; r != nil {
+			for _, s := range []*string{&r.Backoff, &r.MaxBackoff, &r.Reset_} {
+				canonicalDuration(s)
+			}
+			d.Restart = unlessEmpty(r)
+		}
+		if d.Stop != nil {
+			canonicalDuration(&d.Stop.Grace)
+			d.Stop = unlessEmpty(d.Stop)
+		}
+		n.Defaults = unlessEmpty(d)
+	}
+	n.Limits = unlessEmpty(n.Limits)
+	return n
+}
+
+func normalLiveness(l *v1.Liveness) *v1.Liveness {
+	if l == nil {
+		return nil
+	}
+	for _, d := range []*string{&l.Heartbeat, &l.Silence, &l.Reconnect} {
+		canonicalDuration(d)
+	}
+	return unlessEmpty(l)
+}
+
+// unlessEmpty is nil for a message that says nothing, so that saying nothing has
+// one form.
+func unlessEmpty[T proto.Message](m T) T {
+	var none T
+	if proto.Size(m) == 0 {
+		return none
+	}
+	return m
+}
+
+// canonicalDuration leaves alone what is empty or cannot be read.
+func canonicalDuration(s *string) {
+	if *s != "" {
+		normalDuration(s, "")
+	}
+}
+
+// EqualCluster reports whether two configurations mean the same.
+func EqualCluster(a, b *v1.ClusterSpec) bool {
+	return proto.Equal(NormalizedCluster(a), NormalizedCluster(b))
+}
+
+// DiffCluster lists the settings in which two configurations differ, by their
+// keys: in the order of the contract, and those of node classes last. It is
+// empty exactly if they are equal.
+func DiffCluster(a, b *v1.ClusterSpec) []FieldChange {
+	a, b = NormalizedCluster(a), NormalizedCluster(b)
+	classesA, classesB := a.NodeClasses, b.NodeClasses
+	a.NodeClasses, b.NodeClasses = nil, nil
+	var d differ
+	d.message("", a.ProtoReflect(), b.ProtoReflect())
+	d.classes(classesA, classesB)
+	return d.changes
+}
+
+// classes compares node classes by name, and then by their order, because the
+// first one that matches counts.
+func (d *differ) classes(a, b []*v1.NodeClass) {
+	names := func(classes []*v1.NodeClass, among []*v1.NodeClass) (all []string) {
+		for _, class := range classes {
+			if among == nil || classNamed(among, class.GetName()) != nil {
+				all = append(all, class.GetName())
+			}
+		}
+		return all
+	}
+	seen := map[string]bool{}
+	for _, name := range slices.Concat(names(b, nil), names(a, nil)) {
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		before, after := classNamed(a, name), classNamed(b, name)
+		key := classKey + "." + name
+		found := len(d.changes)
+		d.message(key, withoutName(before).ProtoReflect(), withoutName(after).ProtoReflect())
+		switch {
+		case len(d.changes) > found || (before == nil) == (after == nil):
+		case before == nil:
+			d.changes = append(d.changes, FieldChange{Field: key, New: "{}"})
+		default:
+			d.changes = append(d.changes, FieldChange{Field: key, Old: "{}"})
+		}
+	}
+	if len(a) > 0 && len(b) > 0 {
+		if before, after := names(a, b), names(b, a); !slices.Equal(before, after) {
+			d.changes = append(d.changes, FieldChange{Field: classKey, Old: strings.Join(before, ","), New: strings.Join(after, ",")})
+		}
+	}
+}
+
+func classNamed(all []*v1.NodeClass, name string) *v1.NodeClass {
+	i := slices.IndexFunc(all, func(class *v1.NodeClass) bool { return class.GetName() == name })
+	if i < 0 {
+		return nil
+	}
+	return all[i]
+}
+
+func withoutName(class *v1.NodeClass) *v1.NodeClass {
+	return &v1.NodeClass{Labels: class.GetLabels(), Liveness: class.GetLiveness()}
+}
+
+// WithDefaults returns a workload's spec in canonical form, with the cluster's
+// defaults where its author says nothing. The given one is left alone.
+//
+// A default never makes a spec invalid: a request is at most the author's limit,
+// and a limit at least the author's request.
+func WithDefaults(s *v1.WorkloadSpec, d *v1.WorkloadDefaults) *v1.WorkloadSpec {
+	w := &v1.WorkloadSpec{}
+	proto.Merge(w, s)
+	FillDefaults(w, d)
+	normalizeSpec(w)
+	return w
+}
+
+// FillDefaults writes the cluster's defaults into a spec that only the author
+// has written in, where that says nothing.
+func FillDefaults(w *v1.WorkloadSpec, d *v1.WorkloadDefaults) {
+	if d == nil {
+		return
+	}
+	if d.Requests != nil || d.Limits != nil {
+		if w.Resources == nil {
+			w.Resources = &v1.Resources{}
+		}
+		r := w.Resources
+		if r.Requests == nil {
+			r.Requests = &v1.ResourceAmounts{}
+		}
+		if r.Limits == nil {
+			r.Limits = &v1.ResourceAmounts{}
+		}
+		fillAmounts(&r.Requests.Cpu, &r.Limits.Cpu, d.GetRequests().GetCpu(), d.GetLimits().GetCpu(), ParseCPU)
+		fillAmounts(&r.Requests.Memory, &r.Limits.Memory, d.GetRequests().GetMemory(), d.GetLimits().GetMemory(), ParseBytes)
+	}
+	if d.Restart != nil {
+		if w.Restart == nil {
+			w.Restart = &v1.Restart{}
+		}
+		fill(&w.Restart.Policy, d.Restart.GetPolicy())
+		fillBackoff(w.Restart, d.Restart)
+		fill(&w.Restart.Reset_, d.Restart.GetReset_())
+	}
+	if d.Stop != nil {
+		if w.Stop == nil {
+			w.Stop = &v1.Stop{}
+		}
+		fill(&w.Stop.Signal, d.Stop.GetSignal())
+		fill(&w.Stop.Grace, d.Stop.GetGrace())
+	}
+}
+
+// fillAmounts fills the request and the limit of one resource.
+func fillAmounts(request, limit *string, otherRequest, otherLimit string, parse func(string) (int64, error)) {
+	smaller := func(a, b string) string {
+		x, errX := parse(a)
+		y, errY := parse(b)
+		if errX == nil && errY == nil && y < x {
+			return b
+		}
+		return a
+	}
+	switch {
+	case *request == "" && *limit == "":
+		*request, *limit = otherRequest, otherLimit
+	case *request == "" && otherRequest != "":
+		*request = smaller(otherRequest, *limit)
+	case *limit == "" && otherLimit != "":
+		if *limit = otherLimit; smaller(*request, otherLimit) == otherLimit {
+			*limit = *request
+		}
+	}
+}
+
+// fillBackoff fills both pauses such that the first is at most the longest, which
+// the author may have said only one of.
+func fillBackoff(w, d *v1.Restart) {
+	said := w.Backoff
+	fill(&w.Backoff, d.GetBackoff())
+	fill(&w.MaxBackoff, d.GetMaxBackoff())
+	first, err1 := ParseDuration(cmp.Or(w.Backoff, defaultBackoff))
+	longest, err2 := ParseDuration(cmp.Or(w.MaxBackoff, defaultMaxBackoff))
+	if err1 != nil || err2 != nil || first <= longest {
+		return
+	}
+	if said == "" {
+		w.Backoff = cmp.Or(w.MaxBackoff, defaultMaxBackoff)
+	} else {
+		w.MaxBackoff = w.Backoff
+	}
+}

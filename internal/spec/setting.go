@@ -1,0 +1,227 @@
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// A setting is one value of the configuration, named by a key: the path of its
+// field, such as liveness.silence. A node class stands in it with its name:
+// nodeClasses.laptops.liveness.reconnect.
+
+// Setting is a value that is in force.
+type Setting struct {
+	Key, Value string
+	// Default is set if the configuration does not say it.
+	Default bool
+}
+
+// UnknownSettingError refuses a key that no setting has.
+type UnknownSettingError struct {
+	Key string
+	// Known are the keys that there are.
+	Known []string
+}
+
+func (e *UnknownSettingError) Error() string { return fmt.Sprintf("%q is not a setting", e.Key) }
+
+// notSet stands for a value that is not there and has no default.
+const notSet = "none"
+
+// settingDefaults are the values of settings that are not set. What is not
+// listed has none.
+var settingDefaults = map[string]string{
+	"desiredVoters":               strconv.Itoa(defaultVoters),
+	"liveness.heartbeat":          FormatDuration(DefaultLiveness.Heartbeat),
+	"liveness.silence":            FormatDuration(DefaultLiveness.Silence),
+	"liveness.reconnect":          FormatDuration(DefaultLiveness.Reconnect),
+	"retention.replicas":          FormatDuration(defaultRetention.Replicas),
+	"retention.events":            FormatDuration(defaultRetention.Events),
+	"retention.maxEvents":         strconv.Itoa(defaultMaxEvents),
+	"retention.revisions":         strconv.Itoa(defaultRevisions),
+	"retention.tokens":            FormatDuration(defaultRetention.Tokens),
+	"retention.images":            FormatDuration(defaultRetention.Images),
+	"defaults.restart.policy":     defaultPolicy,
+	"defaults.restart.backoff":    defaultBackoff,
+	"defaults.restart.maxBackoff": defaultMaxBackoff,
+	"defaults.restart.reset":      defaultReset,
+	"defaults.stop.signal":        defaultSignal,
+	"defaults.stop.grace":         defaultGrace,
+	"limits.nodes":                strconv.Itoa(maxNodes),
+	"limits.workloads":            strconv.Itoa(maxWorkloads),
+	"limits.replicasPerWorkload":  strconv.Itoa(maxReplicas),
+}
+
+// SettingDefault is the value of a setting that is not set, empty if it has none.
+func SettingDefault(key string) string { return settingDefaults[key] }
+
+// classKey is the beginning of the keys of node classes.
+const classKey = "nodeClasses"
+
+// Settings lists every setting with the value that is in force, in the order of
+// the contract.
+func Settings(c *v1.ClusterSpec) []Setting {
+	var all []Setting
+	m := NormalizedCluster(c).ProtoReflect()
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.JSONName() == classKey {
+			for _, class := range c.GetNodeClasses() {
+				all = appendClass(all, c, class)
+			}
+			continue
+		}
+		all = appendSettings(all, f.JSONName(), m, f, settingDefaults)
+	}
+	return all
+}
+
+func appendSettings(all []Setting, key string, m protoreflect.Message, f protoreflect.FieldDescriptor, defaults map[string]string) []Setting {
+	if f.Message() != nil {
+		below, fields := m.Get(f).Message(), f.Message().Fields()
+		for i := range fields.Len() {
+			all = appendSettings(all, key+"."+fields.Get(i).JSONName(), below, fields.Get(i), defaults)
+		}
+		return all
+	}
+	if m.Has(f) {
+		return append(all, Setting{Key: key, Value: text(m.Get(f))})
+	}
+	return append(all, Setting{Key: key, Value: cmp.Or(defaults[key], notSet), Default: true})
+}
+
+// appendClass adds those of a node class: what it does not say is as for the
+// cluster.
+func appendClass(all []Setting, c *v1.ClusterSpec, class *v1.NodeClass) []Setting {
+	key := classKey + "." + class.GetName()
+	all = append(all, Setting{Key: key + ".labels", Value: cmp.Or(class.GetLabels(), notSet), Default: class.GetLabels() == ""})
+	l := LivenessOf(&v1.ClusterSpec{Liveness: c.GetLiveness()}, nil)
+	f := class.ProtoReflect().Descriptor().Fields().ByName("liveness")
+	return appendSettings(all, key+".liveness", class.ProtoReflect(), f, map[string]string{
+		key + ".liveness.heartbeat": FormatDuration(l.Heartbeat),
+		key + ".liveness.silence":   FormatDuration(l.Silence),
+		key + ".liveness.reconnect": FormatDuration(l.Reconnect),
+	})
+}
+
+// SettingKeys are the keys of all settings of a configuration.
+func SettingKeys(c *v1.ClusterSpec) []string {
+	var keys []string
+	for _, s := range Settings(c) {
+		keys = append(keys, s.Key)
+	}
+	return keys
+}
+
+// ParseSetting reads KEY=VALUE. An empty value means the default.
+func ParseSetting(s string) (key, value string, err error) {
+	key, value, ok := strings.Cut(s, "=")
+	key = strings.TrimPrefix(strings.TrimSpace(key), clusterPath+".")
+	if !ok || key == "" {
+		return "", "", fmt.Errorf("%q is not of the form KEY=VALUE, such as liveness.silence=5s", s)
+	}
+	return key, strings.TrimSpace(value), nil
+}
+
+// Set changes one setting of a configuration; an empty value takes it back to
+// its default. Whether the value makes sense, Validate says.
+func Set(c *v1.ClusterSpec, key, value string) error {
+	steps := strings.Split(key, ".")
+	if steps[0] == classKey && len(steps) > 1 {
+		return setInClass(c, key, steps[1], steps[2:], value)
+	}
+	return setField(c.ProtoReflect(), c, key, steps, value)
+}
+
+// setInClass finds the class by its name, and makes it if there is none.
+func setInClass(c *v1.ClusterSpec, key, name string, steps []string, value string) error {
+	i := slices.IndexFunc(c.NodeClasses, func(class *v1.NodeClass) bool { return class.GetName() == name })
+	if len(steps) == 0 {
+		if value != "" {
+			return fmt.Errorf("%s is a class of nodes: set what it says, such as %s.labels=kind=laptop", key, key)
+		}
+		if i >= 0 {
+			c.NodeClasses = slices.Delete(c.NodeClasses, i, i+1)
+		}
+		return nil
+	}
+	if steps[0] == "name" {
+		return &UnknownSettingError{Key: key, Known: SettingKeys(c)}
+	}
+	class := &v1.NodeClass{Name: name}
+	if i >= 0 {
+		class = c.NodeClasses[i]
+	}
+	if err := setField(class.ProtoReflect(), withClass(c, class), key, steps, value); err != nil {
+		return err
+	}
+	if i < 0 && value != "" {
+		c.NodeClasses = append(c.NodeClasses, class)
+	}
+	return nil
+}
+
+// withClass is for the keys that could have been meant.
+func withClass(c *v1.ClusterSpec, class *v1.NodeClass) *v1.ClusterSpec {
+	if slices.Contains(c.NodeClasses, class) {
+		return c
+	}
+	with := proto.CloneOf(c)
+	with.NodeClasses = append(with.NodeClasses, class)
+	return with
+}
+
+func setField(m protoreflect.Message, c *v1.ClusterSpec, key string, steps []string, value string) error {
+	f := m.Descriptor().Fields().ByJSONName(steps[0])
+	switch {
+	case f == nil, len(steps) > 1 && f.Message() == nil, len(steps) > 1 && f.IsList():
+		return &UnknownSettingError{Key: key, Known: SettingKeys(c)}
+	case value == "" && len(steps) > 1 && !m.Has(f):
+		return checkKey(f.Message(), c, key, steps[1:])
+	case len(steps) > 1:
+		return setField(m.Mutable(f).Message(), c, key, steps[1:], value)
+	case value == "":
+		m.Clear(f)
+		return nil
+	case f.Message() != nil:
+		return fmt.Errorf("%s is not one setting but several: set one of them, such as %s", key, firstBelow(c, key))
+	}
+	v, want := scalar(f, &yaml.Node{Kind: yaml.ScalarNode, Value: value})
+	if want != "" {
+		return fmt.Errorf("%s: must be %s", key, want)
+	}
+	m.Set(f, v)
+	return nil
+}
+
+// checkKey refuses an unknown key of what is not set, without setting it.
+func checkKey(d protoreflect.MessageDescriptor, c *v1.ClusterSpec, key string, steps []string) error {
+	for i, step := range steps {
+		f := d.Fields().ByJSONName(step)
+		if f == nil || i+1 < len(steps) && f.Message() == nil {
+			return &UnknownSettingError{Key: key, Known: SettingKeys(c)}
+		}
+		d = f.Message()
+	}
+	return nil
+}
+
+// firstBelow is an example of a key of several settings.
+func firstBelow(c *v1.ClusterSpec, key string) string {
+	for _, known := range SettingKeys(c) {
+		if strings.HasPrefix(known, key+".") {
+			return known
+		}
+	}
+	return key + ".NAME.labels"
+}

@@ -1,0 +1,43 @@
+package state
+
+import (
+	"encoding/binary"
+	"iter"
+
+	"github.com/hashicorp/go-memdb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Configuration returns a version of the configuration by its number.
+func (s *Snapshot) Configuration(number uint64) *v1.Configuration {
+	return first[*v1.Configuration](s.txn, KindConfiguration, indexNumber, binary.BigEndian.AppendUint64(nil, number))
+}
+
+// Configurations lists the versions of the configuration that are kept, newest first. They begin before the one with
+// the number before if that is not 0, be it still there or not.
+func (s *Snapshot) Configurations(before uint64) iter.Seq[*v1.Configuration] {
+	return func(yield func(*v1.Configuration) bool) {
+		var versions memdb.ResultIterator
+		var err error
+		if before == 0 {
+			versions, err = s.txn.GetReverse(string(KindConfiguration), indexNumber)
+		} else {
+			// A uid follows the number in each key, so this is below all with that number.
+			versions, err = s.txn.ReverseLowerBound(string(KindConfiguration), indexNumber, binary.BigEndian.AppendUint64(nil, before))
+		}
+		must(err)
+		yieldAll(versions, yield)
+	}
+}
+
+// OldestConfigurations lists them from the oldest to the newest.
+func (s *Snapshot) OldestConfigurations() iter.Seq[*v1.Configuration] {
+	return listByPrefix[*v1.Configuration](s, KindConfiguration, indexNumber, nil)
+}
+
+// GossipKey returns what the servers' gossip is encrypted with.
+func (s *Snapshot) GossipKey() *statev1.GossipKey {
+	return first[*statev1.GossipKey](s.txn, KindGossipKey, indexUID, nil)
+}
