@@ -179,6 +179,7 @@ func TestServerIsBackAfterTheLogWasShortened(t *testing.T) {
 	away = back
 	away.open(t)
 	eventually(t, "it has all", func() bool { return slices.Equal(numbers(away.Stale()), upTo(200)) })
+	t.Logf("%+v %+v", members[0].Stats(), away.Stats())
 	if got := away.Stats().SnapshotIndex; got < 100 {
 		t.Errorf("it was not brought up to date by a snapshot: its newest has the entries up to %d", got)
 	}
