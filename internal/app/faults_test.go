@@ -2,7 +2,9 @@ package app
 
 import (
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -148,5 +150,24 @@ func TestSecondBootstrap(t *testing.T) {
 	must(t, err)
 	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || !slices.Contains(names(t, s.client, s.ctx), "kept") {
 		t.Errorf("it was cluster %s and is %s", before.GetMetadata().GetUid(), after.GetMetadata().GetUid())
+	}
+}
+
+// TestTakenAddress: nothing is left of a server that could not listen, so that the next try finds nothing in its way.
+func TestTakenAddress(t *testing.T) {
+	s := found(t)
+	path := filepath.Join(t.TempDir(), "data")
+	process := cli.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }}
+	taken := s.running["s1"].address
+	for what, err := range map[string]error{
+		"server": runServer(s.ctx, cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: taken}}),
+		"up":     up(s.ctx, cli.UpOptions{Process: process, APIAddr: taken}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "is used by another process: stop that one, or listen on another with --api-addr") {
+			t.Errorf("%s ended with %v", what, err)
+		}
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("something is left: %v", err)
 	}
 }

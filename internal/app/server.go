@@ -161,7 +161,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o cli.ServerOptions) error {
-	return serve(ctx, o, func(*folder) error { return nil })
+	return serve(ctx, o, func(f *folder) error { return f.tryPort(ctx, o.APIAddr) })
 }
 
 // serve runs a server once its folder has been prepared for it.

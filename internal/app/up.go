@@ -35,6 +35,9 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err := f.mayServe(); err != nil {
 		return err
 	}
+	if err := f.tryPort(ctx, o.APIAddr); err != nil {
+		return err
+	}
 	link := &clusterLink{}
 	o.Progress("starting the control plane and the container runtime")
 	p, d, err := openBoth(ctx, f, o, link, i, logger, &u)
