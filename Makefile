@@ -98,7 +98,16 @@ lint: $(SHIM) ## Check format, vet and staticcheck.
 
 .PHONY: test
 test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
-	go test -race -timeout 20m ./...
+	go test -race -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
+	go test -v -count=1 -timeout 20m ./test/sim # one goroutine: nothing to race with
+
+# How long test-chaos does harm, and in which order: 0 is a new one.
+CHAOS ?= 3m
+SEED ?= 0
+
+.PHONY: test-chaos
+test-chaos: test-deps build ## Break a cluster at random and check what its clients saw (CHAOS=10m SEED=7).
+	go test -race -count=1 -timeout 0 -v ./test/chaos -run TestChaos -length $(CHAOS) -seed $(SEED)
 
 .PHONY: test-short
 test-short: $(SHIM) ## The tests that need neither root nor containers, in under two minutes.

@@ -18,6 +18,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/tcp"
 )
 
 // Client is a connection to a cluster. It may be used by many goroutines; it reconnects by itself.
@@ -202,10 +203,7 @@ type link struct {
 }
 
 // dialer notices by TCP's own means, which need no agreement with the server, that the other end is gone.
-var dialer = net.Dialer{
-	Timeout:         10 * time.Second,
-	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 20 * time.Second, Interval: 5 * time.Second, Count: 4},
-}
+var dialer = tcp.Dialer()
 
 func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := dialer.DialContext(ctx, "tcp", address)

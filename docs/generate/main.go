@@ -16,8 +16,9 @@ import (
 
 // pages are the generated ones, by file name.
 var pages = map[string]func() (string, error){
-	"cli.md": func() (string, error) { return cli.Reference(), nil },
-	"api.md": func() (string, error) { return apiReference(api.OpenAPI) },
+	"cli.md":           func() (string, error) { return cli.Reference(), nil },
+	"api.md":           func() (string, error) { return apiReference(api.OpenAPI) },
+	"configuration.md": func() (string, error) { return configurationReference(api.OpenAPI) },
 	"metrics.md": func() (string, error) {
 		var page strings.Builder
 		err := telemetry.WriteReference(&page)

@@ -117,6 +117,10 @@ type Agent struct {
 	found    map[string][]foundTask // tasks of no replica that we know, by uid
 }
 
+// StartsAtOnce is how many replicas an agent prepares and starts at a time; the
+// others wait for their turn.
+func StartsAtOnce() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
+
 // New reads what an earlier agent has left in the data folder. It starts and
 // stops nothing. A damaged file is refused and kept as it is.
 func New(opts Options) (*Agent, error) {
@@ -160,7 +164,7 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 		reports: newReports(),
 		drivers: map[string]driver.Driver{},
 		limits:  opts.LogLimits,
-		starts:  make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0))),
+		starts:  make(chan struct{}, StartsAtOnce()),
 		forget:  a.forget,
 		log:     opts.Logger,
 		metrics: opts.Metrics,

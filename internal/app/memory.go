@@ -1,18 +1,73 @@
 package app
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
+	"time"
 )
 
-// serverGCPercent lets a server's garbage grow to twice of what it keeps. It
-// holds the whole state in memory, and every collection walks all of it: half
-// as many are worth the memory. A server without much state is no larger by it.
-const serverGCPercent = 200
+const (
+	// serverGCPercent lets a server's garbage grow to twice of what it keeps. It
+	// holds the whole state in memory, and every collection walks all of it: half
+	// as many are worth the memory. A server without much state is no larger by it.
+	serverGCPercent = 200
+	// busyGCPercent is the same for a server that makes garbage all the time. One
+	// that has little to do should be small instead.
+	busyGCPercent = 400
+	// busyGarbage is how much memory that may cost: with a large state garbage
+	// grows to twice of it, however busy the server is.
+	busyGarbage = 512 << 20
+	// busyLook is how often the collector is looked at. Who collects nothing in
+	// between is not busy.
+	busyLook = 5 * time.Second
+)
 
-// tuneMemory is for processes with a server in them. Who sets GOGC knows better.
+// ownGC reports whether nobody else has said how to collect: who sets GOGC knows
+// better.
+func ownGC() bool { return os.Getenv("GOGC") == "" }
+
+// tuneMemory is for processes with a server in them.
 func tuneMemory() {
-	if os.Getenv("GOGC") == "" {
+	if ownGC() {
 		debug.SetGCPercent(serverGCPercent)
 	}
+}
+
+// followGarbage has a busy server collect less often, until ctx ends.
+func followGarbage(ctx context.Context) error {
+	if !ownGC() {
+		return nil
+	}
+	looks := time.NewTicker(busyLook)
+	defer looks.Stop()
+	samples := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}, {Name: "/gc/heap/live:bytes"}}
+	c, percent := collector{}, serverGCPercent
+	for {
+		select {
+		case <-ctx.Done():
+			debug.SetGCPercent(serverGCPercent)
+			return nil
+		case <-looks.C:
+		}
+		metrics.Read(samples)
+		if next := c.percent(samples[0].Value.Uint64(), samples[1].Value.Uint64()); next != percent {
+			percent = next
+			debug.SetGCPercent(percent)
+		}
+	}
+}
+
+// collector is what was seen of the garbage collector at the last look.
+type collector struct{ cycles uint64 }
+
+// percent says how much garbage there may be beside so many bytes that are kept.
+func (c *collector) percent(cycles, live uint64) int {
+	busy := cycles > c.cycles
+	c.cycles = cycles
+	if !busy || live == 0 {
+		return serverGCPercent
+	}
+	return int(min(max(busyGarbage*100/live, serverGCPercent), busyGCPercent))
 }

@@ -26,3 +26,23 @@ func TestServersCollectLessOftenUnlessToldOtherwise(t *testing.T) {
 		t.Errorf("without GOGC the percentage became %d, want %d", got, serverGCPercent)
 	}
 }
+
+func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
+	var c collector
+	for _, look := range []struct {
+		cycles, live uint64
+		want         int
+		why          string
+	}{
+		{cycles: 3, live: 20 << 20, want: busyGCPercent, why: "it collects"},
+		{cycles: 3, live: 20 << 20, want: serverGCPercent, why: "nothing was collected since"},
+		{cycles: 4, live: 128 << 20, want: busyGCPercent, why: "all of it fits"},
+		{cycles: 9, live: 200 << 20, want: 256, why: "no more than the bound"},
+		{cycles: 10, live: 1 << 30, want: serverGCPercent, why: "what it keeps is large already"},
+		{cycles: 11, live: 0, want: serverGCPercent, why: "nothing is known yet"},
+	} {
+		if got := c.percent(look.cycles, look.live); got != look.want {
+			t.Errorf("%s: %d percent, want %d", look.why, got, look.want)
+		}
+	}
+}

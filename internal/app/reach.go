@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/tcp"
 )
 
 // serverList is where a node finds the servers. It learns of new ones while the
@@ -77,7 +78,7 @@ func (l *serverList) options() []grpc.DialOption {
 }
 
 func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	conn, err := tcp.Dialer().DialContext(ctx, "tcp", address)
 	if err == nil {
 		l.mu.Lock()
 		l.current = address
@@ -131,7 +132,7 @@ func (l *serverList) moveOnFrom(err error) {
 func (l *serverList) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	var failures []error
 	for _, address := range l.addresses() {
-		conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
+		conn, err := (&tls.Dialer{NetDialer: tcp.Dialer(), Config: config}).DialContext(ctx, "tcp", address)
 		if err == nil {
 			return conn, nil
 		}

@@ -67,6 +67,7 @@ type cluster struct {
 	story func(send func(*cloudlessv1.Replica))
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 
+	versions    *settled // of the configuration
 	revisions   []*cloudlessv1.Revision
 	copy        func(copyServer) error
 	watchEvents func(grpc.ServerStreamingServer[cloudlessv1.Event]) error // nil repeats a past one and adds a new one

@@ -33,40 +33,44 @@ func newFSM(store *state.Store, observer Observer) *fsm {
 // Apply implements raft.FSM.
 func (f *fsm) Apply(log *raft.Log) any { return f.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. It responds with a state.Outcome for each log.
+// ApplyBatch implements raft.BatchingFSM. It responds with a []state.Outcome for each log that it understands, one for
+// each of its transactions.
 func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 	entries := make([]state.Entry, 0, len(logs))
-	positions := make([]int, 0, len(logs)) // of the entries in logs
+	ends := make([]int, len(logs)) // of each log's part of the entries
 	for i, log := range logs {
-		if log.Type != raft.LogCommand || f.broken != nil {
-			continue
+		if log.Type == raft.LogCommand && f.broken == nil {
+			transactions, err := f.proposed.decode(log.Data)
+			if err != nil {
+				// Those before it are whole and still have to be applied.
+				return f.applyEntries(entries, ends[:i], len(logs), func() { f.fail(log.Index, err) })
+			}
+			for _, tx := range transactions {
+				entries = append(entries, state.Entry{Index: log.Index, Transaction: tx})
+			}
 		}
-		tx, err := f.proposed.decode(log.Data)
-		if err != nil {
-			// Those before it are whole and still have to be applied.
-			defer f.fail(log.Index, err)
-			break
-		}
-		entries, positions = append(entries, state.Entry{Index: log.Index, Transaction: tx}), append(positions, i)
+		ends[i] = len(entries)
 	}
-	return f.applyEntries(entries, positions, len(logs))
+	return f.applyEntries(entries, ends, len(logs), func() {})
 }
 
-func (f *fsm) applyEntries(entries []state.Entry, positions []int, logs int) []any {
+func (f *fsm) applyEntries(entries []state.Entry, ends []int, logs int, afterwards func()) []any {
+	defer afterwards()
 	responses := make([]any, logs)
-	if len(entries) > 0 {
-		for i, outcome := range f.store.ApplyAll(entries) {
-			if _, invalid := errors.AsType[*state.InvalidError](outcome.Err); invalid {
-				f.fail(entries[i].Index, outcome.Err)
-				break
-			}
-			responses[positions[i]] = outcome
-		}
+	if len(entries) == 0 {
+		return responses
 	}
-	for i := range responses {
-		if responses[i] == nil {
-			responses[i] = state.Outcome{Err: ErrUncertain}
+	outcomes := f.store.ApplyAll(entries)
+	begin := 0
+	for i, end := range ends {
+		for at := begin; at < end; at++ {
+			if _, invalid := errors.AsType[*state.InvalidError](outcomes[at].Err); invalid {
+				f.fail(entries[at].Index, outcomes[at].Err)
+				return responses
+			}
 		}
+		responses[i] = outcomes[begin:end:end]
+		begin = end
 	}
 	return responses
 }

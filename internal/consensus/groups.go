@@ -74,17 +74,32 @@ func (c *Consensus) applyGroups() {
 
 // applyGroup waits for the outcomes of a group, however long they take.
 func (c *Consensus) applyGroup(group []proposal) {
-	c.fsm.proposed.add(group)
-	defer c.fsm.proposed.remove(group) // what was not applied
-	futures := make([]raft.ApplyFuture, len(group))
-	for i, p := range group {
-		futures[i] = c.raft.Apply(p.data, 0)
+	entries := entriesOf(group)
+	c.fsm.proposed.add(entries)
+	defer c.fsm.proposed.remove(entries) // what was not applied
+	futures := make([]raft.ApplyFuture, len(entries))
+	for i, e := range entries {
+		futures[i] = c.raft.Apply(e.data, 0)
 	}
-	for i, p := range group {
-		if err := futures[i].Error(); err != nil {
-			p.outcome <- state.Outcome{Err: c.translate(err)}
-			continue
+	for i, e := range entries {
+		c.answer(e, futures[i])
+	}
+}
+
+func (c *Consensus) answer(e entry, future raft.ApplyFuture) {
+	err := future.Error()
+	if err != nil {
+		err = c.translate(err)
+	}
+	outcomes, _ := future.Response().([]state.Outcome)
+	if err == nil && len(outcomes) != len(e.proposals) { // this server could not make sense of it
+		err = ErrUncertain
+	}
+	for i, p := range e.proposals {
+		if err != nil {
+			p.outcome <- state.Outcome{Err: err}
+		} else {
+			p.outcome <- outcomes[i]
 		}
-		p.outcome <- futures[i].Response().(state.Outcome)
 	}
 }

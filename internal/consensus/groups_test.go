@@ -39,3 +39,22 @@ func TestProposalsOfAGroupHaveTheirOwnOutcomes(t *testing.T) {
 		t.Errorf("there are the nodes %v", got)
 	}
 }
+
+// Proposals that wait for each other share entries of the log.
+func TestProposalsShareEntries(t *testing.T) {
+	c := open(t, lone(t.TempDir()))
+	before := c.Stale().Index()
+	const proposals = 400
+	var all sync.WaitGroup
+	for n := range proposals {
+		all.Go(func() {
+			if _, err := c.Propose(t.Context(), numbered(n)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if entries := c.Stale().Index() - before; entries >= proposals {
+		t.Errorf("%d proposals took %d entries", proposals, entries)
+	}
+}

@@ -13,45 +13,50 @@ import (
 // the disk, is somewhere else and is decoded. Its zero value is empty.
 type proposed struct {
 	mu      sync.Mutex
-	byStart map[*byte]*statev1.Transaction
+	byStart map[*byte][]*statev1.Transaction
 }
 
-func (p *proposed) add(group []proposal) {
+func (p *proposed) add(entries []entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byStart == nil {
-		p.byStart = map[*byte]*statev1.Transaction{}
+		p.byStart = map[*byte][]*statev1.Transaction{}
 	}
-	for _, one := range group {
-		p.byStart[&one.data[0]] = one.tx
+	for _, e := range entries {
+		p.byStart[&e.data[0]] = e.transactions()
 	}
 }
 
-func (p *proposed) remove(group []proposal) {
+func (p *proposed) remove(entries []entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, one := range group {
-		delete(p.byStart, &one.data[0])
+	for _, e := range entries {
+		delete(p.byStart, &e.data[0])
 	}
 }
 
-// decode returns the transaction of an entry. One that was proposed here is given away once, because the state owns
-// it from then on.
-func (p *proposed) decode(data []byte) (*statev1.Transaction, error) {
-	if tx := p.take(data); tx != nil {
-		return tx, nil
+// decode returns the transactions of an entry. Those that were proposed here are given away once, because the state
+// owns them from then on.
+func (p *proposed) decode(data []byte) ([]*statev1.Transaction, error) {
+	if proposed := p.take(data); proposed != nil {
+		return proposed, nil
 	}
-	tx := &statev1.Transaction{}
-	return tx, proto.Unmarshal(data, tx)
+	first := &statev1.Transaction{}
+	if err := proto.Unmarshal(data, first); err != nil {
+		return nil, err
+	}
+	others := first.Others
+	first.Others = nil
+	return append([]*statev1.Transaction{first}, others...), nil
 }
 
-func (p *proposed) take(data []byte) *statev1.Transaction {
+func (p *proposed) take(data []byte) []*statev1.Transaction {
 	if len(data) == 0 {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	tx := p.byStart[&data[0]]
+	taken := p.byStart[&data[0]]
 	delete(p.byStart, &data[0])
-	return tx
+	return taken
 }

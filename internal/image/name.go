@@ -31,6 +31,40 @@ type Name struct {
 // registry if it has a dot or a colon or is localhost, as everywhere else; what
 // is special here is only that its absence means ClusterRegistry.
 func ParseName(s string) (Name, error) {
+	if n, ok := plainName(s); ok {
+		return n, nil
+	}
+	return parseName(s)
+}
+
+// maxPlain is the longest word that plainName takes for a repository; what is
+// too long for one is said by parseName.
+const maxPlain = 64
+
+// plainName reads the commonest form, a word with or without a tag, faster.
+func plainName(s string) (Name, bool) {
+	word, tag, tagged := strings.Cut(s, ":")
+	if !tagged {
+		tag = DefaultTag
+	}
+	if word == "" || len(word) > maxPlain || tag == "" || len(tag) > maxPlain || strings.IndexByte(".-", tag[0]) >= 0 {
+		return Name{}, false
+	}
+	for i := range len(word) {
+		if c := word[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return Name{}, false
+		}
+	}
+	for i := range len(tag) {
+		c := tag[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("_.-", c) < 0 {
+			return Name{}, false
+		}
+	}
+	return Name{Registry: ClusterRegistry, Repository: word, Tag: tag}, true
+}
+
+func parseName(s string) (Name, error) {
 	if err := checkSlips(s); err != nil {
 		return Name{}, err
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/cloudless/cloudless/internal/image"
 )
 
@@ -113,6 +115,22 @@ func FuzzParseName(f *testing.F) {
 			if form == n.String() && again != n {
 				t.Errorf("%q gives %+v, which reads back as %+v", s, n, again)
 			}
+		}
+	})
+}
+
+// The commonest names are read in another way than all others, to the same end.
+func TestPlainNamesAreReadAsAllOthers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var b strings.Builder
+		for range rapid.IntRange(0, 6).Draw(t, "parts") {
+			part := rapid.SampledFrom([]string{"a", "b7", "Z", "0", "-", ".", "_", "/", ":", "@", "ä"}).Draw(t, "part")
+			b.WriteString(strings.Repeat(part, rapid.SampledFrom([]int{1, 1, 1, 2, 63, 64, 65, 128, 129}).Draw(t, "times")))
+		}
+		got, err := image.ParseName(b.String())
+		want, wantErr := image.ParseAny(b.String())
+		if got != want || (err == nil) != (wantErr == nil) {
+			t.Fatalf("%q is %v (%v), want %v (%v)", b.String(), got, err, want, wantErr)
 		}
 	})
 }

@@ -76,9 +76,10 @@ type Step struct {
 	Lose []string
 	// Stop are the uids of the replicas to stop.
 	Stop []string
-	// Replace is the uid of the outdated running replica that is next to make
-	// room. It is to be stopped only if a successor would find a node then.
-	Replace string
+	// Replace are the uids of the outdated running replicas of which one is next
+	// to make room, the oldest first. It is to be stopped only if a successor
+	// would find a node then: where that of the oldest would not, another's may.
+	Replace []string
 	// Settled is whether the desired state is reached.
 	Settled bool
 }
@@ -144,7 +145,10 @@ func Next(in Input) Step {
 	// Outdated and running: the oldest goes when nothing else is under way.
 	// What has no node yet is no reason to wait: it may be waiting for that room.
 	if len(running) > 0 && starting == 0 && now.leaving == 0 && len(step.Stop) == 0 && step.Create == 0 {
-		step.Replace = slices.MinFunc(running, byAge).UID
+		slices.SortFunc(running, byAge)
+		for _, r := range running {
+			step.Replace = append(step.Replace, r.UID)
+		}
 	}
 
 	slices.Sort(step.Stop)

@@ -43,13 +43,13 @@ func TestNext(t *testing.T) {
 		{"but first what does not run", 1, "always", replicas("1 new backoff", "2 new running", "3 new pending"), rollout.Step{Stop: []string{"1", "3"}}},
 		{"and then what is outdated", 1, "always", replicas("1 old running", "2 new running"), rollout.Step{Stop: []string{"1"}}},
 		{"scaling to none stops all", 0, "always", replicas("1 old running", "2 new pending"), rollout.Step{Stop: []string{"1", "2"}}},
-		{"one outdated replica is replaced first, the oldest", 2, "always", replicas("2 old running", "1 old running"), rollout.Step{Replace: "1"}},
+		{"one outdated replica is replaced first, the oldest", 2, "always", replicas("2 old running", "1 old running"), rollout.Step{Replace: []string{"1", "2"}}},
 		{"its successor waits until it is gone", 2, "always", replicas("1 old stopping stopped", "2 old running"), rollout.Step{}},
 		{"and then is created", 2, "always", replicas("1 old stopped stopped", "2 old running"), rollout.Step{Create: 1}},
 		{"the next one waits until the successor runs", 2, "always", replicas("2 old running", "3 new preparing"), rollout.Step{}},
 		{"and for ever if it does not", 2, "always", replicas("2 old running", "3 new backoff"), rollout.Step{}},
-		{"then it is its turn", 2, "always", replicas("2 old running", "3 new running"), rollout.Step{Replace: "2"}},
-		{"one that has no node waits for room, so room is made", 2, "always", replicas("2 old running", "3 new pending"), rollout.Step{Replace: "2"}},
+		{"then it is its turn", 2, "always", replicas("2 old running", "3 new running"), rollout.Step{Replace: []string{"2"}}},
+		{"one that has no node waits for room, so room is made", 2, "always", replicas("2 old running", "3 new pending"), rollout.Step{Replace: []string{"2"}}},
 		{"outdated ones that do not run are all replaced at once", 3, "always", replicas("1 old pending", "2 old backoff", "3 old running"), rollout.Step{Create: 2, Stop: []string{"1", "2"}}},
 		{"a stopping replica of the current revision does not delay scaling up", 2, "always", replicas("1 new running", "2 new stopping stopped"), rollout.Step{Create: 1}},
 		{"a lost replica is replaced", 1, "always", replicas("1 new lost"), rollout.Step{Create: 1}},
@@ -116,7 +116,7 @@ func (w *world) act(t *rapid.T) rollout.Step {
 	live, starting, taken := 0, 0, 0
 	for i := range w.in.Replicas {
 		r := &w.in.Replicas[i]
-		going := slices.Contains(step.Stop, r.UID) || r.UID == step.Replace
+		going := slices.Contains(step.Stop, r.UID) || len(step.Replace) > 0 && r.UID == step.Replace[0]
 		if going && (r.Desired == rollout.DesiredStopped || rollout.Ended(r.Phase)) {
 			t.Fatalf("%+v is stopped again", *r)
 		}

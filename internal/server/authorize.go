@@ -73,6 +73,7 @@ var permissions = map[string][]string{
 	v1.PeerService_GetGossipKey_FullMethodName:     servers,
 	v1.PeerService_CopyImage_FullMethodName:        servers,
 	v1.PeerService_DropImage_FullMethodName:        servers,
+	v1.PeerService_PassCalls_FullMethodName:        servers,
 
 	v1.ImageService_SetLogin_FullMethodName:    admins,
 	v1.ImageService_DeleteLogin_FullMethodName: admins,

@@ -58,6 +58,7 @@ const (
 type router struct {
 	consensus *consensus.Consensus
 	peers     *peerConns
+	passing   *passing
 	logger    *slog.Logger
 }
 
@@ -82,13 +83,11 @@ func mayBeStale(method string) bool {
 
 // staleWished reports whether the caller wants an answer without the others.
 func staleWished(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
-	return slices.Equal(md.Get(metadataConsistency), []string{consistencyStale})
+	return slices.Equal(metadata.ValueFromIncomingContext(ctx, metadataConsistency), []string{consistencyStale})
 }
 
 func isForwarded(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
-	return len(md.Get(metadataForwarded)) > 0
+	return len(metadata.ValueFromIncomingContext(ctx, metadataForwarded)) > 0
 }
 
 // unary answers a call here or has it answered by the leader.
@@ -106,7 +105,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 	var response any
 	err := r.untilLeader(ctx, leaderPatience, harmless(method, message), func(leader string) (err error) {
 		if leader == r.consensus.ID() {
-			response, err = handler(ctx, request)
+			response, err = handler(ctx, repeatable(method, message))
 			return err
 		}
 		response, err = r.forward(ctx, leader, method, message)
@@ -119,8 +118,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 // answered, or the patience for that is at its end. What is harmless is done
 // again if it is not known whether it was done.
 func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless bool, do func(leader string) error) error {
-	patience := time.NewTimer(most)
-	defer patience.Stop()
+	var patience <-chan time.Time // begins when it is needed
 	for {
 		changed := r.consensus.Changed()
 		leader, known := r.consensus.Leader()
@@ -139,12 +137,15 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 		if !known {
 			pause = nil
 		}
+		if patience == nil {
+			patience = time.After(most)
+		}
 		select {
 		case <-changed:
 		case <-pause:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-patience.C:
+		case <-patience:
 			return r.noLeader(err)
 		}
 	}
@@ -161,12 +162,8 @@ func (r *router) noLeader(last error) error {
 	if voters < 2 {
 		return refuse(codes.Unavailable, "%s", last)
 	}
-	none := status.New(codes.Unavailable, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
+	return r.withReason(reasonNoLeader, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
 		"look at them with: cloudless cluster status; what was known last can be read with consistency stale", voters/2+1, voters))
-	if with, err := none.WithDetails(&errdetails.ErrorInfo{Reason: reasonNoLeader, Domain: "cloudless"}); err == nil {
-		none = with
-	}
-	return none.Err()
 }
 
 // notLeader reports whether a call was not even begun because the one who was
@@ -206,8 +203,7 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 	if err != nil {
 		return nil, errors.Join(errNotConnected, err)
 	}
-	response := out.New().Interface()
-	err = conn.Invoke(outgoing(ctx), method, request, response)
+	response, err := r.passing.call(ctx, conn, method, request, out)
 	if status.Code(err) == codes.Unavailable && harmless(method, request) && ctx.Err() == nil && !notLeader(err) {
 		return nil, errors.Join(errNotConnected, err) // it may be asked again
 	}
@@ -224,6 +220,15 @@ func harmless(method string, request proto.Message) bool {
 		return true
 	}
 	return mayBeStale(method)
+}
+
+// repeatable is what a call is answered from here. Who answers it may change the message, which then is another one
+// than the state remembers by its key: a call that may be made again elsewhere keeps its own words.
+func repeatable(method string, request proto.Message) proto.Message {
+	if harmless(method, request) && !mayBeStale(method) {
+		return proto.Clone(request)
+	}
+	return request
 }
 
 // outgoing is the context of a call that is passed on: the caller, and that it
@@ -354,19 +359,63 @@ func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.Messag
 	}
 }
 
+// surely proves a caller. Who is not known is turned away only by a server that knows as much as the leader does: the
+// state of one that was just started, or that is cut off, says nothing about who is missing in it.
+func (r *router) surely(ctx context.Context, prove func() (Principal, error)) (Principal, error) {
+	p, err := prove()
+	if notKnown(err) {
+		if behind := r.catchUp(ctx); behind != nil {
+			return Principal{}, r.unproven(ctx, behind)
+		}
+		p, err = prove()
+	}
+	if err != nil {
+		return Principal{}, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return p, nil
+}
+
+// unproven is the answer to a caller whom only the leader may know. Nothing was done, so that another server may be
+// asked: by the one that passed the call on, or by the caller.
+func (r *router) unproven(ctx context.Context, why error) error {
+	if isForwarded(ctx) {
+		return &consensus.NotLeaderError{}
+	}
+	return r.withReason(reasonNoLeader, fmt.Sprintf("this server is behind the others and does not know the caller: %v; ask another one, or again", why))
+}
+
+// withReason is an error that clients and other servers understand without words.
+func (r *router) withReason(reason, message string) error {
+	st := status.New(codes.Unavailable, message)
+	if with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}); err == nil {
+		st = with
+	}
+	return st.Err()
+}
+
+// catchUpPatience is how long a caller waits that is not known here.
+const catchUpPatience = 2 * time.Second
+
 // catchUp waits until this server knows what the leader knew a moment ago.
 func (r *router) catchUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpPatience)
+	defer cancel()
+	if err := r.consensus.WaitLeader(ctx); err != nil {
+		return err
+	}
 	leader, known := r.consensus.Leader()
-	if !known || leader.ID == r.consensus.ID() {
+	if !known {
 		return errNotConnected
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
+	if leader.ID == r.consensus.ID() {
+		_, err := r.consensus.Read(ctx)
+		return err
+	}
 	conn, err := r.peers.ready(ctx, leader.ID)
 	if err != nil {
 		return err
 	}
-	there, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
+	there, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{Leading: true})
 	if err != nil {
 		return err
 	}

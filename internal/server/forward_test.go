@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -82,6 +84,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 		must(t, agreed.WaitLeader(ctx))
 		ca, err = Found(ctx, agreed, sealer)
 		must(t, err)
+		bePatient(t, agreed, store)
 	}
 	images, err := registry.Open(ctx, registry.Options{Dir: filepath.Join(dir, "registry"), Logger: logger})
 	must(t, err)
@@ -221,6 +224,59 @@ func TestStaleReads(t *testing.T) {
 	if _, err := admin.CreateToken(soon, &v1.CreateTokenRequest{Role: roleViewer}); err == nil {
 		t.Error("a write was answered by one server alone")
 	}
+}
+
+// TestNobodyRefusesOnOldState: whoever has lost its office without knowing it does not answer from what it knows.
+func TestNobodyRefusesOnOldState(t *testing.T) {
+	_, follower := pair(t)
+	for what, build := range map[string]func(*state.Snapshot, *state.Batch) error{
+		"a refusal":                func(*state.Snapshot, *state.Batch) error { return refuse(codes.Aborted, "old") },
+		"a call that does nothing": func(*state.Snapshot, *state.Batch) error { return nil },
+	} {
+		if _, err := follower.propose(follower.ctx, build); !errors.Is(err, consensus.ErrNotLeader) {
+			t.Errorf("%s by a server that does not lead: %v", what, err)
+		}
+	}
+}
+
+// TestCallThatIsMadeAgainIsTheSame: what a server does to a call before it finds that it does not lead any more is
+// not seen by the one who leads.
+func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
+	leader, _ := pair(t)
+	request := &v1.CreateWorkloadRequest{Workload: workload("web", imageOf(leader.push("hello:1")), replicasOf(0)), IdempotencyKey: "k"}
+	before := proto.CloneOf(request)
+	attempts := 0
+	_, err := leader.router.unary(leader.ctx, request, v1.WorkloadService_CreateWorkload_FullMethodName, func(_ context.Context, tried any) (any, error) {
+		leader.accept(tried.(*v1.CreateWorkloadRequest).GetWorkload())
+		if attempts++; attempts == 1 {
+			return nil, consensus.ErrUncertain
+		}
+		return &v1.Workload{}, nil
+	})
+	must(t, err)
+	if attempts != 2 || !proto.Equal(request, before) {
+		t.Errorf("after %d attempts the call is %v", attempts, request)
+	}
+}
+
+// TestWhoIsBehindTurnsNobodyAway: a server that cannot ask the leader does not know who is missing in its state.
+func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
+	leader, follower := pair(t)
+	unknown := identity.NewAPIToken().Reveal()
+	_, err := follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unauthenticated, "not valid")
+	leader.stop()
+	_, err = follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unavailable, "behind")
+	if !hasReason(err, reasonNoLeader) {
+		t.Errorf("the client is not told to ask another server: %v", err)
+	}
+	if response, body := follower.request(nil, http.MethodGet, "/v1/tokens", "", "Authorization", "Bearer "+unknown); response.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("by HTTP: %d %s", response.StatusCode, body)
+	}
+	// Who proves nothing is nobody, whatever the others know.
+	_, err = follower.dial(nil, "").ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unauthenticated)
 }
 
 // TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -61,6 +62,7 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	must(t, agreed.WaitLeader(ctx))
 	ca, err := Found(ctx, agreed, sealer)
 	must(t, err)
+	bePatient(t, agreed, store)
 	images, err := registry.Open(ctx, registry.Options{
 		Dir: filepath.Join(dir, "registry"), Logger: logger,
 		KeepDeleted: func() time.Duration { return spec.RetentionOf(store.Snapshot().Cluster().GetSpec()).Images },
@@ -81,6 +83,18 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	c.stop = c.run(agreed, loop)
 	t.Cleanup(c.stop)
 	return c
+}
+
+// bePatient lets nodes be silent for as long as a test may take: most of the
+// agents that tests play send no heartbeats.
+func bePatient(t *testing.T, agreed *consensus.Consensus, store *state.Store) {
+	t.Helper()
+	cluster := proto.CloneOf(store.Snapshot().Cluster())
+	cluster.Spec.Liveness = &v1.Liveness{Silence: "10m"}
+	var b state.Batch
+	b.Update(cluster, cluster.GetMetadata().GetVersion())
+	_, err := agreed.Propose(t.Context(), b.Transaction(time.Now()))
+	must(t, err)
 }
 
 // noNetwork is a machine that reaches nobody.

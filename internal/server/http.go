@@ -41,17 +41,16 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		if registry {
 			writeError = writeRegistryError
 		}
-		p, err := s.identify(r)
-		if err != nil && s.router.catchUp(r.Context()) == nil {
-			p, err = s.identify(r)
-		}
+		p, err := s.router.surely(r.Context(), func() (Principal, error) { return s.identify(r) })
 		if err != nil {
+			scheme := "Bearer"
 			if registry {
-				w.Header().Set("WWW-Authenticate", `Basic realm="cloudless"`)
-			} else {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="cloudless"`)
+				scheme = "Basic"
 			}
-			writeError(w, status.Error(codes.Unauthenticated, err.Error()))
+			if err = statusOf(err); status.Code(err) == codes.Unauthenticated {
+				w.Header().Set("WWW-Authenticate", scheme+` realm="cloudless"`)
+			}
+			writeError(w, err)
 			return
 		}
 		if !strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -394,7 +395,7 @@ func imageUses(snap *state.Snapshot) imageUsers {
 	for w := range snap.Workloads("", "") {
 		revisions := map[string]bool{w.GetStatus().GetRevisionUid(): true}
 		for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-			if assigned(r, r.GetSpec().GetNodeUid()) {
+			if assignment.Holds(r, r.GetSpec().GetNodeUid()) {
 				revisions[r.GetSpec().GetRevisionUid()] = true
 			}
 		}

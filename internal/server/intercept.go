@@ -38,12 +38,9 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	if open(method) {
 		return ctx, nil
 	}
-	p, err := g.auth.fromContext(ctx)
-	if err != nil && g.router.catchUp(ctx) == nil { // it may be so new that only the leader knows it
-		p, err = g.auth.fromContext(ctx)
-	}
+	p, err := g.router.surely(ctx, func() (Principal, error) { return g.auth.fromContext(ctx) })
 	if err != nil {
-		return ctx, status.Error(codes.Unauthenticated, err.Error())
+		return ctx, err
 	}
 	ctx = withPrincipal(ctx, p)
 	return ctx, authorize(p, method)

@@ -70,7 +70,7 @@ func (a *authenticator) fromTLS(info credentials.TLSInfo) (Principal, bool, erro
 	switch id.Kind() {
 	case identity.KindNode:
 		if a.snapshot().Node(id.Name()) == nil {
-			return Principal{}, true, errUnknownNode(id.Name())
+			return Principal{}, true, unknownNode(id.Name())
 		}
 		return Principal{ID: id, Role: roleNode}, true, nil
 	case identity.KindServer:
@@ -152,13 +152,22 @@ func (a *authenticator) fromServer(md metadata.MD) (Principal, error) {
 	case p.TokenUID != "" && (snap.Token(p.TokenUID) == nil || !a.now().Before(p.Expires)):
 		return Principal{}, errUnknownToken
 	case p.ID.Kind() == identity.KindNode && snap.Node(p.ID.Name()) == nil:
-		return Principal{}, errUnknownNode(p.ID.Name())
+		return Principal{}, unknownNode(p.ID.Name())
 	}
 	return p, nil
 }
 
-func errUnknownNode(uid string) error {
-	return errors.New("node " + uid + " is not a member of this cluster any more: join it again with a new token")
+// unknownNode is a node whose certificate is good and that the state does not have.
+type unknownNode string
+
+func (uid unknownNode) Error() string {
+	return "node " + string(uid) + " is not a member of this cluster any more: join it again with a new token"
+}
+
+// notKnown reports whether a caller was turned away only because the state of this server does not have it.
+func notKnown(err error) bool {
+	_, node := errors.AsType[unknownNode](err)
+	return node || errors.Is(err, errUnknownToken)
 }
 
 func bearer(header string) (string, bool) {

@@ -11,9 +11,9 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -105,20 +105,13 @@ func (s *Server) write(ctx context.Context, batch map[reported]*v1.ReplicaStatus
 // reported it and has not ended already.
 func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus) {
 	old := snap.Replica(what.replica)
-	if old == nil || old.GetSpec().GetNodeUid() != what.node || rollout.Ended(old.GetStatus().GetPhase()) {
+	r := assignment.Reported(old, what.node, status, s.now())
+	if r == nil {
 		return
 	}
-	if status.GetPhase() == "" || proto.Equal(old.GetStatus(), status) {
-		return
-	}
-	r := proto.CloneOf(old)
-	r.Status = proto.CloneOf(status)
 	r.Status.Reason = brief(r.Status.GetReason())
 	if exit := r.Status.GetLastExit(); exit != nil {
 		exit.Reason = brief(exit.GetReason())
-	}
-	if rollout.Ended(r.GetStatus().GetPhase()) {
-		r.Status.EndTime = timestamppb.New(s.now()) // by our clock, not the node's
 	}
 	b.Update(r, old.GetMetadata().GetVersion())
 	if reason, message, severe := transition(old.GetStatus(), r.GetStatus()); reason != "" {

@@ -146,6 +146,7 @@ type Server struct {
 	acted atomic.Uint64
 	// spared are removed servers through which their removal is answered.
 	spared sync.Map
+	passed *passedCalls
 	// expelled is closed, by expel, when this server is a member no more.
 	expelled <-chan struct{}
 	expel    func()
@@ -241,7 +242,8 @@ func (s *Server) newGRPC() *grpc.Server {
 		auth: s.auth, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
 		metrics: s.metrics, tracing: s.tracing, stopping: s.stopping,
 	}
-	server := grpc.NewServer(
+	s.passed = &passedCalls{guard: guard, methods: map[string]passable{}}
+	server := &recorder{Server: grpc.NewServer(
 		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
@@ -251,7 +253,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.InitialConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	)
+	), methods: s.passed.methods}
 	v1.RegisterWorkloadServiceServer(server, &workloads{Server: s})
 	v1.RegisterNodeServiceServer(server, &nodeService{Server: s})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
@@ -265,7 +267,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterPeerServiceServer(server, &peerService{Server: s})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
-	return server
+	return server.Server
 }
 
 // Run serves until ctx ends.
@@ -333,23 +335,36 @@ const maxAttempts = 64
 
 // propose builds a transaction on the newest state and makes it again when the
 // state has moved on in the meantime. The snapshot it returns has the changes.
+//
+// What is not proposed, because it is refused or changes nothing, is not seen by
+// the other servers either. It is decided on a state that is surely the newest:
+// a leader may have lost its office without knowing it yet.
 func (s *Server) propose(ctx context.Context, build func(*state.Snapshot, *state.Batch) error) (*state.Snapshot, error) {
+	snap, sure := s.store.Snapshot(), false
 	var err error
 	for range maxAttempts {
 		var b state.Batch
-		snap := s.store.Snapshot()
-		if err := build(snap, &b); err != nil {
-			return nil, err
+		refused := build(snap, &b)
+		if refused == nil && b.Len() > 0 {
+			if err = s.agree(ctx, b.Transaction(s.now())); err == nil {
+				return s.store.Snapshot(), nil
+			}
+			if !state.MovedOn(err) {
+				return nil, err
+			}
+			snap, sure = s.store.Snapshot(), false
+			continue
 		}
-		if b.Len() == 0 {
+		if sure && refused != nil {
+			return nil, refused
+		}
+		if sure {
 			return snap, nil
 		}
-		if err = s.agree(ctx, b.Transaction(s.now())); err == nil {
-			return s.store.Snapshot(), nil
-		}
-		if !state.MovedOn(err) {
+		if snap, err = s.consensus.Read(ctx); err != nil {
 			return nil, err
 		}
+		sure = true
 	}
 	return nil, fmt.Errorf("gave up after %d attempts: %w", maxAttempts, err)
 }

@@ -204,7 +204,12 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 }
 
 // GetProgress says how far this server is.
-func (s *peerService) GetProgress(context.Context, *v1.GetProgressRequest) (*v1.GetProgressResponse, error) {
+func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRequest) (*v1.GetProgressResponse, error) {
+	if request.GetLeading() {
+		if _, err := s.consensus.Read(ctx); err != nil {
+			return nil, err
+		}
+	}
 	p := s.consensus.Progress()
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),

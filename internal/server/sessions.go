@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -295,39 +295,16 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 // assignments is what the node must know now: everything, or what is new about
 // the replicas that changed.
 func (s *agentService) assignments(node string, full bool, dirty []string) *v1.Assignments {
-	if !full && len(dirty) == 0 {
-		return nil
-	}
 	snap := s.store.Snapshot()
-	message := &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch(), Full: full}
+	message := assignment.News(snap, node, dirty)
 	if full {
+		message = assignment.Full(snap, node)
 		message.Time = timestamppb.New(s.now())
 	}
-	assign := func(r *v1.Replica) {
-		revision := snap.Revision(r.GetSpec().GetRevisionUid())
-		message.Assign = append(message.Assign, &v1.Assignment{Replica: r, Revision: revision, Login: s.assignmentLogin(snap, revision)})
-	}
-	if full {
-		message.Node = snap.Node(node).GetSpec()
-		for r := range snap.ReplicasOn(node) {
-			if rollout.Live(r.GetStatus().GetPhase()) {
-				assign(r)
-			}
-		}
-		return message
-	}
-	for _, uid := range dirty {
-		if r := snap.Replica(uid); assigned(r, node) {
-			assign(r)
-		} else {
-			message.Remove = append(message.Remove, uid)
-		}
+	for _, one := range message.GetAssign() {
+		one.Login = s.assignmentLogin(snap, one.GetRevision())
 	}
 	return message
-}
-
-func assigned(r *v1.Replica, node string) bool {
-	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
 }
 
 // dispatch marks, for every change of a replica, the session of the node that
@@ -376,28 +353,10 @@ func (s *Server) route(c state.Change) {
 		if after != nil {
 			uid = after.GetMetadata().GetUid()
 		}
-		for _, node := range concerned(before, after) {
+		for _, node := range assignment.Concerned(before, after) {
 			if current := s.sessions.get(node); current != nil {
 				current.mark(uid)
 			}
 		}
 	}
-}
-
-// concerned are the nodes for which the change of a replica means something: a
-// new status alone came from the agent itself and is no news to it.
-func concerned(before, after *v1.Replica) []string {
-	was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
-	if before != nil && after != nil && proto.Equal(before.GetSpec(), after.GetSpec()) &&
-		rollout.Live(before.GetStatus().GetPhase()) == rollout.Live(after.GetStatus().GetPhase()) {
-		return nil
-	}
-	var nodes []string
-	if was != "" {
-		nodes = append(nodes, was)
-	}
-	if is != "" && is != was {
-		nodes = append(nodes, is)
-	}
-	return nodes
 }

@@ -103,7 +103,10 @@ func normalAmounts(a *v1.ResourceAmounts) *v1.ResourceAmounts {
 }
 
 func normalDuration(s *string, otherwise string) {
-	fill(s, otherwise)
+	if *s == "" || *s == otherwise {
+		*s = otherwise
+		return
+	}
 	if d, err := ParseDuration(*s); err == nil {
 		*s = FormatDuration(d)
 	}

@@ -21,9 +21,9 @@ import (
 var validator = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
 
 // Validate checks a request or an object against the rules of the contract and,
-// if it is or carries a workload or a configuration, against what rules cannot say. What is wrong
-// comes as *Error, with the same paths for an object and for a request that
-// carries it.
+// if it is or carries a workload or a configuration, against what rules cannot
+// say. What is wrong comes as *Error, with the same paths for an object and for
+// a request that carries it.
 func Validate(msg proto.Message) error {
 	found, err := violationsOf(msg)
 	if err != nil {
@@ -36,11 +36,28 @@ func Validate(msg proto.Message) error {
 func ValidateWorkload(w *v1.Workload) error { return Validate(w) }
 
 func violationsOf(msg proto.Message) (violations, error) {
+	var found violations
+	if !proved(msg.ProtoReflect()) {
+		var err error
+		if found, err = brokenRules(msg); err != nil {
+			return nil, err
+		}
+	}
+	if w := workloadIn(msg); w != nil {
+		checkWorkload(w, &found)
+	}
+	if c := configurationIn(msg); c != nil {
+		checkConfiguration(c, &found)
+	}
+	return found, nil
+}
+
+// brokenRules are the rules of the contract that a message breaks, if any.
+func brokenRules(msg proto.Message) (found violations, err error) {
 	rules, err := validator()
 	if err != nil {
 		return nil, fmt.Errorf("prepare the rules of the contract: %w", err)
 	}
-	var found violations
 	if err := rules.Validate(msg); err != nil {
 		broken, ok := errors.AsType[*protovalidate.ValidationError](err)
 		if !ok {
@@ -49,12 +66,6 @@ func violationsOf(msg proto.Message) (violations, error) {
 		for _, v := range broken.Violations {
 			found.add(objectPath(msg.ProtoReflect().Descriptor(), v.Proto.GetField()), "%s", plain(v))
 		}
-	}
-	if w := workloadIn(msg); w != nil {
-		checkWorkload(w, &found)
-	}
-	if c := configurationIn(msg); c != nil {
-		checkConfiguration(c, &found)
 	}
 	return found, nil
 }

@@ -32,6 +32,9 @@ const (
 )
 
 func validImage(s string) bool {
+	if plainImage(s) {
+		return true
+	}
 	name, digest, digested := strings.Cut(s, "@")
 	if digested && !validDigest(digest) {
 		return false
@@ -43,6 +46,15 @@ func validImage(s string) bool {
 		return false
 	}
 	return imageName().MatchString(name)
+}
+
+// plainImage knows the commonest form, a word with or without a tag, faster.
+func plainImage(s string) bool {
+	name, tag, tagged := strings.Cut(s, ":")
+	if tagged && (tag == "" || len(tag) > maxImageTag || tag[0] == '.' || tag[0] == '-') {
+		return false
+	}
+	return name != "" && isMadeOf(name, lowerOrDigit, "") && isMadeOf(tag, letterOrDigit, "_.-")
 }
 
 func validDigest(s string) bool {

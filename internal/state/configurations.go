@@ -4,31 +4,29 @@ import (
 	"encoding/binary"
 	"iter"
 
-	"github.com/hashicorp/go-memdb"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // Configuration returns a version of the configuration by its number.
 func (s *Snapshot) Configuration(number uint64) *v1.Configuration {
-	return first[*v1.Configuration](s.txn, KindConfiguration, indexNumber, binary.BigEndian.AppendUint64(nil, number))
+	for c := range listByPrefix[*v1.Configuration](s, KindConfiguration, indexNumber, binary.BigEndian.AppendUint64(nil, number)) {
+		return c
+	}
+	return nil
 }
 
 // Configurations lists the versions of the configuration that are kept, newest first. They begin before the one with
 // the number before if that is not 0, be it still there or not.
 func (s *Snapshot) Configurations(before uint64) iter.Seq[*v1.Configuration] {
 	return func(yield func(*v1.Configuration) bool) {
-		var versions memdb.ResultIterator
-		var err error
-		if before == 0 {
-			versions, err = s.txn.GetReverse(string(KindConfiguration), indexNumber)
-		} else {
+		var last *string
+		if before != 0 {
 			// A uid follows the number in each key, so this is below all with that number.
-			versions, err = s.txn.ReverseLowerBound(string(KindConfiguration), indexNumber, binary.BigEndian.AppendUint64(nil, before))
+			last = new(string(binary.BigEndian.AppendUint64(nil, before)))
 		}
-		must(err)
-		yieldAll(versions, yield)
+		ordinal := ordinals[KindConfiguration]
+		s.rows[ordinal].tree(ordinal, indexNumber).before(last, func(_ string, o Object) bool { return yield(o.(*v1.Configuration)) })
 	}
 }
 
@@ -39,5 +37,5 @@ func (s *Snapshot) OldestConfigurations() iter.Seq[*v1.Configuration] {
 
 // GossipKey returns what the servers' gossip is encrypted with.
 func (s *Snapshot) GossipKey() *statev1.GossipKey {
-	return first[*statev1.GossipKey](s.txn, KindGossipKey, indexUID, nil)
+	return only[*statev1.GossipKey](s, KindGossipKey)
 }

@@ -1,7 +1,4 @@
 package state
 
-// FeedSize lets tests fall behind, LoadAtOnce lets them restore in parts.
-const (
-	FeedSize   = feedSize
-	LoadAtOnce = loadAtOnce
-)
+// FeedSize lets tests fall behind.
+const FeedSize = feedSize

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"github.com/hashicorp/go-memdb"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
@@ -10,16 +8,11 @@ import (
 // everything that it does not change, so that making one costs nothing however large the state is. It is for one
 // goroutine, and nobody can subscribe to it.
 type Fork struct {
-	db       *memdb.MemDB
 	snapshot *Snapshot
 }
 
 // Fork returns a fork of the newest state.
-func (s *Store) Fork() *Fork {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return &Fork{db: s.db.Snapshot(), snapshot: s.Snapshot()}
-}
+func (s *Store) Fork() *Fork { return &Fork{snapshot: s.Snapshot()} }
 
 // Snapshot returns the fork's newest state.
 func (f *Fork) Snapshot() *Snapshot { return f.snapshot }
@@ -34,6 +27,6 @@ func (f *Fork) Apply(tx *statev1.Transaction) ([]Change, error) {
 	if _, err := w.apply(entry); err != nil {
 		return nil, err
 	}
-	f.snapshot = w.commit(f.db)
+	f.snapshot = w.finish()
 	return w.changes, nil
 }

@@ -32,7 +32,7 @@ const (
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
 const (
-	indexUID      = "id" // memdb wants this name for the primary one
+	indexUID      = "uid"
 	indexName     = "name"
 	indexWorkload = "workload"
 	indexNode     = "node"

@@ -49,8 +49,9 @@ func key(parts ...string) []byte {
 	return joined
 }
 
-func uidKey(o Object) []byte { return key(o.GetMetadata().GetUid()) }
-
-func nameKey(o Object) []byte {
-	return key(o.GetMetadata().GetNamespace(), o.GetMetadata().GetName())
+func nameKey(o Object) string {
+	return nameKeyOf(o.GetMetadata().GetNamespace(), o.GetMetadata().GetName())
 }
+
+// nameKeyOf orders by namespace and then by name.
+func nameKeyOf(namespace, name string) string { return namespace + "\x00" + name }

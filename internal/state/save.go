@@ -9,7 +9,6 @@ import (
 	"hash/crc32"
 	"io"
 
-	"github.com/hashicorp/go-memdb"
 	"google.golang.org/protobuf/encoding/protodelim"
 	"google.golang.org/protobuf/proto"
 
@@ -22,8 +21,6 @@ const (
 	saveFormat = 1
 	// maxSavedObject keeps a damaged length from asking for all the memory.
 	maxSavedObject = 64 << 20
-	// loadAtOnce is how many objects are brought into the tables together.
-	loadAtOnce = 1024
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -66,19 +63,17 @@ func (s *Snapshot) saveObjects(w io.Writer) error {
 // Restore replaces the whole state by a saved one. If that is damaged, incomplete or of an unknown format, the state
 // stays as it is. All subscriptions end with [ErrLagged].
 func (s *Store) Restore(r io.Reader) error {
-	db := newDB()
-	saved, err := load(r, db)
+	saved, err := load(r)
 	if err != nil {
 		return fmt.Errorf("restore the state: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.db = db
 	s.feed.reset(saved)
 	return nil
 }
 
-func load(r io.Reader, db *memdb.MemDB) (*Snapshot, error) {
+func load(r io.Reader) (*Snapshot, error) {
 	in := &summedReader{in: bufio.NewReaderSize(r, 1<<16), sum: crc32.New(castagnoli)}
 	header := &statev1.SnapshotHeader{}
 	if err := in.next(header); err != nil {
@@ -88,19 +83,16 @@ func load(r io.Reader, db *memdb.MemDB) (*Snapshot, error) {
 		return nil, fmt.Errorf("the snapshot has format %d, this release reads format %d: use the release that wrote it, or a newer one",
 			header.GetFormat(), saveFormat)
 	}
-	w := newWork(&Snapshot{txn: db.Txn(false), index: header.GetIndex(), counts: make([]int, len(tables))})
+	w := newWork(&Snapshot{rows: noRows(), index: header.GetIndex(), counts: make([]int, len(tables))})
 	for i := range header.GetObjects() {
 		if err := w.loadObject(in); err != nil {
 			return nil, fmt.Errorf("object %d of %d: %w", i+1, header.GetObjects(), err)
-		}
-		if len(w.staged) == loadAtOnce {
-			w = newWork(w.commit(db))
 		}
 	}
 	if err := in.end(); err != nil {
 		return nil, err
 	}
-	return w.commit(db), nil
+	return w.finish(), nil
 }
 
 func (w *work) loadObject(in *summedReader) error {

@@ -1,10 +1,7 @@
 package state
 
 import (
-	"bytes"
 	"iter"
-
-	"github.com/hashicorp/go-memdb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -16,7 +13,7 @@ import (
 // Lists by name are in the order of namespace and name; they cover all namespaces if namespace is empty, and begin
 // after the object with the path (see [Path]) if after is not empty, be it still there or not.
 type Snapshot struct {
-	txn      *memdb.Txn
+	rows     []rows // one for each of the tables
 	index    uint64
 	position uint64 // in the feed
 	counts   []int
@@ -38,17 +35,17 @@ func (s *Snapshot) Get(kind Kind, uid string) Object {
 	if _, known := ordinals[kind]; !known {
 		return nil
 	}
-	return first[Object](s.txn, kind, indexUID, key(uid))
+	return byUID[Object](s, kind, uid)
 }
 
 // Cluster returns the one cluster.
 func (s *Snapshot) Cluster() *v1.Cluster {
-	return first[*v1.Cluster](s.txn, KindCluster, indexUID, nil)
+	return only[*v1.Cluster](s, KindCluster)
 }
 
 // Authority returns the one certificate authority.
 func (s *Snapshot) Authority() *statev1.Authority {
-	return first[*statev1.Authority](s.txn, KindAuthority, indexUID, nil)
+	return only[*statev1.Authority](s, KindAuthority)
 }
 
 // Node returns a node by its uid.
@@ -156,16 +153,11 @@ func (s *Snapshot) Receipts() iter.Seq[*statev1.Receipt] {
 // the uid before if that is not empty, be it still there or not.
 func (s *Snapshot) Events(before string) iter.Seq[*v1.Event] {
 	return func(yield func(*v1.Event) bool) {
-		var events memdb.ResultIterator
-		var err error
+		last := &before
 		if before == "" {
-			events, err = s.txn.GetReverse(string(KindEvent), indexUID)
-		} else {
-			// The largest key below that of the uid itself: without the byte that ends it.
-			events, err = s.txn.ReverseLowerBound(string(KindEvent), indexUID, []byte(before))
+			last = nil
 		}
-		must(err)
-		yieldAll(events, yield)
+		s.rows[ordinals[KindEvent]].byUID.before(last, func(_ string, o Object) bool { return yield(o.(*v1.Event)) })
 	}
 }
 
@@ -175,72 +167,47 @@ func (s *Snapshot) OldestEvents() iter.Seq[*v1.Event] {
 }
 
 func byUID[T Object](s *Snapshot, kind Kind, uid string) T {
-	return first[T](s.txn, kind, indexUID, key(uid))
+	object, _ := s.rows[ordinals[kind]].byUID.get(uid).(T)
+	return object
 }
 
 func byName[T Object](s *Snapshot, kind Kind, namespace, name string) T {
-	return first[T](s.txn, kind, indexName, key(namespace, name))
+	object, _ := s.rows[ordinals[kind]].byName.get(nameKeyOf(namespace, name)).(T)
+	return object
 }
 
-// first returns the object with a key of a unique index, or the first one of all if key is nil.
-func first[T Object](txn *memdb.Txn, kind Kind, index string, key []byte) T {
-	var raw any
-	var err error
-	if key == nil {
-		raw, err = txn.First(string(kind), index)
-	} else {
-		raw, err = txn.First(string(kind), index, key)
+// only returns the one object of a kind of which there is at most one.
+func only[T Object](s *Snapshot, kind Kind) (object T) {
+	for object = range listByPrefix[T](s, kind, indexUID, nil) {
+		break
 	}
-	must(err)
-	object, _ := raw.(T)
 	return object
 }
 
 // listByPrefix lists the objects whose key in an index begins with prefix.
 func listByPrefix[T Object](s *Snapshot, kind Kind, index string, prefix []byte) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		objects, err := s.txn.Get(string(kind), index+"_prefix", prefix)
-		must(err)
-		yieldAll(objects, yield)
+		ordinal := ordinals[kind]
+		s.rows[ordinal].tree(ordinal, index).prefixed(string(prefix), func(o Object) bool { return yield(o.(T)) })
 	}
 }
 
 func listByName[T Object](s *Snapshot, kind Kind, namespace, after string) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		objects, err := s.txn.LowerBound(string(kind), indexName, firstKey(namespace, after))
-		must(err)
-		for raw := objects.Next(); raw != nil; raw = objects.Next() {
-			object := raw.(T)
-			if namespace != "" && object.GetMetadata().GetNamespace() != namespace {
-				return
-			}
-			if !yield(object) {
-				return
-			}
-		}
+		s.rows[ordinals[kind]].byName.from(firstKey(namespace, after), func(_ string, o Object) bool {
+			return (namespace == "" || o.GetMetadata().GetNamespace() == namespace) && yield(o.(T))
+		})
 	}
 }
 
 // firstKey is where a list by name begins: at its namespace, or at the smallest key after that of a path.
-func firstKey(namespace, after string) []byte {
-	var start []byte
+func firstKey(namespace, after string) string {
+	start := ""
 	if namespace != "" {
-		start = key(namespace)
+		start = nameKeyOf(namespace, "")
 	}
 	if after == "" {
 		return start
 	}
-	next := append(key(splitPath(after)), 0)
-	if bytes.Compare(next, start) < 0 {
-		return start
-	}
-	return next
-}
-
-func yieldAll[T Object](objects memdb.ResultIterator, yield func(T) bool) {
-	for raw := objects.Next(); raw != nil; raw = objects.Next() {
-		if !yield(raw.(T)) {
-			return
-		}
-	}
+	return max(start, nameKeyOf(splitPath(after))+"\x00")
 }

@@ -4,22 +4,19 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/hashicorp/go-memdb"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
 // Store holds the newest state and makes changes to it, one transaction after the other.
 type Store struct {
-	mu sync.Mutex // held by the one who changes db
-	db *memdb.MemDB
-
+	mu   sync.Mutex // held by the one who makes the next state
 	feed feed
 }
 
 // Entry is a transaction in its place in the log.
 type Entry struct {
-	// Index is larger than that of every entry before it.
+	// Index is larger than that of every entry before it, or the same as that of the one before it which is applied
+	// together with it: then both share a place in the log.
 	Index       uint64
 	Transaction *statev1.Transaction
 }
@@ -41,8 +38,8 @@ type Result struct {
 
 // New returns an empty store.
 func New() *Store {
-	s := &Store{db: newDB()}
-	s.feed.newest.Store(&Snapshot{txn: s.db.Txn(false), counts: make([]int, len(tables))})
+	s := &Store{}
+	s.feed.newest.Store(&Snapshot{rows: noRows(), counts: make([]int, len(tables))})
 	return s
 }
 
@@ -73,12 +70,12 @@ func (s *Store) ApplyAll(entries []Entry) []Outcome {
 			outcomes[i].Result, outcomes[i].Err = w.apply(entry)
 		}
 	}
-	s.feed.publish(w.commit(s.db), w.changes)
+	s.feed.publish(w.finish(), w.changes)
 	return outcomes
 }
 
 func (w *work) understand(entry Entry) error {
-	if entry.Index <= w.index {
+	if entry.Index <= w.before || entry.Index < w.index {
 		return &InvalidError{Change: -1, Reason: fmt.Sprintf(
 			"has the index %d, but the state is at %d already", entry.Index, w.index)}
 	}

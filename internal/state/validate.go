@@ -31,6 +31,8 @@ func checkTransaction(tx *statev1.Transaction) string {
 		return "has no changes"
 	case !tx.GetTime().IsValid():
 		return "is not stamped with a time"
+	case len(tx.GetOthers()) > 0:
+		return "holds other transactions"
 	case hasUnknown(tx):
 		return reasonNewer
 	}

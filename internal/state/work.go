@@ -3,35 +3,19 @@ package state
 import (
 	"slices"
 
-	"github.com/hashicorp/go-memdb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// work is the state in the middle of being changed: what was there before, and what is different above it. The tables
-// are changed at the end and never read in between, because memdb forgets with every such read which parts of a table
-// it has copied already, and copies them again for the next change.
+// work is the state in the middle of being changed: tables of which it owns the parts that it has changed already.
 type work struct {
-	before  *memdb.Txn
+	by      *owner
+	rows    []rows
+	before  uint64 // the index that it began with
 	index   uint64
 	counts  []int
 	changes []Change
-
-	staged []staged
-	above  []above // one for each of the tables
-}
-
-// staged is an object that is different now.
-type staged struct {
-	kind    Kind
-	was, is Object // nil for nothing
-}
-
-// above finds what is different in one table.
-type above struct {
-	byUID  map[string]int  // positions in staged
-	byName map[name]Object // nil for a name that has become free
 }
 
 // name is what named objects have alone.
@@ -44,27 +28,17 @@ func nameOf(o Object) name {
 }
 
 func newWork(before *Snapshot) *work {
-	return &work{
-		before: before.txn, index: before.index, counts: slices.Clone(before.counts), above: make([]above, len(tables)),
+	w := &work{by: &owner{}, rows: slices.Clone(before.rows), before: before.index, index: before.index, counts: slices.Clone(before.counts)}
+	for i := range w.rows {
+		w.rows[i].others = slices.Clone(w.rows[i].others)
 	}
+	return w
 }
 
-// commit brings all that is different into the tables and returns the state after it.
-func (w *work) commit(db *memdb.MemDB) *Snapshot {
-	txn := db.Txn(true)
-	for _, s := range w.staged {
-		// Names that become free do so before anything takes them.
-		if s.was != nil && (s.is == nil || nameOf(s.is) != nameOf(s.was)) {
-			must(txn.Delete(string(s.kind), s.was))
-		}
-	}
-	for _, s := range w.staged {
-		if s.is != nil && s.is != s.was {
-			must(txn.Insert(string(s.kind), s.is))
-		}
-	}
-	txn.Commit()
-	return &Snapshot{txn: db.Txn(false), index: w.index, counts: w.counts}
+// finish returns the state after the changes. The work is over: what it owns is everybody's now.
+func (w *work) finish() *Snapshot {
+	w.by = nil
+	return &Snapshot{rows: w.rows, index: w.index, counts: w.counts}
 }
 
 func (w *work) apply(entry Entry) (Result, error) {
@@ -137,80 +111,31 @@ func (w *work) undo(keep int) {
 }
 
 // get returns the object with a uid as it is now.
-func (w *work) get(kind Kind, uid string) Object {
-	if at, different := w.above[ordinals[kind]].byUID[uid]; different {
-		return w.staged[at].is
-	}
-	return first[Object](w.before, kind, indexUID, key(uid))
-}
+func (w *work) get(kind Kind, uid string) Object { return w.rows[ordinals[kind]].byUID.get(uid) }
 
 // rival returns another object that has the name which this one wants, or the only place that there is.
-func (w *work) rival(kind Kind, object, old Object) Object {
-	t := tables[ordinals[kind]]
-	if old == nil && t.single {
-		return w.only(kind)
-	}
-	if !t.named || old != nil && nameOf(old) == nameOf(object) {
-		return nil
-	}
-	if other, different := w.above[ordinals[kind]].byName[nameOf(object)]; different {
+func (w *work) rival(kind Kind, object, old Object) (other Object) {
+	t, there := &tables[ordinals[kind]], &w.rows[ordinals[kind]]
+	switch {
+	case old == nil && t.single:
+		there.byUID.prefixed("", func(o Object) bool { other = o; return false })
 		return other
-	}
-	return first[Object](w.before, kind, indexName, nameKey(object))
-}
-
-// only returns the one object of a kind of which there is at most one.
-func (w *work) only(kind Kind) Object {
-	for _, at := range w.above[ordinals[kind]].byUID {
-		if w.staged[at].is != nil {
-			return w.staged[at].is
-		}
-	}
-	if w.counts[ordinals[kind]] == 0 {
+	case !t.named || old != nil && nameOf(old) == nameOf(object):
 		return nil
 	}
-	return first[Object](w.before, kind, indexUID, nil)
+	return there.byName.get(nameKey(object))
 }
 
 // replace puts an object in the place of another one; nil means nothing.
 func (w *work) replace(kind Kind, from, to Object) {
 	ordinal := ordinals[kind]
-	t, either := &w.above[ordinal], to
 	switch {
 	case to == nil:
-		either = from
 		w.counts[ordinal]--
 	case from == nil:
 		w.counts[ordinal]++
 	}
-	t.stage(w, kind, either.GetMetadata().GetUid(), from, to)
-	if tables[ordinal].named {
-		t.rename(from, to)
-	}
-}
-
-func (t *above) stage(w *work, kind Kind, uid string, from, to Object) {
-	if at, different := t.byUID[uid]; different {
-		w.staged[at].is = to
-		return
-	}
-	if t.byUID == nil {
-		t.byUID = map[string]int{}
-	}
-	t.byUID[uid] = len(w.staged)
-	w.staged = append(w.staged, staged{kind: kind, was: from, is: to})
-}
-
-func (t *above) rename(from, to Object) {
-	if t.byName == nil {
-		t.byName = map[name]Object{}
-	}
-	if from != nil {
-		t.byName[nameOf(from)] = nil
-	}
-	if to != nil {
-		t.byName[nameOf(to)] = to
-	}
+	w.rows[ordinal].replace(w.by, ordinal, from, to)
 }
 
 // expect checks the version of what is there, which may be nothing.

@@ -63,9 +63,9 @@ func TestNamesChangePlaces(t *testing.T) {
 	}
 }
 
-// A snapshot is restored in parts; what is in it twice is found across them.
+// What is restored is the same, however many levels the tables have.
 func TestRestoreOfManyObjects(t *testing.T) {
-	const many = 2*state.LoadAtOnce + 3
+	const many = 2051
 	store := state.New()
 	var b state.Batch
 	for i := range many {
@@ -116,4 +116,26 @@ func newWorkload(n uint64) *statev1.Transaction {
 		b.Create(&v1.Revision{Metadata: &v1.Metadata{Uid: uid('r')}, Spec: &v1.RevisionSpec{WorkloadUid: uid('w'), Number: 1}})
 		b.Create(state.NewEvent(uid('e'), noon.Add(time.Duration(n)), w, state.SeverityInfo, "Created", "", ""))
 	})
+}
+
+// Transactions of one entry of the log have its index in common; a later entry cannot have it too.
+func TestTransactionsOfOneEntryShareItsIndex(t *testing.T) {
+	store := state.New()
+	create(t, store, 1, workload("u1", "a"))
+	outcomes := store.ApplyAll([]state.Entry{
+		{Index: 2, Transaction: transaction(func(b *state.Batch) { b.Create(workload("u2", "b")) })},
+		{Index: 2, Transaction: transaction(func(b *state.Batch) { b.Update(workload("u1", "c"), 1) })},
+		{Index: 2, Transaction: transaction(func(b *state.Batch) { b.Update(workload("u1", "d"), 1) })},
+	})
+	for i, refused := range []bool{false, false, true} {
+		if (outcomes[i].Err != nil) != refused {
+			t.Errorf("transaction %d: %v", i, outcomes[i].Err)
+		}
+	}
+	if w := store.Snapshot().Workload("u1"); w.GetMetadata().GetVersion() != 2 || w.GetMetadata().GetName() != "c" {
+		t.Errorf("the workload is %v", w)
+	}
+	if _, err := store.Apply(2, transaction(func(b *state.Batch) { b.Create(workload("u3", "e")) })); err == nil {
+		t.Error("an index was used again")
+	}
 }

@@ -39,10 +39,15 @@ func New() *Clock {
 	return &Clock{started: now, date: now.Round(0)}
 }
 
-// Now is the date in UTC, without a monotonic part.
-func (c *Clock) Now() time.Time { return c.look(time.Now().Round(0), time.Since(c.started)).UTC() }
+// At begins with a date that is given, at the uptime 0, and is asked by Look.
+func At(date time.Time) *Clock { return &Clock{date: date} }
 
-func (c *Clock) look(wall time.Time, uptime time.Duration) time.Time {
+// Now is the date in UTC, without a monotonic part.
+func (c *Clock) Now() time.Time { return c.Look(time.Now().Round(0), time.Since(c.started)).UTC() }
+
+// Look is the date when the machine's clock says wall and the uptime is uptime,
+// for those who have a time of their own.
+func (c *Clock) Look(wall time.Time, uptime time.Duration) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	expected := c.date.Add(uptime - c.at)

@@ -10,49 +10,47 @@ import (
 
 var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-func at(wall time.Time) *Clock { return &Clock{date: wall} }
-
 func TestClockThatGoesRightIsFollowed(t *testing.T) {
-	c := at(noon)
+	c := At(noon)
 	for up := time.Duration(0); up < 48*time.Hour; up += 7 * time.Minute {
 		wall := noon.Add(up + up/1000) // a little too fast
-		if got := c.look(wall, up); !got.Equal(wall) {
+		if got := c.Look(wall, up); !got.Equal(wall) {
 			t.Fatalf("after %s it is %s, want %s", up, got, wall)
 		}
 	}
 }
 
 func TestJumpAheadIsNotBelievedAtOnce(t *testing.T) {
-	c := at(noon)
+	c := At(noon)
 	jumped := noon.Add(1000 * time.Hour)
 	for up := time.Minute; up < patience; up += 5 * time.Minute {
-		if got := c.look(jumped.Add(up), up); !got.Equal(noon.Add(up)) {
+		if got := c.Look(jumped.Add(up), up); !got.Equal(noon.Add(up)) {
 			t.Fatalf("%s after the jump it is %s", up, got)
 		}
 	}
 	// Set right in time: nothing has happened.
 	up := 58 * time.Minute
-	if got := c.look(noon.Add(up), up); !got.Equal(noon.Add(up)) {
+	if got := c.Look(noon.Add(up), up); !got.Equal(noon.Add(up)) {
 		t.Errorf("set right, it is %s", got)
 	}
 	// Again ahead: the hour begins anew.
 	for _, up := range []time.Duration{59 * time.Minute, 90 * time.Minute, 118 * time.Minute} {
-		if got := c.look(jumped, up); !got.Equal(noon.Add(up)) {
+		if got := c.Look(jumped, up); !got.Equal(noon.Add(up)) {
 			t.Errorf("%s after the beginning it is %s", up, got)
 		}
 	}
-	if got := c.look(jumped, 119*time.Minute); !got.Equal(jumped) {
+	if got := c.Look(jumped, 119*time.Minute); !got.Equal(jumped) {
 		t.Errorf("a date that has lasted an hour is not believed: %s", got)
 	}
 }
 
 func TestEarlierDateIsBelievedAtOnce(t *testing.T) {
-	c := at(noon)
+	c := At(noon)
 	back := noon.Add(-5 * time.Hour)
-	if got := c.look(back, time.Minute); !got.Equal(back) {
+	if got := c.Look(back, time.Minute); !got.Equal(back) {
 		t.Errorf("it is %s", got)
 	}
-	if got := c.look(back.Add(time.Minute), 2*time.Minute); !got.Equal(back.Add(time.Minute)) {
+	if got := c.Look(back.Add(time.Minute), 2*time.Minute); !got.Equal(back.Add(time.Minute)) {
 		t.Errorf("it is %s", got)
 	}
 }
@@ -61,7 +59,7 @@ func TestEarlierDateIsBelievedAtOnce(t *testing.T) {
 // for the tolerance at each look, unless a jump has lasted for an hour.
 func TestNothingAgesInAJump(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := at(noon)
+		c := At(noon)
 		up, last := time.Duration(0), noon
 		quietUntil := patience
 		for up < quietUntil {
@@ -71,7 +69,7 @@ func TestNothingAgesInAJump(t *testing.T) {
 				return
 			}
 			wall := noon.Add(up + time.Duration(rapid.Int64Range(-int64(1e6*time.Hour), int64(1e6*time.Hour)).Draw(t, "jump")))
-			got := c.look(wall, up)
+			got := c.Look(wall, up)
 			if got.After(last.Add(step + tolerance)) {
 				t.Fatalf("in %s the date went from %s to %s", step, last, got)
 			}

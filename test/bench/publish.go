@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/client"
 )
 
 const (
@@ -30,17 +29,12 @@ const (
 // behind a link of its own: through the published port of this one, and
 // straight to the replica's address.
 func measurePublish(ctx context.Context, l *lab) (_ result, err error) {
-	c, err := l.newCloud(ctx, "publish")
+	c, err := l.newStage(ctx, "publish")
 	if err != nil {
 		return result{}, err
 	}
 	defer c.close()
-	api, err := c.dial(ctx)
-	if err != nil {
-		return result{}, err
-	}
-	defer api.Close()
-	replica, published, err := c.listen(ctx, api)
+	replica, published, err := c.listen(ctx)
 	if err != nil {
 		return result{}, err
 	}
@@ -73,11 +67,7 @@ func measurePublish(ctx context.Context, l *lab) (_ result, err error) {
 
 // listen runs a replica that accepts connections, and returns its address and
 // its published port.
-func (c *cloud) listen(ctx context.Context, api *client.Client) (netip.Addr, uint16, error) {
-	image, err := c.push(ctx, api)
-	if err != nil {
-		return netip.Addr{}, 0, err
-	}
+func (c *stage) listen(ctx context.Context) (netip.Addr, uint16, error) {
 	port, err := freePort()
 	if err != nil {
 		return netip.Addr{}, 0, err
@@ -85,14 +75,14 @@ func (c *cloud) listen(ctx context.Context, api *client.Client) (netip.Addr, uin
 	w := &v1.Workload{
 		Metadata: &v1.Metadata{Name: "accept"},
 		Spec: &v1.WorkloadSpec{
-			Image: image, Replicas: proto.Int32(1), Args: []string{fmt.Sprintf("[::]:%d", publishPort)},
+			Image: c.image, Replicas: proto.Int32(1), Args: []string{fmt.Sprintf("[::]:%d", publishPort)},
 			Ports: []*v1.Port{{Name: "accept", Port: publishPort, Publish: int32(port)}},
 		},
 	}
-	if _, err := startThis(ctx, api, w); err != nil {
+	if _, err := startThis(ctx, c.api, w); err != nil {
 		return netip.Addr{}, 0, err
 	}
-	replicas, err := api.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{Workload: "accept"})
+	replicas, err := c.api.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{Workload: "accept"})
 	if err != nil {
 		return netip.Addr{}, 0, err
 	}

@@ -72,6 +72,8 @@ func openBareRaft(ctx context.Context, dir string) (_ *bareRaft, err error) {
 	}
 }
 
+func (b *bareRaft) name() string { return "bare raft" }
+
 // write returns when the entry is on the disk and applied.
 func (b *bareRaft) write() error { return b.raft.Apply(b.data, 0).Error() }
 

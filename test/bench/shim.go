@@ -17,22 +17,13 @@ const shimTimes = 9
 // measureShim compares the parents of containers' first processes: a shim is
 // all that runs for one container alone.
 func measureShim(ctx context.Context, l *lab) (_ result, err error) {
-	c, err := l.newCloud(ctx, "shim")
+	c, err := l.newStage(ctx, "shim")
 	if err != nil {
 		return result{}, err
 	}
 	defer c.close()
-	api, err := c.dial(ctx)
-	if err != nil {
-		return result{}, err
-	}
-	defer api.Close()
-	image, err := c.push(ctx, api)
-	if err != nil {
-		return result{}, err
-	}
 	for n := range shimTimes {
-		if _, err := startWorkload(ctx, api, fmt.Sprintf("shim-%d", n), image); err != nil {
+		if _, err := startWorkload(ctx, c.api, fmt.Sprintf("shim-%d", n), c.image); err != nil {
 			return result{}, err
 		}
 	}
@@ -50,7 +41,7 @@ func measureShim(ctx context.Context, l *lab) (_ result, err error) {
 		defer func() { err = errors.Join(err, remove()) }()
 		theirs = append(theirs, int(task.Pid()))
 	}
-	replicas, err := api.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{})
+	replicas, err := c.api.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{})
 	if err != nil {
 		return result{}, err
 	}

@@ -19,24 +19,15 @@ const (
 
 // measureStart alternates between the API and the containerd client.
 func measureStart(ctx context.Context, l *lab) (result, error) {
-	c, err := l.newCloud(ctx, "start")
+	c, err := l.newStage(ctx, "start")
 	if err != nil {
 		return result{}, err
 	}
 	defer c.close()
-	api, err := c.dial(ctx)
-	if err != nil {
-		return result{}, err
-	}
-	defer api.Close()
-	image, err := c.push(ctx, api)
-	if err != nil {
-		return result{}, err
-	}
 	ours := func(n int) (float64, error) {
 		name := fmt.Sprintf("start-%d", n)
-		took, err := startWorkload(ctx, api, name, image)
-		return milliseconds(took), errors.Join(err, removeWorkload(ctx, api, name))
+		took, err := startWorkload(ctx, c.api, name, c.image)
+		return milliseconds(took), errors.Join(err, removeWorkload(ctx, c.api, name))
 	}
 	if _, err := ours(-1); err != nil { // brings the image to the node
 		return result{}, err

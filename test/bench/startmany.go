@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent"
 )
 
 const (
@@ -20,27 +21,18 @@ const (
 )
 
 // measureStartMany alternates between a workload of many replicas and as many
-// containers started at once by the containerd client, which is how many the
-// agent starts at once.
+// containers of the containerd client, of which as many are started at once as
+// the agent starts at once.
 func measureStartMany(ctx context.Context, l *lab) (_ result, err error) {
-	c, err := l.newCloud(ctx, "many")
+	c, err := l.newStage(ctx, "many")
 	if err != nil {
 		return result{}, err
 	}
 	defer c.close()
-	api, err := c.dial(ctx)
-	if err != nil {
+	if _, err := startWorkload(ctx, c.api, "first", c.image); err != nil { // brings the image to the node
 		return result{}, err
 	}
-	defer api.Close()
-	image, err := c.push(ctx, api)
-	if err != nil {
-		return result{}, err
-	}
-	if _, err := startWorkload(ctx, api, "first", image); err != nil { // brings the image to the node
-		return result{}, err
-	}
-	if err := removeWorkload(ctx, api, "first"); err != nil {
+	if err := removeWorkload(ctx, c.api, "first"); err != nil {
 		return result{}, err
 	}
 	stock, err := c.openStock(ctx)
@@ -56,11 +48,11 @@ func measureStartMany(ctx context.Context, l *lab) (_ result, err error) {
 	var through, direct sample
 	for n := range manyWarm + manyTimes {
 		name := fmt.Sprintf("many-%d", n)
-		took, err := startThis(ctx, api, &v1.Workload{
+		took, err := startThis(ctx, c.api, &v1.Workload{
 			Metadata: &v1.Metadata{Name: name},
-			Spec:     &v1.WorkloadSpec{Image: image, Replicas: proto.Int32(manyReplicas)},
+			Spec:     &v1.WorkloadSpec{Image: c.image, Replicas: proto.Int32(manyReplicas)},
 		})
-		if err := errors.Join(err, removeWorkload(ctx, api, name)); err != nil {
+		if err := errors.Join(err, removeWorkload(ctx, c.api, name)); err != nil {
 			return result{}, err
 		}
 		floor, err := stock.startMany(ctx, bridge, manyReplicas)
@@ -77,15 +69,19 @@ func measureStartMany(ctx context.Context, l *lab) (_ result, err error) {
 	}, nil
 }
 
-// startMany starts containers at once, each on the bridge, and removes them
-// again.
+// startMany starts containers, each on the bridge, and removes them again.
 func (s *stock) startMany(ctx context.Context, bridge *bareBridge, n int) (time.Duration, error) {
 	errs := make([]error, n)
 	undo := make([]func() error, n)
 	var all sync.WaitGroup
+	places := make(chan struct{}, agent.StartsAtOnce())
 	began := time.Now()
 	for i := range n {
-		all.Go(func() { undo[i], errs[i] = s.startOn(ctx, bridge, i) })
+		all.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			undo[i], errs[i] = s.startOn(ctx, bridge, i)
+		})
 	}
 	all.Wait()
 	took := time.Since(began)

@@ -51,16 +51,29 @@ func measureWrites(ctx context.Context, l *lab) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
+	updated := &load{name: "labels of a workload updated", call: updateWorkload(clients, image)}
+	return l.compareWrites(ctx, clients, image, bare, updated)
+}
+
+// agreement is raft without anything around it.
+type agreement interface {
+	name() string
+	write() error
+	close() error
+}
+
+// compareWrites measures the creating of workloads, beside the empty call and
+// the bare agreement, which it closes, and whatever else is of interest.
+func (l *lab) compareWrites(ctx context.Context, clients []*grpc.ClientConn, image string, bare agreement, more ...*load) (result, error) {
 	defer func() {
 		if err := bare.close(); err != nil {
-			l.say("close bare raft: %v", err)
+			l.say("close %s: %v", bare.name(), err)
 		}
 	}()
 	empty := &load{name: "empty authenticated call", call: emptyCall(clients)}
-	agreed := &load{name: "bare raft", call: func(context.Context, int) error { return bare.write() }}
+	agreed := &load{name: bare.name(), call: func(context.Context, int) error { return bare.write() }}
 	created := &load{name: "workload created", call: createWorkload(clients, image)}
-	updated := &load{name: "labels of a workload updated", call: updateWorkload(clients, image)}
-	all := []*load{empty, agreed, created, updated}
+	all := append([]*load{empty, agreed, created}, more...)
 	if err := takeTurns(ctx, all); err != nil {
 		return result{}, err
 	}

@@ -35,23 +35,7 @@ func measureWrites3(ctx context.Context, l *lab) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	defer func() {
-		if err := bare.close(); err != nil {
-			l.say("close three bare rafts: %v", err)
-		}
-	}()
-	empty := &load{name: "empty authenticated call", call: emptyCall(clients)}
-	agreed := &load{name: "three bare rafts", call: func(context.Context, int) error { return bare.write() }}
-	created := &load{name: "workload created", call: createWorkload(clients, image)}
-	all := []*load{empty, agreed, created}
-	if err := takeTurns(ctx, all); err != nil {
-		return result{}, err
-	}
-	r := result{value: created.rate.median(), floor: min(empty.rate.median(), agreed.rate.median())}
-	for _, one := range all {
-		r.notes = append(r.notes, one.rate.spread(one.name))
-	}
-	return r, nil
+	return l.compareWrites(ctx, clients, image, bare)
 }
 
 // connectAll spreads connections over the servers.
@@ -152,6 +136,8 @@ func (b *bareTrio) add(dir string, id raft.ServerID, transport *raft.NetworkTran
 	}
 	return err
 }
+
+func (b *bareTrio) name() string { return "three bare rafts" }
 
 // write returns when the entry is on the disks of a majority and applied.
 func (b *bareTrio) write() error { return b.rafts[0].Apply(b.data, 0).Error() }

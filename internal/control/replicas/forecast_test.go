@@ -26,10 +26,10 @@ type driven struct {
 func drive(w *world) *driven {
 	w.t.Helper()
 	d := &driven{world: w}
-	d.loop = &Loop{Store: w.store, Proposer: d, waiting: map[string]bool{}}
+	d.loop = &Loop{Store: w.store, Proposer: d}
 	var snap *state.Snapshot
 	snap, d.feed = w.store.Subscribe()
-	if err := d.loop.settle(context.Background(), everything(snap)); err != nil {
+	if err := d.loop.settle(context.Background(), d.loop.memory.Begin(snap)); err != nil {
 		w.t.Fatalf("settle: %v", err)
 	}
 	return d
@@ -51,7 +51,7 @@ func (d *driven) react() {
 		if err != nil {
 			return
 		}
-		if err := d.loop.settle(context.Background(), d.loop.withWaiting(dueAfter(changes))); err != nil {
+		if err := d.loop.settle(context.Background(), d.loop.memory.After(changes)); err != nil {
 			d.t.Fatalf("settle: %v", err)
 		}
 	}

@@ -31,15 +31,14 @@ type Loop struct {
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
 
-	waiting map[string]bool // see Due.Waiting
+	memory Memory
 }
 
 // Run ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
-	l.waiting = map[string]bool{}
 	for {
 		snap, feed := l.Store.Subscribe()
-		if err := l.settle(ctx, everything(snap)); err != nil {
+		if err := l.settle(ctx, l.memory.Begin(snap)); err != nil {
 			return err
 		}
 		for {
@@ -50,7 +49,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if err := l.settle(ctx, l.withWaiting(dueAfter(changes))); err != nil {
+			if err := l.settle(ctx, l.memory.After(changes)); err != nil {
 				return err
 			}
 		}
@@ -64,7 +63,7 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		now := time.Now().UTC()
 		snap := l.Store.Snapshot()
 		batch, left := Tick(now, snap, due, newUID)
-		maps.Copy(l.waiting, left.Waiting)
+		l.memory.Keep(left)
 		if batch.Len() == 0 {
 			return nil
 		}
@@ -80,15 +79,6 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		}
 	}
 	return nil
-}
-
-// withWaiting adds the workloads that wait for room, when there may be some.
-func (l *Loop) withWaiting(due Due) Due {
-	if due.Placement {
-		maps.Copy(due.Workloads, l.waiting)
-		clear(l.waiting)
-	}
-	return due
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }
@@ -124,7 +114,7 @@ func dueAfter(changes []state.Change) Due {
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
 			due.Placement = due.Placement || otherPlace(before, after)
-			if (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) {
+			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) {
 				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
 			}
 		case state.KindReplica:

@@ -124,6 +124,10 @@ func (t *tick) workload(w *v1.Workload) {
 		if one.Away {
 			away[r.GetSpec().GetNode()] = true
 		}
+		if homeless(t.snap, r) {
+			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
+			one.Phase = rollout.PhaseLost
+		}
 		in.Replicas = append(in.Replicas, one)
 		live = live || rollout.Live(r.GetStatus().GetPhase())
 	}
@@ -133,14 +137,13 @@ func (t *tick) workload(w *v1.Workload) {
 	}
 	step := rollout.Next(in)
 	for _, uid := range step.Lose {
-		t.lose(t.snap.Replica(uid))
+		r := t.snap.Replica(uid)
+		t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
 	}
 	for _, uid := range step.Stop {
 		t.stop(t.snap.Replica(uid))
 	}
-	if step.Replace != "" {
-		t.replace(w, t.snap.Replica(step.Replace))
-	}
+	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
@@ -156,14 +159,32 @@ func (t *tick) workload(w *v1.Workload) {
 	}
 }
 
-// replace stops an outdated replica if its successor would find a node then:
-// an old version that serves is better than a new one that cannot start.
-func (t *tick) replace(w *v1.Workload, old *v1.Replica) {
-	if plan, err := successor(t.snap, w, old); err != nil || len(plan.Unplaced) > 0 {
-		t.left.Waiting[w.GetMetadata().GetUid()] = true
-		return
+// maxTries bounds how many replicas a tick tries to replace.
+const maxTries = 16
+
+// replace stops the first outdated replica whose successor would find a node
+// then: an old version that serves is better than a new one that cannot start.
+// Those of one revision on one node make the same room, so one of them is tried.
+func (t *tick) replace(w *v1.Workload, outdated []string) {
+	tried := map[[2]string]bool{} // by node and revision
+	for _, uid := range outdated {
+		old := t.snap.Replica(uid)
+		room := [2]string{old.GetSpec().GetNodeUid(), old.GetSpec().GetRevisionUid()}
+		if tried[room] {
+			continue
+		}
+		if len(tried) == maxTries {
+			break
+		}
+		tried[room] = true
+		if plan, err := successor(t.snap, w, old); err == nil && len(plan.Unplaced) == 0 {
+			t.stop(old)
+			return
+		}
 	}
-	t.stop(old)
+	if len(outdated) > 0 {
+		t.left.Waiting[w.GetMetadata().GetUid()] = true
+	}
 }
 
 // remove takes the workload away. Its ended replicas stay as long as their
@@ -191,14 +212,14 @@ func (t *tick) stop(old *v1.Replica) {
 	t.batch.Update(r, old.GetMetadata().GetVersion())
 }
 
-// lose gives up a replica on an offline node.
-func (t *tick) lose(old *v1.Replica) {
+// lose gives up a replica on a node that is offline or gone.
+func (t *tick) lose(old *v1.Replica, why string) {
 	if !t.take(old.GetSpec().GetWorkloadUid()) {
 		return
 	}
 	r := proto.CloneOf(old)
 	r.Status.Phase = rollout.PhaseLost
-	r.Status.Reason = "node " + r.GetSpec().GetNode() + " is offline, and it is not needed there any more"
+	r.Status.Reason = why
 	r.Status.EndTime = timestamppb.New(t.now)
 	t.batch.Update(r, old.GetMetadata().GetVersion())
 	t.event(r, "Lost", r.GetStatus().GetReason(), state.SeverityWarning)

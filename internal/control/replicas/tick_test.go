@@ -265,3 +265,31 @@ func TestRevisionThatFitsNowhereReplacesNothing(t *testing.T) {
 		}
 	}
 }
+
+// An outdated replica whose successor fits nowhere, because its node takes
+// nothing new, holds up none of the others.
+func TestReplicaThatCannotBeReplacedHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addNode("b", "1")
+	w.addWorkload("web", 2, "1")
+	w.settle()
+	uid := w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()
+	oldest := byUID(w.snap(), uid)[0]
+	w.setNode(oldest.GetSpec().GetNode(), "cordoned")
+	w.restart("web")
+	w.settle()
+	var kept, replaced int
+	for r := range w.snap().ReplicasOf(uid) {
+		switch {
+		case r.GetStatus().GetPhase() != rollout.PhaseRunning:
+		case r.GetMetadata().GetUid() == oldest.GetMetadata().GetUid():
+			kept++
+		case r.GetSpec().GetRevision() == 2:
+			replaced++
+		}
+	}
+	if kept != 1 || replaced != 1 {
+		t.Errorf("%d kept on the cordoned node and %d replaced on the other, want one of each", kept, replaced)
+	}
+}

@@ -61,6 +61,13 @@ func Away(snap *state.Snapshot, r *v1.Replica) bool {
 	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == nodeOffline
 }
 
+// homeless reports whether a replica lives on a node that does not exist: it was
+// placed there in the moment in which the node was removed.
+func homeless(snap *state.Snapshot, r *v1.Replica) bool {
+	node := r.GetSpec().GetNodeUid()
+	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
+}
+
 // Away reports whether a replica lives on a node that is offline.
 func (Placement) Away(snap *state.Snapshot, r *v1.Replica) bool { return Away(snap, r) }
 

@@ -98,17 +98,21 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 			return batch
 		}
 	}
+	forgetEvents(now, snap, limits, batch)
+	return batch
+}
+
+// forgetEvents deletes the oldest events, which are found without looking at
+// anything else.
+func forgetEvents(now time.Time, snap *state.Snapshot, limits Limits, batch *state.Batch) {
 	surplus := snap.Count(state.KindEvent) - limits.MaxEvents
 	for e := range snap.OldestEvents() {
-		if surplus <= 0 && now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events {
-			break
+		if surplus <= 0 && now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events || batch.Len() >= maxDeletions {
+			return
 		}
 		surplus--
-		if !drop(state.KindEvent, e.GetMetadata().GetUid()) {
-			return batch
-		}
+		batch.Delete(state.KindEvent, e.GetMetadata().GetUid())
 	}
-	return batch
 }
 
 // proves reports whether a replica is the only proof that its workload's work
@@ -153,10 +157,15 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	clock := steady.New() // a clock that is set forward must not make everything look old
-	for {
-		now, snap := clock.Now(), store.Snapshot()
+	for whole := true; ; {
+		now, snap, batch := clock.Now(), store.Snapshot(), &state.Batch{}
 		limits := LimitsOf(snap.Cluster().GetSpec())
-		if batch := Tick(now, snap, limits); batch.Len() > 0 {
+		if whole {
+			batch = Tick(now, snap, limits)
+		} else {
+			forgetEvents(now, snap, limits, batch)
+		}
+		if batch.Len() > 0 {
 			if _, err := proposer.Propose(ctx, batch.Transaction(now)); err != nil && !state.MovedOn(err) {
 				return err
 			}
@@ -164,7 +173,8 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 				continue
 			}
 		}
-		if err := wait(ctx, ticker.C, store, limits); err != nil {
+		var err error
+		if whole, err = wait(ctx, ticker.C, store, limits); err != nil {
 			return err
 		}
 	}
@@ -174,21 +184,25 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 // storm of them must not grow for a minute.
 const glance = time.Second
 
-// wait returns when a tick is due, when events are a tenth above their limit, or
-// when the limits are others.
-func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) error {
+// wait returns when a whole tick is due, because of the time or because the
+// limits are others, or when events alone are a tenth above their limit: a tick
+// goes through everything, which a storm must not have done every second.
+func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) (whole bool, err error) {
 	glances := time.NewTicker(glance)
 	defer glances.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		case <-tick:
-			return nil
+			return true, nil
 		case <-glances.C:
 			snap := store.Snapshot()
-			if snap.Count(state.KindEvent) > limits.MaxEvents+limits.MaxEvents/10 || LimitsOf(snap.Cluster().GetSpec()) != limits {
-				return nil
+			if LimitsOf(snap.Cluster().GetSpec()) != limits {
+				return true, nil
+			}
+			if snap.Count(state.KindEvent) > limits.MaxEvents+limits.MaxEvents/10 {
+				return false, nil
 			}
 		}
 	}

@@ -339,17 +339,17 @@ func (x *NodeClass) GetLiveness() *Liveness {
 // How long what is over is kept.
 type Retention struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Ended replicas; "24h" if empty.
+	// How long ended replicas are listed; "24h" if empty.
 	Replicas string `protobuf:"bytes,1,opt,name=replicas,proto3" json:"replicas,omitempty"`
-	// Events; "168h" if empty.
+	// How long events are kept; "168h" if empty.
 	Events string `protobuf:"bytes,2,opt,name=events,proto3" json:"events,omitempty"`
 	// The most events, whatever their age; 10,000 if 0.
 	MaxEvents int32 `protobuf:"varint,3,opt,name=max_events,json=maxEvents,proto3" json:"max_events,omitempty"`
 	// The newest revisions of a workload that are kept; 10 if 0.
 	Revisions int32 `protobuf:"varint,4,opt,name=revisions,proto3" json:"revisions,omitempty"`
-	// Expired tokens; "24h" if empty.
+	// How long expired tokens are listed; "24h" if empty.
 	Tokens string `protobuf:"bytes,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Deleted images, which can be had back until then; "24h" if empty.
+	// How long deleted images can be had back; "24h" if empty.
 	Images        string `protobuf:"bytes,6,opt,name=images,proto3" json:"images,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -431,11 +431,13 @@ func (x *Retention) GetImages() string {
 // it is changed. It is written into the workload: to change a default changes
 // nothing that runs.
 type WorkloadDefaults struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Requests      *ResourceAmounts       `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
-	Limits        *ResourceAmounts       `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
-	Restart       *Restart               `protobuf:"bytes,3,opt,name=restart,proto3" json:"restart,omitempty"`
-	Stop          *Stop                  `protobuf:"bytes,4,opt,name=stop,proto3" json:"stop,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Reserved for each replica of a workload that does not say how much.
+	Requests *ResourceAmounts `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
+	// The most for each replica of a workload that does not say how much.
+	Limits        *ResourceAmounts `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	Restart       *Restart         `protobuf:"bytes,3,opt,name=restart,proto3" json:"restart,omitempty"`
+	Stop          *Stop            `protobuf:"bytes,4,opt,name=stop,proto3" json:"stop,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -501,11 +503,11 @@ func (x *WorkloadDefaults) GetStop() *Stop {
 // The most there may be.
 type ClusterLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nodes; 100,000 if 0.
+	// How many nodes may join; 100,000 if 0.
 	Nodes int32 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// Workloads of all namespaces; 1,000,000 if 0.
+	// How many workloads there may be in all namespaces; 1,000,000 if 0.
 	Workloads int32 `protobuf:"varint,2,opt,name=workloads,proto3" json:"workloads,omitempty"`
-	// Replicas that one workload may ask for; 100,000 if 0.
+	// How many replicas one workload may ask for; 100,000 if 0.
 	ReplicasPerWorkload int32 `protobuf:"varint,3,opt,name=replicas_per_workload,json=replicasPerWorkload,proto3" json:"replicas_per_workload,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache

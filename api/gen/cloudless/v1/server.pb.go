@@ -164,6 +164,245 @@ func (x *ServerSpec) GetVersion() string {
 	return ""
 }
 
+type PassCallsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Calls []*PassedCall          `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	// Numbers of calls that nobody waits for any more.
+	Gone          []uint64 `protobuf:"varint,2,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PassCallsRequest) Reset() {
+	*x = PassCallsRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassCallsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassCallsRequest) ProtoMessage() {}
+
+func (x *PassCallsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassCallsRequest.ProtoReflect.Descriptor instead.
+func (*PassCallsRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PassCallsRequest) GetCalls() []*PassedCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *PassCallsRequest) GetGone() []uint64 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+type PassedCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of its own on this stream.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// In full, with its service.
+	Method  string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
+	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
+	// Who calls, as in the metadata of a call that is passed on alone.
+	Metadata      map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PassedCall) Reset() {
+	*x = PassedCall{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassedCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassedCall) ProtoMessage() {}
+
+func (x *PassedCall) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassedCall.ProtoReflect.Descriptor instead.
+func (*PassedCall) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PassedCall) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PassedCall) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *PassedCall) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *PassedCall) GetMetadata() map[string]string {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+type PassCallsResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Answers []*PassedAnswer        `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	// The server stops. It answers what has been asked; the asking server asks
+	// for nothing more on this stream and ends its side of it.
+	Stopping      bool `protobuf:"varint,2,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PassCallsResponse) Reset() {
+	*x = PassCallsResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassCallsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassCallsResponse) ProtoMessage() {}
+
+func (x *PassCallsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassCallsResponse.ProtoReflect.Descriptor instead.
+func (*PassCallsResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PassCallsResponse) GetAnswers() []*PassedAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *PassCallsResponse) GetStopping() bool {
+	if x != nil {
+		return x.Stopping
+	}
+	return false
+}
+
+type PassedAnswer struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Number   uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Response []byte                 `protobuf:"bytes,2,opt,name=response,proto3" json:"response,omitempty"`
+	// A google.rpc.Status in place of the response if the call failed.
+	Failure       []byte `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PassedAnswer) Reset() {
+	*x = PassedAnswer{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PassedAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PassedAnswer) ProtoMessage() {}
+
+func (x *PassedAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PassedAnswer.ProtoReflect.Descriptor instead.
+func (*PassedAnswer) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PassedAnswer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PassedAnswer) GetResponse() []byte {
+	if x != nil {
+		return x.Response
+	}
+	return nil
+}
+
+func (x *PassedAnswer) GetFailure() []byte {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
 type ImageCopy struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -176,7 +415,7 @@ type ImageCopy struct {
 
 func (x *ImageCopy) Reset() {
 	*x = ImageCopy{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +427,7 @@ func (x *ImageCopy) String() string {
 func (*ImageCopy) ProtoMessage() {}
 
 func (x *ImageCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[2]
+	mi := &file_cloudless_v1_server_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +440,7 @@ func (x *ImageCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageCopy.ProtoReflect.Descriptor instead.
 func (*ImageCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ImageCopy) GetRepository() string {
@@ -233,7 +472,7 @@ type GetGossipKeyRequest struct {
 
 func (x *GetGossipKeyRequest) Reset() {
 	*x = GetGossipKeyRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -245,7 +484,7 @@ func (x *GetGossipKeyRequest) String() string {
 func (*GetGossipKeyRequest) ProtoMessage() {}
 
 func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[3]
+	mi := &file_cloudless_v1_server_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -258,7 +497,7 @@ func (x *GetGossipKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyRequest.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
 }
 
 type GetGossipKeyResponse struct {
@@ -272,7 +511,7 @@ type GetGossipKeyResponse struct {
 
 func (x *GetGossipKeyResponse) Reset() {
 	*x = GetGossipKeyResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -284,7 +523,7 @@ func (x *GetGossipKeyResponse) String() string {
 func (*GetGossipKeyResponse) ProtoMessage() {}
 
 func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[4]
+	mi := &file_cloudless_v1_server_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -297,7 +536,7 @@ func (x *GetGossipKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGossipKeyResponse.ProtoReflect.Descriptor instead.
 func (*GetGossipKeyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetGossipKeyResponse) GetVersion() uint64 {
@@ -322,7 +561,7 @@ type ListCopiesRequest struct {
 
 func (x *ListCopiesRequest) Reset() {
 	*x = ListCopiesRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -334,7 +573,7 @@ func (x *ListCopiesRequest) String() string {
 func (*ListCopiesRequest) ProtoMessage() {}
 
 func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[5]
+	mi := &file_cloudless_v1_server_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -347,7 +586,7 @@ func (x *ListCopiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesRequest.ProtoReflect.Descriptor instead.
 func (*ListCopiesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
 }
 
 type ListCopiesResponse struct {
@@ -359,7 +598,7 @@ type ListCopiesResponse struct {
 
 func (x *ListCopiesResponse) Reset() {
 	*x = ListCopiesResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +610,7 @@ func (x *ListCopiesResponse) String() string {
 func (*ListCopiesResponse) ProtoMessage() {}
 
 func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[6]
+	mi := &file_cloudless_v1_server_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +623,7 @@ func (x *ListCopiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCopiesResponse.ProtoReflect.Descriptor instead.
 func (*ListCopiesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListCopiesResponse) GetItems() []*ImageCopy {
@@ -403,7 +642,7 @@ type CopyImageRequest struct {
 
 func (x *CopyImageRequest) Reset() {
 	*x = CopyImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +654,7 @@ func (x *CopyImageRequest) String() string {
 func (*CopyImageRequest) ProtoMessage() {}
 
 func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[7]
+	mi := &file_cloudless_v1_server_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +667,7 @@ func (x *CopyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageRequest.ProtoReflect.Descriptor instead.
 func (*CopyImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CopyImageRequest) GetImage() *ImageCopy {
@@ -446,7 +685,7 @@ type CopyImageResponse struct {
 
 func (x *CopyImageResponse) Reset() {
 	*x = CopyImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -458,7 +697,7 @@ func (x *CopyImageResponse) String() string {
 func (*CopyImageResponse) ProtoMessage() {}
 
 func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[8]
+	mi := &file_cloudless_v1_server_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -471,7 +710,7 @@ func (x *CopyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyImageResponse.ProtoReflect.Descriptor instead.
 func (*CopyImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
 }
 
 type DropImageRequest struct {
@@ -486,7 +725,7 @@ type DropImageRequest struct {
 
 func (x *DropImageRequest) Reset() {
 	*x = DropImageRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -498,7 +737,7 @@ func (x *DropImageRequest) String() string {
 func (*DropImageRequest) ProtoMessage() {}
 
 func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[9]
+	mi := &file_cloudless_v1_server_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -511,7 +750,7 @@ func (x *DropImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageRequest.ProtoReflect.Descriptor instead.
 func (*DropImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DropImageRequest) GetRepository() string {
@@ -543,7 +782,7 @@ type DropImageResponse struct {
 
 func (x *DropImageResponse) Reset() {
 	*x = DropImageResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +794,7 @@ func (x *DropImageResponse) String() string {
 func (*DropImageResponse) ProtoMessage() {}
 
 func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[10]
+	mi := &file_cloudless_v1_server_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +807,7 @@ func (x *DropImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropImageResponse.ProtoReflect.Descriptor instead.
 func (*DropImageResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
 }
 
 type ListServersRequest struct {
@@ -579,7 +818,7 @@ type ListServersRequest struct {
 
 func (x *ListServersRequest) Reset() {
 	*x = ListServersRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +830,7 @@ func (x *ListServersRequest) String() string {
 func (*ListServersRequest) ProtoMessage() {}
 
 func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[11]
+	mi := &file_cloudless_v1_server_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +843,7 @@ func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
 func (*ListServersRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
 }
 
 type ListServersResponse struct {
@@ -616,7 +855,7 @@ type ListServersResponse struct {
 
 func (x *ListServersResponse) Reset() {
 	*x = ListServersResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +867,7 @@ func (x *ListServersResponse) String() string {
 func (*ListServersResponse) ProtoMessage() {}
 
 func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[12]
+	mi := &file_cloudless_v1_server_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +880,7 @@ func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
 func (*ListServersResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListServersResponse) GetItems() []*Server {
@@ -662,7 +901,7 @@ type DeleteServerRequest struct {
 
 func (x *DeleteServerRequest) Reset() {
 	*x = DeleteServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +913,7 @@ func (x *DeleteServerRequest) String() string {
 func (*DeleteServerRequest) ProtoMessage() {}
 
 func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[13]
+	mi := &file_cloudless_v1_server_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +926,7 @@ func (x *DeleteServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteServerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteServerRequest) GetName() string {
@@ -714,7 +953,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +965,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[14]
+	mi := &file_cloudless_v1_server_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +978,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TransferLeaderRequest) GetTo() string {
@@ -759,7 +998,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +1010,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[15]
+	mi := &file_cloudless_v1_server_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +1023,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeaderResponse) GetLeader() *Server {
@@ -795,14 +1034,16 @@ func (x *TransferLeaderResponse) GetLeader() *Server {
 }
 
 type GetProgressRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only a server that leads, and has all that leaders before it did, answers.
+	Leading       bool `protobuf:"varint,1,opt,name=leading,proto3" json:"leading,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +1055,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[16]
+	mi := &file_cloudless_v1_server_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +1068,14 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetProgressRequest) GetLeading() bool {
+	if x != nil {
+		return x.Leading
+	}
+	return false
 }
 
 type GetProgressResponse struct {
@@ -854,7 +1102,7 @@ type GetProgressResponse struct {
 
 func (x *GetProgressResponse) Reset() {
 	*x = GetProgressResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +1114,7 @@ func (x *GetProgressResponse) String() string {
 func (*GetProgressResponse) ProtoMessage() {}
 
 func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[17]
+	mi := &file_cloudless_v1_server_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +1127,7 @@ func (x *GetProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressResponse.ProtoReflect.Descriptor instead.
 func (*GetProgressResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetProgressResponse) GetLastTerm() uint64 {
@@ -949,7 +1197,7 @@ type LocateServerRequest struct {
 
 func (x *LocateServerRequest) Reset() {
 	*x = LocateServerRequest{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1209,7 @@ func (x *LocateServerRequest) String() string {
 func (*LocateServerRequest) ProtoMessage() {}
 
 func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[18]
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1222,7 @@ func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
 func (*LocateServerRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LocateServerRequest) GetUid() string {
@@ -1001,7 +1249,7 @@ type LocateServerResponse struct {
 
 func (x *LocateServerResponse) Reset() {
 	*x = LocateServerResponse{}
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1261,7 @@ func (x *LocateServerResponse) String() string {
 func (*LocateServerResponse) ProtoMessage() {}
 
 func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_server_proto_msgTypes[19]
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1274,7 @@ func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
 func (*LocateServerResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LocateServerResponse) GetAddress() string {
@@ -1052,7 +1300,26 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"ServerSpec\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"w\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\"V\n" +
+	"\x10PassCallsRequest\x12.\n" +
+	"\x05calls\x18\x01 \x03(\v2\x18.cloudless.v1.PassedCallR\x05calls\x12\x12\n" +
+	"\x04gone\x18\x02 \x03(\x04R\x04gone\"\xd7\x01\n" +
+	"\n" +
+	"PassedCall\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06method\x18\x02 \x01(\tR\x06method\x12\x18\n" +
+	"\arequest\x18\x03 \x01(\fR\arequest\x12B\n" +
+	"\bmetadata\x18\x04 \x03(\v2&.cloudless.v1.PassedCall.MetadataEntryR\bmetadata\x1a;\n" +
+	"\rMetadataEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"e\n" +
+	"\x11PassCallsResponse\x124\n" +
+	"\aanswers\x18\x01 \x03(\v2\x1a.cloudless.v1.PassedAnswerR\aanswers\x12\x1a\n" +
+	"\bstopping\x18\x02 \x01(\bR\bstopping\"\\\n" +
+	"\fPassedAnswer\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n" +
+	"\bresponse\x18\x02 \x01(\fR\bresponse\x12\x18\n" +
+	"\afailure\x18\x03 \x01(\fR\afailure\"w\n" +
 	"\tImageCopy\x12*\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tB\n" +
@@ -1089,8 +1356,9 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x15TransferLeaderRequest\x12\x19\n" +
 	"\x02to\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x02to\"F\n" +
 	"\x16TransferLeaderResponse\x12,\n" +
-	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\"\x14\n" +
-	"\x12GetProgressRequest\"\x9a\x02\n" +
+	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\".\n" +
+	"\x12GetProgressRequest\x12\x18\n" +
+	"\aleading\x18\x01 \x01(\bR\aleading\"\x9a\x02\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
@@ -1111,7 +1379,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\rServerService\x12g\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12c\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\"\x1a\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12{\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xfc\x03\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xce\x04\n" +
 	"\vPeerService\x12R\n" +
 	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\x12U\n" +
 	"\fLocateServer\x12!.cloudless.v1.LocateServerRequest\x1a\".cloudless.v1.LocateServerResponse\x12O\n" +
@@ -1119,7 +1387,8 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"ListCopies\x12\x1f.cloudless.v1.ListCopiesRequest\x1a .cloudless.v1.ListCopiesResponse\x12L\n" +
 	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\x12U\n" +
 	"\fGetGossipKey\x12!.cloudless.v1.GetGossipKeyRequest\x1a\".cloudless.v1.GetGossipKeyResponse\x12L\n" +
-	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponseBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponse\x12P\n" +
+	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_server_proto_rawDescOnce sync.Once
@@ -1133,64 +1402,74 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                 // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),             // 1: cloudless.v1.ServerSpec
-	(*ImageCopy)(nil),              // 2: cloudless.v1.ImageCopy
-	(*GetGossipKeyRequest)(nil),    // 3: cloudless.v1.GetGossipKeyRequest
-	(*GetGossipKeyResponse)(nil),   // 4: cloudless.v1.GetGossipKeyResponse
-	(*ListCopiesRequest)(nil),      // 5: cloudless.v1.ListCopiesRequest
-	(*ListCopiesResponse)(nil),     // 6: cloudless.v1.ListCopiesResponse
-	(*CopyImageRequest)(nil),       // 7: cloudless.v1.CopyImageRequest
-	(*CopyImageResponse)(nil),      // 8: cloudless.v1.CopyImageResponse
-	(*DropImageRequest)(nil),       // 9: cloudless.v1.DropImageRequest
-	(*DropImageResponse)(nil),      // 10: cloudless.v1.DropImageResponse
-	(*ListServersRequest)(nil),     // 11: cloudless.v1.ListServersRequest
-	(*ListServersResponse)(nil),    // 12: cloudless.v1.ListServersResponse
-	(*DeleteServerRequest)(nil),    // 13: cloudless.v1.DeleteServerRequest
-	(*TransferLeaderRequest)(nil),  // 14: cloudless.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 15: cloudless.v1.TransferLeaderResponse
-	(*GetProgressRequest)(nil),     // 16: cloudless.v1.GetProgressRequest
-	(*GetProgressResponse)(nil),    // 17: cloudless.v1.GetProgressResponse
-	(*LocateServerRequest)(nil),    // 18: cloudless.v1.LocateServerRequest
-	(*LocateServerResponse)(nil),   // 19: cloudless.v1.LocateServerResponse
-	(*Metadata)(nil),               // 20: cloudless.v1.Metadata
-	(*ServerStatus)(nil),           // 21: cloudless.v1.ServerStatus
-	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
+	(*PassCallsRequest)(nil),       // 2: cloudless.v1.PassCallsRequest
+	(*PassedCall)(nil),             // 3: cloudless.v1.PassedCall
+	(*PassCallsResponse)(nil),      // 4: cloudless.v1.PassCallsResponse
+	(*PassedAnswer)(nil),           // 5: cloudless.v1.PassedAnswer
+	(*ImageCopy)(nil),              // 6: cloudless.v1.ImageCopy
+	(*GetGossipKeyRequest)(nil),    // 7: cloudless.v1.GetGossipKeyRequest
+	(*GetGossipKeyResponse)(nil),   // 8: cloudless.v1.GetGossipKeyResponse
+	(*ListCopiesRequest)(nil),      // 9: cloudless.v1.ListCopiesRequest
+	(*ListCopiesResponse)(nil),     // 10: cloudless.v1.ListCopiesResponse
+	(*CopyImageRequest)(nil),       // 11: cloudless.v1.CopyImageRequest
+	(*CopyImageResponse)(nil),      // 12: cloudless.v1.CopyImageResponse
+	(*DropImageRequest)(nil),       // 13: cloudless.v1.DropImageRequest
+	(*DropImageResponse)(nil),      // 14: cloudless.v1.DropImageResponse
+	(*ListServersRequest)(nil),     // 15: cloudless.v1.ListServersRequest
+	(*ListServersResponse)(nil),    // 16: cloudless.v1.ListServersResponse
+	(*DeleteServerRequest)(nil),    // 17: cloudless.v1.DeleteServerRequest
+	(*TransferLeaderRequest)(nil),  // 18: cloudless.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 19: cloudless.v1.TransferLeaderResponse
+	(*GetProgressRequest)(nil),     // 20: cloudless.v1.GetProgressRequest
+	(*GetProgressResponse)(nil),    // 21: cloudless.v1.GetProgressResponse
+	(*LocateServerRequest)(nil),    // 22: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),   // 23: cloudless.v1.LocateServerResponse
+	nil,                            // 24: cloudless.v1.PassedCall.MetadataEntry
+	(*Metadata)(nil),               // 25: cloudless.v1.Metadata
+	(*ServerStatus)(nil),           // 26: cloudless.v1.ServerStatus
+	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	20, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	25, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	21, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
-	2,  // 3: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
-	2,  // 4: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
-	0,  // 5: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
-	0,  // 6: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	22, // 7: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
-	11, // 8: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	13, // 9: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	14, // 10: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	16, // 11: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	18, // 12: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
-	5,  // 13: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	7,  // 14: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	3,  // 15: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	9,  // 16: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	12, // 17: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 18: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	15, // 19: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	17, // 20: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	19, // 21: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
-	6,  // 22: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	8,  // 23: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	4,  // 24: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	10, // 25: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	17, // [17:26] is the sub-list for method output_type
-	8,  // [8:17] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	26, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	3,  // 3: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
+	24, // 4: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
+	5,  // 5: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
+	6,  // 6: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
+	6,  // 7: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
+	0,  // 8: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
+	0,  // 9: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
+	27, // 10: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	15, // 11: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	17, // 12: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	18, // 13: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	20, // 14: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	22, // 15: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	9,  // 16: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	11, // 17: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	7,  // 18: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	13, // 19: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	2,  // 20: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	16, // 21: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 22: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	19, // 23: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	21, // 24: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	23, // 25: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	10, // 26: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	12, // 27: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	8,  // 28: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	14, // 29: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	4,  // 30: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	21, // [21:31] is the sub-list for method output_type
+	11, // [11:21] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_server_proto_init() }
@@ -1207,7 +1486,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

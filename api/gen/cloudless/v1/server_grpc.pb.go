@@ -213,6 +213,7 @@ const (
 	PeerService_CopyImage_FullMethodName    = "/cloudless.v1.PeerService/CopyImage"
 	PeerService_GetGossipKey_FullMethodName = "/cloudless.v1.PeerService/GetGossipKey"
 	PeerService_DropImage_FullMethodName    = "/cloudless.v1.PeerService/DropImage"
+	PeerService_PassCalls_FullMethodName    = "/cloudless.v1.PeerService/PassCalls"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -236,6 +237,9 @@ type PeerServiceClient interface {
 	GetGossipKey(ctx context.Context, in *GetGossipKeyRequest, opts ...grpc.CallOption) (*GetGossipKeyResponse, error)
 	// Has the asked server delete an image as the one that asks has.
 	DropImage(ctx context.Context, in *DropImageRequest, opts ...grpc.CallOption) (*DropImageResponse, error)
+	// Answers calls that the asking server passes on, many at a time: a call of
+	// its own for each of them would cost both servers more than the answer does.
+	PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error)
 }
 
 type peerServiceClient struct {
@@ -306,6 +310,19 @@ func (c *peerServiceClient) DropImage(ctx context.Context, in *DropImageRequest,
 	return out, nil
 }
 
+func (c *peerServiceClient) PassCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[0], PeerService_PassCalls_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PassCallsRequest, PassCallsResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_PassCallsClient = grpc.BidiStreamingClient[PassCallsRequest, PassCallsResponse]
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -327,6 +344,9 @@ type PeerServiceServer interface {
 	GetGossipKey(context.Context, *GetGossipKeyRequest) (*GetGossipKeyResponse, error)
 	// Has the asked server delete an image as the one that asks has.
 	DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error)
+	// Answers calls that the asking server passes on, many at a time: a call of
+	// its own for each of them would cost both servers more than the answer does.
+	PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -354,6 +374,9 @@ func (UnimplementedPeerServiceServer) GetGossipKey(context.Context, *GetGossipKe
 }
 func (UnimplementedPeerServiceServer) DropImage(context.Context, *DropImageRequest) (*DropImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropImage not implemented")
+}
+func (UnimplementedPeerServiceServer) PassCalls(grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]) error {
+	return status.Error(codes.Unimplemented, "method PassCalls not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -484,6 +507,13 @@ func _PeerService_DropImage_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_PassCalls_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServiceServer).PassCalls(&grpc.GenericServerStream[PassCallsRequest, PassCallsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_PassCallsServer = grpc.BidiStreamingServer[PassCallsRequest, PassCallsResponse]
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -516,6 +546,13 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _PeerService_DropImage_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "PassCalls",
+			Handler:       _PeerService_PassCalls_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "cloudless/v1/server.proto",
 }

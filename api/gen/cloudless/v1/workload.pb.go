@@ -444,6 +444,7 @@ func (x *Port) GetProtocol() string {
 
 type Restart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// When an ended replica is started again: "always", "on-failure" or "never";
 	// "always" if empty.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	// The pause before the first restart, doubled each time; "1s" if empty.
@@ -561,7 +562,7 @@ func (x *Placement) GetLabels() map[string]string {
 
 type Stop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "SIGTERM" if empty.
+	// What asks a replica to end; "SIGTERM" if empty.
 	Signal string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
 	// How long a replica may take before it is killed; "10s" if empty.
 	Grace         string `protobuf:"bytes,2,opt,name=grace,proto3" json:"grace,omitempty"`

@@ -691,7 +691,10 @@ type Transaction struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Changes []*Change              `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Stamped by the proposer, so that applying is deterministic.
-	Time          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Transactions that share the entry with this one and come after it. Each of
+	// them happens or not by itself, and has no others.
+	Others        []*Transaction `protobuf:"bytes,3,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +739,13 @@ func (x *Transaction) GetChanges() []*Change {
 func (x *Transaction) GetTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Time
+	}
+	return nil
+}
+
+func (x *Transaction) GetOthers() []*Transaction {
+	if x != nil {
+		return x.Others
 	}
 	return nil
 }
@@ -1016,10 +1026,11 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12!\n" +
 	"\frequest_hash\x18\x02 \x01(\fR\vrequestHash\x12\x1d\n" +
 	"\n" +
-	"object_uid\x18\x03 \x01(\tR\tobjectUid\"s\n" +
+	"object_uid\x18\x03 \x01(\tR\tobjectUid\"\xac\x01\n" +
 	"\vTransaction\x124\n" +
 	"\achanges\x18\x01 \x03(\v2\x1a.cloudless.state.v1.ChangeR\achanges\x12.\n" +
-	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xe5\x01\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
+	"\x06others\x18\x03 \x03(\v2\x1f.cloudless.state.v1.TransactionR\x06others\"\xe5\x01\n" +
 	"\x06Change\x12.\n" +
 	"\x03put\x18\x01 \x01(\v2\x1a.cloudless.state.v1.ObjectH\x00R\x03put\x121\n" +
 	"\x06delete\x18\x02 \x01(\v2\x17.cloudless.state.v1.KeyH\x00R\x06delete\x12/\n" +
@@ -1098,14 +1109,15 @@ var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	21, // 21: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
 	8,  // 22: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
 	22, // 23: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	0,  // 24: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	9,  // 25: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	9,  // 26: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	7,  // 24: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 25: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	9,  // 26: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	9,  // 27: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }

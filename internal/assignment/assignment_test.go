@@ -1,0 +1,95 @@
+package assignment
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+var noon = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func replica(name, node, phase string) *v1.Replica {
+	return &v1.Replica{
+		Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name, Namespace: "default"},
+		Spec:     &v1.ReplicaSpec{NodeUid: node, RevisionUid: "revision", Desired: rollout.DesiredRunning},
+		Status:   &v1.ReplicaStatus{Phase: phase},
+	}
+}
+
+func TestNodeIsToldWhatIsItsOwnAndLives(t *testing.T) {
+	store := state.New()
+	var b state.Batch
+	b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n1", Name: "one"}, Spec: &v1.NodeSpec{SubnetV4: "10.64.1.0/24"}})
+	b.Create(&v1.Revision{Metadata: &v1.Metadata{Uid: "revision"}})
+	for _, r := range []*v1.Replica{
+		replica("a", "n1", rollout.PhaseRunning), replica("b", "n1", rollout.PhaseCompleted), replica("c", "n2", rollout.PhaseRunning),
+	} {
+		b.Create(r)
+	}
+	if _, err := store.Apply(1, b.Transaction(noon)); err != nil {
+		t.Fatal(err)
+	}
+	full := Full(store.Snapshot(), "n1")
+	if len(full.GetAssign()) != 1 || full.GetAssign()[0].GetReplica().GetMetadata().GetName() != "a" ||
+		full.GetAssign()[0].GetRevision() == nil || full.GetNode().GetSubnetV4() == "" || !full.GetFull() {
+		t.Errorf("everything is %v", full)
+	}
+	news := News(store.Snapshot(), "n1", []string{"uid-a", "uid-b", "uid-c", "uid-gone"})
+	if len(news.GetAssign()) != 1 || !slices.Equal(news.GetRemove(), []string{"uid-b", "uid-c", "uid-gone"}) || news.GetFull() {
+		t.Errorf("the news are %v", news)
+	}
+	if News(store.Snapshot(), "n1", nil) != nil {
+		t.Error("no news are some")
+	}
+}
+
+func TestChangeConcernsWhoHasToAct(t *testing.T) {
+	unplaced, placed := replica("a", "", rollout.PhasePending), replica("a", "n1", rollout.PhasePlaced)
+	running, moved := replica("a", "n1", rollout.PhaseRunning), replica("a", "n2", rollout.PhasePlaced)
+	stopped := replica("a", "n1", rollout.PhaseStopped)
+	for _, c := range []struct {
+		name          string
+		before, after *v1.Replica
+		want          []string
+	}{
+		{"created without a node", nil, unplaced, nil},
+		{"placed", unplaced, placed, []string{"n1"}},
+		{"a report", placed, running, nil},
+		{"ended", running, stopped, []string{"n1"}},
+		{"moved", running, moved, []string{"n1", "n2"}},
+		{"deleted", stopped, nil, []string{"n1"}},
+	} {
+		if got := Concerned(c.before, c.after); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
+	said := &v1.ReplicaStatus{Phase: rollout.PhaseCompleted}
+	running := replica("a", "n1", rollout.PhaseRunning)
+	got := Reported(running, "n1", said, noon)
+	if got.GetStatus().GetPhase() != rollout.PhaseCompleted || !got.GetStatus().GetEndTime().AsTime().Equal(noon) {
+		t.Errorf("after the report it is %v", got)
+	}
+	if running.GetStatus().GetPhase() != rollout.PhaseRunning || said.GetEndTime() != nil {
+		t.Error("what was given was changed")
+	}
+	for name, nothing := range map[string]*v1.Replica{
+		"of another node": Reported(running, "n2", said, noon),
+		"of nothing":      Reported(nil, "n1", said, noon),
+		"after the end":   Reported(replica("a", "n1", rollout.PhaseLost), "n1", said, noon),
+		"without a phase": Reported(running, "n1", &v1.ReplicaStatus{}, noon),
+		"known already":   Reported(running, "n1", proto.CloneOf(running.GetStatus()), noon),
+	} {
+		if nothing != nil {
+			t.Errorf("a report %s counts: %v", name, nothing)
+		}
+	}
+}

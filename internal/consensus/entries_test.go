@@ -1,0 +1,65 @@
+package consensus
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Entries hold the proposals of a group in their order, no more than fit, and come back from the log as they were;
+// those that name no version are the first in theirs.
+func TestEntriesHoldWhatWasProposed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var group []proposal
+		for n := range rapid.IntRange(1, 60).Draw(t, "proposals") {
+			var b state.Batch
+			node := &v1.Node{Metadata: &v1.Metadata{Uid: fmt.Sprint(n)}}
+			if rapid.IntRange(0, 20).Draw(t, "large") == 0 {
+				node.Metadata.Name = strings.Repeat("x", maxSharedSize/2)
+			}
+			switch rapid.IntRange(0, 9).Draw(t, "change") {
+			case 0:
+				b.Put(node)
+			case 1:
+				b.Delete(state.KindNode, node.GetMetadata().GetUid())
+			default:
+				b.Create(node)
+			}
+			tx := b.Transaction(time.Unix(int64(n), 0))
+			data, err := proto.Marshal(tx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			group = append(group, proposal{tx: tx, data: data})
+		}
+		n := 0
+		for _, e := range entriesOf(group) {
+			decoded, err := (&proposed{}).decode(e.data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(decoded) != len(e.proposals) || len(decoded) > maxShared || len(decoded) > 1 && len(e.data) > maxSharedSize+6*maxShared {
+				t.Fatalf("an entry of %d proposals and %d bytes comes back with %d transactions", len(e.proposals), len(e.data), len(decoded))
+			}
+			for i, tx := range decoded {
+				if !proto.Equal(tx, group[n].tx) {
+					t.Fatalf("transaction %d is %v, want %v", n, tx, group[n].tx)
+				}
+				if i > 0 && tx.GetChanges()[0].ExpectVersion == nil {
+					t.Fatalf("transaction %d names no version and shares an entry", n)
+				}
+				n++
+			}
+		}
+		if n != len(group) {
+			t.Fatalf("%d proposals of %d are in the entries", n, len(group))
+		}
+	})
+}

@@ -1,0 +1,40 @@
+package replicas
+
+import (
+	"maps"
+
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Memory is what the loop knows beside the state from one tick to the next. It
+// is apart from the loop, which adds clock, log and feed to it, so that others
+// can drive Tick as the loop does. Its zero value has seen nothing.
+type Memory struct {
+	waiting map[string]bool // see Due.Waiting
+}
+
+// Begin forgets what was before, and says what is due in a state that was not
+// followed until now: everything.
+func (m *Memory) Begin(snap *state.Snapshot) Due {
+	m.waiting = nil
+	return everything(snap)
+}
+
+// After says what is due after changes: what they concern, and where there may
+// be room now, also the workloads that wait for it.
+func (m *Memory) After(changes []state.Change) Due {
+	due := dueAfter(changes)
+	if due.Placement {
+		maps.Copy(due.Workloads, m.waiting)
+		m.waiting = nil
+	}
+	return due
+}
+
+// Keep remembers what a tick has left.
+func (m *Memory) Keep(left Due) {
+	if m.waiting == nil {
+		m.waiting = map[string]bool{}
+	}
+	maps.Copy(m.waiting, left.Waiting)
+}

@@ -1,0 +1,252 @@
+package server
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// inState waits until a node is in a state.
+func (c *cluster) inState(node, want string) {
+	c.t.Helper()
+	c.until(func(snap *state.Snapshot) bool { return snap.Node(node).GetStatus().GetState() == want })
+}
+
+// configure changes the cluster's configuration past the API.
+func (c *cluster) configure(change func(*v1.ClusterSpec)) {
+	c.t.Helper()
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		cluster := proto.CloneOf(snap.Cluster())
+		change(cluster.GetSpec())
+		b.Update(cluster, cluster.GetMetadata().GetVersion())
+	})
+}
+
+func TestCordonedNodeTakesNothingNewAndKeepsWhatItHas(t *testing.T) {
+	c := newCluster(t)
+	operator := c.as(roleOperator)
+	w := c.work("n1", idle)
+	made := c.create(operator, workload("web"))
+
+	cordoned, err := operator.CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1", Reason: "new disk"})
+	must(t, err)
+	if s := cordoned.GetStatus(); s.GetState() != "cordoned" || !strings.HasPrefix(s.GetReason(), "new disk (by user/") || s.GetCapacity().GetCpu() != "4" {
+		t.Errorf("the cordoned node is %v", s)
+	}
+	_, err = operator.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})
+	must(t, err)
+	c.until(func(snap *state.Snapshot) bool {
+		for r := range snap.ReplicasOn("") {
+			return strings.Contains(r.GetStatus().GetReason(), "n1: is cordoned: new disk")
+		}
+		return false
+	})
+	c.running(made.GetMetadata().GetUid(), 1)
+
+	// Again is no change; another reason is.
+	again, err := operator.CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1"})
+	must(t, err)
+	if again.GetMetadata().GetVersion() != cordoned.GetMetadata().GetVersion() {
+		t.Error("cordoning what is cordoned has changed it")
+	}
+	_, err = operator.CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1", Reason: "new fan", Version: 1})
+	wantCode(t, err, codes.Aborted, "n1")
+	other, err := operator.CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1", Reason: "new fan"})
+	must(t, err)
+	if !strings.HasPrefix(other.GetStatus().GetReason(), "new fan") {
+		t.Errorf("the reason is %q", other.GetStatus().GetReason())
+	}
+
+	// A session that begins anew finds it cordoned.
+	w.leave()
+	assignments(t, w.connect(c.ctx))
+	c.inState(w.uid(), "cordoned")
+
+	ready, err := operator.UncordonNode(c.ctx, &v1.UncordonNodeRequest{Name: "n1"})
+	must(t, err)
+	if ready.GetStatus().GetState() != "ready" || ready.GetSpec().GetAvailabilityBy() != "" || ready.GetSpec().GetSubnetV4() == "" {
+		t.Errorf("the node is %v", ready)
+	}
+	c.until(func(snap *state.Snapshot) bool {
+		on := 0
+		for range snap.ReplicasOn(w.uid()) {
+			on++
+		}
+		return on == 2
+	})
+
+	_, err = c.as(roleViewer).CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n1"})
+	wantCode(t, err, codes.PermissionDenied, "viewer")
+	_, err = operator.CordonNode(c.ctx, &v1.CordonNodeRequest{Name: "n2"})
+	wantCode(t, err, codes.NotFound, "node n2 does not exist")
+	events, err := operator.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "n1"})
+	must(t, err)
+	count := map[string]int{}
+	for _, e := range events.GetItems() {
+		count[e.GetSpec().GetReason()]++
+	}
+	if count["Cordoned"] != 2 || count["Uncordoned"] != 1 {
+		t.Errorf("the events are %v", count)
+	}
+}
+
+// An agent is told how often to report, and told again when that changes, for
+// its class of nodes too; and that reaches it without anything else.
+func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	if first := assignments(t, stream); first.GetHeartbeat() != "1s" {
+		t.Errorf("the session begins with %v", first)
+	}
+	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Heartbeat: "2s", Silence: "1m"} })
+	if next := assignments(t, stream); next.GetHeartbeat() != "2s" || next.GetFull() || len(next.GetAssign()) != 0 {
+		t.Errorf("the new pace was told as %v", next)
+	}
+	c.configure(func(s *v1.ClusterSpec) {
+		s.NodeClasses = []*v1.NodeClass{{Name: "laptops", Labels: "kind=laptop", Liveness: &v1.Liveness{Heartbeat: "5s"}}}
+	})
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		n := proto.CloneOf(snap.Node(m.uid()))
+		n.Metadata.Labels = map[string]string{"kind": "laptop"}
+		b.Update(n, n.GetMetadata().GetVersion())
+	})
+	if next := assignments(t, stream); next.GetHeartbeat() != "5s" {
+		t.Errorf("the pace of its class was told as %v", next)
+	}
+}
+
+// How quickly an agent answers is measured by a ping that follows a heartbeat.
+func TestResponseTimeIsMeasured(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+	c.inState(m.uid(), "ready")
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{}}}))
+	down, err := stream.Recv()
+	must(t, err)
+	if down.GetPing().GetSequence() == 0 {
+		t.Fatalf("after a heartbeat came %v", down)
+	}
+	answer := func(sequence uint64) {
+		must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}}))
+	}
+	answer(down.GetPing().GetSequence() + 7) // to a ping that there never was
+	answer(down.GetPing().GetSequence())
+	viewer := c.as(roleViewer)
+	for {
+		n, err := viewer.GetNode(c.ctx, &v1.GetNodeRequest{Name: "n1"})
+		must(t, err)
+		r := n.GetStatus().GetReliability()
+		if strings.HasPrefix(r.GetResponseTime().GetBasis(), "answers in") {
+			if r.GetRecord().GetResponseSeconds() <= 0 || r.GetScore() == 0 {
+				t.Errorf("measured was %v", r)
+			}
+			return
+		}
+	}
+}
+
+// A node that is taken for offline has to begin a new session, and says in it
+// what became of its replicas. Meanwhile nobody claims that they run.
+func TestSilentNodeIsCutOffAndItsReplicasAreUnknown(t *testing.T) {
+	c := newCluster(t)
+	viewer := c.as(roleViewer)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+	made, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	replica := assignments(t, stream).GetAssign()[0].GetReplica()
+	must(t, report(stream, replica.GetMetadata().GetUid(), obey(replica)))
+	c.running(made.GetMetadata().GetUid(), 1)
+	watch, err := viewer.WatchReplicas(c.ctx, &v1.WatchReplicasRequest{Workload: "web"})
+	must(t, err)
+	phases := func(want string) *v1.Replica {
+		t.Helper()
+		for {
+			change, err := watch.Recv()
+			must(t, err)
+			if change.GetReplica().GetStatus().GetPhase() == want {
+				return change.GetReplica()
+			}
+		}
+	}
+	phases(rollout.PhaseRunning)
+
+	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Heartbeat: "50ms", Silence: "100ms"} })
+	for {
+		if _, err := stream.Recv(); err != nil {
+			wantCode(t, err, codes.Unavailable, "nothing was heard of this node")
+			break
+		}
+	}
+	if lost := phases(rollout.PhaseUnknown); lost.GetStatus().GetReason() != "node n1 is offline; it was running there" {
+		t.Errorf("the replica is shown as %v", lost.GetStatus())
+	}
+	w, err := viewer.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "web"})
+	must(t, err)
+	if s := w.GetStatus(); s.GetRunning() != 0 || s.GetPhase() != "pending" || s.GetReason() != "node n1 is offline, and no other node can take its replicas" {
+		t.Errorf("the workload is %v", s)
+	}
+
+	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "1m"} })
+	back := assignments(t, m.connect(c.ctx))
+	if len(back.GetAssign()) != 1 || back.GetAssign()[0].GetReplica().GetMetadata().GetUid() != replica.GetMetadata().GetUid() {
+		t.Errorf("the node is told to run %v", back)
+	}
+	phases(rollout.PhaseRunning)
+}
+
+func TestAgentThatSaysGoodbyeIsOfflineAtOnce(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	stream := m.connect(c.ctx)
+	assignments(t, stream)
+	c.inState(m.uid(), "ready")
+	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}}))
+	must(t, stream.CloseSend())
+	c.inState(m.uid(), "offline")
+	if got := c.store.Snapshot().Node(m.uid()).GetStatus().GetReason(); got != "stopped by cloudless down" {
+		t.Errorf("the reason is %q", got)
+	}
+}
+
+// A machine is known by its own address behind another server too, and cannot
+// say that it is somewhere else.
+func TestMachineOfASession(t *testing.T) {
+	leader, follower := pair(t)
+	var from []netip.Addr
+	observe := func(ctx context.Context) { from = append(from, machineOf(ctx)) }
+	secret := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	for _, at := range []*cluster{leader, follower} {
+		key, csr, err := identity.NewKeyAndCSR()
+		must(t, err)
+		answer, err := at.dial(nil, "").Enroll(at.ctx, &v1.EnrollRequest{Token: secret, Csr: csr, Name: "n-" + at.uid})
+		must(t, err)
+		creds, err := identity.NewCredentials(key, answer.GetCertificates())
+		must(t, err)
+		forged := metadata.AppendToOutgoingContext(at.ctx, metadataMachine, "198.51.100.9")
+		stream, err := at.dial(creds, "").Session(forged)
+		must(t, err)
+		must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: machineStatus()}}}))
+		assignments(t, stream)
+		observe(leader.sessions.get(creds.ID().Name()).ctx)
+	}
+	for _, machine := range from {
+		if machine != netip.MustParseAddr("127.0.0.1") {
+			t.Errorf("a session comes from %v", machine)
+		}
+	}
+}

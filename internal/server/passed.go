@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// passedCalls answers the calls that other servers pass on over one stream (see
+// passing), by the same handlers and behind the same guard as all others.
+type passedCalls struct {
+	guard   *guard
+	methods map[string]passable
+}
+
+// passable is a method that can be called without a stream of its own.
+type passable struct {
+	service any
+	call    grpc.MethodHandler
+}
+
+// recorder remembers the methods of the services that are registered with it.
+type recorder struct {
+	*grpc.Server
+	methods map[string]passable
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r *recorder) RegisterService(about *grpc.ServiceDesc, service any) {
+	for _, m := range about.Methods {
+		r.methods["/"+about.ServiceName+"/"+m.MethodName] = passable{service: service, call: m.Handler}
+	}
+	r.Server.RegisterService(about, service)
+}
+
+// PassCalls answers until the asking server ends the stream. A server that
+// stops says so, and still answers what was asked before that was heard.
+func (s *peerService) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequest, v1.PassCallsResponse]) error {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(stream.Context()))
+	answers := newMailbox[*v1.PassedAnswer]()
+	var speaking sync.Mutex // a stream takes one message at a time
+	say := func(response *v1.PassCallsResponse) error {
+		speaking.Lock()
+		defer speaking.Unlock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return stream.Send(response)
+	}
+	var delivering sync.WaitGroup
+	delivering.Go(func() {
+		answers.deliver(ctx, func(batch []*v1.PassedAnswer) error { return say(&v1.PassCallsResponse{Answers: batch}) })
+	})
+	calls := &runningCalls{cancels: map[uint64]context.CancelFunc{}}
+	defer func() {
+		speaking.Lock()
+		cancel() // nothing is said any more
+		speaking.Unlock()
+		calls.running.Wait()
+		delivering.Wait()
+	}()
+	defer context.AfterFunc(s.stopping, func() { _ = say(&v1.PassCallsResponse{Stopping: true}) })()
+	err := calls.take(ctx, stream.Recv, func(ctx context.Context, call *v1.PassedCall) { answers.put(s.passed.answer(ctx, call)) })
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	calls.running.Wait()
+	answers.close()
+	delivering.Wait()
+	return nil
+}
+
+func (p *passedCalls) answer(ctx context.Context, call *v1.PassedCall) *v1.PassedAnswer {
+	response, err := p.call(ctx, call)
+	var data []byte
+	if err == nil {
+		data, err = proto.Marshal(response)
+	}
+	if err == nil {
+		return &v1.PassedAnswer{Number: call.GetNumber(), Response: data}
+	}
+	failure, err := proto.Marshal(status.Convert(err).Proto())
+	if err != nil {
+		failure, _ = proto.Marshal(status.New(codes.Internal, "the server failed to say why the call failed").Proto())
+	}
+	return &v1.PassedAnswer{Number: call.GetNumber(), Failure: failure}
+}
+
+func (p *passedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Message, error) {
+	method, ok := p.methods[call.GetMethod()]
+	if !ok {
+		return nil, status.Errorf(codes.Unimplemented, "%s is not a method of this server", call.GetMethod())
+	}
+	ctx = metadata.NewIncomingContext(ctx, metadata.New(call.GetMetadata()))
+	ctx = grpc.NewContextWithServerTransportStream(ctx, headless(call.GetMethod()))
+	response, err := method.call(method.service, ctx, func(request any) error {
+		return proto.Unmarshal(call.GetRequest(), request.(proto.Message))
+	}, p.guard.unary)
+	if err != nil {
+		return nil, err
+	}
+	return response.(proto.Message), nil
+}
+
+// runningCalls are those of one stream that are being answered.
+type runningCalls struct {
+	running sync.WaitGroup
+	mu      sync.Mutex
+	cancels map[uint64]context.CancelFunc
+}
+
+// take begins calls until no more come.
+func (r *runningCalls) take(ctx context.Context, receive func() (*v1.PassCallsRequest, error), answer func(context.Context, *v1.PassedCall)) error {
+	for {
+		request, err := receive()
+		if err != nil {
+			return err
+		}
+		for _, call := range request.GetCalls() {
+			during := r.begin(ctx, call.GetNumber())
+			r.running.Go(func() {
+				defer r.end(call.GetNumber())
+				answer(during, call)
+			})
+		}
+		for _, number := range request.GetGone() {
+			r.end(number)
+		}
+	}
+}
+
+func (r *runningCalls) begin(ctx context.Context, number uint64) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cancels[number] = cancel
+	return ctx
+}
+
+func (r *runningCalls) end(number uint64) {
+	r.mu.Lock()
+	cancel := r.cancels[number]
+	delete(r.cancels, number)
+	r.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// headless is what a call that has no stream of its own knows of its transport:
+// its method. Nobody would see its headers.
+type headless string
+
+func (h headless) Method() string             { return string(h) }
+func (headless) SetHeader(metadata.MD) error  { return nil }
+func (headless) SendHeader(metadata.MD) error { return nil }
+func (headless) SetTrailer(metadata.MD) error { return nil }

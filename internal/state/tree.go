@@ -1,0 +1,236 @@
+package state
+
+import (
+	"slices"
+)
+
+// tree is an index: objects in the order of their keys. It is a B-tree whose nodes are shared by all states that
+// have them in common. Whoever changes a tree copies the nodes on the way to the change, unless it owns them because
+// it made them itself: a tree that was handed out is never changed. The zero value is empty.
+type tree struct {
+	root *node
+}
+
+const (
+	// fanout is the most entries of a node: as many as are copied for a lone change on each level.
+	fanout = 32
+	// sparse is below how many entries a node looks for a neighbour to be joined with.
+	sparse = fanout / 4
+)
+
+// owner tells the nodes of one change of the state from all others. It is not empty, because pointers to what is
+// empty are all the same.
+type owner struct{ _ byte }
+
+// node is a leaf, with an object for each key, or has a child for each. The key of a child is not larger than any key
+// below it, and larger than all before it; the first one counts as smaller than everything, whatever it is.
+type node struct {
+	owner    *owner
+	keys     []string
+	objects  []Object
+	children []*node
+}
+
+func (n *node) leaf() bool { return n.children == nil }
+
+// at is the position of the child that a key belongs to.
+func (n *node) at(key string) int {
+	i, found := slices.BinarySearch(n.keys[1:], key)
+	if found {
+		return i + 1
+	}
+	return i
+}
+
+// get returns nil if there is nothing with that key.
+func (t tree) get(key string) Object {
+	n := t.root
+	if n == nil {
+		return nil
+	}
+	for !n.leaf() {
+		n = n.children[n.at(key)]
+	}
+	if i, found := slices.BinarySearch(n.keys, key); found {
+		return n.objects[i]
+	}
+	return nil
+}
+
+// from goes through all objects from a key on, in their order.
+func (t tree) from(key string, yield func(string, Object) bool) {
+	if t.root != nil {
+		t.root.from(key, yield)
+	}
+}
+
+func (n *node) from(key string, yield func(string, Object) bool) bool {
+	if n.leaf() {
+		first, _ := slices.BinarySearch(n.keys, key)
+		for i := first; i < len(n.keys); i++ {
+			if !yield(n.keys[i], n.objects[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	for _, child := range n.children[n.at(key):] {
+		if !child.from(key, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// before goes through all objects with smaller keys backwards, or through all if last is nil.
+func (t tree) before(last *string, yield func(string, Object) bool) {
+	if t.root != nil {
+		t.root.before(last, yield)
+	}
+}
+
+func (n *node) before(last *string, yield func(string, Object) bool) bool {
+	end := len(n.keys)
+	if n.leaf() {
+		if last != nil {
+			end, _ = slices.BinarySearch(n.keys, *last)
+		}
+		for i := end - 1; i >= 0; i-- {
+			if !yield(n.keys[i], n.objects[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	if last != nil {
+		end = n.at(*last) + 1
+	}
+	for _, child := range slices.Backward(n.children[:end]) {
+		if !child.before(last, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// set puts an object at a key, in the place of the one that is there.
+func (t *tree) set(by *owner, key string, object Object) {
+	if t.root == nil {
+		t.root = newNode(by, nil, []Object{}, nil)
+	}
+	t.root = t.root.owned(by)
+	if right, least := t.root.set(by, key, object); right != nil {
+		t.root = newNode(by, []string{"", least}, nil, []*node{t.root, right})
+	}
+}
+
+// set returns the right half of a node that had to be divided, and its least key. The node is owned.
+func (n *node) set(by *owner, key string, object Object) (right *node, least string) {
+	if n.leaf() {
+		i, found := slices.BinarySearch(n.keys, key)
+		if found {
+			n.keys[i], n.objects[i] = key, object // the old key would keep the old object's memory
+			return nil, ""
+		}
+		n.keys, n.objects = slices.Insert(n.keys, i, key), slices.Insert(n.objects, i, object)
+		return n.divide(by, i)
+	}
+	i := n.at(key)
+	n.children[i] = n.children[i].owned(by)
+	if right, least = n.children[i].set(by, key, object); right == nil {
+		return nil, ""
+	}
+	n.keys, n.children = slices.Insert(n.keys, i+1, least), slices.Insert(n.children, i+1, right)
+	return n.divide(by, i+1)
+}
+
+// divide halves a node that has become too large. One that grew at its end is left full: most keys begin with the
+// time, and come in their order.
+func (n *node) divide(by *owner, grew int) (right *node, least string) {
+	if len(n.keys) <= fanout {
+		return nil, ""
+	}
+	half := len(n.keys) / 2
+	if grew == len(n.keys)-1 {
+		half = grew
+	}
+	if n.leaf() {
+		right = newNode(by, n.keys[half:], n.objects[half:], nil)
+		n.objects = slices.Delete(n.objects, half, len(n.objects))
+	} else {
+		right = newNode(by, n.keys[half:], nil, n.children[half:])
+		n.children = slices.Delete(n.children, half, len(n.children))
+	}
+	n.keys = slices.Delete(n.keys, half, len(n.keys))
+	return right, right.keys[0]
+}
+
+// delete removes what is at a key.
+func (t *tree) delete(by *owner, key string) {
+	if t.get(key) == nil {
+		return
+	}
+	t.root = t.root.owned(by)
+	t.root.delete(by, key)
+	for !t.root.leaf() && len(t.root.children) == 1 {
+		t.root = t.root.children[0]
+	}
+	if len(t.root.keys) == 0 {
+		t.root = nil
+	}
+}
+
+// delete removes a key that is there. The node is owned.
+func (n *node) delete(by *owner, key string) {
+	if n.leaf() {
+		i, _ := slices.BinarySearch(n.keys, key)
+		n.keys, n.objects = slices.Delete(n.keys, i, i+1), slices.Delete(n.objects, i, i+1)
+		return
+	}
+	i := n.at(key)
+	n.children[i] = n.children[i].owned(by)
+	n.children[i].delete(by, key)
+	switch {
+	case len(n.children[i].keys) == 0:
+		n.keys, n.children = slices.Delete(n.keys, i, i+1), slices.Delete(n.children, i, i+1)
+	case len(n.children[i].keys) < sparse:
+		n.join(by, max(i, 1))
+	}
+}
+
+// join puts a child behind the one before it if both fit into one node.
+func (n *node) join(by *owner, i int) {
+	if i == len(n.children) || len(n.children[i-1].keys)+len(n.children[i].keys) > fanout {
+		return
+	}
+	left, right := n.children[i-1].owned(by), n.children[i]
+	n.children[i-1] = left
+	end := len(left.keys)
+	left.keys = append(left.keys, right.keys...)
+	if right.leaf() {
+		left.objects = append(left.objects, right.objects...)
+	} else {
+		left.children = append(left.children, right.children...)
+		left.keys[end] = n.keys[i] // the first one did not count where it was
+	}
+	n.keys, n.children = slices.Delete(n.keys, i, i+1), slices.Delete(n.children, i, i+1)
+}
+
+// owned returns the node itself or, for others than its owner, a copy.
+func (n *node) owned(by *owner) *node {
+	if n.owner == by {
+		return n
+	}
+	return newNode(by, n.keys, n.objects, n.children)
+}
+
+// newNode copies what it is given, with room for one entry too many.
+func newNode(by *owner, keys []string, objects []Object, children []*node) *node {
+	n := &node{owner: by, keys: append(make([]string, 0, fanout+1), keys...)}
+	if children == nil {
+		n.objects = append(make([]Object, 0, fanout+1), objects...)
+	} else {
+		n.children = append(make([]*node, 0, fanout+1), children...)
+	}
+	return n
+}

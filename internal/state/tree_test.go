@@ -1,0 +1,120 @@
+package state
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// A tree holds what a map would hold, in order, in both directions and from any key on; and trees that were handed
+// out before stay as they were.
+func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type past struct {
+			tree tree
+			want map[string]Object
+		}
+		var now tree
+		var pasts []past
+		want := map[string]Object{}
+		by := &owner{}
+		// Few keys make for many replacements and deletions, many for several levels.
+		space := rapid.SampledFrom([]int{20, 500, 5000}).Draw(t, "space")
+		inOrder := rapid.Bool().Draw(t, "in order")
+		keys := rapid.IntRange(0, space-1)
+		for step := range rapid.IntRange(1, 40).Draw(t, "steps") {
+			removes := rapid.IntRange(0, 3).Draw(t, "removes") == 0
+			first := keys.Draw(t, "first")
+			for i := range rapid.IntRange(1, 200).Draw(t, "run") {
+				key := fmt.Sprintf("%05d", first*7919*i%space)
+				if inOrder {
+					key = fmt.Sprintf("%05d", (first+i)%space)
+				}
+				if removes {
+					now.delete(by, key)
+					delete(want, key)
+					continue
+				}
+				object := &v1.Event{Kind: fmt.Sprint(step, i)}
+				now.set(by, key, object)
+				want[key] = object
+			}
+			checkNodes(t, now.root, true)
+			if rapid.Bool().Draw(t, "hand out") {
+				pasts = append(pasts, past{now, maps.Clone(want)})
+				by = &owner{}
+			}
+		}
+		compare(t, now, want, fmt.Sprintf("%05d", keys.Draw(t, "from")))
+		for _, p := range pasts {
+			compare(t, p.tree, p.want, fmt.Sprintf("%05d", keys.Draw(t, "from")))
+		}
+	})
+}
+
+func compare(t *rapid.T, got tree, want map[string]Object, middle string) {
+	t.Helper()
+	sorted := slices.Sorted(maps.Keys(want))
+	at, _ := slices.BinarySearch(sorted, middle)
+	for _, key := range sorted {
+		if got.get(key) != want[key] {
+			t.Fatalf("%s is %v, want %v", key, got.get(key), want[key])
+		}
+	}
+	if _, there := want[middle]; !there && got.get(middle) != nil {
+		t.Fatalf("%s is there", middle)
+	}
+	var all, upwards, downwards, backwards []string
+	got.from("", func(key string, o Object) bool { all = append(all, key); return o == want[key] })
+	got.from(middle, func(key string, _ Object) bool { upwards = append(upwards, key); return true })
+	got.before(&middle, func(key string, _ Object) bool { downwards = append(downwards, key); return true })
+	got.before(nil, func(key string, _ Object) bool { backwards = append(backwards, key); return true })
+	slices.Reverse(downwards)
+	slices.Reverse(backwards)
+	if !slices.Equal(all, sorted) || !slices.Equal(backwards, sorted) {
+		t.Fatalf("all are %v and %v, want %v", all, backwards, sorted)
+	}
+	if !slices.Equal(upwards, sorted[at:]) || !slices.Equal(downwards, sorted[:at]) {
+		t.Fatalf("around %s are %v and %v, want %v and %v", middle, downwards, upwards, sorted[:at], sorted[at:])
+	}
+}
+
+// checkNodes makes sure that no node is too large or empty and that all leaves are equally deep.
+func checkNodes(t *rapid.T, n *node, root bool) (depth int) {
+	switch {
+	case n == nil:
+		return 0
+	case len(n.keys) > fanout, len(n.keys) == 0, !n.leaf() && root && len(n.keys) == 1:
+		t.Fatalf("a node has %d entries", len(n.keys))
+	case n.leaf():
+		return 1
+	}
+	for i, child := range n.children {
+		below := checkNodes(t, child, false)
+		if i > 0 && below != depth {
+			t.Fatalf("leaves are %d and %d deep", below, depth)
+		}
+		depth = below
+	}
+	return depth + 1
+}
+
+func TestIterationEndsWhenItIsToldTo(t *testing.T) {
+	var objects tree
+	by := &owner{}
+	for i := range 1000 {
+		objects.set(by, fmt.Sprintf("%04d", i), &v1.Event{})
+	}
+	seen := 0
+	three := func(string, Object) bool { seen++; return seen%3 != 0 }
+	objects.from("0100", three)
+	objects.before(nil, three)
+	if seen != 6 {
+		t.Fatalf("%d objects were shown, want 6", seen)
+	}
+}

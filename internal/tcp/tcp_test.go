@@ -1,0 +1,89 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// TestMachineThatIsGoneIsNoticed while something that was sent to it waits for its word, which is when the kernel
+// alone would wait longest.
+func TestMachineThatIsGoneIsNoticed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root for a network of its own; make test runs it")
+	}
+	dial, listener, vanish := twoMachines(t)
+	conn, err := dial(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	other, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	vanish()
+	if _, err := conn.Write([]byte("is anybody there?")); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil { // far less than the kernel's own patience
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("the end of the other machine shows as %v", err)
+	}
+}
+
+// twoMachines are two network namespaces with a wire between them.
+func twoMachines(t *testing.T) (dial func(string) (net.Conn, error), listener net.Listener, vanish func()) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	home, err := netns.Get()
+	must(err)
+	t.Cleanup(func() { _ = home.Close() })
+	t.Cleanup(func() { must(netns.Set(home)) })
+	there, err := netns.New()
+	must(err)
+	t.Cleanup(func() { _ = there.Close() })
+	here, err := netns.New()
+	must(err)
+	t.Cleanup(func() { _ = here.Close() })
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "wire"
+	must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "wire", PeerNamespace: netlink.NsFd(there)}))
+	up := func(address string) netlink.Link {
+		link, err := netlink.LinkByName("wire")
+		must(err)
+		prefix := netip.MustParsePrefix(address)
+		must(netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), 32)}}))
+		must(netlink.LinkSetUp(link))
+		return link
+	}
+	up("10.78.0.1/30")
+	must(netns.Set(there))
+	link := up("10.78.0.2/30")
+	listener, err = net.Listen("tcp", "10.78.0.2:0")
+	must(err)
+	t.Cleanup(func() { _ = listener.Close() })
+	must(netns.Set(here))
+	return func(address string) (net.Conn, error) { return Dialer().Dial("tcp", address) }, listener, func() {
+		must(netns.Set(there))
+		must(netlink.LinkSetDown(link))
+		must(netns.Set(here))
+	}
+}

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package tcp
+
+import "syscall"
+
+// limitUnanswered leaves it to the keepalive probes where the kernel offers
+// nothing else.
+func limitUnanswered(_, _ string, _ syscall.RawConn) error { return nil }

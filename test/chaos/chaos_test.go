@@ -1,0 +1,165 @@
+package chaos
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+var (
+	seed   = flag.Uint64("seed", 0, "seed of the order of faults; 0 takes a new one")
+	length = flag.Duration("length", 40*time.Second, "how long to do harm")
+	only   = flag.String("only", "", "kinds of faults, with commas between them; all if empty")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := 0, error(nil)
+	switch stage := os.Getenv(stageEnv); {
+	case stage == stageFirst:
+		code, err = first()
+	case stage == stageInside || testing.Short():
+		code = m.Run()
+	default:
+		code, err = outside()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+	}
+	os.Exit(code)
+}
+
+// TestChaos is the whole story. A failure says how to have the same faults in
+// the same order again, and where the evidence lies.
+func TestChaos(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and containers; make test runs it")
+	}
+	if *seed == 0 {
+		*seed = rand.Uint64N(1 << 32)
+	}
+	names := kindNames()
+	if *only != "" {
+		names = strings.Split(*only, ",")
+	}
+	steps := schedule(*seed, names, *length)
+	dir := filepath.Join(os.Getenv(dirEnv), "lab")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := newLab(t.Context(), dir)
+	defer l.close()
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d; run it again with: make test-chaos SEED=%d CHAOS=%v\nschedule:\n%s\ntimeline:\n%s\nlogs: %s",
+				*seed, *seed, *length, describe(steps), l.told, keep(t, l))
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge(t, l, run(t, l, steps))
+	if err := l.loseForGood(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if !t.Failed() {
+		t.Logf("timeline:\n%s", l.told)
+	}
+}
+
+// run does harm while clients call, and returns what they saw once everything
+// has healed.
+func run(t *testing.T, l *lab, steps []step) *crowd {
+	image, err := l.push(t.Context(), "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.runApp(t.Context(), image); err != nil {
+		t.Fatal(err)
+	}
+	c := newCrowd(l, image)
+	if err := c.prepare(t.Context(), l.admin); err != nil {
+		t.Fatal(err)
+	}
+	loops, err := c.connect(t.Context(), *seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var calling sync.WaitGroup
+	for _, loop := range loops {
+		calling.Go(func() { loop(ctx) })
+	}
+	harm := inflict(t.Context(), l, steps)
+	healed := l.converge(t.Context())
+	stop()
+	calling.Wait()
+	for what, err := range map[string]error{"faults": harm, "after all was healed": healed} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	return c
+}
+
+func judge(t *testing.T, l *lab, c *crowd) {
+	if err := c.readAll(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if drawing, err := linearizable(c.calls, l.told.faults); err != nil {
+		path := filepath.Join(evidence(t), "history.html")
+		t.Errorf("%v; drawn in %s (%v)", err, path, porcupine.VisualizePath(register, *drawing, path))
+	}
+	for what, err := range map[string]error{
+		"versions": versions(&c.history), "stale reads": staleAnswers(&c.history),
+		"acknowledged writes": l.until(t.Context(), c.acknowledgedWrites),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if len(c.odd) > 0 {
+		t.Errorf("answers that no fault explains:\n%s", strings.Join(c.odd, "\n"))
+	}
+	for _, crash := range l.crashes() {
+		t.Error(crash)
+	}
+	t.Logf("seed %d: %d faults, %d calls on registers, %d stale reads, %d things kept, %d gone, failures %v",
+		*seed, len(l.told.faults), len(c.calls), len(c.stale), len(c.kept), len(c.gone), c.failures)
+}
+
+// evidence is where a failed run leaves what it knows.
+func evidence(t *testing.T) string {
+	dir, err := filepath.Abs(fmt.Sprintf("../../build/chaos-%d", *seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// keep copies the logs of all machines to where they outlast the test.
+func keep(t *testing.T, l *lab) string {
+	dir := evidence(t)
+	for _, m := range l.machines() {
+		data, err := os.ReadFile(m.log)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, m.name+".log"), data, 0o644)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	return dir
+}

@@ -1,0 +1,13 @@
+// Package chaos breaks a cluster for minutes on end and then asks what was
+// promised: three servers and three nodes, each a process of the real binary in
+// a network namespace and on a disk of its own, are killed, paused, cut off from
+// each other and filled up in a random order that a seed fixes (schedule.go,
+// faults.go), while clients read, write and compare-and-set (clients.go).
+//
+// Afterwards the history of all calls must be linearizable (history.go), every
+// acknowledged write must be found, and everything that should run must run
+// (verdict.go).
+//
+// All of it happens in namespaces of the test's own (space.go): whatever becomes
+// of the test, nothing is left on the machine.
+package chaos

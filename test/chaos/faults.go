@@ -1,0 +1,213 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// fault begins something bad and returns what was done to whom, and how to undo
+// it.
+type fault func(ctx context.Context, l *lab, s step) (what string, undo func() error, err error)
+
+// kinds are the faults by name. Whom they hit is decided when they begin: the
+// leader as it is then.
+var kinds = map[string]fault{
+	"kill-leader":   onLeader(killed),
+	"kill-follower": onFollower(killed),
+	"kill-servers":  onServers(killed),
+	"kill-agent":    onNode(killed),
+	"kill-node":     onNode(killedWhole),
+
+	"pause-leader":   onLeader(paused),
+	"pause-follower": onFollower(paused),
+	"pause-agent":    onNode(paused),
+
+	"cut-leader":     onLeader(cutFromServers),
+	"cut-follower":   onFollower(cutFromServers),
+	"isolate-leader": onLeader(isolated),
+	"isolate-server": onFollower(isolated),
+	"mute-leader":    onLeader(mute),
+	"deaf-leader":    onLeader(deaf),
+	"deaf-follower":  onFollower(deaf),
+	"cut-node":       onNode(cutFromServers),
+	"cut-nodes":      cutNodes,
+
+	"fill-leader":   onLeader(filled),
+	"fill-follower": onFollower(filled),
+	"fill-node":     onNode(filled),
+
+	"transfer": transfer,
+}
+
+func kindNames() []string { return slices.Sorted(maps.Keys(kinds)) }
+
+// inflict does what the schedule says, and has undone all of it when it returns.
+func inflict(ctx context.Context, l *lab, steps []step) error {
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var failures []error
+	begin := l.told.now()
+	for _, s := range steps {
+		if !sleep(ctx, begin+s.at-l.told.now()) {
+			break
+		}
+		running.Go(func() {
+			if err := suffer(ctx, l, s); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failures = append(failures, fmt.Errorf("%s: %w", s.kind, err))
+			}
+		})
+	}
+	running.Wait()
+	if len(failures) > 0 {
+		return fmt.Errorf("the test could not do what it wanted: %w", failures[0])
+	}
+	return nil
+}
+
+// suffer is one fault from its beginning to its end.
+func suffer(ctx context.Context, l *lab, s step) error {
+	what, undo, err := kinds[s.kind](ctx, l, s)
+	if err != nil {
+		return err
+	}
+	at := l.told.now()
+	l.told.note("%s: %s", s.kind, what)
+	sleep(ctx, s.length)
+	err = undo()
+	l.told.note("%s: over", s.kind)
+	l.told.fault(span{what: what, begin: at, end: l.told.now()})
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// onMachine is a fault of one machine.
+type onMachine func(l *lab, m *machine, s step) (what string, undo func() error, err error)
+
+func onLeader(f onMachine) fault {
+	return func(ctx context.Context, l *lab, s step) (string, func() error, error) {
+		return f(l, l.leaderOr(ctx, s), s)
+	}
+}
+
+// leaderOr is the leader, or any server while there is none.
+func (l *lab) leaderOr(ctx context.Context, s step) *machine {
+	leader, err := l.leader(ctx)
+	if err != nil {
+		l.told.note("%s: no leader is known: %v", s.kind, err)
+		return l.servers[s.dice%uint64(len(l.servers))]
+	}
+	return leader
+}
+
+func onFollower(f onMachine) fault {
+	return func(ctx context.Context, l *lab, s step) (string, func() error, error) {
+		leader := l.leaderOr(ctx, s)
+		followers := slices.DeleteFunc(slices.Clone(l.servers), func(m *machine) bool { return m == leader })
+		return f(l, followers[s.dice%uint64(len(followers))], s)
+	}
+}
+
+func onNode(f onMachine) fault {
+	return func(_ context.Context, l *lab, s step) (string, func() error, error) {
+		return f(l, l.nodes[s.dice%uint64(len(l.nodes))], s)
+	}
+}
+
+func onServers(f onMachine) fault {
+	return func(_ context.Context, l *lab, s step) (string, func() error, error) {
+		var all []func() error
+		for _, m := range l.servers {
+			_, undo, err := f(l, m, s)
+			if err != nil {
+				return "", nil, err
+			}
+			all = append(all, undo)
+		}
+		return "all servers", func() error {
+			for _, undo := range all {
+				if err := undo(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, nil
+	}
+}
+
+func killed(_ *lab, m *machine, _ step) (string, func() error, error) {
+	return m.name + " killed", m.revive, m.kill(nil)
+}
+
+func killedWhole(_ *lab, m *machine, _ step) (string, func() error, error) {
+	return m.name + " killed with all its containers", m.revive, m.kill(m.others)
+}
+
+func paused(_ *lab, m *machine, _ step) (string, func() error, error) {
+	return m.name + " paused", func() error { return m.signal(syscall.SIGCONT) }, m.signal(syscall.SIGSTOP)
+}
+
+func addresses(machines []*machine) (all []string) {
+	for _, m := range machines {
+		all = append(all, m.address)
+	}
+	return all
+}
+
+func (l *lab) cut(what string, pairs []pair) (string, func() error, error) {
+	return what, func() error { return l.network.heal(pairs) }, l.network.cut(pairs)
+}
+
+// cutFromServers leaves a server that clients and nodes still reach.
+func cutFromServers(l *lab, m *machine, _ step) (string, func() error, error) {
+	return l.cut(m.name+" cut from the servers", both([]string{m.address}, addresses(l.servers)))
+}
+
+func isolated(l *lab, m *machine, _ step) (string, func() error, error) {
+	everybody := append(addresses(l.machines()), clientsAddress)
+	return l.cut(m.name+" cut from everybody", both([]string{m.address}, everybody))
+}
+
+// mute is a server whom the others do not hear.
+func mute(l *lab, m *machine, _ step) (string, func() error, error) {
+	return l.cut(m.name+" is not heard by the servers", oneWay([]string{m.address}, addresses(l.servers)))
+}
+
+// deaf is a server who does not hear the others.
+func deaf(l *lab, m *machine, _ step) (string, func() error, error) {
+	return l.cut(m.name+" does not hear the servers", oneWay(addresses(l.servers), []string{m.address}))
+}
+
+func cutNodes(_ context.Context, l *lab, _ step) (string, func() error, error) {
+	return l.cut("all nodes cut from the servers", both(addresses(l.nodes), addresses(l.servers)))
+}
+
+// filled leaves nothing, next to nothing, or less than the reserve of a server.
+func filled(_ *lab, m *machine, s step) (string, func() error, error) {
+	left := []uint64{0, 2 << 20, 40 << 20}[s.dice%3]
+	return fmt.Sprintf("disk of %s filled up to %d MiB", m.name, left>>20), m.free, m.fill(left)
+}
+
+func transfer(ctx context.Context, l *lab, s step) (string, func() error, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	to := l.servers[s.dice%uint64(len(l.servers))].name
+	_, err := l.admin.Servers().TransferLeader(ctx, &v1.TransferLeaderRequest{To: to})
+	return fmt.Sprintf("leadership handed to %s (%v)", to, err), func() error { return nil }, nil
+}

@@ -1,0 +1,56 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// step is a fault that begins at a time and is undone after another.
+type step struct {
+	kind   string
+	at     time.Duration
+	length time.Duration
+	// dice decides what the kind leaves open, such as which of the followers.
+	dice uint64
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("%6.1fs  %-14s for %.1fs", s.at.Seconds(), s.kind, s.length.Seconds())
+}
+
+// schedule is the order of faults that belongs to a seed: the same one for ever,
+// as long as the kinds stay the same. Every kind comes once before any comes
+// again. A third of them begin while the one before is not over.
+func schedule(seed uint64, kinds []string, length time.Duration) (steps []step) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	between := func(least, most time.Duration) time.Duration {
+		return least + time.Duration(random.Int64N(int64(most-least))).Round(time.Millisecond)
+	}
+	var deck []string
+	for at := 500 * time.Millisecond; at < length; {
+		if len(deck) == 0 {
+			deck = slices.Clone(kinds)
+			random.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+		}
+		s := step{kind: deck[0], at: at, length: between(1500*time.Millisecond, 5*time.Second), dice: random.Uint64()}
+		deck = deck[1:]
+		steps = append(steps, s)
+		if random.IntN(3) == 0 {
+			at += between(100*time.Millisecond, s.length)
+		} else {
+			at += s.length + between(500*time.Millisecond, 3*time.Second)
+		}
+	}
+	return steps
+}
+
+func describe(steps []step) string {
+	var b strings.Builder
+	for _, s := range steps {
+		fmt.Fprintln(&b, s)
+	}
+	return b.String()
+}

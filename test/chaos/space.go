@@ -1,0 +1,184 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The test runs itself again in namespaces of its own for processes, mounts and
+// the network. The first process in there only waits for the others; when it
+// ends, however it does, the kernel ends all others and takes their mounts,
+// links and rules away.
+//
+//	outside   builds what is needed, waits, removes cgroups
+//	└ first   the first process of the namespaces: mounts, and collects the dead
+//	  └ inside  the tests
+const (
+	stageEnv = "CLOUDLESS_CHAOS_STAGE"
+	// dirEnv names a folder that all stages see.
+	dirEnv = "CLOUDLESS_CHAOS_DIR"
+
+	stageFirst  = "first"
+	stageInside = "inside"
+)
+
+// outside runs the tests in namespaces and returns their exit code.
+func outside() (int, error) {
+	if os.Geteuid() != 0 {
+		return 1, errors.New("these tests make namespaces and run containers, and need root")
+	}
+	binary, err := os.ReadFile("../../bin/cloudless")
+	if err != nil {
+		return 1, errors.New("bin/cloudless is missing: run make build first")
+	}
+	dir, err := os.MkdirTemp("", "cloudless-chaos-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	// A copy, so that the whole run is one of the same program.
+	if err := os.WriteFile(filepath.Join(dir, "cloudless"), binary, 0o700); err != nil {
+		return 1, err
+	}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "sleeper"), "../bench/sleeper")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build the program of the containers: %w\n%s", err, out)
+	}
+	defer removeGroups(dir)
+	return again(dir)
+}
+
+// again runs this program in new namespaces, and ends it by ctrl-C.
+func again(dir string) (int, error) {
+	runtime.LockOSThread() // the kernel takes the end of the thread for that of the parent
+	defer runtime.UnlockOSThread()
+	first := exec.Command("/proc/self/exe", os.Args[1:]...)
+	first.Stdout, first.Stderr = os.Stdout, os.Stderr
+	first.Env = append(os.Environ(), stageEnv+"="+stageFirst, dirEnv+"="+dir)
+	first.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET,
+		Setpgid:    true, // so that ctrl-C comes here alone
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(interrupted)
+	if err := first.Start(); err != nil {
+		return 1, fmt.Errorf("make namespaces: %w", err)
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-interrupted:
+			_ = first.Process.Kill()
+		case <-ended:
+		}
+	}()
+	err := first.Wait() // after everything in the namespaces has ended
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return max(1, exit.ExitCode()), nil
+	}
+	return 0, err
+}
+
+// first makes the namespaces usable, runs the tests in them, and collects what
+// nobody else waits for.
+func first() (int, error) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return 1, fmt.Errorf("keep mounts to ourselves: %w", err)
+	}
+	for path, kind := range map[string]string{"/proc": "proc", "/run": "tmpfs"} {
+		if err := unix.Mount("none", path, kind, 0, ""); err != nil {
+			return 1, fmt.Errorf("mount %s: %w", path, err)
+		}
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return 1, err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return 1, err
+	}
+	inside := exec.Command("/proc/self/exe", os.Args[1:]...)
+	inside.Stdout, inside.Stderr = os.Stdout, os.Stderr
+	inside.Env = append(os.Environ(), stageEnv+"="+stageInside)
+	if err := inside.Start(); err != nil {
+		return 1, err
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 1, fmt.Errorf("wait for the tests: %w", err)
+		}
+		if pid == inside.Process.Pid {
+			return exitCode(status), nil
+		}
+	}
+}
+
+func exitCode(status unix.WaitStatus) int {
+	if status.Exited() {
+		return status.ExitStatus()
+	}
+	return 128 + int(status.Signal())
+}
+
+// Control groups are in no namespace. Whoever has them is written down, so that
+// they can be removed when everything in them has ended.
+const groupsFile = "groups"
+
+func noteGroup(dir, id string) error {
+	file, err := os.OpenFile(filepath.Join(dir, groupsFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(file, groupOf(id))
+	return errors.Join(err, file.Close())
+}
+
+// program is the path of one that was made outside.
+func program(name string) string { return filepath.Join(os.Getenv(dirEnv), name) }
+
+// groupOf is the name of the control group of a machine's containers.
+func groupOf(id string) string { return "cloudless-" + id }
+
+func removeGroups(dir string) {
+	noted, _ := os.ReadFile(filepath.Join(dir, groupsFile))
+	for _, name := range strings.Fields(string(noted)) {
+		for _, pattern := range []string{"/sys/fs/cgroup/" + name, "/sys/fs/cgroup/*/" + name} {
+			found, _ := filepath.Glob(pattern)
+			for _, path := range found {
+				removeGroup(path)
+			}
+		}
+	}
+}
+
+// removeGroup removes a control group after those below it.
+func removeGroup(path string) {
+	entries, _ := os.ReadDir(path)
+	for _, entry := range entries {
+		if entry.IsDir() {
+			removeGroup(filepath.Join(path, entry.Name()))
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos: left behind:", err)
+	}
+}

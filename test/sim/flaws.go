@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"slices"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Flaw is something that is made wrong on purpose: a simulator that finds
+// nothing has to prove that it would.
+type Flaw string
+
+// The flaws, each a mistake that somebody could make in the product.
+const (
+	// A new leader does not give nodes the time to come to it.
+	Hasty Flaw = "hasty"
+	// The leader does not listen to heartbeats.
+	Deaf Flaw = "deaf"
+	// The leader judges nobody.
+	Lenient Flaw = "lenient"
+	// The first message of a session leaves out a replica.
+	Forgetful Flaw = "forgetful"
+	// The loop of replicas does not look at what nodes do.
+	Blind Flaw = "blind"
+	// Every replica goes to the first node.
+	Crowding Flaw = "crowding"
+	// Retention lets go of whatever it likes.
+	Greedy Flaw = "greedy"
+	// Work that is done is forgotten with its replica.
+	Amnesic Flaw = "amnesic"
+	// Servers apply an entry each by its own clock.
+	Wilful Flaw = "wilful"
+	// A plan says something else than what will be done.
+	Lying Flaw = "lying"
+)
+
+// crowd puts everything onto the first node.
+func crowd(snap *state.Snapshot, tx *statev1.Transaction) {
+	for n := range snap.Nodes("") {
+		for _, change := range tx.GetChanges() {
+			if r := change.GetPut().GetReplica(); r.GetStatus().GetPhase() == rollout.PhasePlaced {
+				r.Spec.NodeUid, r.Spec.Node = n.GetMetadata().GetUid(), n.GetMetadata().GetName()
+			}
+		}
+		return
+	}
+}
+
+// grab deletes the first replica there is.
+func grab(snap *state.Snapshot, b *state.Batch) {
+	for r := range snap.Replicas("", "") {
+		b.Delete(state.KindReplica, r.GetMetadata().GetUid())
+		return
+	}
+}
+
+// forget deletes all work that is done.
+func forget(snap *state.Snapshot, b *state.Batch) {
+	for r := range snap.Replicas("", "") {
+		if r.GetStatus().GetPhase() == rollout.PhaseCompleted {
+			b.Delete(state.KindReplica, r.GetMetadata().GetUid())
+		}
+	}
+}
+
+// leaveOut takes the last assignment out of a message.
+func leaveOut(message *v1.Assignments) {
+	if n := len(message.GetAssign()); message.GetFull() && n > 0 {
+		message.Assign = slices.Delete(message.GetAssign(), n-1, n)
+	}
+}
+
+// unnoticed are changes without those that nodes report.
+func unnoticed(changes []state.Change) []state.Change {
+	return slices.DeleteFunc(changes, func(c state.Change) bool { return c.Kind == state.KindReplica })
+}

@@ -1,0 +1,450 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// oracle is what the simulator remembers to judge by; the product does not know it.
+type oracle struct {
+	// done are the replicas that have done the work of a revision, by its uid.
+	done map[string]map[string]bool
+	// cloned are the nodes of which there have been two at once: what two
+	// machines say under one name cannot be judged.
+	cloned map[string]bool
+	plans  int
+}
+
+func newOracle() oracle {
+	return oracle{done: map[string]map[string]bool{}, cloned: map[string]bool{}}
+}
+
+// needs are what a replica of a revision takes of its node.
+type needs = scheduler.Requirements
+
+// needsOf reads a revision, which never changes.
+func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
+	if n, known := w.needs[revision]; known {
+		return n, true
+	}
+	r := snap.Revision(revision)
+	if r == nil {
+		return needs{}, false
+	}
+	n, err := scheduler.RequirementsFromProto(r.GetSpec().GetWorkload())
+	if err != nil {
+		w.fail("specs can be read", "%v", err)
+	}
+	w.needs[revision] = n
+	return n, true
+}
+
+// checkEntry holds what must be true after every entry of the log.
+func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
+	w.checkReplacing(p, before)
+	nodes := map[string]bool{}
+	for _, change := range p.tx.GetChanges() {
+		if r := change.GetPut().GetReplica(); r != nil {
+			uid := r.GetMetadata().GetUid()
+			w.checkReplica(p, before, before.Replica(uid), after.Replica(uid), after)
+			if node := r.GetSpec().GetNodeUid(); node != "" && !nodes[node] {
+				nodes[node] = true
+				w.checkPromises(after, node)
+			}
+		}
+	}
+}
+
+// checkReplica judges one replica that has changed.
+func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *v1.Replica, after *state.Snapshot) {
+	name, phase := now.GetMetadata().GetName(), now.GetStatus().GetPhase()
+	if old != nil && rollout.Ended(old.GetStatus().GetPhase()) {
+		w.fail("what has ended stays as it ended", "%s: %s was %s and is %s", p.who, name, old.GetStatus().GetPhase(), phase)
+	}
+	if old != nil && old.GetSpec().GetNodeUid() != "" && old.GetSpec().GetNodeUid() != now.GetSpec().GetNodeUid() {
+		w.fail("a replica stays on its node", "%s: %s", p.who, name)
+	}
+	if rollout.Live(phase) {
+		if after.Workload(now.GetSpec().GetWorkloadUid()) == nil {
+			w.fail("what lives belongs to a workload", "%s: %s is %s", p.who, name, phase)
+		}
+		if after.Revision(now.GetSpec().GetRevisionUid()) == nil {
+			w.fail("what lives has its revision", "%s: %s is %s", p.who, name, phase)
+		}
+	}
+	if old == nil {
+		w.checkNew(p, now, after)
+	}
+	w.remember(now, after)
+	if old != nil && wanted(old) && !wanted(now) && p.who != "reports" {
+		w.checkGivenUp(p, snapBefore, old)
+	}
+}
+
+// checkReplacing holds that of a workload that is at strength, a replacement
+// takes away one running replica at a time, and none while another one goes.
+func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
+	if p.who != "replicas" {
+		return
+	}
+	going := map[string]int{} // by workload
+	for _, change := range p.tx.GetChanges() {
+		r := change.GetPut().GetReplica()
+		old := before.Replica(r.GetMetadata().GetUid())
+		one := p.base.Workload(r.GetSpec().GetWorkloadUid())
+		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != rollout.DesiredStopped || old.GetStatus().GetPhase() != rollout.PhaseRunning ||
+			one == nil || one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
+			continue
+		}
+		going[one.GetMetadata().GetUid()]++
+	}
+	for _, uid := range slices.Sorted(maps.Keys(going)) {
+		one := p.base.Workload(uid)
+		revision := one.GetStatus().GetRevisionUid()
+		have, leaving := len(w.oracle.done[revision]), 0
+		for r := range p.base.ReplicasOf(uid) {
+			phase := r.GetStatus().GetPhase()
+			switch {
+			case replicas.Away(p.base, r):
+			case wanted(r):
+				have++
+			case (phase == rollout.PhaseRunning || phase == rollout.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
+				leaving++
+			}
+		}
+		if have <= int(one.GetSpec().GetReplicas()) && going[uid]+leaving > 1 {
+			w.fail("one is replaced at a time", "of %s %d are told to go while %d are going", one.GetMetadata().GetName(), going[uid], leaving)
+		}
+	}
+}
+
+func wanted(r *v1.Replica) bool {
+	return rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != rollout.DesiredStopped
+}
+
+// remember notes work that is done.
+func (w *World) remember(r *v1.Replica, snap *state.Snapshot) {
+	revision := r.GetSpec().GetRevisionUid()
+	policy := snap.Revision(revision).GetSpec().GetWorkload().GetRestart().GetPolicy()
+	phase := r.GetStatus().GetPhase()
+	done := phase == rollout.PhaseCompleted && policy != "always" || phase == rollout.PhaseFailed && policy == "never"
+	if !done || r.GetSpec().GetDesired() == rollout.DesiredStopped {
+		return
+	}
+	if w.oracle.done[revision] == nil {
+		w.oracle.done[revision] = map[string]bool{}
+	}
+	w.oracle.done[revision][r.GetMetadata().GetUid()] = true
+}
+
+// checkNew holds that work that is done is not done again, even if its proof
+// has been forgotten, and that no more are made than are wanted.
+func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
+	revision := r.GetSpec().GetRevisionUid()
+	one := p.base.Workload(r.GetSpec().GetWorkloadUid())
+	if one == nil || one.GetStatus().GetRevisionUid() != revision {
+		if p.who != "inherited" {
+			w.fail("replicas are made of the current revision", "%s", r.GetMetadata().GetName())
+		}
+		return
+	}
+	live := 0
+	for other := range after.ReplicasOf(one.GetMetadata().GetUid()) {
+		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !replicas.Away(p.base, other) {
+			live++
+		}
+	}
+	if done := len(w.oracle.done[revision]); live+done > int(one.GetSpec().GetReplicas()) {
+		w.fail("work that is done is not done again", "%s is made, the %dth living one; %d have done their work, %d are wanted",
+			r.GetMetadata().GetName(), live, done, one.GetSpec().GetReplicas())
+	}
+}
+
+// checkGivenUp holds that a replica is given up for a reason only.
+func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica) {
+	for _, snap := range []*state.Snapshot{before, p.base} {
+		one := snap.Workload(r.GetSpec().GetWorkloadUid())
+		switch {
+		case one == nil, one.GetMetadata().GetDeleteTime() != nil, one.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid():
+			return
+		}
+		have := len(w.oracle.done[r.GetSpec().GetRevisionUid()])
+		for other := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
+			if wanted(other) {
+				have++
+			}
+		}
+		if have > int(one.GetSpec().GetReplicas()) {
+			return
+		}
+		if node := snap.Node(r.GetSpec().GetNodeUid()); r.GetSpec().GetNodeUid() != "" && (node == nil || mayLose(node)) {
+			return
+		}
+	}
+	if p.who == "remove "+r.GetSpec().GetNode() || p.who == "inherited" {
+		return
+	}
+	w.fail("a replica is given up for a reason", "%s gives up %s, which is %s on %s", p.who,
+		r.GetMetadata().GetName(), r.GetStatus().GetPhase(), r.GetSpec().GetNode())
+}
+
+// mayLose is whether replicas of a node in this state may be replaced.
+func mayLose(n *v1.Node) bool {
+	switch n.GetStatus().GetState() {
+	case "offline", "failed", "draining":
+		return true
+	}
+	return false
+}
+
+// checkPromises holds that a node is promised to no more than it has, and a
+// port of it to one workload only.
+func (w *World) checkPromises(snap *state.Snapshot, uid string) {
+	n := snap.Node(uid)
+	if n == nil {
+		return
+	}
+	capacity, err := scheduler.NodeFromProto(n)
+	if err != nil || n.GetStatus().GetCapacity() == nil {
+		return
+	}
+	var sum scheduler.Resources
+	owners := map[scheduler.Port]string{}
+	for r := range snap.ReplicasOn(uid) {
+		if rollout.Ended(r.GetStatus().GetPhase()) {
+			continue
+		}
+		need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
+		if !ok {
+			continue
+		}
+		sum.CPU += need.Resources.CPU
+		sum.Memory += need.Resources.Memory
+		owner := r.GetSpec().GetWorkloadUid()
+		if !need.SharePorts {
+			owner = r.GetMetadata().GetUid()
+		}
+		for _, port := range need.Ports {
+			if other, taken := owners[port]; taken && other != owner {
+				w.fail("a port is promised once", "port %d of %s to %s too", port.Number, n.GetMetadata().GetName(), r.GetMetadata().GetName())
+			}
+			owners[port] = owner
+		}
+	}
+	if sum.CPU > capacity.Capacity.CPU || sum.Memory > capacity.Capacity.Memory {
+		w.fail("no node is promised more than it has", "%s has %+v and has promised %+v", n.GetMetadata().GetName(), capacity.Capacity, sum)
+	}
+}
+
+// checkPlacement holds that a loop puts replicas only where they may be, in the
+// state that it has seen.
+func (w *World) checkPlacement(snap *state.Snapshot, b *state.Batch) {
+	for _, change := range b.Transaction(w.clock()).GetChanges() {
+		r := change.GetPut().GetReplica()
+		if r == nil || r.GetStatus().GetPhase() != rollout.PhasePlaced || snap.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() != "" {
+			continue
+		}
+		n := snap.Node(r.GetSpec().GetNodeUid())
+		need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
+		if !ok || n == nil || !may(n, need) {
+			w.fail("replicas go only where they may", "%s to %s, which is %s", r.GetMetadata().GetName(),
+				r.GetSpec().GetNode(), n.GetStatus().GetState())
+		}
+	}
+}
+
+// may is whether a node may take a replica at all, however much is free.
+func may(n *v1.Node, need needs) bool {
+	for key, value := range need.Labels {
+		if n.GetMetadata().GetLabels()[key] != value {
+			return false
+		}
+	}
+	return n.GetStatus().GetState() == "ready"
+}
+
+// checkNodes holds that nobody is taken offline who is heard of, nor by a leader
+// that has not listened long enough.
+func (w *World) checkNodes(t *term, snap *state.Snapshot, b *state.Batch) {
+	for _, change := range b.Transaction(w.clock()).GetChanges() {
+		n := change.GetPut().GetNode()
+		if n == nil {
+			continue
+		}
+		uid := n.GetMetadata().GetUid()
+		was := snap.Node(uid).GetStatus().GetState()
+		if was != n.GetStatus().GetState() {
+			w.note("nodes: %s is %s, was %s", n.GetMetadata().GetName(), n.GetStatus().GetState(), was)
+		}
+		if was == "offline" || n.GetStatus().GetState() != "offline" || w.oracle.cloned[uid] {
+			continue
+		}
+		live := spec.LivenessOf(snap.Cluster().GetSpec(), n.GetMetadata().GetLabels())
+		if s := t.sessions[uid]; s != nil && s.beating && w.now-s.heard() < live.Silence {
+			w.fail("nobody is offline who is heard of", "%s was heard of %s ago", n.GetMetadata().GetName(), w.now-s.heard())
+		}
+		if m := w.machineOf(uid); m != nil && m.sound && w.now-m.soundSince > soundFor {
+			w.fail("a leader change takes nobody offline", "%s has been well for %s", m.name, w.now-m.soundSince)
+		}
+		if !t.met[uid] && w.now-t.since < live.Reconnect {
+			w.fail("a new leader gives everybody time", "%s, %s after it began to lead", n.GetMetadata().GetName(), w.now-t.since)
+		}
+	}
+}
+
+// soundFor is how long nothing must have been wrong with a machine so that
+// nothing but the servers can be the reason why it is not heard of: keepalive,
+// waiting to try again, and the silence before.
+const soundFor = 30 * time.Second
+
+func (w *World) machineOf(uid string) *machine {
+	for _, m := range w.machines {
+		if m.uid == uid && !m.clone {
+			return m
+		}
+	}
+	return nil
+}
+
+// offlineSlack is for agreeing on it.
+const offlineSlack = 5 * time.Second
+
+// expectOffline holds that a node that is not heard of is offline in time, as
+// far as there is a leader that can say so.
+func (w *World) expectOffline(m *machine, quiet int) {
+	bound := func() time.Duration {
+		live := w.liveness(m)
+		if m.on {
+			return live.Silence + live.Reconnect + offlineSlack
+		}
+		return max(live.Silence, live.Reconnect) + offlineSlack
+	}
+	var check func()
+	check = func() {
+		if quiet != m.quiet || m.clone || m.uid == "" || w.oracle.cloned[m.uid] {
+			return
+		}
+		since := max(m.silentSince, w.lastTrouble)
+		if w.leader != nil {
+			since = max(since, w.leader.since)
+		}
+		if left := since + bound() - w.now; left > 0 || w.leader == nil || w.leader.frozen {
+			w.after(max(left, time.Second), check)
+			return
+		}
+		n := w.leader.server.store.Snapshot().Node(m.uid)
+		if n != nil && !settledAway(n) {
+			w.fail("who is not heard of is offline in time", "%s is %s, and silent since %s", m.name, n.GetStatus().GetState(), m.silentSince)
+		}
+	}
+	w.after(bound(), check)
+}
+
+// checkRetention holds that nothing is let go of that is still needed.
+func (w *World) checkRetention(now time.Time, snap *state.Snapshot, b *state.Batch) {
+	for _, change := range b.Transaction(w.clock()).GetChanges() {
+		key := change.GetDelete()
+		if key == nil {
+			w.fail("retention only deletes", "%v", change)
+			return
+		}
+		if why := w.needed(now, snap, key); why != "" {
+			w.fail("retention never deletes what is needed", "%s %s: %s", key.GetKind(), key.GetUid(), why)
+		}
+	}
+}
+
+// needed says why something must be kept, empty if it need not.
+func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) string {
+	limits := w.limits(snap)
+	switch state.Kind(key.GetKind()) {
+	case state.KindReplica:
+		r := snap.Replica(key.GetUid())
+		if rollout.Live(r.GetStatus().GetPhase()) {
+			return "it is " + r.GetStatus().GetPhase()
+		}
+		if age := now.Sub(r.GetStatus().GetEndTime().AsTime()); age <= limits.Replicas {
+			return "it ended only " + age.String() + " ago"
+		}
+	case state.KindRevision:
+		r := snap.Revision(key.GetUid())
+		if snap.Workload(r.GetSpec().GetWorkloadUid()).GetStatus().GetRevisionUid() == key.GetUid() {
+			return "it is the current one"
+		}
+		for one := range snap.ReplicasOf(r.GetSpec().GetWorkloadUid()) {
+			if one.GetSpec().GetRevisionUid() == key.GetUid() && rollout.Live(one.GetStatus().GetPhase()) {
+				return "a replica of it lives"
+			}
+		}
+	case state.KindToken:
+		if t := snap.Token(key.GetUid()); now.Sub(t.GetSpec().GetExpireTime().AsTime()) <= limits.Tokens {
+			return "it is valid, or was until now"
+		}
+	case state.KindEvent:
+		e, _ := snap.Get(state.KindEvent, key.GetUid()).(*v1.Event)
+		if now.Sub(e.GetSpec().GetTime().AsTime()) <= limits.Events && snap.Count(state.KindEvent) <= limits.MaxEvents {
+			return "it is young, and they are not too many"
+		}
+	case state.KindReceipt:
+		r, _ := snap.Get(state.KindReceipt, key.GetUid()).(*statev1.Receipt)
+		if now.Sub(r.GetMetadata().GetCreateTime().AsTime()) <= limits.Receipts {
+			return "the call may be repeated"
+		}
+	case state.KindConfiguration:
+		c, _ := snap.Get(state.KindConfiguration, key.GetUid()).(*v1.Configuration)
+		if c.GetSpec().GetNumber() == snap.Cluster().GetStatus().GetConfiguration() || snap.Count(state.KindConfiguration) <= limits.Configurations {
+			return "it is in force, or they are not too many"
+		}
+	case state.KindCredential:
+	default:
+		return "nobody said that these may go"
+	}
+	return ""
+}
+
+// newest is the state as it has been agreed on.
+func (w *World) newest() *state.Snapshot {
+	if w.leader != nil {
+		return w.leader.server.store.Snapshot()
+	}
+	best := w.servers[0]
+	for _, s := range w.servers {
+		if s.applied > best.applied {
+			best = s
+		}
+	}
+	return best.store.Snapshot()
+}
+
+// checkStop holds that an agent is told to stop a replica only if that was
+// agreed on: not because a server is away, nor because one has forgotten it.
+func (w *World) checkStop(m *machine, r *record) {
+	if !r.stop() || r.ended() || m.clone {
+		return
+	}
+	if now := w.newest().Replica(r.uid); now != nil && now.GetSpec().GetNodeUid() == m.uid && wanted(now) {
+		w.fail("nothing is stopped that is wanted", "%s on %s is %s", r.name, m.name, now.GetStatus().GetPhase())
+	}
+}
+
+// checkAssigned holds that an agent is given only what is its own and lives.
+func (w *World) checkAssigned(m *machine, a *v1.Assignment) {
+	r := a.GetReplica()
+	switch {
+	case r.GetSpec().GetNodeUid() != m.uid:
+		w.fail("a node is given only what is its own", "%s to %s", r.GetMetadata().GetName(), m.name)
+	case rollout.Ended(r.GetStatus().GetPhase()):
+		w.fail("a node is given only what lives", "%s is %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
+	case a.GetRevision() == nil:
+		w.fail("a node is given replicas with their revision", "%s", r.GetMetadata().GetName())
+	}
+}

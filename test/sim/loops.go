@@ -1,0 +1,259 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// loops are the leader's loops. When one fails they all begin again.
+type loops struct {
+	t        *term
+	dead     bool
+	replicas *replicaLoop
+	nodes    *nodeLoop
+}
+
+// loopPause is how long the leader waits before its loops begin again.
+const loopPause = time.Second
+
+// begin starts the loops, which know nothing but the state.
+func (t *term) begin() {
+	l := &loops{t: t}
+	t.loops = l
+	l.nodes = &nodeLoop{loops: l, since: t.w.now}
+	if t.w.flaw == Hasty {
+		l.nodes.since -= time.Hour
+	}
+	t.server.watch.take()
+	snap, feed := t.server.store.Subscribe()
+	l.replicas = &replicaLoop{loops: l, feed: feed}
+	l.replicas.due = l.replicas.memory.Begin(snap)
+	l.replicas.wake()
+	l.nodes.wake()
+	l.tickServers()
+	t.w.after(5*time.Second, l.tickServers)
+	l.retain()
+}
+
+// settled is what becomes of a loop after its proposal: it goes on, or all
+// loops begin again.
+func (l *loops) settled(err error) bool {
+	if l.dead || l.t.over {
+		return false
+	}
+	if err == nil || state.MovedOn(err) {
+		return true
+	}
+	l.dead = true
+	l.t.w.troubled()
+	l.t.w.note("the loops begin again: %v", err)
+	l.t.w.after(loopPause, func() {
+		if !l.t.over {
+			l.t.begin()
+		}
+	})
+	return false
+}
+
+// loopDelay is how long a loop takes to notice that it was woken.
+func (w *World) loopDelay() time.Duration {
+	if w.tidy {
+		return time.Millisecond
+	}
+	return w.between(0, 5*time.Millisecond)
+}
+
+// replicaLoop is replicas.Loop without its goroutine.
+type replicaLoop struct {
+	*loops
+	memory replicas.Memory
+	feed   *state.Subscription
+	due    replicas.Due
+	// busy is set while a tick is planned or its proposal under way.
+	busy bool
+}
+
+func (l *replicaLoop) wake() {
+	if l.busy || l.dead {
+		return
+	}
+	l.busy = true
+	l.t.w.after(l.t.w.loopDelay(), l.tick)
+}
+
+func (l *replicaLoop) tick() {
+	l.busy = false
+	if l.dead || l.t.over {
+		return
+	}
+	w, store := l.t.w, l.t.server.store
+	if l.due.Empty() {
+		changes, err := l.feed.Next(ended)
+		switch {
+		case errors.Is(err, state.ErrLagged):
+			var snap *state.Snapshot
+			snap, l.feed = store.Subscribe()
+			l.due = l.memory.Begin(snap)
+		case err != nil:
+			return // nothing has changed
+		default:
+			if w.flaw == Blind {
+				changes = unnoticed(changes)
+			}
+			l.due = l.memory.After(changes)
+		}
+	}
+	snap := store.Snapshot()
+	batch, left := replicas.Tick(w.wall(l.t.server), snap, l.due, w.uidsOf(l.t.server))
+	l.memory.Keep(left)
+	if batch.Len() == 0 {
+		l.due = replicas.Due{}
+		l.wake()
+		return
+	}
+	if w.flaw == Crowding {
+		crowd(snap, batch.Transaction(w.clock()))
+	}
+	w.checkPlacement(snap, batch)
+	l.busy = true
+	l.t.propose("replicas", batch, snap, func(err error) {
+		if !l.settled(err) {
+			return
+		}
+		if err == nil {
+			l.due = left
+		}
+		l.busy = false
+		l.wake()
+	})
+}
+
+// nodeLoop is nodes.Loop without its goroutine. What it has heard is the
+// server's own, in watch.
+type nodeLoop struct {
+	*loops
+	since time.Duration
+	busy  bool
+	// woken is set when there is news while a proposal is under way.
+	woken bool
+	// timer is the number of the timer that counts.
+	timer int
+}
+
+func (l *nodeLoop) wake() {
+	if l.busy || l.dead {
+		l.woken = true
+		return
+	}
+	l.busy = true
+	l.t.w.after(l.t.w.loopDelay(), l.tick)
+}
+
+func (l *nodeLoop) tick() {
+	l.busy, l.woken = false, false
+	if l.dead || l.t.over {
+		return
+	}
+	w := l.t.w
+	snap := l.t.server.store.Snapshot()
+	if w.flaw == Lenient {
+		return
+	}
+	if w.flaw != Deaf {
+		l.t.hear()
+	}
+	batch, next := l.t.server.watch.tick(w, l, snap)
+	l.timer++
+	if batch.Len() == 0 {
+		l.arm(next)
+		return
+	}
+	w.checkNodes(l.t, snap, batch)
+	l.busy = true
+	l.t.propose("nodes", batch, snap, func(err error) {
+		if l.settled(err) {
+			l.busy = false
+			if err != nil || l.woken {
+				l.wake()
+				return
+			}
+			l.arm(next)
+		}
+	})
+}
+
+// arm plans the next tick without news. While every node that should be heard
+// of is heard of, none is needed: their heartbeats would put it off each time.
+func (l *nodeLoop) arm(next time.Time) {
+	w := l.t.w
+	if next.IsZero() || l.t.allHeard() {
+		return
+	}
+	timer := l.timer
+	// A tick that is due at once is given the time that heartbeats take.
+	w.after(max(time.Millisecond, next.Sub(w.clock())), func() {
+		if timer == l.timer {
+			l.wake()
+		}
+	})
+}
+
+// tickServers is one tick of the loop of servers. It comes with an election and
+// whenever a server has come back.
+func (l *loops) tickServers() {
+	if l.dead || l.t.over {
+		return
+	}
+	w := l.t.w
+	var seen []servers.Seen
+	for _, s := range w.servers {
+		if s.up && s != l.t.server {
+			seen = append(seen, servers.Seen{UID: s.uid, Address: s.address, Version: "sim"})
+		}
+	}
+	snap := l.t.server.store.Snapshot()
+	self := servers.Self{Seen: servers.Seen{UID: l.t.server.uid, Address: l.t.server.address, Version: "sim"}, Name: l.t.server.name}
+	if batch := servers.Tick(snap, self, seen); batch.Len() > 0 {
+		l.t.propose("servers", batch, snap, func(err error) {
+			if l.settled(err) && err != nil {
+				l.tickServers()
+			}
+		})
+	}
+}
+
+// retentionEvery is longer than in the product, because most ticks do nothing.
+const retentionEvery = 5 * time.Minute
+
+// retain is the loop of retention: it ticks, and again after a while.
+func (l *loops) retain() {
+	if l.dead || l.t.over {
+		return
+	}
+	w, s := l.t.w, l.t.server
+	again := func() { w.after(retentionEvery, l.retain) }
+	snap := s.store.Snapshot()
+	now := s.clock.Look(w.wall(s), w.now-s.begun)
+	batch := retention.Tick(now, snap, w.limits(snap))
+	switch w.flaw {
+	case Greedy:
+		grab(snap, batch)
+	case Amnesic:
+		forget(snap, batch)
+	}
+	if batch.Len() == 0 {
+		again()
+		return
+	}
+	w.checkRetention(now, snap, batch)
+	l.t.propose("retention", batch, snap, func(err error) {
+		if l.settled(err) {
+			again()
+		}
+	})
+}

@@ -1,0 +1,313 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// build adds to a batch what somebody wants, and is false if it is so already.
+type build func(s *server, snap *state.Snapshot, b *state.Batch) bool
+
+// operate is a call of the API: it waits for a leader, and is tried again when
+// the state has moved on or nobody knows what came of it.
+func (w *World) operate(what string, f build, done func()) { w.attempt(what, f, done, 30) }
+
+func (w *World) attempt(what string, f build, done func(), attempts int) {
+	if attempts == 0 {
+		w.note("%s: given up", what)
+		return
+	}
+	again := func(d time.Duration) { w.after(d, func() { w.attempt(what, f, done, attempts-1) }) }
+	t := w.leader
+	if t == nil || t.frozen {
+		again(time.Second)
+		return
+	}
+	b := &state.Batch{}
+	snap := t.server.store.Snapshot()
+	if !f(t.server, snap, b) {
+		w.note("%s: nothing to do", what)
+		if done != nil {
+			done()
+		}
+		return
+	}
+	t.propose(what, b, snap, func(err error) {
+		switch {
+		case err == nil:
+			if done != nil {
+				done()
+			}
+		case state.MovedOn(err):
+			again(10 * time.Millisecond)
+		case errors.Is(err, errNoRoom):
+			again(2 * time.Second)
+		default:
+			again(time.Second)
+		}
+	})
+}
+
+// workload draws one that is not being deleted.
+func (w *World) workload(c *rand.Rand) *v1.Workload {
+	t := w.leader
+	if t == nil {
+		return nil
+	}
+	var all []*v1.Workload
+	for one := range t.server.store.Snapshot().Workloads("", "") {
+		if one.GetMetadata().GetDeleteTime() == nil {
+			all = append(all, one)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[c.IntN(len(all))]
+}
+
+// images is how many there are.
+const images = 6
+
+func imageName(n int) string { return fmt.Sprintf("app%d:1", n) }
+
+// maxWorkloads keeps worlds small.
+const maxWorkloads = 20
+
+// anySpec draws what a workload may be.
+func anySpec(c *rand.Rand) *v1.WorkloadSpec {
+	s := &v1.WorkloadSpec{
+		Image: imageName(c.IntN(images)), Replicas: proto.Int32(int32(c.IntN(6))),
+		Resources: &v1.Resources{Requests: &v1.ResourceAmounts{
+			Cpu: fmt.Sprintf("%dm", 50*(1+c.IntN(20))), Memory: fmt.Sprintf("%dMi", 32*(1+c.IntN(24))),
+		}},
+		Restart: &v1.Restart{Policy: []string{"always", "always", "always", "on-failure", "never"}[c.IntN(5)]},
+	}
+	if c.IntN(3) == 0 {
+		s.Ports = []*v1.Port{{Port: 80, Publish: int32(8080 + c.IntN(4))}}
+		if c.IntN(3) == 0 {
+			s.Network = "host"
+		}
+	}
+	if c.IntN(4) == 0 {
+		s.Placement = &v1.Placement{Labels: map[string]string{"zone": string(rune('a' + c.IntN(3)))}}
+	}
+	return spec.Normalized(s)
+}
+
+// actCreate creates a workload.
+func (w *World) actCreate(c *rand.Rand) {
+	w.names++
+	name, wanted := fmt.Sprintf("w%d", w.names), anySpec(c)
+	w.operate("create "+name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
+		return w.buildCreate(s, snap, b, name, wanted)
+	}, nil)
+}
+
+func (w *World) buildCreate(s *server, snap *state.Snapshot, b *state.Batch, name string, wanted *v1.WorkloadSpec) bool {
+	if snap.WorkloadByName(spec.DefaultNamespace, name) != nil || snap.Count(state.KindWorkload) >= maxWorkloads {
+		return false
+	}
+	one := &v1.Workload{
+		ApiVersion: spec.APIVersion, Kind: "Workload",
+		Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name, Namespace: spec.DefaultNamespace},
+		Spec:     proto.CloneOf(wanted), Status: &v1.WorkloadStatus{},
+	}
+	w.revise(s, b, one)
+	b.Create(one)
+	receipt := w.uidsOf(s)()
+	b.Create(&statev1.Receipt{Metadata: &v1.Metadata{Uid: receipt, Name: receipt}, ObjectUid: one.GetMetadata().GetUid()})
+	return true
+}
+
+// revise adds the next revision of a workload.
+func (w *World) revise(s *server, b *state.Batch, one *v1.Workload) {
+	one.Status.Revision++
+	one.Status.RevisionUid = w.uidsOf(s)()
+	b.Create(&v1.Revision{
+		ApiVersion: spec.APIVersion, Kind: "Revision",
+		Metadata: &v1.Metadata{Uid: one.GetStatus().GetRevisionUid(), Namespace: one.GetMetadata().GetNamespace()},
+		Spec: &v1.RevisionSpec{
+			WorkloadUid: one.GetMetadata().GetUid(), Number: one.GetStatus().GetRevision(), Workload: one.GetSpec(),
+		},
+	})
+}
+
+// change has an operator change one workload that is there.
+func (w *World) change(c *rand.Rand, verb string, f func(s *server, snap *state.Snapshot, b *state.Batch, one *v1.Workload) bool) {
+	chosen := w.workload(c)
+	if chosen == nil {
+		return
+	}
+	uid := chosen.GetMetadata().GetUid()
+	w.operate(verb+" "+chosen.GetMetadata().GetName(), func(s *server, snap *state.Snapshot, b *state.Batch) bool {
+		old := snap.Workload(uid)
+		if old == nil || old.GetMetadata().GetDeleteTime() != nil {
+			return false
+		}
+		one := proto.CloneOf(old)
+		if !f(s, snap, b, one) {
+			return false
+		}
+		b.Update(one, old.GetMetadata().GetVersion())
+		return true
+	}, nil)
+}
+
+func (w *World) actUpdate(c *rand.Rand) {
+	wanted := anySpec(c)
+	w.change(c, "update", func(s *server, _ *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
+		w.buildUpdate(s, b, one, wanted)
+		return true
+	})
+}
+
+func (w *World) buildUpdate(s *server, b *state.Batch, one *v1.Workload, wanted *v1.WorkloadSpec) {
+	one.Spec = proto.CloneOf(wanted)
+	w.revise(s, b, one)
+}
+
+func (w *World) actScale(c *rand.Rand) {
+	count := int32(c.IntN(8))
+	w.change(c, fmt.Sprintf("scale to %d", count), func(_ *server, _ *state.Snapshot, _ *state.Batch, one *v1.Workload) bool {
+		one.Spec.Replicas = proto.Int32(count)
+		return true
+	})
+}
+
+func (w *World) actRestart(c *rand.Rand) {
+	w.change(c, "restart", func(s *server, _ *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
+		w.revise(s, b, one)
+		return true
+	})
+}
+
+func (w *World) actDelete(c *rand.Rand) {
+	w.change(c, "delete", func(s *server, _ *state.Snapshot, _ *state.Batch, one *v1.Workload) bool {
+		one.Metadata.DeleteTime = timestamppb.New(w.wall(s))
+		return true
+	})
+}
+
+// actToken makes a token that retention has to let go of, and its credential.
+func (w *World) actToken(c *rand.Rand) {
+	lasts := draw(c, time.Minute, 2*time.Hour)
+	w.names++
+	name := fmt.Sprintf("t%d", w.names)
+	w.operate("token "+name, func(s *server, _ *state.Snapshot, b *state.Batch) bool {
+		b.Create(&v1.Token{
+			ApiVersion: spec.APIVersion, Kind: "Token", Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name},
+			Spec: &v1.TokenSpec{Role: "node", ExpireTime: timestamppb.New(w.wall(s).Add(lasts)), Uses: 1}, Status: &v1.TokenStatus{},
+		})
+		return true
+	}, nil)
+}
+
+// actRemoveNode expels a node. Its machine goes on for a while, is wiped and
+// joins again as another node.
+func (w *World) actRemoveNode(c *rand.Rand) {
+	m := w.machine(c)
+	if m == nil {
+		return
+	}
+	uid := m.uid
+	w.operate("remove "+m.name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
+		n := snap.Node(uid)
+		if n == nil {
+			return false
+		}
+		for _, old := range slices.Collect(snap.ReplicasOn(uid)) {
+			if rollout.Live(old.GetStatus().GetPhase()) {
+				r := proto.CloneOf(old)
+				r.Status.Phase, r.Status.Reason = rollout.PhaseLost, "its node was removed"
+				r.Status.EndTime = timestamppb.New(w.wall(s))
+				b.Update(r, old.GetMetadata().GetVersion())
+			}
+		}
+		b.DeleteVersion(state.KindNode, uid, n.GetMetadata().GetVersion())
+		return true
+	}, func() {
+		w.after(draw(c, time.Second, 10*time.Minute), func() {
+			if m.uid != uid {
+				return
+			}
+			w.note("%s is wiped and joins again", m.name)
+			m.powerOff()
+			m.wipe()
+			m.uid = ""
+			m.cutUp, m.cutDown = false, false
+			w.join(m)
+		})
+	})
+}
+
+// actCordon takes a node out of service, or puts it back.
+func (w *World) actCordon(c *rand.Rand) {
+	m := w.machine(c)
+	if m == nil {
+		return
+	}
+	uid, wish := m.uid, []string{"cordoned", "", ""}[c.IntN(3)]
+	w.operate("cordon "+m.name+" "+wish, func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
+		old := snap.Node(uid)
+		if old == nil || old.GetSpec().GetAvailability() == wish {
+			return false
+		}
+		n := proto.CloneOf(old)
+		n.Spec.Availability = wish
+		// The state follows in the same transaction, so that nothing is placed in between.
+		if st := n.GetStatus().GetState(); st == "ready" || st == "cordoned" {
+			n.Status.State = inService(n)
+		}
+		b.Update(n, old.GetMetadata().GetVersion())
+		return true
+	}, nil)
+}
+
+// paces are sensible ways to judge nodes.
+var paces = []*v1.Liveness{
+	nil,
+	{Heartbeat: "2s", Silence: "8s", Reconnect: "20s"},
+	{Heartbeat: "5s", Silence: "15s", Reconnect: "30s"},
+	{Heartbeat: "500ms", Silence: "2s", Reconnect: "10s"},
+}
+
+// actConfigure changes how nodes are judged, all of them or some, and how long
+// things are kept.
+func (w *World) actConfigure(c *rand.Rand) {
+	all, some, kept := paces[c.IntN(len(paces))], paces[c.IntN(len(paces))], anyRetention(c)
+	w.operate("configure", func(s *server, snap *state.Snapshot, b *state.Batch) bool {
+		old := snap.Cluster()
+		changed := proto.CloneOf(old)
+		changed.Spec.Liveness, changed.Spec.NodeClasses, changed.Spec.Retention = proto.CloneOf(all), nil, proto.CloneOf(kept)
+		if some != nil {
+			changed.Spec.NodeClasses = []*v1.NodeClass{{Name: "slow", Labels: "disk=hdd", Liveness: proto.CloneOf(some)}}
+		}
+		changed.Status.Configuration++
+		b.Create(&v1.Configuration{
+			ApiVersion: spec.APIVersion, Kind: spec.KindConfiguration,
+			Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: fmt.Sprintf("configuration-%d", changed.GetStatus().GetConfiguration())},
+			Spec:     &v1.ConfigurationSpec{Number: changed.GetStatus().GetConfiguration(), Cluster: proto.CloneOf(changed.GetSpec())},
+		})
+		b.Update(changed, old.GetMetadata().GetVersion())
+		return true
+	}, nil)
+}
+
+// anyRetention draws how long what is over is kept.
+func anyRetention(c *rand.Rand) *v1.Retention {
+	hours := func() string { return []string{"", "1h", "4h", "10h"}[c.IntN(4)] }
+	return &v1.Retention{Replicas: hours(), Events: hours(), MaxEvents: int32(100 + c.IntN(900)), Revisions: int32(2 + c.IntN(9)), Tokens: hours()}
+}

@@ -1,0 +1,246 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// How long a healed cluster may take until everything is as it should be, and
+// how often that is looked at.
+const (
+	restAtLeast = 12 * time.Minute
+	restAtMost  = 2 * time.Hour
+	restLook    = time.Minute
+	// still is how long nothing may be written after that.
+	still = 10 * time.Minute
+)
+
+// rest lets time pass after everything is healed, and holds what must be true
+// in the end.
+func (w *World) rest() {
+	begin := w.now
+	w.run(begin + restAtLeast)
+	for w.failure == nil {
+		wrong := w.amiss()
+		if wrong == "" {
+			break
+		}
+		if w.now-begin > restAtMost {
+			w.fail("in the end everything is as desired", "%s after everything was healed: %s", w.now-begin, wrong)
+			return
+		}
+		w.run(w.now + restLook)
+	}
+	if w.failure != nil {
+		return
+	}
+	w.note("everything is as desired")
+	w.oracle.cloned = map[string]bool{}
+	w.sameEverywhere()
+	w.holdStill()
+}
+
+// holdStill holds that nothing is written when nothing happens, but for what
+// retention lets go of.
+func (w *World) holdStill() {
+	before, _ := w.written()
+	w.run(w.now + still)
+	if after, what := w.written(); after > before && w.failure == nil {
+		w.fail("when nothing happens nothing is written", "%s at version %d, and nothing after %d should be", what, after, before)
+	}
+	if wrong := w.amiss(); wrong != "" {
+		w.fail("what is as desired stays so", "%s", wrong)
+	}
+}
+
+// written is the newest version of all that is there, and of what.
+func (w *World) written() (newest uint64, what string) {
+	snap := w.newest()
+	look := func(kind state.Kind, o interface{ GetMetadata() *v1.Metadata }) {
+		if v := o.GetMetadata().GetVersion(); v > newest {
+			newest, what = v, fmt.Sprintf("%s %s", kind, o.GetMetadata().GetName())
+		}
+	}
+	for n := range snap.Nodes("") {
+		look(state.KindNode, n)
+	}
+	for one := range snap.Workloads("", "") {
+		look(state.KindWorkload, one)
+	}
+	for r := range snap.Replicas("", "") {
+		look(state.KindReplica, r)
+	}
+	for e := range snap.Events("") {
+		look(state.KindEvent, e)
+		break
+	}
+	return newest, what
+}
+
+// amiss is what is not as it should be, empty if all is well.
+func (w *World) amiss() string {
+	if w.leader == nil {
+		return "nobody leads"
+	}
+	snap := w.leader.server.store.Snapshot()
+	var wrong []string
+	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	for n := range snap.Nodes("") {
+		if !w.nodeWell(n) {
+			add("node %s is %s", n.GetMetadata().GetName(), n.GetStatus().GetState())
+		}
+	}
+	for one := range snap.Workloads("", "") {
+		wrong = append(wrong, w.workloadAmiss(snap, one)...)
+	}
+	if s := w.leader.server; snap.Server(s.uid).GetSpec().GetAddress() != s.address {
+		add("server %s is at %s, and the state says %q", s.name, s.address, snap.Server(s.uid).GetSpec().GetAddress())
+	}
+	for r := range snap.Replicas("", "") {
+		if rollout.Live(r.GetStatus().GetPhase()) && snap.Workload(r.GetSpec().GetWorkloadUid()) == nil {
+			add("%s is left over and %s", r.GetMetadata().GetName(), r.GetStatus().GetPhase())
+		}
+	}
+	for _, m := range w.machines {
+		wrong = append(wrong, m.amiss(snap)...)
+	}
+	return strings.Join(wrong, "; ")
+}
+
+// nodeWell is whether a node is what it should be when everything is healed.
+func (w *World) nodeWell(n *v1.Node) bool {
+	if m := w.machineOf(n.GetMetadata().GetUid()); m != nil && m.buried {
+		return n.GetStatus().GetState() == "offline"
+	}
+	return n.GetStatus().GetState() == inService(n)
+}
+
+// workloadAmiss holds that a workload has as many replicas as it should, all of
+// its current revision, and that those that wait do so for a reason.
+func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []string) {
+	name := one.GetMetadata().GetName()
+	add := func(format string, args ...any) { wrong = append(wrong, name+": "+fmt.Sprintf(format, args...)) }
+	if one.GetMetadata().GetDeleteTime() != nil {
+		add("is still being deleted")
+		return wrong
+	}
+	revision := one.GetStatus().GetRevisionUid()
+	policy := one.GetSpec().GetRestart().GetPolicy()
+	done := len(w.oracle.done[revision])
+	running, pending, outdated, away := 0, 0, 0, 0
+	var old []*v1.Replica
+	for r := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
+		phase := r.GetStatus().GetPhase()
+		switch {
+		case rollout.Ended(phase):
+		case wanted(r) && replicas.Away(snap, r):
+			away++ // it may still run there
+		case !wanted(r):
+			add("%s is still %s though nobody wants it", r.GetMetadata().GetName(), phase)
+		case r.GetSpec().GetRevisionUid() != revision:
+			outdated++
+			old = append(old, r)
+		case phase == rollout.PhaseRunning:
+			running++
+		case phase == rollout.PhasePending:
+			pending++
+		default:
+			add("%s is %s", r.GetMetadata().GetName(), phase)
+		}
+	}
+	want := max(0, int(one.GetSpec().GetReplicas())-done)
+	if policy != "always" && running > 0 {
+		add("its work is not done yet")
+	}
+	// Those that wait may be there for those that are away, of which it is not known whether they run.
+	if here := running + pending + outdated; here > want || here+away < want || running+outdated+away > want {
+		add("%d run, %d wait, %d are outdated, %d away, %d are wanted, %d have done their work", running, pending, outdated, away, want, done)
+	}
+	if away > 0 && w.fits(snap, one, "") {
+		add("%d are on offline nodes though there is room elsewhere", away)
+	}
+	if pending > 0 && w.fits(snap, one, "") {
+		add("%d wait though there is room", pending)
+	}
+	for _, r := range old {
+		if pending == 0 && w.fits(snap, one, r.GetMetadata().GetUid()) {
+			add("%s is outdated though there is room", r.GetMetadata().GetName())
+		}
+	}
+	return wrong
+}
+
+// fits is whether some node would take one more replica of a workload, without
+// one that would go.
+func (w *World) fits(snap *state.Snapshot, one *v1.Workload, without string) bool {
+	need, ok := w.needsOf(snap, one.GetStatus().GetRevisionUid())
+	if !ok {
+		return false
+	}
+	for n := range snap.Nodes("") {
+		if may(n, need) && w.hasRoom(snap, n, one, need, without) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *World) hasRoom(snap *state.Snapshot, n *v1.Node, one *v1.Workload, need needs, without string) bool {
+	node, err := scheduler.NodeFromProto(n)
+	if err != nil {
+		return false
+	}
+	free := node.Capacity
+	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
+		if rollout.Ended(r.GetStatus().GetPhase()) || r.GetMetadata().GetUid() == without {
+			continue
+		}
+		other, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
+		if !ok {
+			continue
+		}
+		free.CPU -= other.Resources.CPU
+		free.Memory -= other.Resources.Memory
+		shared := other.SharePorts && need.SharePorts && r.GetSpec().GetWorkloadUid() == one.GetMetadata().GetUid()
+		for _, port := range need.Ports {
+			if slices.Contains(other.Ports, port) && !shared {
+				return false
+			}
+		}
+	}
+	return need.Resources.CPU <= free.CPU && need.Resources.Memory <= free.Memory
+}
+
+// amiss holds that exactly those programs run on a machine that should.
+func (m *machine) amiss(snap *state.Snapshot) (wrong []string) {
+	add := func(format string, args ...any) { wrong = append(wrong, m.name+": "+fmt.Sprintf(format, args...)) }
+	if !m.on || !m.agent {
+		return nil
+	}
+	for _, uid := range slices.Sorted(maps.Keys(m.tasks)) {
+		r := snap.Replica(uid)
+		if r.GetSpec().GetNodeUid() != m.uid || r.GetStatus().GetPhase() != rollout.PhaseRunning || m.tasks[uid].exited {
+			add("a program of %s runs, which is %s on %s", m.records[uid].nameOr(uid), r.GetStatus().GetPhase(), r.GetSpec().GetNode())
+		}
+	}
+	for r := range snap.ReplicasOn(m.uid) {
+		if r.GetStatus().GetPhase() == rollout.PhaseRunning && m.tasks[r.GetMetadata().GetUid()] == nil {
+			add("%s should run and does not", r.GetMetadata().GetName())
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(m.records)) {
+		if r := snap.Replica(uid); r == nil || rollout.Ended(r.GetStatus().GetPhase()) {
+			add("%s is not forgotten", m.records[uid].name)
+		}
+	}
+	return wrong
+}

@@ -1,0 +1,189 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/retention"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// dawn is when every world begins.
+var dawn = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// World is one cluster and all that happens to it.
+type World struct {
+	seed   uint64
+	flaw   Flaw
+	rng    *rand.Rand
+	now    time.Duration
+	events queue
+	seq    uint64
+	atOnce int
+	// perMinute counts the entries of the present minute.
+	minute    time.Duration
+	perMinute int
+	trace     trace
+	failure   *Failure
+
+	servers   []*server
+	log       replicated
+	leader    *term
+	electing  bool
+	isolated  *server // has no majority to talk to
+	inherited [][]byte
+
+	machines []*machine
+	receipts time.Duration // how long they are kept
+	names    int           // given to workloads so far
+	// ambushes are acts that wait for a proposal to be under way.
+	ambushes []func()
+	healed   bool
+
+	// What goes wrong for a while.
+	slowUntil, fullUntil time.Duration
+	missing              map[string]time.Duration // images that cannot be pulled
+	flaky                map[string]time.Duration // workloads whose programs crash
+	// lastTrouble is when something last kept the leader from working.
+	lastTrouble time.Duration
+	// tidy is whether everything takes the same time each time.
+	tidy bool
+
+	oracle oracle
+	needs  map[string]needs
+}
+
+// Result is what came of a story.
+type Result struct {
+	Seed    uint64
+	Hours   float64 // simulated
+	Entries uint64  // of the log
+	Hash    uint64  // of the whole story
+	Acts    int
+	Plans   int // that were shown and then carried out
+	Failure *Failure
+	// Tail are the last lines of the story.
+	Tail string
+}
+
+// Story is what a world lives through.
+type Story struct {
+	Seed uint64
+	// Keep says which acts happen; all of them if it is nil.
+	Keep func(act int) bool
+	// Tell receives every line of the story, if it is not nil.
+	Tell func(line string)
+	// Flaw is what is wrong on purpose, empty for nothing.
+	Flaw Flaw
+}
+
+// Run lets a story happen.
+func Run(story Story) Result {
+	w := newWorld(story)
+	acts := 0
+	if w.failure == nil {
+		acts = w.live(story.Keep)
+	}
+	return Result{
+		Seed: story.Seed, Hours: w.now.Hours(), Entries: w.log.index, Hash: w.trace.hash.Sum64(), Acts: acts,
+		Plans: w.oracle.plans, Failure: w.failure, Tail: w.trace.tail(),
+	}
+}
+
+func newWorld(story Story) *World {
+	w := &World{
+		seed: story.Seed, flaw: story.Flaw, rng: rand.New(rand.NewPCG(story.Seed, 0x5eed)), trace: newTrace(story.Tell),
+		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{},
+		needs: map[string]needs{}, oracle: newOracle(),
+	}
+	w.receipts = w.between(10*time.Minute, 24*time.Hour)
+	for i := range []int{1, 3, 3, 3, 5}[w.rng.IntN(5)] {
+		s := &server{name: fmt.Sprintf("s%d", i+1)}
+		s.uid = w.uuid(w.clock(), &s.lastUID)
+		w.servers = append(w.servers, s)
+		w.start(s)
+	}
+	w.found()
+	for i := range 3 + w.rng.IntN(8) {
+		w.machines = append(w.machines, &machine{
+			w: w, name: fmt.Sprintf("m%02d", i+1), records: map[string]*record{}, tasks: map[string]*task{},
+			labels: map[string]string{"zone": string(rune('a' + i%3)), "disk": []string{"ssd", "hdd"}[w.rng.IntN(2)]},
+			cpu:    fmt.Sprint(1 + w.rng.IntN(4)), memory: fmt.Sprintf("%dGi", 1+w.rng.IntN(8)), boot: 1, mute: w.rng.IntN(4) == 0,
+		})
+	}
+	for _, m := range w.machines {
+		w.join(m)
+	}
+	return w
+}
+
+// found writes the first entry of the log: the cluster.
+func (w *World) found() {
+	b := &state.Batch{}
+	first := w.servers[0]
+	b.Create(&v1.Cluster{
+		ApiVersion: spec.APIVersion, Kind: "Cluster", Metadata: &v1.Metadata{Uid: w.uidsOf(first)(), Name: "sim"},
+		Spec: &v1.ClusterSpec{Retention: anyRetention(w.rng)}, Status: &v1.ClusterStatus{Epoch: 1},
+	})
+	w.lead(first)
+	w.leader.propose("bootstrap", b, first.store.Snapshot(), func(error) {})
+	w.run(w.now + time.Second)
+}
+
+// limits are those of the configuration, with few versions of it.
+func (w *World) limits(snap *state.Snapshot) retention.Limits {
+	limits := retention.LimitsOf(snap.Cluster().GetSpec())
+	limits.Receipts, limits.Configurations = w.receipts, 2
+	return limits
+}
+
+// join enrolls a machine and starts its agent.
+func (w *World) join(m *machine) {
+	w.operate("join "+m.name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
+		if snap.NodeByName(m.name) != nil {
+			return false
+		}
+		m.uid = w.uidsOf(s)()
+		b.Create(&v1.Node{
+			ApiVersion: spec.APIVersion, Kind: "Node",
+			Metadata: &v1.Metadata{Uid: m.uid, Name: m.name, Labels: m.labels},
+			Spec:     &v1.NodeSpec{}, Status: &v1.NodeStatus{State: "enrolling"},
+		})
+		return true
+	}, func() {
+		m.on, m.agent = true, false
+		m.startAgent()
+	})
+}
+
+// clock is the true time.
+func (w *World) clock() time.Time { return dawn.Add(w.now) }
+
+// between is a random length of time.
+func (w *World) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(w.rng.Int64N(int64(most-least)+1))
+}
+
+// troubled notes that something keeps the leader from working.
+func (w *World) troubled() { w.lastTrouble = max(w.lastTrouble, w.now) }
+
+// uidsOf is where a server has its uids from: they are in the order of its date,
+// and of their making.
+func (w *World) uidsOf(s *server) func() string {
+	return func() string { return w.uuid(w.wall(s), &s.lastUID) }
+}
+
+// uuid is a UUIDv7 with chance out of the seed.
+func (w *World) uuid(date time.Time, last *uint64) string {
+	stamp := uint64(date.UnixMilli()) << 12
+	if stamp <= *last {
+		stamp = *last + 1
+	}
+	*last = stamp
+	chance := w.rng.Uint64()
+	ms := stamp >> 12
+	return fmt.Sprintf("%08x-%04x-7%03x-%04x-%012x", ms>>16, ms&0xffff, stamp&0xfff, 0x8000|chance>>50, chance&0xffffffffffff)
+}
