@@ -11,9 +11,11 @@ SHIM = $(SHIMS)/$(shell go env GOARCH)/cloudless-shim.gz
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
-TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
+# Flags of the guided demonstration.
+DEMO_FLAGS ?=
 HELLO := --publish 8080:8080
 
 .PHONY: help
@@ -79,6 +81,12 @@ up: deps build ## Start a one-machine cloud here, run the example app on it and 
 	@for _ in {1..100}; do \
 		if (exec 3<>/dev/tcp/127.0.0.1/8080) 2>/dev/null; then echo "the example app answers at http://127.0.0.1:8080"; exit 0; fi; sleep 0.1; \
 	done; echo "the example app runs but does not answer at http://127.0.0.1:8080: look at bin/cloudless logs web" >&2; exit 1
+
+.PHONY: demo-ha
+demo-ha: deps build ## Show on network namespaces what a cluster of six machines survives (root; DEMO_FLAGS=-yes does not ask).
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o build/hello ./examples/hello
+	go build -o build/demo-ha ./examples/demo-ha
+	build/demo-ha $(DEMO_FLAGS)
 
 .PHONY: lint
 lint: $(SHIM) ## Check format, vet and staticcheck.

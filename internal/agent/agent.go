@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,6 +105,9 @@ type Agent struct {
 	ran       atomic.Bool
 	work      sync.WaitGroup
 	reachable networkCondition
+	clock     *wallClock
+	// instance tells this agent from one that runs on a copy of its data folder.
+	instance string
 
 	mu       sync.Mutex
 	running  context.Context // that of Run; replicas live within it
@@ -134,6 +138,8 @@ func New(opts Options) (*Agent, error) {
 		pace:     newPace(opts.HeartbeatInterval),
 		fitness:  fitness{since: time.Now()},
 		resting:  opts.Resting,
+		clock:    newWallClock(),
+		instance: rand.Text(),
 		changed:  make(chan struct{}, 1),
 		ready:    make(chan struct{}),
 		replicas: map[string]*replica{},
@@ -182,6 +188,7 @@ func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // Run takes back what runs on this machine, then keeps it as the cluster wants
 // it until ctx ends. It leaves running tasks as they are. An Agent runs once.
+// [ErrCopy] ends it.
 func (a *Agent) Run(ctx context.Context) error {
 	if a.ran.Swap(true) {
 		return errors.New("agent: Run was called twice; make a new Agent")
@@ -197,8 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
 	a.work.Go(func() { a.watchFitness(ctx) })
-	a.keepSession(ctx)
-	return nil
+	return a.keepSession(ctx)
 }
 
 // listTasks finds the tasks that an earlier agent has left. Without knowing them

@@ -144,9 +144,10 @@ type server struct {
 	sessions chan *session
 	attached chan *attached
 
-	mu    sync.Mutex
-	away  bool
-	tries int
+	mu     sync.Mutex
+	away   bool
+	copied bool
+	tries  int
 }
 
 func newServer(t *testing.T) *server {
@@ -187,8 +188,11 @@ func (s *server) attempts() int {
 func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
 	s.mu.Lock()
 	s.tries++
-	away := s.away
+	away, copied := s.away, s.copied
 	s.mu.Unlock()
+	if copied {
+		return status.Error(codes.AlreadyExists, "node box runs elsewhere")
+	}
 	if away {
 		return status.Error(codes.Unavailable, "the server is away")
 	}

@@ -17,6 +17,9 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	}
 	status.Conditions = append([]*v1.Condition{a.fitness.condition()}, status.GetConditions()...)
 	a.reachable.judge(a.network, status.Conditions)
+	if clock := a.clock.condition(); clock != nil {
+		status.Conditions = append(status.Conditions, clock)
+	}
 	for name, d := range a.drivers {
 		can := d.Capabilities()
 		status.Drivers = append(status.Drivers, &v1.DriverInfo{Name: name, Version: can.Version, Missing: can.Missing})

@@ -11,7 +11,9 @@ import (
 
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -45,13 +47,19 @@ type sessionStream = grpc.BidiStreamingClient[v1.SessionUp, v1.SessionDown]
 
 // keepSession holds a session open until ctx ends. Replicas do not notice
 // whether there is one.
-func (a *Agent) keepSession(ctx context.Context) {
+func (a *Agent) keepSession(ctx context.Context) error {
 	var pause backoff
 	var lastError string
+	accepted := false
 	for ctx.Err() == nil {
 		worked, err := a.session(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
+		}
+		// One that was accepted before is no copy: whoever is there now must be turned away some day.
+		accepted = accepted || worked
+		if turned := turnedAway(err); turned != nil && !accepted {
+			return turned
 		}
 		a.metrics.SessionEnded()
 		if worked {
@@ -64,6 +72,24 @@ func (a *Agent) keepSession(ctx context.Context) {
 		}
 		sleep(ctx, pause.next())
 	}
+	return nil
+}
+
+// ErrCopy says that this agent's data folder is a copy, and that the node runs
+// elsewhere.
+var ErrCopy = errors.New("this is not the node")
+
+// turnedAway is not nil if a server says that another agent is this node.
+func turnedAway(err error) error {
+	s, ok := status.FromError(err)
+	if !ok || s.Code() != codes.AlreadyExists {
+		return nil
+	}
+	var said interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &said) {
+		s = said.GRPCStatus()
+	}
+	return fmt.Errorf("%w: %s", ErrCopy, s.Message())
 }
 
 // session is one session, from hello to its end. It worked if assignments came.
@@ -107,7 +133,7 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 	}
 	a.reports.take() // whatever comes from here on is sent after hello
 	a.mu.Lock()
-	hello := &v1.Hello{Status: status, Epoch: a.epoch}
+	hello := &v1.Hello{Status: status, Epoch: a.epoch, Instance: a.instance}
 	replicas := make([]*v1.ReplicaReport, 0, len(a.replicas))
 	for _, r := range a.replicas {
 		replicas = append(replicas, r.report())
@@ -155,6 +181,7 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, pings chan<- 
 		}
 		switch message := down.GetMessage().(type) {
 		case *v1.SessionDown_Assignments:
+			a.clock.hear(message.Assignments.GetTime())
 			if err := a.assign(message.Assignments); err != nil {
 				return err
 			}

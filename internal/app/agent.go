@@ -321,11 +321,11 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 
 // runAgent is the role of a machine that has joined before.
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder, _ *slog.Logger) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
 			return notJoined(f.path)
 		}
-		return nil
+		return f.sayExpired(logger)
 	})
 }
 
@@ -341,30 +341,53 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 		return joinServer(ctx, o)
 	}
 	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
-		token, err := identity.ParseJoinToken(o.Token)
-		if err != nil {
-			return err
-		}
-		creds, err := identity.LoadCredentials(f.credentialsPath())
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			if err := f.mayJoin(); err != nil {
-				return err
-			}
-		case err != nil:
-			return err
-		case creds.Trust().Fingerprint() != token.CA():
-			return otherCluster(f, creds)
-		case time.Now().Before(creds.NotAfter()) && !expelled(ctx, o.Address, creds):
-			return nil
-		}
-		o.Progress("joining the cluster at " + o.Address)
-		return enroll(ctx, f, o.Machine, o.Address, o.Token, logger)
+		return becomeNode(ctx, f, o, logger)
 	})
 	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
 		return joinedAs(held, o.Token)
 	}
 	return err
+}
+
+// becomeNode enrolls this folder's node, unless it is one of that cluster.
+func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.Logger) error {
+	token, err := identity.ParseJoinToken(o.Token)
+	if err != nil {
+		return err
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := f.mayJoin(); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	case creds.Trust().Fingerprint() != token.CA():
+		return otherCluster(f, creds)
+	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serverToAsk(o.Address), creds):
+		return nil
+	}
+	address, err := locate(ctx, o, token)
+	if err != nil {
+		return err
+	}
+	o.Progress("joining the cluster at " + address)
+	return enroll(ctx, f, o.Machine, address, o.Token, logger)
+}
+
+// sayExpired explains why no server will let this node in. What runs here goes
+// on nevertheless, so it is no reason to end.
+func (f *folder) sayExpired(logger *slog.Logger) error {
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	if err != nil {
+		return err
+	}
+	if ended := creds.NotAfter(); time.Now().After(ended) {
+		logger.Error("the certificate of this node has ended, because it was away for too long, or the clock of this machine is wrong; replicas go on, but no server lets it in: set the clock right, or run cloudless join ADDRESS with a new token",
+			"ended", ended.Format(time.RFC3339), "now", time.Now().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // joinedAs returns held if what runs there is a node of the token's cluster.
@@ -450,5 +473,19 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	g.Go(func() error {
 		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
 	})
-	return endedByContext(g.Wait())
+	err = g.Wait()
+	if errors.Is(err, agent.ErrCopy) {
+		// What was taken up from the folder runs on the node itself.
+		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))
+	}
+	return endedByContext(err)
+}
+
+// restCopy stops what a copy of a node has begun to run.
+func restCopy(ctx context.Context, f *folder, d driver.Driver, logger *slog.Logger) error {
+	facts, err := machine.New(machine.Options{DataDir: f.path})
+	if err != nil {
+		return err
+	}
+	return agent.Rest(ctx, agent.RestOptions{DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger})
 }

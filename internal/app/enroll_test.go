@@ -123,3 +123,60 @@ func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
 		t.Errorf("the data folder is still there: %v", err)
 	}
 }
+
+// memberSince makes the folder that of a node whose certificate was issued at a time and lasts an hour.
+func memberSince(t *testing.T, f *folder, ca *identity.CA, issued time.Time) {
+	t.Helper()
+	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindNode, "n-0")
+	must(t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Client: true}, issued)
+	must(t, err)
+	creds, err := identity.NewCredentials(key, chain)
+	must(t, err)
+	must(t, os.MkdirAll(f.sub("agent"), 0o700))
+	must(t, creds.Save(f.credentialsPath()))
+	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "n0"}))
+}
+
+// A node comes back after its certificate has ended: its agent says so and goes on with what runs, and with a new token
+// it joins again, on the folder that it has.
+func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	server := &forgetfulServer{ca: ca, keys: []string{"an answer that was lost"}}
+	address := server.listen(t)
+	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	must(t, err)
+	defer f.release()
+	memberSince(t, f, ca, time.Now().Add(-7*24*time.Hour))
+
+	var log strings.Builder
+	must(t, f.sayExpired(slog.New(slog.NewTextHandler(&log, nil))))
+	if said := log.String(); !strings.Contains(said, "the certificate of this node has ended") || !strings.Contains(said, "cloudless join ADDRESS with a new token") {
+		t.Errorf("the agent says %q", said)
+	}
+
+	o := cli.JoinOptions{Address: address, Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
+	o.Progress = quiet
+	must(t, becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler)))
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, err)
+	if creds.ID().Name() != "n-1" || time.Now().After(creds.NotAfter()) {
+		t.Errorf("it is %s until %s", creds.ID(), creds.NotAfter())
+	}
+
+	// Now that it is a node, joining again leaves the token unused, even if no server answers.
+	o.Address = "127.0.0.1:1"
+	asked := len(server.keys)
+	must(t, becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler)))
+	if len(server.keys) != asked {
+		t.Error("it joined once more")
+	}
+	log.Reset()
+	must(t, f.sayExpired(slog.New(slog.NewTextHandler(&log, nil))))
+	if log.Len() > 0 {
+		t.Errorf("a valid certificate is called %q", log.String())
+	}
+}

@@ -1,11 +1,13 @@
 package app
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -192,6 +194,23 @@ func (f *folder) forsake() {
 		_ = os.Remove(f.sub(name)) // a folder with something in it stays
 	}
 	_ = os.Remove(f.path)
+}
+
+// tryPort refuses an address on which nothing can listen before anything is
+// made in a new folder: what is half made would be in the way of another try.
+func (f *folder) tryPort(ctx context.Context, address string) error {
+	if !f.fresh {
+		return nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err == nil {
+		return l.Close()
+	}
+	f.forsake()
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("address %s is used by another process: stop that one, or listen on another with --api-addr", address)
+	}
+	return fmt.Errorf("listen on %s: %w", address, err)
 }
 
 // keep makes forsake leave the folder alone.

@@ -43,6 +43,9 @@ func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions) error {
 	if f.Cluster != "" || hasServer(f) {
 		return f.sameCluster(token)
 	}
+	if o.Address, err = locate(ctx, o, token); err != nil {
+		return err
+	}
 	advertise := server.AdvertisedAddress(o.Reach.Advertise, o.Reach.APIAddr)
 	if err := reachableByOthers(advertise, o.Address); err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
@@ -40,6 +41,8 @@ type controlPlane struct {
 	logger    *slog.Logger
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
+	// announcement is what machines that look for servers are told.
+	announcement *discover.AnnounceOptions
 }
 
 // openControlPlane opens the replicated state first, because everything else
@@ -66,16 +69,17 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
-		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger,
+		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger, Clock: o.clock,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
 	})
 	if err != nil {
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
-	if err := p.meet(f, o, u); err != nil {
+	if err := p.meet(ctx, f, o, u); err != nil {
 		return nil, err
 	}
+	p.prepareAnnouncement(f, o)
 	return p, f.announce(p.server.Address())
 }
 
@@ -98,6 +102,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	g.Go(func() error { return p.fellows.gossip.Load().Run(ctx) })
 	g.Go(func() error { return p.followGossipKey(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
+	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
 	g.Go(func() error { return followGarbage(ctx) })
 	g.Go(func() error {
@@ -157,7 +162,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o cli.ServerOptions) error {
-	return serve(ctx, o, func(*folder) error { return nil })
+	return serve(ctx, o, func(f *folder) error { return f.tryPort(ctx, o.APIAddr) })
 }
 
 // serve runs a server once its folder has been prepared for it.
@@ -182,7 +187,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder) error
 	}
 	o.Progress("opening the replicated state")
 	p, err := openControlPlane(ctx, f, planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version,
+		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock,
 	}, i, logger, &u)
 	if err != nil {
 		return err

@@ -23,6 +23,10 @@ type planeOptions struct {
 	address, advertise string
 	name, zone         string
 	version            string
+	// announce is whether machines of the same network may find it.
+	announce bool
+	// clock is what it takes for the time; nil stands for the machine's.
+	clock func() time.Time
 }
 
 // fellowship is how a server finds and reaches the others.
@@ -83,8 +87,12 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 	return f.belongTo(p.ca.Trust().Cluster())
 }
 
-// meet lets the others reach this server and begins to look for them.
-func (p *controlPlane) meet(f *folder, o planeOptions, u *undo) error {
+// meet lets the others reach this server and begins to look for them, unless
+// they say that it is a copy of one that runs already.
+func (p *controlPlane) meet(ctx context.Context, f *folder, o planeOptions, u *undo) error {
+	if err := p.server.RefuseCopy(ctx); err != nil {
+		return err
+	}
 	p.server.OpenLink(p.fellows.raft, peers.Raft)
 	p.server.OpenLink(p.fellows.gossipLink, peers.Gossip)
 	p.fellows.joined = f.Joined

@@ -37,6 +37,8 @@ type several struct {
 	ctx     context.Context
 	running map[string]*one
 	client  *client.Client
+	// off is by how much the clocks of servers are wrong.
+	off map[string]time.Duration
 }
 
 // one is a server of several.
@@ -83,6 +85,9 @@ func (s *several) start(name, path, address, token string) *one {
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	process := cli.Process{
 		DataDir: path, Version: "test", Log: testLog(s.t), Progress: quiet, Ready: func(string) { close(ready) },
+	}
+	if off := s.off[name]; off != 0 {
+		process.Clock = func() time.Time { return time.Now().Add(off) }
 	}
 	reach := cli.Reach{APIAddr: address, Name: name}
 	go func() {

@@ -35,6 +35,9 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err := f.mayServe(); err != nil {
 		return err
 	}
+	if err := f.tryPort(ctx, o.APIAddr); err != nil {
+		return err
+	}
 	link := &clusterLink{}
 	o.Progress("starting the control plane and the container runtime")
 	p, d, err := openBoth(ctx, f, o, link, i, logger, &u)
@@ -70,7 +73,7 @@ func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink
 	var planeUndo undo
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name}, i, logger, &planeUndo)
+		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock}, i, logger, &planeUndo)
 		return err
 	})
 	var driverErr error

@@ -106,7 +106,7 @@ func nodeReason(status *cloudlessv1.NodeStatus) string {
 	}
 	var pressure []string
 	for _, condition := range status.GetConditions() {
-		if condition.GetStatus() && strings.HasSuffix(condition.GetType(), "Pressure") {
+		if condition.GetStatus() && (strings.HasSuffix(condition.GetType(), "Pressure") || condition.GetType() == "ClockSkewed") {
 			pressure = append(pressure, condition.GetType())
 		}
 	}

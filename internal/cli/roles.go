@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -47,6 +48,8 @@ type Process struct {
 	LogFormat telemetry.LogFormat
 	// OTLPEndpoint is where traces go; nothing is traced if it is empty.
 	OTLPEndpoint string
+	// Clock is what a server takes for the time; nil stands for the machine's.
+	Clock func() time.Time
 	// Progress may be told, in a few words, what is being done. It is never nil.
 	Progress func(doing string)
 	// Ready is to be called once the role can be used, with what the person at the terminal should now know: one or
@@ -69,6 +72,8 @@ type UpOptions struct {
 	Machine
 	// APIAddr is where the API listens, host:port.
 	APIAddr string
+	// Announce is whether machines of the same network may find this server.
+	Announce bool
 	// ConfigPath is the client configuration that receives a context with admin credentials.
 	ConfigPath string
 	// Context is the name wished for that context; the role chooses one if it is empty.
@@ -91,6 +96,8 @@ type Reach struct {
 	Advertise string
 	// Name and Zone of the server; the host name and none if empty.
 	Name, Zone string
+	// Announce is whether machines of the same network may find it.
+	Announce bool
 }
 
 // AgentOptions are those of an agent alone.
@@ -103,7 +110,7 @@ type AgentOptions struct {
 type JoinOptions struct {
 	Process
 	Machine
-	// Address of a server, host:port.
+	// Address of a server, host:port; empty if one of the token's cluster is to be found on this network.
 	Address string
 	// Token is the join token. It must not be logged.
 	Token string

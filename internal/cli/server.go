@@ -22,6 +22,11 @@ func (f *reachFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.APIAddr, "api-addr", defaultAPIAddr, "`address` where the API of a server listens")
 	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "`zone` of this server; votes are spread over zones")
+	registerAnnounce(cmd, &f.Announce)
+}
+
+func registerAnnounce(cmd *cobra.Command, announce *bool) {
+	cmd.Flags().BoolVar(announce, "announce", true, "answer machines of this network that look for servers by mDNS (cloudless join --discover); never done on 127.0.0.1")
 }
 
 func (f *reachFlags) check(cmd *cobra.Command) error {

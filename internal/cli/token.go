@@ -27,6 +27,7 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 		Long: "Create makes a token and prints its secret, which is not stored and never shown again. A token of role\n" +
 			"node or server lets machines join; the other roles let programs call the API.",
 		Example: "  cloudless token create --role node > join-token\n" +
+			"  cloudless token create --role node --ttl 1h --uses 3\n" +
 			"  cloudless token create --role viewer --name ci --ttl 720h",
 		Args: names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -64,6 +65,7 @@ func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse) error {
 	if role := token.GetSpec().GetRole(); role == "node" || role == "server" {
 		if where, err := c.where(); err == nil {
 			c.note("On the machine that should join: cloudless join %s --token-file FILE%s", where.Addresses[0], roleFlag(role))
+			c.note("On the same network, --discover finds a server in place of the address.")
 		}
 	}
 	return nil

@@ -125,6 +125,7 @@ func (c *cli) upCommand() *cobra.Command {
 	var p processFlags
 	var m machineFlags
 	var address string
+	var announce bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Make this machine a cloud of its own",
@@ -133,7 +134,7 @@ func (c *cli) upCommand() *cobra.Command {
 		Example: "  cloudless up --detach\n  cloudless up --data-dir ./cloud2 --api-addr 127.0.0.1:7701 --context second",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o := UpOptions{APIAddr: address, Context: c.context}
+			o := UpOptions{APIAddr: address, Announce: announce, Context: c.context}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
@@ -152,6 +153,7 @@ func (c *cli) upCommand() *cobra.Command {
 	p.register(cmd)
 	m.register(cmd)
 	cmd.Flags().StringVar(&address, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	registerAnnounce(cmd, &announce)
 	return cmd
 }
 
@@ -215,18 +217,32 @@ func (c *cli) joinCommand() *cobra.Command {
 	var m machineFlags
 	var r reachFlags
 	var role string
+	var discover bool
 	var given joinToken
 	cmd := &cobra.Command{
-		Use:   "join ADDRESS --token-file FILE",
+		Use:   "join ADDRESS|--discover --token-file FILE",
 		Short: "Make this machine a node or a server of a cluster",
 		Long: "Join enrolls this machine with a token of role node and then runs its agent. The token proves the\n" +
 			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.\n\n" +
 			"With --role server, and a token of that role, the machine becomes one of the servers: it receives the\n" +
-			"cluster's state and votes once it has caught up. After a restart, run cloudless server.",
-		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach",
-		Args:    names("ADDRESS"),
+			"cluster's state and votes once it has caught up. After a restart, run cloudless server.\n\n" +
+			"With --discover no address is needed: servers of the same network are found by multicast DNS. The token\n" +
+			"decides which of them is trusted, and those of other clusters are left alone.",
+		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach\n" +
+			"  cloudless join --discover --token-file token --detach",
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case discover && len(args) > 0:
+				return usage(cmd, "ADDRESS and --discover exclude each other: leave one out")
+			case discover:
+				return nil
+			case len(args) == 0:
+				return usage(cmd, "ADDRESS of a server is missing; on the same network, --discover finds one")
+			}
+			return names("ADDRESS")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			o := JoinOptions{Address: args[0], Role: role}
+			o := JoinOptions{Role: role}
 			if role != "node" && role != "server" {
 				return usage(cmd, "--role %q is not known: use node or server", role)
 			}
@@ -241,8 +257,11 @@ func (c *cli) joinCommand() *cobra.Command {
 			}
 			o.Reach = r.Reach
 			o.Reach.Name = o.Machine.Name
-			if err := checkAddress(cmd, "ADDRESS", args[0]); err != nil {
-				return err
+			if !discover {
+				o.Address = args[0]
+				if err := checkAddress(cmd, "ADDRESS", o.Address); err != nil {
+					return err
+				}
 			}
 			if o.Token, err = given.read(cmd, c.Stdin); err != nil {
 				return err
@@ -256,6 +275,7 @@ func (c *cli) joinCommand() *cobra.Command {
 	m.register(cmd)
 	r.register(cmd)
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
+	cmd.Flags().BoolVar(&discover, "discover", false, "find a server of the token's cluster on this network, by mDNS")
 	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)
 	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` that holds the join token, - for standard input")
 	return cmd

@@ -20,6 +20,9 @@ const (
 	// segmentSize bounds the time to check the log at start.
 	segmentSize     = 16 << 20
 	snapshotsToKeep = 2
+
+	// wayBack is what to do about a server that has lost something it had acknowledged.
+	wayBack = "restore a backup; or, if the others have it all, remove this server there with cloudless server rm, take its folder away with cloudless down --purge, and let this machine join again with a new token"
 )
 
 // disk is what a server keeps in its folder: the log, votes and terms, and snapshots.
@@ -83,7 +86,7 @@ func (d *disk) restore(store *state.Store) error {
 	covered := uint64(0)
 	if len(newest) > 0 {
 		if err := d.restoreSnapshot(newest[0].ID, store); err != nil {
-			return fmt.Errorf("the snapshot %s cannot be used: %w; restore a backup or let this server rejoin under a new id", newest[0].ID, err)
+			return fmt.Errorf("the snapshot %s cannot be used: %w; %s", newest[0].ID, err, wayBack)
 		}
 		covered = newest[0].Index
 	}
@@ -92,8 +95,8 @@ func (d *disk) restore(store *state.Store) error {
 		return fmt.Errorf("find the beginning of the log: %w", err)
 	}
 	if first > covered+1 {
-		return fmt.Errorf("the entries %d to %d are missing between the newest snapshot and the log: restore a backup or let this server rejoin under a new id",
-			covered+1, first-1)
+		return fmt.Errorf("the entries %d to %d are missing between the newest snapshot and the log: %s",
+			covered+1, first-1, wayBack)
 	}
 	return nil
 }

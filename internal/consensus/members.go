@@ -89,13 +89,19 @@ type Progress struct {
 	LastTerm, LastIndex, AppliedIndex uint64
 	// LastContact is how long ago it heard of the leader, 0 for the leader itself, negative for never.
 	LastContact time.Duration
+	// Full is whether its disk has no room for changes.
+	Full bool
+	// Skew is by how much its clock is ahead of that of the server that asks.
+	Skew time.Duration
 }
 
 // Progress is how far this server is.
 func (c *Consensus) Progress() Progress {
 	stats := c.raft.Stats()
 	term, _ := strconv.ParseUint(stats["last_log_term"], 10, 64) // raft prints it itself
-	p := Progress{LastTerm: term, LastIndex: c.raft.LastIndex(), AppliedIndex: c.store.Snapshot().Index()}
+	p := Progress{
+		LastTerm: term, LastIndex: c.raft.LastIndex(), AppliedIndex: c.store.Snapshot().Index(), Full: c.room.check(0) != nil,
+	}
 	if c.raft.State() != raft.Leader {
 		if p.LastContact = -1; !c.raft.LastContact().IsZero() {
 			p.LastContact = time.Since(c.raft.LastContact())

@@ -67,6 +67,10 @@ type Health struct {
 	Reason string
 	// Lag is by how many entries it is behind.
 	Lag uint64
+	// Full is whether its disk has no room for changes.
+	Full bool
+	// Skew is by how much its clock is ahead of the leader's.
+	Skew time.Duration
 }
 
 // pilot keeps the right servers voting while this one leads.
@@ -76,8 +80,7 @@ type pilot struct {
 
 	mu    sync.Mutex
 	since map[string]time.Time // when a member was first seen dead
-
-	yielded time.Time // when leadership was last given up for want of room
+	said  map[string]Progress  // what each has said of itself last, as long as it answers
 }
 
 // Pilot decides, while this server leads, who takes part and who votes, until ctx ends: servers that should take part
@@ -87,7 +90,7 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	p := &pilot{Consensus: c, PilotOptions: o, since: map[string]time.Time{}}
+	p := &pilot{Consensus: c, PilotOptions: o, since: map[string]time.Time{}, said: map[string]Progress{}}
 	auto := autopilot.New(c.raft, p, autopilot.WithPromoter(promoter{p}), autopilot.WithLogger(newHCLogger(c.logger)),
 		autopilot.WithUpdateInterval(pilotUpdate), autopilot.WithReconcileInterval(pilotReconcile))
 	auto.Start(ctx)
@@ -110,20 +113,37 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	}
 }
 
-// fullPause keeps servers whose disks are all full from handing leadership round.
-const fullPause = 30 * time.Second
-
-// yieldWhenFull lets another server lead when there is no room for changes here.
+// yieldWhenFull lets another server lead when there is no room for changes here: the one that is furthest of those that
+// have room. If none has, this one goes on leading: it refuses changes as all others would, and answers what is read.
 func (p *pilot) yieldWhenFull(ctx context.Context) {
 	full := p.room.check(0)
-	if full == nil || p.otherVoters() == 0 || p.now().Sub(p.yielded) < fullPause {
+	if full == nil {
 		return
 	}
-	p.yielded = p.now()
-	p.logger.Warn("another server should lead", "reason", full)
-	if err := p.Transfer(ctx, ""); err != nil && ctx.Err() == nil {
+	to := p.withRoom()
+	if to == "" {
+		return
+	}
+	p.logger.Warn("another server should lead", "reason", full, "server", to)
+	if err := p.Transfer(ctx, to); err != nil && ctx.Err() == nil {
 		p.logger.Warn("no other server took over", "error", err)
 	}
+}
+
+// withRoom is the voter that is furthest of those that have said that there is room; empty if there is none.
+func (p *pilot) withRoom() (furthest string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.Servers() {
+		said, answers := p.said[s.ID]
+		if !s.Voter || s.ID == p.id || !answers || said.Full {
+			continue
+		}
+		if furthest == "" || said.LastIndex > p.said[furthest].LastIndex {
+			furthest = s.ID
+		}
+	}
+	return furthest
 }
 
 // enlist adds members that are there and not yet taking part, and removes those that are no members.
@@ -200,6 +220,7 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 // FetchServerStats implements autopilot.ApplicationIntegration.
 func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	stats := map[raft.ServerID]*autopilot.ServerStats{}
+	said := map[string]Progress{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for id := range servers {
@@ -214,10 +235,14 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 			}
 			mu.Lock()
 			defer mu.Unlock()
+			said[string(id)] = progress
 			stats[id] = &autopilot.ServerStats{LastContact: progress.LastContact, LastTerm: progress.LastTerm, LastIndex: progress.LastIndex}
 		})
 	}
 	asking.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.said = said
 	return stats
 }
 
@@ -225,8 +250,11 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 func (p *pilot) NotifyState(s *autopilot.State) {
 	var all []Health
 	last := p.raft.LastIndex()
+	p.mu.Lock()
+	said := p.said
+	p.mu.Unlock()
 	for id, one := range s.Servers {
-		h := Health{ID: string(id), Healthy: one.Health.Healthy}
+		h := Health{ID: string(id), Healthy: one.Health.Healthy, Full: said[string(id)].Full, Skew: said[string(id)].Skew}
 		if last > one.Stats.LastIndex {
 			h.Lag = last - one.Stats.LastIndex
 		}

@@ -44,8 +44,8 @@ func verifyLog(dir string) error {
 			return fmt.Errorf("check the log: %w", err)
 		}
 		if reason := checkSegment(data, path == newest); reason != "" {
-			return fmt.Errorf("the log is damaged: %s %s; restore a backup or let this server rejoin under a new id",
-				filepath.Base(path), reason)
+			return fmt.Errorf("the log is damaged: %s %s; %s",
+				filepath.Base(path), reason, wayBack)
 		}
 	}
 	return nil

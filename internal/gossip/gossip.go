@@ -197,7 +197,9 @@ func (g *Gossip) members() map[string]Server {
 	for _, m := range g.serf.Members() {
 		all[m.Name] = Server{
 			ID: m.Name, Address: m.Tags[tagAddress], Zone: m.Tags[tagZone], Version: m.Tags[tagVersion],
-			Alive: m.Status == serf.StatusAlive,
+			// One that is said to be leaving still answers. Who has left once and is found again by the others, before it
+			// has found them itself, is called so until it has heard of it.
+			Alive: m.Status == serf.StatusAlive || m.Status == serf.StatusLeaving,
 		}
 	}
 	return all

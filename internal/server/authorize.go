@@ -68,6 +68,7 @@ var permissions = map[string][]string{
 	v1.ServerService_DeleteServer_FullMethodName:   admins,
 	v1.ServerService_TransferLeader_FullMethodName: admins,
 	v1.PeerService_GetProgress_FullMethodName:      servers,
+	v1.PeerService_LocateServer_FullMethodName:     servers,
 	v1.PeerService_ListCopies_FullMethodName:       servers,
 	v1.PeerService_GetGossipKey_FullMethodName:     servers,
 	v1.PeerService_CopyImage_FullMethodName:        servers,

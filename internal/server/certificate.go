@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -26,7 +25,7 @@ func newOwnCertificate(o Options) (*identity.Rotator, error) {
 		}
 	}
 	issue := func(_ context.Context, csr []byte) ([][]byte, error) {
-		return o.CA.Issue(csr, id, options, time.Now().UTC())
+		return o.CA.Issue(csr, id, options, o.Clock().UTC())
 	}
 	key, csr, err := identity.NewKeyAndCSR()
 	if err != nil {

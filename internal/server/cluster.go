@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -31,7 +32,7 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	voters := spec.VotersOf(cluster.GetSpec())
 	tolerated, problems := troubles(cluster.GetStatus().GetServers(), voters)
 	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
-	cluster.Status.Problems = problems
+	cluster.Status.Problems = slices.Concat(problems, s.nodeTroubles(snap), s.doubles.problems(s.now()))
 	return cluster, nil
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -97,6 +98,9 @@ type Options struct {
 	// They are renewed well before. 0 means thirty days.
 	CertificateTTL time.Duration
 
+	// Clock is that of this server; nil stands for the machine's.
+	Clock func() time.Time
+
 	// Foreign carries questions to registries of others; nil asks as the
 	// environment of the process says.
 	Foreign http.RoundTripper
@@ -107,6 +111,10 @@ type Server struct {
 	uid, version, address string
 	// advertised is where others reach this server.
 	advertised string
+	// instance tells this process from one that runs on a copy of its data folder.
+	instance string
+	doubles  doubles
+	clock    func() time.Time
 
 	store          *state.Store
 	consensus      *consensus.Consensus
@@ -177,8 +185,11 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Scrape = telemetry.NewRegistry()
 		o.Metrics = telemetry.NewServer(o.Scrape)
 	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
 	s := &Server{
-		uid: o.UID, version: o.Version,
+		uid: o.UID, version: o.Version, instance: rand.Text(), clock: o.Clock,
 		store: o.Store, consensus: o.Consensus, ca: o.CA, sealer: o.Sealer, registry: o.Registry,
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
@@ -265,6 +276,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.port.Run(ctx) })
 	g.Go(func() error { return s.certificate.Run(ctx) })
 	g.Go(func() error { return s.untilExpelled(ctx) })
+	g.Go(func() error { return s.stayAlone(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.record(ctx) })
 	g.Go(func() error { return s.pruneBlobs(ctx) })
@@ -312,7 +324,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-func (s *Server) now() time.Time { return time.Now().UTC() }
+func (s *Server) now() time.Time { return s.clock().UTC() }
 
 // newUID is ordered by time, so that the newest objects are found together.
 func (s *Server) newUID() string { return uuid.Must(uuid.NewV7()).String() }

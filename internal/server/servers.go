@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -66,6 +67,7 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 		switch {
 		case i >= 0:
 			status.Healthy, status.Lag, status.Reason = health[i].Healthy, health[i].Lag, health[i].Reason
+			status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
 		case health != nil:
 			status.Reason = "it does not take part yet"
 		case s.consensus.IsLeader() || m.GetUid() == s.uid:
@@ -211,6 +213,7 @@ func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRe
 	p := s.consensus.Progress()
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
+		Full: p.Full, Time: timestamppb.New(s.now()), Instance: s.instance,
 		ActedIndex: s.acted.Load(),
 	}, nil
 }
@@ -221,12 +224,14 @@ func (s *Server) Progress(ctx context.Context, server string) (consensus.Progres
 	if err != nil {
 		return consensus.Progress{}, err
 	}
+	asked := s.now()
 	p, err := v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{})
 	if err != nil {
 		return consensus.Progress{}, err
 	}
 	return consensus.Progress{
 		LastTerm: p.GetLastTerm(), LastIndex: p.GetLastIndex(), AppliedIndex: p.GetAppliedIndex(), LastContact: time.Duration(p.GetLastContact()),
+		Full: p.GetFull(), Skew: skewOf(p.GetTime(), asked, s.now()),
 	}, nil
 }
 
@@ -267,6 +272,8 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; start it again, or remove it with: cloudless server rm %s",
 			one.GetName(), one.GetAddress(), strings.TrimSuffix(one.GetReason(), "."), one.GetName()))
 	}
+	problems = append(problems, diskTroubles(servers)...)
+	problems = append(problems, clockTroubles(servers)...)
 	switch {
 	case !leader:
 		problems = append(problems, fmt.Sprintf("no server leads, so nothing can be changed: %d of the %d voting servers must run and reach each other", voters/2+1, voters))

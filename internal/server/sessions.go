@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
@@ -62,15 +63,21 @@ type session struct {
 	tune bool
 	told time.Duration // that pace; only the sender's
 	pings
+	// word is closed at the agent's next word, if somebody waits for one, and every
+	// is how often it speaks.
+	word  chan struct{}
+	every time.Duration
+
+	instance string // of the agent; empty if it does not say
 }
 
 var errReplaced = errors.New("another session of the same node has taken over")
 
 // enter makes a new session the node's current one and ends an older one. What
 // the new one begins with is done before anybody else can enter or leave.
-func (s *sessions) enter(ctx context.Context, node string, begin func()) *session {
+func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}}
+	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +197,10 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	if err := checkStatus(hello.GetStatus()); err != nil {
 		return err
 	}
-	current := s.sessions.enter(stream.Context(), node, func() {
+	if err := s.admitInstance(stream.Context(), node, hello.GetInstance(), origin(hello.GetStatus())); err != nil {
+		return err
+	}
+	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, machineOf(stream.Context()), hello.GetStatus())
 		s.reports.submit(node, s.progress.take(node, hello.GetReplicas()))
 	})
@@ -226,6 +236,7 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			if err := checkStatus(m.Heartbeat.GetStatus()); err != nil {
 				return err
 			}
+			current.heard(m.Heartbeat)
 			s.sessions.during(current, func() { s.nodes.Heartbeat(node, m.Heartbeat) })
 			current.askToPing(time.Now())
 		case *v1.SessionUp_Pong:
@@ -288,6 +299,7 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 	message := assignment.News(snap, node, dirty)
 	if full {
 		message = assignment.Full(snap, node)
+		message.Time = timestamppb.New(s.now())
 	}
 	for _, one := range message.GetAssign() {
 		one.Login = s.assignmentLogin(snap, one.GetRevision())

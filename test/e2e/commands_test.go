@@ -48,6 +48,9 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"no-uploads":       noUploads,
 
 	"kill9leader": killLeader,
+	"pretend":     pretend,
+	"lan":         lan,
+	"cable":       cable,
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.

@@ -32,6 +32,7 @@ var layer = map[string]int{
 	"internal/state":                  1,
 	"internal/ipam":                   1,
 	"internal/image":                  1,
+	"internal/discover":               1,
 	"internal/doctor":                 1,
 	"internal/systemd":                1,
 	"internal/assignment":             2,

@@ -644,7 +644,10 @@ type Hello struct {
 	// many, the rest follows at once in reports.
 	Replicas []*ReplicaReport `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// Epoch of the last assignments that the agent received, 0 if none.
-	Epoch         uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Chosen by the agent at its start, to tell it from one that runs on a copy of
+	// its data folder.
+	Instance      string `protobuf:"bytes,10,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -698,6 +701,13 @@ func (x *Hello) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *Hello) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 type Heartbeat struct {
@@ -1071,7 +1081,9 @@ type Assignments struct {
 	Servers []string `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
 	// How often the node should report; set in the first message and whenever it
 	// changes.
-	Heartbeat     string `protobuf:"bytes,7,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	Heartbeat string `protobuf:"bytes,7,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// The server's clock; set in the first message.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1153,6 +1165,13 @@ func (x *Assignments) GetHeartbeat() string {
 		return x.Heartbeat
 	}
 	return ""
+}
+
+func (x *Assignments) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
 }
 
 type Assignment struct {
@@ -1830,11 +1849,13 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04Ping\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\"\n" +
 	"\x04Pong\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x88\x01\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xad\x01\n" +
 	"\x05Hello\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x127\n" +
 	"\breplicas\x18\x02 \x03(\v2\x1b.cloudless.v1.ReplicaReportR\breplicas\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xcf\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12#\n" +
+	"\binstance\x18\n" +
+	" \x01(\tB\a\xbaH\x04r\x02\x18@R\binstance\"\xcf\x01\n" +
 	"\tHeartbeat\x121\n" +
 	"\x05usage\x18\x01 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x120\n" +
 	"\x06status\x18\x02 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\x12%\n" +
@@ -1857,7 +1878,7 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
 	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04pingB\t\n" +
-	"\amessage\"\xf0\x01\n" +
+	"\amessage\"\xa0\x02\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
@@ -1865,7 +1886,9 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06remove\x18\x04 \x03(\tR\x06remove\x12*\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04node\x12\x18\n" +
 	"\aservers\x18\x06 \x03(\tR\aservers\x12'\n" +
-	"\theartbeat\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\"\xa4\x01\n" +
+	"\theartbeat\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\x12.\n" +
+	"\x04time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xa4\x01\n" +
 	"\n" +
 	"Assignment\x12/\n" +
 	"\areplica\x18\x01 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\x122\n" +
@@ -1997,34 +2020,35 @@ var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
 	7,  // 20: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
 	16, // 21: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
 	32, // 22: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	33, // 23: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	34, // 24: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	17, // 25: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	19, // 26: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	20, // 27: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	21, // 28: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	30, // 29: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	30, // 30: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	35, // 31: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	36, // 32: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	37, // 33: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	38, // 34: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	39, // 35: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	40, // 36: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	41, // 37: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 38: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	3,  // 39: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	5,  // 40: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	22, // 41: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	2,  // 42: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	4,  // 43: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	14, // 44: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	23, // 45: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	42, // [42:46] is the sub-list for method output_type
-	38, // [38:42] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	30, // 23: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	33, // 24: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	34, // 25: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	17, // 26: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	19, // 27: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	20, // 28: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	21, // 29: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	30, // 30: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	30, // 31: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	35, // 32: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	36, // 33: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	37, // 34: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	38, // 35: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	39, // 36: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	40, // 37: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	41, // 38: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 39: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	3,  // 40: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	5,  // 41: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	22, // 42: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	2,  // 43: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	4,  // 44: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	14, // 45: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	23, // 46: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	43, // [43:47] is the sub-list for method output_type
+	39, // [39:43] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }

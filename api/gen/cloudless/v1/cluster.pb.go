@@ -852,7 +852,12 @@ type ServerStatus struct {
 	// How many entries of the log it is behind the leader.
 	Lag uint64 `protobuf:"varint,9,opt,name=lag,proto3" json:"lag,omitempty"`
 	// Why it is not healthy, in words.
-	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Its disk has no room for changes.
+	Full bool `protobuf:"varint,20,opt,name=full,proto3" json:"full,omitempty"`
+	// By how much its clock is ahead of the leader's, such as "5m" or "-5m";
+	// empty if it is not.
+	ClockSkew     string `protobuf:"bytes,21,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -953,6 +958,20 @@ func (x *ServerStatus) GetLag() uint64 {
 func (x *ServerStatus) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *ServerStatus) GetClockSkew() string {
+	if x != nil {
+		return x.ClockSkew
 	}
 	return ""
 }
@@ -1709,7 +1728,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
 	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x12$\n" +
-	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xee\x01\n" +
+	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xa1\x02\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -1721,7 +1740,10 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\ahealthy\x18\b \x01(\bR\ahealthy\x12\x10\n" +
 	"\x03lag\x18\t \x01(\x04R\x03lag\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\"\x9d\x01\n" +
+	" \x01(\tR\x06reason\x12\x12\n" +
+	"\x04full\x18\x14 \x01(\bR\x04full\x12\x1d\n" +
+	"\n" +
+	"clock_skew\x18\x15 \x01(\tR\tclockSkew\"\x9d\x01\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

@@ -571,7 +571,8 @@ func (x *ReliabilityRecord) GetFreeShare() float64 {
 
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "Ready", "MemoryPressure", "DiskPressure", "PIDPressure" or "NetworkAvailable".
+	// "Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkAvailable"
+	// or "ClockSkewed".
 	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Status        bool                   `protobuf:"varint,2,opt,name=status,proto3" json:"status,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -11,6 +11,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -1088,7 +1089,13 @@ type GetProgressResponse struct {
 	LastContact int64 `protobuf:"varint,4,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
 	// Of the newest entry that it has acted on: told agents, cut off who was
 	// removed.
-	ActedIndex    uint64 `protobuf:"varint,5,opt,name=acted_index,json=actedIndex,proto3" json:"acted_index,omitempty"`
+	ActedIndex uint64 `protobuf:"varint,5,opt,name=acted_index,json=actedIndex,proto3" json:"acted_index,omitempty"`
+	// Its disk has no room for changes.
+	Full bool `protobuf:"varint,10,opt,name=full,proto3" json:"full,omitempty"`
+	// Its clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=time,proto3" json:"time,omitempty"`
+	// Chosen at its start, to tell it from one that runs on a copy of its data folder.
+	Instance      string `protobuf:"bytes,12,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1158,11 +1165,130 @@ func (x *GetProgressResponse) GetActedIndex() uint64 {
 	return 0
 }
 
+func (x *GetProgressResponse) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *GetProgressResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *GetProgressResponse) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+type LocateServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uid   string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Where the one that asks about itself is.
+	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocateServerRequest) Reset() {
+	*x = LocateServerRequest{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocateServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocateServerRequest) ProtoMessage() {}
+
+func (x *LocateServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocateServerRequest.ProtoReflect.Descriptor instead.
+func (*LocateServerRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LocateServerRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *LocateServerRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+type LocateServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty if it is not known.
+	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocateServerResponse) Reset() {
+	*x = LocateServerResponse{}
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocateServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocateServerResponse) ProtoMessage() {}
+
+func (x *LocateServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_server_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocateServerResponse.ProtoReflect.Descriptor instead.
+func (*LocateServerResponse) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_server_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LocateServerResponse) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 var File_cloudless_v1_server_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\n" +
-	"\x19cloudless/v1/server.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\xd3\x01\n" +
+	"\x19cloudless/v1/server.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x01\n" +
 	"\x06Server\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1232,7 +1358,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x16TransferLeaderResponse\x12,\n" +
 	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\".\n" +
 	"\x12GetProgressRequest\x12\x18\n" +
-	"\aleading\x18\x01 \x01(\bR\aleading\"\xba\x01\n" +
+	"\aleading\x18\x01 \x01(\bR\aleading\"\x9a\x02\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
@@ -1240,13 +1366,23 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\rapplied_index\x18\x03 \x01(\x04R\fappliedIndex\x12!\n" +
 	"\flast_contact\x18\x04 \x01(\x03R\vlastContact\x12\x1f\n" +
 	"\vacted_index\x18\x05 \x01(\x04R\n" +
-	"actedIndex2\xda\x02\n" +
+	"actedIndex\x12\x12\n" +
+	"\x04full\x18\n" +
+	" \x01(\bR\x04full\x12.\n" +
+	"\x04time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
+	"\binstance\x18\f \x01(\tR\binstance\"V\n" +
+	"\x13LocateServerRequest\x12\x1b\n" +
+	"\x03uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\x12\"\n" +
+	"\aaddress\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\aaddress\"0\n" +
+	"\x14LocateServerResponse\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress2\xda\x02\n" +
 	"\rServerService\x12g\n" +
 	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12c\n" +
 	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\"\x1a\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12{\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xf7\x03\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xce\x04\n" +
 	"\vPeerService\x12R\n" +
-	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\x12O\n" +
+	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\x12U\n" +
+	"\fLocateServer\x12!.cloudless.v1.LocateServerRequest\x1a\".cloudless.v1.LocateServerResponse\x12O\n" +
 	"\n" +
 	"ListCopies\x12\x1f.cloudless.v1.ListCopiesRequest\x1a .cloudless.v1.ListCopiesResponse\x12L\n" +
 	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\x12U\n" +
@@ -1266,7 +1402,7 @@ func file_cloudless_v1_server_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_server_proto_rawDescData
 }
 
-var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_cloudless_v1_server_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_cloudless_v1_server_proto_goTypes = []any{
 	(*Server)(nil),                 // 0: cloudless.v1.Server
 	(*ServerSpec)(nil),             // 1: cloudless.v1.ServerSpec
@@ -1290,44 +1426,50 @@ var file_cloudless_v1_server_proto_goTypes = []any{
 	(*TransferLeaderResponse)(nil), // 19: cloudless.v1.TransferLeaderResponse
 	(*GetProgressRequest)(nil),     // 20: cloudless.v1.GetProgressRequest
 	(*GetProgressResponse)(nil),    // 21: cloudless.v1.GetProgressResponse
-	nil,                            // 22: cloudless.v1.PassedCall.MetadataEntry
-	(*Metadata)(nil),               // 23: cloudless.v1.Metadata
-	(*ServerStatus)(nil),           // 24: cloudless.v1.ServerStatus
+	(*LocateServerRequest)(nil),    // 22: cloudless.v1.LocateServerRequest
+	(*LocateServerResponse)(nil),   // 23: cloudless.v1.LocateServerResponse
+	nil,                            // 24: cloudless.v1.PassedCall.MetadataEntry
+	(*Metadata)(nil),               // 25: cloudless.v1.Metadata
+	(*ServerStatus)(nil),           // 26: cloudless.v1.ServerStatus
+	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
 }
 var file_cloudless_v1_server_proto_depIdxs = []int32{
-	23, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
+	25, // 0: cloudless.v1.Server.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Server.spec:type_name -> cloudless.v1.ServerSpec
-	24, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
+	26, // 2: cloudless.v1.Server.status:type_name -> cloudless.v1.ServerStatus
 	3,  // 3: cloudless.v1.PassCallsRequest.calls:type_name -> cloudless.v1.PassedCall
-	22, // 4: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
+	24, // 4: cloudless.v1.PassedCall.metadata:type_name -> cloudless.v1.PassedCall.MetadataEntry
 	5,  // 5: cloudless.v1.PassCallsResponse.answers:type_name -> cloudless.v1.PassedAnswer
 	6,  // 6: cloudless.v1.ListCopiesResponse.items:type_name -> cloudless.v1.ImageCopy
 	6,  // 7: cloudless.v1.CopyImageRequest.image:type_name -> cloudless.v1.ImageCopy
 	0,  // 8: cloudless.v1.ListServersResponse.items:type_name -> cloudless.v1.Server
 	0,  // 9: cloudless.v1.TransferLeaderResponse.leader:type_name -> cloudless.v1.Server
-	15, // 10: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
-	17, // 11: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
-	18, // 12: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
-	20, // 13: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
-	9,  // 14: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
-	11, // 15: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
-	7,  // 16: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
-	13, // 17: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
-	2,  // 18: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
-	16, // 19: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
-	0,  // 20: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
-	19, // 21: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
-	21, // 22: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
-	10, // 23: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
-	12, // 24: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
-	8,  // 25: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
-	14, // 26: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
-	4,  // 27: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
-	19, // [19:28] is the sub-list for method output_type
-	10, // [10:19] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	27, // 10: cloudless.v1.GetProgressResponse.time:type_name -> google.protobuf.Timestamp
+	15, // 11: cloudless.v1.ServerService.ListServers:input_type -> cloudless.v1.ListServersRequest
+	17, // 12: cloudless.v1.ServerService.DeleteServer:input_type -> cloudless.v1.DeleteServerRequest
+	18, // 13: cloudless.v1.ServerService.TransferLeader:input_type -> cloudless.v1.TransferLeaderRequest
+	20, // 14: cloudless.v1.PeerService.GetProgress:input_type -> cloudless.v1.GetProgressRequest
+	22, // 15: cloudless.v1.PeerService.LocateServer:input_type -> cloudless.v1.LocateServerRequest
+	9,  // 16: cloudless.v1.PeerService.ListCopies:input_type -> cloudless.v1.ListCopiesRequest
+	11, // 17: cloudless.v1.PeerService.CopyImage:input_type -> cloudless.v1.CopyImageRequest
+	7,  // 18: cloudless.v1.PeerService.GetGossipKey:input_type -> cloudless.v1.GetGossipKeyRequest
+	13, // 19: cloudless.v1.PeerService.DropImage:input_type -> cloudless.v1.DropImageRequest
+	2,  // 20: cloudless.v1.PeerService.PassCalls:input_type -> cloudless.v1.PassCallsRequest
+	16, // 21: cloudless.v1.ServerService.ListServers:output_type -> cloudless.v1.ListServersResponse
+	0,  // 22: cloudless.v1.ServerService.DeleteServer:output_type -> cloudless.v1.Server
+	19, // 23: cloudless.v1.ServerService.TransferLeader:output_type -> cloudless.v1.TransferLeaderResponse
+	21, // 24: cloudless.v1.PeerService.GetProgress:output_type -> cloudless.v1.GetProgressResponse
+	23, // 25: cloudless.v1.PeerService.LocateServer:output_type -> cloudless.v1.LocateServerResponse
+	10, // 26: cloudless.v1.PeerService.ListCopies:output_type -> cloudless.v1.ListCopiesResponse
+	12, // 27: cloudless.v1.PeerService.CopyImage:output_type -> cloudless.v1.CopyImageResponse
+	8,  // 28: cloudless.v1.PeerService.GetGossipKey:output_type -> cloudless.v1.GetGossipKeyResponse
+	14, // 29: cloudless.v1.PeerService.DropImage:output_type -> cloudless.v1.DropImageResponse
+	4,  // 30: cloudless.v1.PeerService.PassCalls:output_type -> cloudless.v1.PassCallsResponse
+	21, // [21:31] is the sub-list for method output_type
+	11, // [11:21] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_server_proto_init() }
@@ -1344,7 +1486,7 @@ func file_cloudless_v1_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_server_proto_rawDesc), len(file_cloudless_v1_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

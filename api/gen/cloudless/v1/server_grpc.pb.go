@@ -208,6 +208,7 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	PeerService_GetProgress_FullMethodName  = "/cloudless.v1.PeerService/GetProgress"
+	PeerService_LocateServer_FullMethodName = "/cloudless.v1.PeerService/LocateServer"
 	PeerService_ListCopies_FullMethodName   = "/cloudless.v1.PeerService/ListCopies"
 	PeerService_CopyImage_FullMethodName    = "/cloudless.v1.PeerService/CopyImage"
 	PeerService_GetGossipKey_FullMethodName = "/cloudless.v1.PeerService/GetGossipKey"
@@ -223,6 +224,9 @@ const (
 type PeerServiceClient interface {
 	// How far the asked server is, from itself and not from whoever leads.
 	GetProgress(ctx context.Context, in *GetProgressRequest, opts ...grpc.CallOption) (*GetProgressResponse, error)
+	// Where the asked server hears of a server. A server asks for itself, to learn
+	// whether a copy of it runs elsewhere.
+	LocateServer(ctx context.Context, in *LocateServerRequest, opts ...grpc.CallOption) (*LocateServerResponse, error)
 	// The tagged images that the asked server has.
 	ListCopies(ctx context.Context, in *ListCopiesRequest, opts ...grpc.CallOption) (*ListCopiesResponse, error)
 	// Has the asked server copy an image from the one that asks. It is answered
@@ -250,6 +254,16 @@ func (c *peerServiceClient) GetProgress(ctx context.Context, in *GetProgressRequ
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetProgressResponse)
 	err := c.cc.Invoke(ctx, PeerService_GetProgress_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerServiceClient) LocateServer(ctx context.Context, in *LocateServerRequest, opts ...grpc.CallOption) (*LocateServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LocateServerResponse)
+	err := c.cc.Invoke(ctx, PeerService_LocateServer_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -317,6 +331,9 @@ type PeerService_PassCallsClient = grpc.BidiStreamingClient[PassCallsRequest, Pa
 type PeerServiceServer interface {
 	// How far the asked server is, from itself and not from whoever leads.
 	GetProgress(context.Context, *GetProgressRequest) (*GetProgressResponse, error)
+	// Where the asked server hears of a server. A server asks for itself, to learn
+	// whether a copy of it runs elsewhere.
+	LocateServer(context.Context, *LocateServerRequest) (*LocateServerResponse, error)
 	// The tagged images that the asked server has.
 	ListCopies(context.Context, *ListCopiesRequest) (*ListCopiesResponse, error)
 	// Has the asked server copy an image from the one that asks. It is answered
@@ -342,6 +359,9 @@ type UnimplementedPeerServiceServer struct{}
 
 func (UnimplementedPeerServiceServer) GetProgress(context.Context, *GetProgressRequest) (*GetProgressResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetProgress not implemented")
+}
+func (UnimplementedPeerServiceServer) LocateServer(context.Context, *LocateServerRequest) (*LocateServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method LocateServer not implemented")
 }
 func (UnimplementedPeerServiceServer) ListCopies(context.Context, *ListCopiesRequest) (*ListCopiesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListCopies not implemented")
@@ -393,6 +413,24 @@ func _PeerService_GetProgress_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PeerServiceServer).GetProgress(ctx, req.(*GetProgressRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PeerService_LocateServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LocateServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).LocateServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_LocateServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).LocateServer(ctx, req.(*LocateServerRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -486,6 +524,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetProgress",
 			Handler:    _PeerService_GetProgress_Handler,
+		},
+		{
+			MethodName: "LocateServer",
+			Handler:    _PeerService_LocateServer_Handler,
 		},
 		{
 			MethodName: "ListCopies",

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	everyRequest = 50 * time.Millisecond
+	attemptTime  = 300 * time.Millisecond
+)
+
+// traffic asks the app all the time, as a client does that knows the addresses
+// of all nodes: what one does not answer, it asks the next one.
+type traffic struct {
+	client *http.Client
+	urls   []string
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu       sync.Mutex
+	answered int
+	failed   int
+	longest  time.Duration
+	last     time.Time
+}
+
+func startTraffic(l *lan, urls []string) *traffic {
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &traffic{
+		// Every request is a connection of its own: one that stays open proves nothing about new ones.
+		client: &http.Client{Transport: &http.Transport{DialContext: l.dial, DisableKeepAlives: true}},
+		urls:   urls, cancel: cancel, done: make(chan struct{}), last: time.Now(),
+	}
+	go t.run(ctx)
+	return t
+}
+
+func (t *traffic) run(ctx context.Context) {
+	defer close(t.done)
+	ticker := time.NewTicker(everyRequest)
+	defer ticker.Stop()
+	first := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		ok := false
+		for i := range t.urls {
+			at := (first + i) % len(t.urls)
+			if ok = t.ask(ctx, t.urls[at]); ok {
+				first = at
+				break
+			}
+		}
+		if ctx.Err() == nil {
+			t.count(ok)
+		}
+	}
+}
+
+func (t *traffic) ask(ctx context.Context, url string) bool {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return false
+	}
+	answer, err := t.client.Do(request)
+	if err != nil {
+		return false
+	}
+	return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+}
+
+func (t *traffic) count(ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !ok {
+		t.failed++
+		return
+	}
+	t.answered++
+	now := time.Now()
+	t.longest = max(t.longest, now.Sub(t.last))
+	t.last = now
+}
+
+// String says how it has gone so far.
+func (t *traffic) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return fmt.Sprintf("the app has answered %d requests, %d were not answered, the longest pause was %d ms",
+		t.answered, t.failed, t.longest.Milliseconds())
+}
+
+// answers waits for so many more of them.
+func (t *traffic) answers(ctx context.Context, more int) error {
+	t.mu.Lock()
+	goal := t.answered + more
+	t.mu.Unlock()
+	return until(ctx, "the app does not answer", func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.answered >= goal
+	})
+}
+
+func (t *traffic) stop() {
+	t.cancel()
+	<-t.done
+}

@@ -1,0 +1,173 @@
+package app
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli"
+)
+
+// untilProblem waits until the cluster says something is wrong.
+func (s *several) untilProblem(want string) {
+	s.t.Helper()
+	for {
+		cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+		problems := strings.Join(cluster.GetStatus().GetProblems(), "\n")
+		if err == nil && strings.Contains(problems, want) {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			s.t.Fatalf("never said: %q; last was %q, %v", want, problems, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// TestClockFiveMinutesOff: nothing breaks, whoever has the wrong clock and whatever it does, and everybody can see it.
+func TestClockFiveMinutesOff(t *testing.T) {
+	for _, off := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
+		t.Run(off.String(), func(t *testing.T) {
+			s := found(t)
+			s.off = map[string]time.Duration{"s2": off}
+			s.join("s2")
+			s.join("s3")
+			must(t, s.write(s.client, "before"))
+			word := map[bool]string{true: "ahead of", false: "behind"}[off > 0]
+			if s.leader() != "s2" {
+				s.untilProblem("the clock of server s2 is 5m " + word + " that of server ")
+			}
+
+			// It leads, makes tokens, and lets others join with them and with certificates that it issues.
+			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s2"})
+			must(t, err)
+			s.untilProblem("differ from that of server s2, which leads, and is about 5m")
+			must(t, s.write(s.at(s.running["s3"]), "during"))
+			token := s.token("server")
+			s.start("s4", t.TempDir(), freeAddress(t), token)
+			s.until(func(all map[string]*v1.ServerStatus) bool { return all["s4"].GetHealthy() })
+			admin, err := s.client.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: "1h"})
+			must(t, err)
+			for _, o := range s.running { // a token of one clock is good by the others
+				c := s.as(o, admin.GetSecret())
+				if all := names(t, c, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "during") {
+					t.Errorf("server %s knows %v", o.name, all)
+				}
+			}
+
+			// The others lead again, and what it wrote is there.
+			_, err = s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s3"})
+			must(t, err)
+			must(t, s.write(s.client, "after"))
+			s.untilProblem("the clock of server s2 is 5m " + word + " that of server s3, which leads")
+		})
+	}
+}
+
+// as is a client of one server alone that calls with a token.
+func (s *several) as(o *one, token string) *client.Client {
+	s.t.Helper()
+	contexts, err := client.LoadConfig(s.config)
+	must(s.t, err)
+	where, err := contexts.Context("")
+	must(s.t, err)
+	where.Addresses, where.Token = []string{o.address}, token
+	c, err := client.Dial(s.ctx, where)
+	must(s.t, err)
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// TestCopyOfAServer: a second process on a copy of a server's folder takes no part in anything. It says why, and so does
+// the cluster. Where the first one has stopped, the copy is that server, which has moved.
+func TestCopyOfAServer(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	original := s.join("s3")
+	s.stop("s3")
+	copied := t.TempDir()
+	if out, err := exec.Command("cp", "-a", original.path+"/.", copied).CombinedOutput(); err != nil {
+		t.Fatalf("copy: %v\n%s", err, out)
+	}
+	s.start("s3", original.path, original.address, "")
+	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s3"].GetHealthy() && all["s3"].GetVoter() })
+
+	elsewhere := freeAddress(t)
+	second := func() error {
+		return runServer(s.ctx, cli.ServerOptions{
+			Process: cli.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+			Reach:   cli.Reach{APIAddr: elsewhere},
+		})
+	}
+	for _, leader := range []string{"s1", "s3"} { // also when the one that was copied leads
+		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: leader})
+		must(t, err)
+		err = second()
+		if err == nil || !strings.Contains(err.Error(), "is a copy of that of a server which runs at "+original.address) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the copy ended with %v", err)
+		}
+		s.untilProblem("a copy of the data folder of server s3 was started at " + elsewhere + " and turned away")
+		must(t, s.write(s.client, "while-"+leader+"-leads"))
+	}
+
+	s.stop("s3")
+	s.start("s3", copied, elsewhere, "")
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s3"].GetAddress() == elsewhere && all["s3"].GetHealthy() && all["s3"].GetVoter()
+	})
+	if all := names(t, s.at(s.running["s3"]), s.ctx); !slices.Contains(all, "while-s3-leads") {
+		t.Errorf("it knows %v", all)
+	}
+}
+
+// TestSecondBootstrap: a server that would found a cluster on a folder that has one founds none.
+func TestSecondBootstrap(t *testing.T) {
+	s := found(t)
+	founded := s.running["s1"]
+	must(t, s.write(s.client, "kept"))
+	before, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+
+	// While it runs, a second process is refused; after it has stopped, it goes on as what it is.
+	err = runServer(s.ctx, cli.ServerOptions{
+		Process: cli.Process{DataDir: founded.path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   cli.Reach{APIAddr: freeAddress(t)},
+	})
+	if err == nil || !strings.Contains(err.Error(), "runs on "+founded.path+" already") {
+		t.Errorf("the second process ended with %v", err)
+	}
+	s.stop("s1")
+	s.start("s1", founded.path, founded.address, "")
+	after, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+	if after.GetMetadata().GetUid() != before.GetMetadata().GetUid() || !slices.Contains(names(t, s.client, s.ctx), "kept") {
+		t.Errorf("it was cluster %s and is %s", before.GetMetadata().GetUid(), after.GetMetadata().GetUid())
+	}
+}
+
+// TestTakenAddress: nothing is left of a server that could not listen, so that the next try finds nothing in its way.
+func TestTakenAddress(t *testing.T) {
+	s := found(t)
+	path := filepath.Join(t.TempDir(), "data")
+	process := cli.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }}
+	taken := s.running["s1"].address
+	for what, err := range map[string]error{
+		"server": runServer(s.ctx, cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: taken}}),
+		"up":     up(s.ctx, cli.UpOptions{Process: process, APIAddr: taken}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "is used by another process: stop that one, or listen on another with --api-addr") {
+			t.Errorf("%s ended with %v", what, err)
+		}
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("something is left: %v", err)
+	}
+}

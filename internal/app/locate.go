@@ -1,0 +1,104 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/discover"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// searchTime is how long servers of this network are looked for.
+const searchTime = 4 * time.Second
+
+// locate is where a server of the token's cluster is: as the person says, or
+// wherever one answers on this network and proves itself.
+func locate(ctx context.Context, o cli.JoinOptions, token identity.JoinToken) (string, error) {
+	if o.Address != "" {
+		return o.Address, nil
+	}
+	o.Progress("looking for the cluster on this network")
+	searching, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	var address string
+	var strangers []string
+	var failures []string
+	err := discover.Search(searching, func(f discover.Found) bool {
+		if f.Cluster != token.CA().String() {
+			strangers = append(strangers, f.Address)
+			return false
+		}
+		// Anybody can answer so: only a server of the cluster can prove it.
+		if err := reach(searching, f.Address, identity.JoinTLS(token.CA())); err != nil {
+			failures = append(failures, fmt.Sprintf("%s says that it is one, but %s", f.Address, err))
+			return false
+		}
+		address = f.Address
+		return true
+	})
+	switch {
+	case address != "":
+		return address, nil
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case errors.Is(err, discover.ErrNoNetwork):
+		return "", fmt.Errorf("find a server: %w: name its address with: cloudless join ADDRESS", err)
+	case err != nil:
+		return "", fmt.Errorf("find a server on this network: %w", err)
+	}
+	return "", notFound(failures, strangers)
+}
+
+// notFound says why none of those who answered will do.
+func notFound(failures, strangers []string) error {
+	const wayOut = "name its address with: cloudless join ADDRESS"
+	switch {
+	case len(failures) > 0:
+		return fmt.Errorf("no server of the token's cluster can be reached on this network: %s", strings.Join(failures, "; "))
+	case len(strangers) > 0:
+		slices.Sort(strangers)
+		return fmt.Errorf("only servers of other clusters than the token's answer on this network (%s): use a token of the cluster that is meant, or %s",
+			strings.Join(strangers, ", "), wayOut)
+	}
+	return fmt.Errorf("no server answers on this network: servers are found if they are on the same network, listen there (--api-addr) and do not run with --announce=false; else %s", wayOut)
+}
+
+// serverToAsk is a server of the cluster that this machine has joined.
+func (f *folder) serverToAsk(wish string) string {
+	if wish != "" {
+		return wish
+	}
+	about, err := f.readMembership()
+	if err != nil {
+		return ""
+	}
+	return about.Servers[0]
+}
+
+// prepareAnnouncement notes what those are told who look for servers.
+func (p *controlPlane) prepareAnnouncement(f *folder, o planeOptions) {
+	if !o.announce {
+		return
+	}
+	p.announcement = &discover.AnnounceOptions{
+		Name: f.ServerUID, Cluster: p.ca.Trust().Fingerprint().String(),
+		Listen: p.server.Address(), Advertise: o.advertise, Logger: p.logger,
+	}
+}
+
+// announceOnNetwork lets machines of the same network find this server. That it
+// cannot is no reason not to serve.
+func (p *controlPlane) announceOnNetwork(ctx context.Context) error {
+	if p.announcement == nil {
+		return nil
+	}
+	if err := discover.Announce(ctx, *p.announcement); err != nil {
+		p.logger.Warn("cloudless join --discover does not find this server", "error", err)
+	}
+	return nil
+}

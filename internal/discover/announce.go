@@ -1,0 +1,191 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// AnnounceOptions say what a server tells those who look for one.
+type AnnounceOptions struct {
+	// Name tells servers apart; it must be one label of DNS. The server's uid is.
+	Name string
+	// Cluster is the fingerprint of the cluster's authority.
+	Cluster string
+	// Listen is where the server listens. If that is one address, only its network is answered; if it is all of
+	// them, everyone is told the address on their network.
+	Listen string
+	// Advertise is told to everybody instead, if it is set.
+	Advertise string
+	Logger    *slog.Logger
+}
+
+// relook is how often new interfaces are looked for: a machine gets them long
+// after its start, and late is early enough for who repeats the question.
+const relook = 5 * time.Second
+
+// Announce answers who looks for servers, until ctx ends, which is no error. A
+// server that only its own machine can reach is announced to nobody.
+func Announce(ctx context.Context, o AnnounceOptions) error {
+	a := &announcer{AnnounceOptions: o}
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return fmt.Errorf("announce %s: %w", o.Listen, err)
+	}
+	a.port = port
+	if a.only, err = netip.ParseAddr(host); err == nil && a.only.IsUnspecified() {
+		a.only = netip.Addr{}
+	}
+	if a.only.IsLoopback() || host == "localhost" {
+		return nil
+	}
+	var failures []error
+	for _, f := range families {
+		s, err := f.open(ctx, true)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		a.sockets = append(a.sockets, s)
+	}
+	if len(a.sockets) == 0 {
+		return fmt.Errorf("announce this server on its network: %w", errors.Join(failures...))
+	}
+	return a.run(ctx)
+}
+
+type announcer struct {
+	AnnounceOptions
+	only    netip.Addr // unset for all
+	port    string
+	sockets []*socket
+}
+
+func (a *announcer) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range a.sockets {
+		g.Go(func() error { return a.serve(ctx, s) })
+	}
+	g.Go(func() error {
+		defer func() {
+			for _, s := range a.sockets {
+				_ = s.conn.Close()
+			}
+		}()
+		ticker := time.NewTicker(relook)
+		defer ticker.Stop()
+		for {
+			a.joinAll()
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C:
+			}
+		}
+	})
+	return g.Wait()
+}
+
+func (a *announcer) joinAll() {
+	all, err := links()
+	if err != nil {
+		a.Logger.Warn("look for networks to announce this server on", "error", err)
+		return
+	}
+	for _, link := range all {
+		if !a.on(link) {
+			continue
+		}
+		for _, s := range a.sockets {
+			if _, has := s.carries(link); has {
+				s.join(link)
+			}
+		}
+	}
+}
+
+// on reports whether the server is announced on an interface.
+func (a *announcer) on(link net.Interface) bool {
+	if !a.only.IsValid() {
+		return true
+	}
+	all, err := link.Addrs()
+	if err != nil {
+		return false
+	}
+	for _, address := range all {
+		if n, ok := address.(*net.IPNet); ok && n.IP.Equal(a.only.AsSlice()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *announcer) serve(ctx context.Context, s *socket) error {
+	buffer := make([]byte, 9000) // the largest message that RFC 6762 allows
+	for {
+		n, index, from, err := s.receive(buffer)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("listen for those who look for servers: %w", err)
+		}
+		id, ok := asks(buffer[:n])
+		if !ok {
+			continue
+		}
+		if err := a.reply(s, index, from, id); err != nil {
+			a.Logger.Debug("answer who looks for servers", "error", err)
+		}
+	}
+}
+
+// reply tells the asker where the server is: everybody on the network, if the
+// asker takes part in multicast DNS, or else only the asker.
+func (a *announcer) reply(s *socket, index int, from net.Addr, id uint16) error {
+	link, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return err
+	}
+	if !a.on(*link) {
+		return nil
+	}
+	address := a.address(s.family, *link)
+	if address == "" {
+		return nil
+	}
+	asker, ok := from.(*net.UDPAddr)
+	if !ok {
+		return nil
+	}
+	legacy := asker.Port != port
+	message, err := answer(id, legacy, a.Name, Found{Address: address, Cluster: a.Cluster})
+	if err != nil {
+		return err
+	}
+	if legacy {
+		return s.send(message, index, from)
+	}
+	return s.send(message, index, s.everybody())
+}
+
+// address is where those on an interface reach the server; empty if they cannot.
+func (a *announcer) address(f family, link net.Interface) string {
+	switch {
+	case a.Advertise != "":
+		return a.Advertise
+	case a.only.IsValid():
+		return a.Listen
+	}
+	if own, _ := f.carries(link); own.IsValid() {
+		return net.JoinHostPort(own.String(), a.port)
+	}
+	return ""
+}

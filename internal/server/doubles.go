@@ -1,0 +1,281 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// A data folder may have been copied, with the machine or without it. Then two
+// processes have one identity, and each would undo what the other does. The one
+// that was there first stays; the other one is turned away in words.
+
+const (
+	// doubleWords is how many times the one that was there must be heard before the
+	// other one is turned away: one word may have been on its way from a process
+	// that is dead.
+	doubleWords = 2
+	// doublePatience is how many of its intervals it has for that.
+	doublePatience = 4
+	// doubleLook is how often a server makes sure that it is the only one of itself.
+	doubleLook = 10 * time.Second
+	doubleTime = 2 * time.Second
+	// doubleKept is how long it is told that a copy was turned away.
+	doubleKept = 10 * time.Minute
+)
+
+// doubles remembers who was turned away.
+type doubles struct {
+	mu   sync.Mutex
+	seen map[string]turnedAway
+}
+
+type turnedAway struct {
+	sentence string
+	at       time.Time
+}
+
+// note remembers a copy and reports whether it is news.
+func (c *doubles) note(uid, sentence string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		c.seen = map[string]turnedAway{}
+	}
+	before, known := c.seen[uid]
+	c.seen[uid] = turnedAway{sentence: sentence, at: now}
+	return !known || now.Sub(before.at) > doubleKept
+}
+
+// problems are those of the last minutes, for who wants to know what is wrong.
+func (c *doubles) problems(now time.Time) (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, one := range c.seen {
+		if now.Sub(one.at) > doubleKept {
+			delete(c.seen, uid)
+			continue
+		}
+		all = append(all, one.sentence)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// admitInstance lets a node's agent in unless one that runs on another copy of
+// its data folder is there and alive. An older one that says nothing any more
+// has lost its machine: that is no copy but a restart.
+func (s *agentService) admitInstance(ctx context.Context, node, instance, from string) error {
+	heard := 0
+	var patience <-chan time.Time
+	for {
+		there, _ := s.sessions.look(node)
+		if instance == "" || there == nil || there.instance == "" || there.instance == instance {
+			return nil
+		}
+		if patience == nil {
+			timer := time.NewTimer(doublePatience * max(there.interval(), time.Second))
+			defer timer.Stop()
+			patience = timer.C
+		}
+		select {
+		case <-there.nextWord():
+			if heard++; heard >= doubleWords {
+				return s.turnAway(ctx, node, from)
+			}
+		case <-there.ctx.Done():
+			heard = 0
+		case <-patience:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// turnAway refuses a copy and lets everybody know.
+func (s *agentService) turnAway(ctx context.Context, node, from string) error {
+	stored := s.store.Snapshot().Node(node)
+	name := stored.GetMetadata().GetName()
+	sentence := fmt.Sprintf("a copy of the data folder of node %s runs on another machine (%s) and was turned away: stop it there, remove the copy with cloudless down --purge, and join with a new token", name, from)
+	if s.doubles.note(node, sentence, s.now()) {
+		s.logger.Warn("copy of a node turned away", "node", name, "from", from)
+		_, err := s.propose(ctx, func(_ *state.Snapshot, b *state.Batch) error {
+			b.Create(s.event(ctx, stored, "Copied", sentence))
+			return nil
+		})
+		if err != nil {
+			s.logger.Warn("that a copy of a node was turned away could not be noted", "node", name, "error", err)
+		}
+	}
+	return refuse(codes.AlreadyExists, "this data folder is a copy of that of node %s, which runs elsewhere: remove this copy with cloudless down --purge and join with a new token, or stop the other one first if this machine is to take its place", name)
+}
+
+// origin is which machine an agent says that it runs on.
+func origin(status *v1.NodeStatus) string {
+	for _, link := range status.GetInterfaces() {
+		for _, text := range link.GetAddresses() {
+			if prefix, err := netip.ParsePrefix(text); err == nil && link.GetUp() && prefix.Addr().IsGlobalUnicast() {
+				return fmt.Sprintf("%s at %s", status.GetInfo().GetHostname(), prefix.Addr())
+			}
+		}
+	}
+	return status.GetInfo().GetHostname()
+}
+
+// nextWord is closed when the agent says something.
+func (s *session) nextWord() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.word == nil {
+		s.word = make(chan struct{})
+	}
+	return s.word
+}
+
+// heard notes that the agent has said something, and how often it means to.
+func (s *session) heard(beat *v1.Heartbeat) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if every, err := time.ParseDuration(beat.GetInterval()); err == nil {
+		s.every = every
+	}
+	if s.word != nil {
+		close(s.word)
+		s.word = nil
+	}
+}
+
+func (s *session) interval() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.every
+}
+
+// LocateServer says where this server hears of another one. One that asks for
+// itself is told only if somebody with its identity answers elsewhere.
+func (s *peerService) LocateServer(ctx context.Context, request *v1.LocateServerRequest) (*v1.LocateServerResponse, error) {
+	uid, asker := request.GetUid(), caller(ctx).ID.Name()
+	if uid == s.uid && asker == s.uid && request.GetAddress() != s.advertised {
+		s.noteServerCopy(uid, request.GetAddress())
+		return &v1.LocateServerResponse{Address: s.advertised}, nil
+	}
+	address := s.peers.address(uid)
+	if asker != uid || address == request.GetAddress() || address == "" {
+		return &v1.LocateServerResponse{Address: address}, nil
+	}
+	if _, err := s.Progress(ctx, uid); err != nil {
+		return &v1.LocateServerResponse{}, nil // it has moved, and nobody is left there
+	}
+	s.noteServerCopy(uid, request.GetAddress())
+	return &v1.LocateServerResponse{Address: address}, nil
+}
+
+func (s *Server) noteServerCopy(uid, address string) {
+	name := s.store.Snapshot().Server(uid).GetMetadata().GetName()
+	sentence := fmt.Sprintf("a copy of the data folder of server %s was started at %s and turned away: remove the copy there with cloudless down --purge, and join it as a new server", name, address)
+	if s.doubles.note(uid, sentence, s.now()) {
+		s.logger.Warn("copy of a server turned away", "server", name, "address", address)
+	}
+}
+
+// RefuseCopy is an error if a server with this one's identity runs elsewhere, as
+// most of the others see it. It is asked before this one takes part in anything.
+func (s *Server) RefuseCopy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, doubleTime)
+	defer cancel()
+	others := s.otherServers()
+	answers := make(chan string, len(others))
+	for _, uid := range others {
+		go func() { answers <- s.whereAmI(ctx, uid) }() // ends with ctx
+	}
+	said := 0
+	elsewhere := map[string]int{}
+	for range others {
+		switch address := <-answers; address {
+		case unknown:
+		default:
+			said++
+			if address != "" && address != s.advertised {
+				elsewhere[address]++
+			}
+		}
+	}
+	for address, voices := range elsewhere {
+		if 2*voices > said {
+			s.tellOriginal(ctx, address)
+			return fmt.Errorf("this data folder is a copy of that of a server which runs at %s: remove this copy with cloudless down --purge and join as a new server, or stop the other one first if this machine is to take its place", address)
+		}
+	}
+	return nil
+}
+
+// unknown is what a server says that does not answer.
+const unknown = "?"
+
+func (s *Server) whereAmI(ctx context.Context, asked string) string {
+	conn, err := s.peers.ready(ctx, asked)
+	if err != nil {
+		return unknown
+	}
+	answer, err := v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
+	if err != nil {
+		return unknown
+	}
+	return answer.GetAddress()
+}
+
+// tellOriginal lets the one that was there first know, because it may be the
+// one that leads.
+func (s *Server) tellOriginal(ctx context.Context, address string) {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), s.uid))))
+	if err == nil {
+		_, err = v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
+		_ = conn.Close()
+	}
+	if err != nil {
+		s.logger.Warn("the server of which this is a copy could not be told", "address", address, "error", err)
+	}
+}
+
+// otherServers are those that the state or the log name.
+func (s *Server) otherServers() []string {
+	var all []string
+	for one := range s.store.Snapshot().Servers("") {
+		all = append(all, one.GetMetadata().GetUid())
+	}
+	for _, one := range s.consensus.Servers() {
+		all = append(all, one.ID)
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(uid string) bool { return strings.EqualFold(uid, s.uid) })
+}
+
+// stayAlone ends with an error when it turns out that this server is a copy: two
+// that were started at the same time do not see each other before.
+func (s *Server) stayAlone(ctx context.Context) error {
+	ticker := time.NewTicker(doubleLook)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if err := s.RefuseCopy(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// connectAs begins a session of one of several agents that have the same identity.
+func (m *member) connectAs(ctx context.Context, instance string) sessionClient {
+	m.c.t.Helper()
+	stream, err := m.Session(ctx)
+	must(m.c.t, err)
+	status := machineStatus()
+	status.Info = &v1.NodeInfo{Hostname: "box-" + instance}
+	must(m.c.t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{Status: status, Instance: instance}}}))
+	return stream
+}
+
+// beats lets an agent speak until ctx ends.
+func beats(ctx context.Context, stream sessionClient) {
+	for ctx.Err() == nil {
+		if stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{Interval: "50ms"}}}) != nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // as often as it says
+	}
+}
+
+// Two agents run on copies of one data folder. The second is turned away in words, the first does not notice, and
+// everybody can see what is wrong.
+func TestCopyOfANodeIsTurnedAway(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	first := m.connectAs(c.ctx, "one")
+	assignments(t, first)
+	go beats(c.ctx, first)
+	for range 3 { // it may try as often as it likes
+		_, err := m.connectAs(c.ctx, "two").Recv()
+		wantCode(t, err, codes.AlreadyExists, "is a copy of that of node n1, which runs elsewhere")
+	}
+	if current := c.sessions.get(m.uid()); current == nil || current.instance != "one" {
+		t.Errorf("the session is %v", current)
+	}
+	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
+	cluster, err := c.as(roleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+	if problems := strings.Join(cluster.GetStatus().GetProblems(), "\n"); !strings.Contains(problems, "a copy of the data folder of node n1 runs on another machine (box-two") {
+		t.Errorf("the problems are %q", problems)
+	}
+	events := 0
+	for e := range c.store.Snapshot().Events("") {
+		if e.GetSpec().GetReason() == "Copied" {
+			events++
+		}
+	}
+	if events != 1 {
+		t.Errorf("there are %d events about it", events)
+	}
+}
+
+// A machine that lost its power leaves a session behind that nobody has ended. What starts after it is the node.
+func TestNodeAfterAPowerFailureIsNoCopy(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	first := m.connectAs(c.ctx, "before")
+	assignments(t, first)
+	second := m.connectAs(c.ctx, "after") // while the first says nothing
+	assignments(t, second)
+	_, err := first.Recv()
+	wantCode(t, err, codes.Unavailable, "") // because of the second one, or of its own silence
+}
+
+// An agent that ends in order is replaced at once.
+func TestRestartedAgentIsNoCopy(t *testing.T) {
+	c := newCluster(t)
+	m := c.join("n1")
+	ctx, cancel := context.WithCancel(c.ctx)
+	first := m.connectAs(ctx, "before")
+	assignments(t, first)
+	go beats(ctx, first)
+	cancel()
+	assignments(t, m.connectAs(c.ctx, "after"))
+}
+
+func TestWhatIsSaidOfDisksAndClocks(t *testing.T) {
+	three := func(change func(all []*v1.ServerStatus)) string {
+		all := []*v1.ServerStatus{
+			{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Voter: true, Healthy: true},
+		}
+		change(all)
+		_, problems := troubles(all, 3)
+		return strings.Join(problems, "\n")
+	}
+	for _, test := range []struct {
+		change func(all []*v1.ServerStatus)
+		want   string
+	}{
+		{func([]*v1.ServerStatus) {}, ""},
+		{func(all []*v1.ServerStatus) { all[1].Full = true }, "the disk of server s2 is full: make room there"},
+		{func(all []*v1.ServerStatus) { all[0].Full, all[1].Full, all[2].Full = true, true, true }, "the disks of all voting servers are full (s1, s2, s3), so nothing can be changed: make room on them"},
+		{func(all []*v1.ServerStatus) { all[1].ClockSkew = presentSkew(5 * time.Minute) }, "the clock of server s2 is 5m ahead of that of server s1, which leads"},
+		{func(all []*v1.ServerStatus) { all[1].ClockSkew = presentSkew(-5 * time.Minute) }, "the clock of server s2 is 5m behind that of server s1, which leads"},
+		{func(all []*v1.ServerStatus) { all[1].ClockSkew, all[2].ClockSkew = "-5m", "-5m1s" }, "differ from that of server s1, which leads, and is about 5m1s ahead of theirs"},
+		{func(all []*v1.ServerStatus) { all[1].ClockSkew = presentSkew(time.Second) }, ""},
+	} {
+		got := three(test.change)
+		if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
+			t.Errorf("said is %q, want %q", got, test.want)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// tolerableSkew is how far clocks may be apart before it is said: nothing
+// breaks by more than that, but times in events and logs mislead.
+const tolerableSkew = 10 * time.Second
+
+// skewOf is by how much a clock that said a time between two moments of ours is
+// ahead.
+func skewOf(said *timestamppb.Timestamp, asked, answered time.Time) time.Duration {
+	if said == nil {
+		return 0 // of a server that does not say
+	}
+	return said.AsTime().Sub(asked.Add(answered.Sub(asked) / 2))
+}
+
+// presentSkew is what is shown of a difference of clocks.
+func presentSkew(skew time.Duration) string {
+	if skew.Abs() < tolerableSkew {
+		return ""
+	}
+	return spec.FormatDuration(skew.Round(time.Second))
+}
+
+// clockTroubles says which clocks are wrong. The leader's is the measure; where
+// all others differ from it, it is the one that is wrong.
+func clockTroubles(servers []*v1.ServerStatus) (problems []string) {
+	const wayOut = "set it right, best by time synchronization (NTP); times in events and logs mislead until then"
+	var leader, skew string
+	differ := 0
+	for _, one := range servers {
+		if one.GetLeader() {
+			leader = one.GetName()
+		}
+		if one.GetClockSkew() != "" {
+			skew = one.GetClockSkew()
+			differ++
+		}
+	}
+	if differ > 1 && differ == len(servers)-1 {
+		return []string{fmt.Sprintf("the clocks of all other servers differ from that of server %s, which leads, and is about %s theirs: %s",
+			leader, aheadOrBehind(opposite(skew)), wayOut)}
+	}
+	for _, one := range servers {
+		if one.GetClockSkew() != "" {
+			problems = append(problems, fmt.Sprintf("the clock of server %s is %s that of server %s, which leads: %s",
+				one.GetName(), aheadOrBehind(one.GetClockSkew()), leader, wayOut))
+		}
+	}
+	return problems
+}
+
+func opposite(skew string) string {
+	if positive, ok := strings.CutPrefix(skew, "-"); ok {
+		return positive
+	}
+	return "-" + skew
+}
+
+// aheadOrBehind puts a difference into words.
+func aheadOrBehind(skew string) string {
+	if behind, ok := strings.CutPrefix(skew, "-"); ok {
+		return behind + " behind"
+	}
+	return skew + " ahead of"
+}
+
+// diskTroubles says whose disk is full.
+func diskTroubles(servers []*v1.ServerStatus) (problems []string) {
+	voters, full := 0, 0
+	var names []string
+	for _, one := range servers {
+		if one.GetVoter() {
+			voters++
+		}
+		if one.GetFull() {
+			names = append(names, one.GetName())
+			if one.GetVoter() {
+				full++
+			}
+		}
+	}
+	if full > 0 && full == voters && voters > 1 {
+		return []string{fmt.Sprintf("the disks of all voting servers are full (%s), so nothing can be changed: make room on them", strings.Join(names, ", "))}
+	}
+	for _, name := range names {
+		problems = append(problems, fmt.Sprintf("the disk of server %s is full: make room there; it cannot lead until then, and stops when nothing more fits", name))
+	}
+	return problems
+}
+
+// nodeTroubles says which nodes' clocks are wrong, a few of them by name.
+func (s *Server) nodeTroubles(snap *state.Snapshot) (problems []string) {
+	const named = 5
+	more := 0
+	for n := range snap.Nodes("") {
+		for _, c := range n.GetStatus().GetConditions() {
+			if c.GetType() != "ClockSkewed" || !c.GetStatus() {
+				continue
+			}
+			if len(problems) == named {
+				more++
+				continue
+			}
+			problems = append(problems, fmt.Sprintf("node %s: %s", n.GetMetadata().GetName(), strings.TrimSuffix(c.GetReason(), ".")))
+		}
+	}
+	if more > 0 {
+		problems = append(problems, fmt.Sprintf("the clocks of %d more nodes are wrong: look with: cloudless node ls", more))
+	}
+	return problems
+}
