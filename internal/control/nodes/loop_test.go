@@ -39,6 +39,13 @@ func (l *log) Propose(_ context.Context, tx *statev1.Transaction) (state.Result,
 	return l.store.Apply(l.index, proto.CloneOf(tx))
 }
 
+// made is how many proposals there were.
+func (l *log) made() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proposals
+}
+
 // here is where the node of the tests is, and alive and dead are what its
 // machine may be.
 var here = netip.MustParseAddr("192.0.2.7")
@@ -65,9 +72,7 @@ func lead(t *testing.T, before string, failures []error, f func(t *testing.T, l 
 			return proposer.store.Snapshot().Node("n").GetStatus().GetState()
 		}, func() int {
 			synctest.Wait()
-			proposer.mu.Lock()
-			defer proposer.mu.Unlock()
-			return proposer.proposals
+			return proposer.made()
 		})
 		cancel()
 		ended = <-done

@@ -151,14 +151,14 @@ func TestScoreSurvivesTheLeader(t *testing.T) {
 		first.Disconnected("n") // for a moment
 		time.Sleep(time.Second)
 		first.Connected("n", here, &v1.NodeStatus{})
-		before := proposer.proposals
+		before := proposer.made()
 		for range 360 { // until it is worth writing down again
 			first.Heartbeat("n", &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "3"}})
 			time.Sleep(time.Second)
 		}
 		cancel()
 		<-done
-		if made := proposer.proposals - before; made > 2 {
+		if made := proposer.made() - before; made > 2 {
 			t.Errorf("%d proposals were made in six minutes", made)
 		}
 		stored := proposer.store.Snapshot().Node("n").GetStatus().GetReliability()

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// readyWord waits for a heartbeat that says something new of the condition Ready.
+func (s *session) readyWord(t *testing.T) *v1.Condition {
+	t.Helper()
+	for range 10_000 {
+		for _, c := range (<-s.ups).GetHeartbeat().GetStatus().GetConditions() {
+			if c.GetType() == "Ready" {
+				return c
+			}
+		}
+	}
+	t.Fatal("nothing is said of whether the node is ready")
+	return nil
+}
+
+// A node whose data folder cannot be written to says so, with the time, and says
+// when it is over.
+func TestNodeThatCannotRunAnythingSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		dir := filepath.Join(n.dir, storeDir)
+		time.Sleep(time.Minute)
+		began := time.Now()
+		if err := os.Rename(dir, dir+"-away"); err != nil {
+			t.Fatal(err)
+		}
+		lost := s.readyWord(t)
+		if lost.GetStatus() || lost.GetReason() == "" || lost.GetChangeTime().AsTime().Before(began) {
+			t.Errorf("the node says %v", lost)
+		}
+		if err := os.Rename(dir+"-away", dir); err != nil {
+			t.Fatal(err)
+		}
+		if back := s.readyWord(t); !back.GetStatus() || !back.GetChangeTime().AsTime().After(lost.GetChangeTime().AsTime()) {
+			t.Errorf("the node says %v", back)
+		}
+	})
+}
+
+func TestOneFailureIsChance(t *testing.T) {
+	f := fitness{since: time.Unix(0, 0)}
+	broken := errors.New("driver container does not work")
+	for i := range unfitAfter - 1 {
+		if news, _ := f.note(broken, time.Unix(int64(i), 0)); news || !f.condition().GetStatus() {
+			t.Fatalf("after %d failures the node is unfit", i+1)
+		}
+	}
+	f.note(nil, time.Unix(5, 0))
+	for i := range unfitAfter {
+		f.note(broken, time.Unix(int64(10+i), 0))
+	}
+	if c := f.condition(); c.GetStatus() || c.GetChangeTime().GetSeconds() != 10+unfitAfter-1 {
+		t.Errorf("the condition is %v", c)
+	}
+}
+
+// The agent reports as often as it is told, from the very message on.
+func TestPaceIsTheServersToSay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, &v1.Assignments{Epoch: 1, Full: true, Heartbeat: "5s"})
+		for (<-s.ups).GetHeartbeat().GetInterval() != "5s" {
+		}
+		begin := time.Now()
+		for range 3 {
+			if beat := (<-s.ups).GetHeartbeat(); beat.GetInterval() != "5s" {
+				t.Errorf("heartbeat: %v", beat)
+			}
+		}
+		if passed := time.Since(begin); passed != 15*time.Second {
+			t.Errorf("three heartbeats took %s", passed)
+		}
+	})
+}
+
+func TestPaceHasBounds(t *testing.T) {
+	p := newPace(time.Second)
+	for text, want := range map[string]time.Duration{"": time.Second, "0s": paceMost, "1ms": paceMost, "2s": 2 * time.Second, "1000h": paceLeast} {
+		p.every.Store(int64(time.Second))
+		if err := p.set(text); err != nil || p.now() != want {
+			t.Errorf("told %q, the pace is %s (%v)", text, p.now(), err)
+		}
+	}
+	if err := p.set("often"); err == nil {
+		t.Error("a pace that is none was taken")
+	}
+}
+
+func TestPingIsAnsweredAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full())
+		synctest.Wait()
+		begin := time.Now()
+		if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Ping{Ping: &v1.Ping{Sequence: 7}}}); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			up := <-s.ups
+			if up.GetPong() != nil {
+				if up.GetPong().GetSequence() != 7 || time.Since(begin) != 0 {
+					t.Errorf("answered with %v after %s", up, time.Since(begin))
+				}
+				return
+			}
+		}
+	})
+}
+
+// An agent that is stopped for a rest says goodbye; one that is only restarted
+// says nothing, and has time to come back.
+func TestGoodbyeIsForARest(t *testing.T) {
+	for _, rests := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.driver = &handle{tasks: n.tasks}
+			opts := n.options()
+			opts.Resting = func() bool { return rests }
+			agent, err := New(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- agent.Run(ctx) }()
+			s := n.join()
+			s.send(t, full())
+			synctest.Wait()
+			cancel()
+			said := false
+			for ended := false; !ended; {
+				select {
+				case up := <-s.ups:
+					said = said || up.GetGoodbye() != nil
+				case <-done:
+					ended = true
+				}
+			}
+			if said != rests {
+				t.Errorf("rests: %v, said goodbye: %v", rests, said)
+			}
+		})
+	}
+}
