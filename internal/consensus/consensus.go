@@ -162,7 +162,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if err := c.disk.restore(o.Store); err != nil {
 		return nil, err
 	}
-	entries := watchedLog{observedLog{c.disk.log, o.Observer}, c.logFailed}
+	entries := recentLog{watchedLog{observedLog{c.disk.log, o.Observer}, c.logFailed}, &recent{}}
 	if c.raft, err = raft.NewRaft(config, c.fsm, entries, c.disk.log, c.disk.snapshots, transport); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
