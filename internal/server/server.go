@@ -125,6 +125,7 @@ type Server struct {
 	sessions    *sessions
 	attachments *attachments
 	reports     *reports
+	admissions  *admissions
 	progress    *progress
 	foreign     *foreign
 	scrape      *telemetry.Registry
@@ -185,6 +186,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		sessions:    newSessions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
+		admissions:  newAdmissions(),
 		progress:    newProgress(),
 		scrape:      o.Scrape,
 		metrics:     o.Metrics,
@@ -267,6 +269,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.untilExpelled(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.record(ctx) })
+	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
 	g.Go(func() error { return s.pruneBlobs(ctx) })
 	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.port.GRPC())) })
 	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.inner)) })
