@@ -163,6 +163,10 @@ const (
 	connWindow   = 4 << 20
 )
 
+// readBuffer is small, because every connected agent has one for as long as it
+// is connected, and TLS beneath it reads whole records anyway.
+const readBuffer = 1 << 10
+
 // streamWorkers is how many goroutines are kept for calls, so that their stacks
 // need not grow again for each. More calls at once get goroutines of their own.
 const streamWorkers = 64
@@ -239,6 +243,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
