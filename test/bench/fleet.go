@@ -235,7 +235,7 @@ func (r *fleetRun) lose(ctx context.Context, y *yard, f *fleetProcess, seen *nod
 type nodeWatch struct {
 	mu      sync.Mutex
 	state   map[string]string
-	ready   int // how many are
+	ready   int                  // how many are
 	offline map[string]time.Time // when a node that was ready was first seen offline
 	news    chan struct{}        // closed at the next change
 	err     error
