@@ -208,7 +208,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: s.admitMember,
+		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys,
 	})
 	if err != nil {
 		return nil, err

@@ -57,6 +57,10 @@ type Options struct {
 	Peers []string
 	// Admit may refuse members that have a valid certificate; nil refuses nobody.
 	Admit func(identity.ID) error
+
+	// TicketKeys are those of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it the
+	// port makes its own, which no other server has.
+	TicketKeys func(now time.Time) ([][32]byte, error)
 }
 
 // Port is one TCP port with several servers behind it.
@@ -69,6 +73,8 @@ type Port struct {
 	timeout  time.Duration
 	slots    chan struct{} // one for each handshake that is worked on
 	log      *slog.Logger
+	// ticketKeys may be nil.
+	ticketKeys func(time.Time) ([][32]byte, error)
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{} // all that are open, those in their handshake included
@@ -91,7 +97,11 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", o.Address, err)
 	}
-	return newPort(listener, o), nil
+	p := newPort(listener, o)
+	if err := setTicketKeys(p.tls, o.TicketKeys); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 func newPort(listener net.Listener, o Options) *Port {
@@ -112,6 +122,8 @@ func newPort(listener net.Listener, o Options) *Port {
 		slots:    make(chan struct{}, o.MaxHandshakes),
 		log:      o.Log,
 		conns:    make(map[*conn]struct{}),
+
+		ticketKeys: o.TicketKeys,
 	}
 	config.GetConfigForClient = p.admit
 	return p
@@ -137,6 +149,9 @@ func (p *Port) Run(ctx context.Context) error {
 		<-ctx.Done()
 		_ = p.listener.Close()
 	})
+	if p.ticketKeys != nil {
+		pending.Go(func() { p.renewTicketKeys(ctx) })
+	}
 	defer func() {
 		cancel()
 		p.closeRoutes()
