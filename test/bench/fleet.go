@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -128,6 +129,7 @@ func (c *cloud) fleetRun(ctx context.Context, y *yard, conn *grpc.ClientConn) (r
 	if err != nil {
 		return r, err
 	}
+	stalls := watchStalls(watching)
 	f, err := c.startFleet(ctx, y, conn)
 	if err != nil {
 		return r, err
@@ -144,11 +146,15 @@ func (c *cloud) fleetRun(ctx context.Context, y *yard, conn *grpc.ClientConn) (r
 	if err := r.steady(ctx, pid, f, alone); err != nil {
 		return r, err
 	}
-	killed, err := r.lose(ctx, y, f, seen)
-	if err != nil {
+	if err := r.lose(ctx, y, f, seen); err != nil {
 		return r, err
 	}
-	r.false = seen.offlineBeside(killed)
+	var mistakes string
+	if r.false, mistakes = seen.mistakes(joined); mistakes != "" {
+		r.notes = append(r.notes, mistakes)
+	}
+	r.notes = append(r.notes, fmt.Sprintf("the latest heartbeat of the fleet was %.2g s late, the latest waking of an idle process %.2g s",
+		float64(f.stats().Late)/1000, stalls.longest().Seconds()))
 	return r, seen.failed()
 }
 
@@ -195,27 +201,28 @@ func (r *fleetRun) steady(ctx context.Context, server int, f *fleetProcess, alon
 // lose lets machines vanish: those of one half break their connections first, as
 // one does that is switched off in order, the others say nothing, as one that
 // lost its power.
-func (r *fleetRun) lose(ctx context.Context, y *yard, f *fleetProcess, seen *nodeWatch) (map[string]bool, error) {
+func (r *fleetRun) lose(ctx context.Context, y *yard, f *fleetProcess, seen *nodeWatch) error {
 	at := time.Now()
 	broken, err := f.order(ctx, "kill", fleetLost/2)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	silent, err := f.order(ctx, "pause", fleetLost-fleetLost/2)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	killed, addresses := map[string]bool{}, []string{}
 	for _, n := range append(broken, silent...) {
 		killed[n.UID] = true
 		addresses = append(addresses, n.Address)
 	}
+	seen.doom(killed)
 	if err := y.vanish(ctx, addresses); err != nil {
-		return nil, err
+		return err
 	}
 	took := time.Since(at)
 	if err := seen.untilOffline(ctx, killed, at.Add(fleetPatience)); err != nil {
-		return nil, err
+		return err
 	}
 	times := func(nodes []fleetNode) (all sample) {
 		for _, n := range nodes {
@@ -228,7 +235,7 @@ func (r *fleetRun) lose(ctx context.Context, y *yard, f *fleetProcess, seen *nod
 	r.notes = append(r.notes,
 		first.spread("broken connection and no answer, to offline in s"), second.spread("silent, to offline in s"),
 		fmt.Sprintf("killing them took %.2g s, which counts", took.Seconds()))
-	return killed, nil
+	return nil
 }
 
 // nodeWatch follows the states of all nodes through the API.
@@ -236,9 +243,17 @@ type nodeWatch struct {
 	mu      sync.Mutex
 	state   map[string]string
 	ready   int                  // how many are
-	offline map[string]time.Time // when a node that was ready was first seen offline
+	doomed  map[string]bool      // those that were killed
+	offline map[string]time.Time // when one of them was first seen offline
+	wrong   map[string]lapse     // others that were
 	news    chan struct{}        // closed at the next change
 	err     error
+}
+
+// lapse is when a node left the state ready without having been killed.
+type lapse struct {
+	at     time.Time
+	reason string
 }
 
 func watchNodes(ctx context.Context, nodes v1.NodeServiceClient) (*nodeWatch, error) {
@@ -246,7 +261,7 @@ func watchNodes(ctx context.Context, nodes v1.NodeServiceClient) (*nodeWatch, er
 	if err != nil {
 		return nil, err
 	}
-	w := &nodeWatch{state: map[string]string{}, offline: map[string]time.Time{}, news: make(chan struct{})}
+	w := &nodeWatch{state: map[string]string{}, offline: map[string]time.Time{}, wrong: map[string]lapse{}, news: make(chan struct{})}
 	go func() { // ends with ctx
 		for {
 			change, err := stream.Recv()
@@ -267,7 +282,12 @@ func (w *nodeWatch) take(change *v1.NodeChange, err error) {
 	defer w.mu.Unlock()
 	if w.err = err; err == nil && change.GetNode() != nil {
 		uid, now := change.GetNode().GetMetadata().GetUid(), change.GetNode().GetStatus().GetState()
-		if _, known := w.offline[uid]; !known && w.state[uid] == "ready" && now != "ready" {
+		left := w.state[uid] == "ready" && now != "ready"
+		_, known := w.offline[uid]
+		switch {
+		case left && !w.doomed[uid]:
+			w.wrong[uid] = lapse{time.Now(), change.GetNode().GetStatus().GetReason()}
+		case now == "offline" && w.doomed[uid] && !known:
 			w.offline[uid] = time.Now()
 		}
 		if w.state[uid] == "ready" {
@@ -335,19 +355,39 @@ func (w *nodeWatch) offlineAfter(uid string, at time.Time) time.Duration {
 	if !ok {
 		return fleetPatience
 	}
-	return max(0, seen.Sub(at))
+	return seen.Sub(at)
 }
 
-// offlineBeside counts the others that were seen offline.
-func (w *nodeWatch) offlineBeside(killed map[string]bool) (n int) {
+// doom says who is killed from now on.
+func (w *nodeWatch) doom(nodes map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for uid := range w.offline {
-		if !killed[uid] {
-			n++
+	w.doomed = nodes
+	for uid := range nodes {
+		if w.state[uid] == "offline" { // by mistake, before
+			w.offline[uid] = time.Now()
 		}
 	}
-	return n
+}
+
+// mistakes counts the others that were seen leaving the state ready, and says when and why.
+func (w *nodeWatch) mistakes(since time.Time) (n int, note string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var first, last lapse
+	for _, one := range w.wrong {
+		if first.at.IsZero() || one.at.Before(first.at) {
+			first = one
+		}
+		if one.at.After(last.at) {
+			last = one
+		}
+	}
+	if len(w.wrong) == 0 {
+		return 0, ""
+	}
+	return len(w.wrong), fmt.Sprintf("%d nodes were taken for offline by mistake, the first %.3g s and the last %.3g s after all had joined: %s",
+		len(w.wrong), first.at.Sub(since).Seconds(), last.at.Sub(since).Seconds(), first.reason)
 }
 
 // fleetProcess is test/fleet in a process of its own.
@@ -375,6 +415,7 @@ type fleetStats struct {
 	Connected  int
 	Heartbeats int    `json:"heartbeats_per_s"`
 	PerNode    int    `json:"kib_per_node"`
+	Late       int    `json:"late_ms"`
 	LastError  string `json:"last_error"`
 }
 
@@ -482,4 +523,23 @@ func (f *fleetProcess) end() error {
 	for range f.done { // what it still says
 	}
 	return f.cmd.Wait()
+}
+
+// stalls is how long this machine let a process wait that wanted to run.
+type stalls struct{ most atomic.Int64 }
+
+func (s *stalls) longest() time.Duration { return time.Duration(s.most.Load()) }
+
+// watchStalls looks at it until ctx ends.
+func watchStalls(ctx context.Context) *stalls {
+	const nap = 20 * time.Millisecond
+	s := &stalls{}
+	go func() { // ends with ctx
+		for ctx.Err() == nil {
+			asleep := time.Now()
+			time.Sleep(nap)
+			s.most.Store(max(s.most.Load(), int64(time.Since(asleep)-nap)))
+		}
+	}()
+	return s
 }

@@ -134,10 +134,13 @@ func describe(s, before simulated.Stats, took time.Duration, used memory) (word,
 	perNode := used.resident / int64(s.Nodes) >> 10
 	w := word{Stats: map[string]any{
 		"nodes": s.Nodes, "connected": s.Connected, "sessions": s.Opened, "heartbeats_per_s": int(beats + 0.5), "assigned": s.Assigned,
-		"reported": s.Reported, "running": s.Running, "kib_per_node": perNode, "goroutines": used.goroutines,
+		"reported": s.Reported, "running": s.Running, "kib_per_node": perNode, "goroutines": used.goroutines, "late_ms": s.Late.Milliseconds(),
 	}}
 	text := fmt.Sprintf("%d of %d nodes connected, %.0f heartbeats a second, %d replicas running, %d sessions so far, %d KiB and %.1f goroutines per node",
 		s.Connected, s.Nodes, beats, s.Running, s.Opened, perNode, float64(used.goroutines)/float64(s.Nodes))
+	if s.Late > time.Second {
+		text += fmt.Sprintf(", heartbeats up to %.1f s late", s.Late.Seconds())
+	}
 	if s.LastError != nil {
 		w.Stats["last_error"] = s.LastError.Error()
 		if s.Connected < s.Nodes {

@@ -99,7 +99,7 @@ func (d due) do() {
 		d.node.say()
 		return
 	}
-	d.node.beat(d.round)
+	d.node.beat(d.round, d.at)
 }
 
 // every is how often the node reports now.

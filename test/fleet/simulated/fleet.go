@@ -90,7 +90,7 @@ type Fleet struct {
 
 // counts are written by all nodes.
 type counts struct {
-	connected, opened, heartbeats, assigned, reported, running atomic.Int64
+	connected, opened, heartbeats, assigned, reported, running, late atomic.Int64
 
 	mu   sync.Mutex
 	last error // that ended a session
@@ -107,6 +107,9 @@ type Stats struct {
 	Heartbeats, Assigned, Reported int64
 	// Running is how many replicas run now.
 	Running int64
+	// Late is how late the latest heartbeat so far was sent: a fleet that gets no time to report has only itself to
+	// blame for being taken for offline.
+	Late time.Duration
 	// LastError is why a session ended last.
 	LastError error
 }
@@ -118,7 +121,18 @@ func (f *Fleet) Stats() Stats {
 	return Stats{
 		Nodes: len(f.nodes), Connected: int(f.counts.connected.Load()), Opened: f.counts.opened.Load(),
 		Heartbeats: f.counts.heartbeats.Load(), Assigned: f.counts.assigned.Load(), Reported: f.counts.reported.Load(),
-		Running: f.counts.running.Load(), LastError: f.counts.last,
+		Running: f.counts.running.Load(), Late: time.Duration(f.counts.late.Load()), LastError: f.counts.last,
+	}
+}
+
+// sent counts a heartbeat that was due a while ago.
+func (c *counts) sent(late time.Duration) {
+	c.heartbeats.Add(1)
+	for {
+		most := c.late.Load()
+		if int64(late) <= most || c.late.CompareAndSwap(most, int64(late)) {
+			return
+		}
 	}
 }
 
@@ -169,11 +183,12 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// config is the TLS configuration of one node.
+// config is the TLS configuration of one node, which resumes its last session as an agent does.
 func (f *Fleet) config(n *Node) *tls.Config {
 	config := identity.ClientTLS(f.trust, func() (*tls.Certificate, error) {
 		return &tls.Certificate{Certificate: [][]byte{n.certificate, f.authority}, PrivateKey: n.key}, nil
 	})
 	config.NextProtos = []string{"h2"}
+	config.ClientSessionCache = n
 	return config
 }

@@ -3,6 +3,7 @@ package simulated
 import (
 	"context"
 	"crypto"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,6 +36,9 @@ type Node struct {
 	key         crypto.Signer
 	certificate []byte
 	source      netip.Addr
+
+	// ticket resumes the last TLS session; nil if there is none.
+	ticket atomic.Pointer[tls.ClientSessionState]
 
 	mu       sync.Mutex
 	link     *link // nil while there is none
@@ -69,6 +74,15 @@ func newNode(f *Fleet, i int, key crypto.Signer, certificate []byte, answer *v1.
 		source: f.options.Source(i), servers: servers, interval: f.options.Heartbeat,
 	}
 }
+
+// Get is the node's last TLS session. All servers of a cluster take it.
+func (n *Node) Get(string) (*tls.ClientSessionState, bool) {
+	ticket := n.ticket.Load()
+	return ticket, ticket != nil
+}
+
+// Put keeps a TLS session for the next connection.
+func (n *Node) Put(_ string, ticket *tls.ClientSessionState) { n.ticket.Store(ticket) }
 
 // UID is the node's, by which the cluster knows it.
 func (n *Node) UID() string { return n.uid }

@@ -33,13 +33,19 @@ type orders struct {
 	heartbeat time.Duration // 0 if it says nothing
 }
 
+// field is the number of a field, 0 if the contract has none of this name.
 func field(m proto.Message, name protoreflect.Name) protowire.Number {
-	return m.ProtoReflect().Descriptor().Fields().ByName(name).Number()
+	if f := m.ProtoReflect().Descriptor().Fields().ByName(name); f != nil {
+		return f.Number()
+	}
+	return 0
 }
 
 // The numbers of the fields that are read.
 var (
 	downAssignments = field(&v1.SessionDown{}, "assignments")
+	downPing        = field(&v1.SessionDown{}, "ping")
+	upPong          = field(&v1.SessionUp{}, "pong")
 
 	fieldEpoch     = field(&v1.Assignments{}, "epoch")
 	fieldFull      = field(&v1.Assignments{}, "full")
@@ -55,19 +61,29 @@ var (
 	fieldDesired  = field(&v1.ReplicaSpec{}, "desired")
 )
 
-// scan reads a SessionDown. What is not about assignments is no order.
-func scan(down []byte) (o orders, any bool, err error) {
+// heard is what a message of a server is about.
+type heard struct {
+	orders *orders // nil if it gives none
+	pong   []byte  // the encoded answer to a ping; nil if there was none
+}
+
+// scan reads a SessionDown. What is about neither is not for a simulated node.
+func scan(down []byte) (h heard, err error) {
 	err = each(down, func(number protowire.Number, value []byte, _ uint64) error {
-		if number != downAssignments {
-			return nil
+		switch number {
+		case downAssignments:
+			h.orders = &orders{}
+			return h.orders.scan(value)
+		case downPing:
+			// An answer has the same fields as the question.
+			h.pong = protowire.AppendBytes(protowire.AppendTag(nil, upPong, protowire.BytesType), value)
 		}
-		any = true
-		return o.scan(value)
+		return nil
 	})
 	if err != nil {
-		err = fmt.Errorf("read assignments: %w", err)
+		err = fmt.Errorf("read what a server says: %w", err)
 	}
-	return o, any, err
+	return h, err
 }
 
 func (o *orders) scan(assignments []byte) error {

@@ -48,10 +48,11 @@ func TestScanAgreesWithTheDecoder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, any, err := scan(data)
-		if err != nil || !any {
-			t.Fatalf("scanned %v, %v", any, err)
+		h, err := scan(data)
+		if err != nil || h.orders == nil || h.pong != nil {
+			t.Fatalf("scanned %+v, %v", h, err)
 		}
+		got := *h.orders
 		if got.epoch != want.epoch || got.full != want.full || got.heartbeat != want.heartbeat ||
 			!slices.Equal(got.servers, want.servers) || !slices.Equal(got.wishes, want.wishes) || !slices.Equal(got.remove, want.remove) {
 			t.Fatalf("got %+v, want %+v", got, want)
@@ -64,8 +65,8 @@ func TestWhatIsNoAssignmentIsNoOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, any, err := scan(data); any || err != nil {
-		t.Errorf("got %v, %v", any, err)
+	if h, err := scan(data); h.orders != nil || h.pong != nil || err != nil {
+		t.Errorf("got %+v, %v", h, err)
 	}
 }
 
@@ -79,8 +80,8 @@ func FuzzScan(f *testing.F) {
 	}
 	f.Add(data)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if o, _, err := scan(data); err == nil {
-			for _, w := range o.wishes {
+		if h, err := scan(data); err == nil && h.orders != nil {
+			for _, w := range h.orders.wishes {
 				_ = w.uid.String()
 			}
 		}

@@ -63,15 +63,31 @@ func (n *Node) report(uid uuid.UUID) *v1.ReplicaReport {
 
 // message takes what the server says.
 func (n *Node) message(down []byte) error {
-	o, any, err := scan(down)
-	if err != nil || !any {
+	h, err := scan(down)
+	if err != nil {
 		return err
 	}
-	n.take(o)
+	if h.pong != nil {
+		n.answer(h.pong)
+	}
+	if h.orders == nil {
+		return nil
+	}
+	n.take(*h.orders)
 	if n.fleet.options.Delay == 0 {
 		n.say()
 	}
 	return nil
+}
+
+// answer says at once that the node is there.
+func (n *Node) answer(pong []byte) {
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	if l != nil {
+		_ = l.send(pong) // the reader learns why the connection is broken
+	}
 }
 
 // mayWrite says what could not be said before.
@@ -203,7 +219,7 @@ func (n *Node) nextReport() (message []byte, l *link, said []uuid.UUID, err erro
 }
 
 // beat sends a heartbeat, if the node is well and has a session.
-func (n *Node) beat(round int) {
+func (n *Node) beat(round int, at time.Time) {
 	n.mu.Lock()
 	l, well, interval := n.link, n.away == nil && n.worked, n.interval
 	n.mu.Unlock()
@@ -212,7 +228,7 @@ func (n *Node) beat(round int) {
 	}
 	switch err := l.send(n.fleet.beats.of(interval, n.index+round)); {
 	case err == nil:
-		n.fleet.counts.heartbeats.Add(1)
+		n.fleet.counts.sent(time.Since(at))
 	case errors.Is(err, errNoStream), errors.Is(err, errNoWindow):
 	default:
 		l.cut() // the reader sees it and begins again
