@@ -218,10 +218,10 @@ func (n *Node) nextReport() (message []byte, l *link, said []uuid.UUID, err erro
 	return message, n.link, said, err
 }
 
-// beat sends a heartbeat, if the node is well and has a session.
+// beat sends a heartbeat, if the node is well and has said hello.
 func (n *Node) beat(round int, at time.Time) {
 	n.mu.Lock()
-	l, well, interval := n.link, n.away == nil && n.worked, n.interval
+	l, well, interval := n.link, n.away == nil, n.interval
 	n.mu.Unlock()
 	if l == nil || !well {
 		return
