@@ -256,7 +256,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.wake:
 			next, err = l.settle(ctx, l.takeDirty(), next)
 		case <-timer.C:
-			next, err = l.settle(ctx, l.overdue(time.Now()), l.nextDeadline())
+			now := time.Now()
+			if len(l.overdue(now)) > 0 {
+				hearOut()
+			}
+			next, err = l.settle(ctx, l.overdue(now), l.nextDeadline())
 		case <-checkpoint.C:
 			err = l.checkpoint(ctx)
 		}

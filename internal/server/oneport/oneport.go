@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -33,9 +34,12 @@ import (
 
 const (
 	defaultHandshakeTimeout = 10 * time.Second
-	defaultMaxHandshakes    = 128
 	longestAcceptPause      = time.Second
 )
+
+// defaultMaxHandshakes keeps all cores busy. More would finish none of them sooner, but delay whatever else this
+// process does, such as hearing thousands of nodes while others come back.
+func defaultMaxHandshakes() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // Options configures a [Port].
 type Options struct {
@@ -49,8 +53,8 @@ type Options struct {
 
 	// HandshakeTimeout is how long a client may take from the connection to the first request; 10 s by default.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes is how many handshakes are worked on at once; 128 by default. One that waits for its client
-	// does not count.
+	// MaxHandshakes is how many handshakes are worked on at once; four for each core by default. One that waits for
+	// its client does not count.
 	MaxHandshakes int
 
 	// Peers are the names, in ALPN, of protocols that only servers of the cluster may speak.
@@ -109,7 +113,7 @@ func newPort(listener net.Listener, o Options) *Port {
 		o.HandshakeTimeout = defaultHandshakeTimeout
 	}
 	if o.MaxHandshakes == 0 {
-		o.MaxHandshakes = defaultMaxHandshakes
+		o.MaxHandshakes = defaultMaxHandshakes()
 	}
 	config := admitting(identity.ServerTLS(o.Trust, o.Certificate), o.Admit)
 	p := &Port{
