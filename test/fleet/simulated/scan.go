@@ -33,12 +33,8 @@ type orders struct {
 	heartbeat time.Duration // 0 if it says nothing
 }
 
-// field is the number of a field, 0 if the contract has none of this name.
 func field(m proto.Message, name protoreflect.Name) protowire.Number {
-	if f := m.ProtoReflect().Descriptor().Fields().ByName(name); f != nil {
-		return f.Number()
-	}
-	return 0
+	return m.ProtoReflect().Descriptor().Fields().ByName(name).Number()
 }
 
 // The numbers of the fields that are read.

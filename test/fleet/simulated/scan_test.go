@@ -70,6 +70,22 @@ func TestWhatIsNoAssignmentIsNoOrder(t *testing.T) {
 	}
 }
 
+// A ping is answered with its own sequence.
+func TestPingsAreAnswered(t *testing.T) {
+	data, err := proto.Marshal(&v1.SessionDown{Message: &v1.SessionDown_Ping{Ping: &v1.Ping{Sequence: 300}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := scan(data)
+	if err != nil || h.orders != nil {
+		t.Fatalf("got %+v, %v", h, err)
+	}
+	var up v1.SessionUp
+	if err := proto.Unmarshal(h.pong, &up); err != nil || up.GetPong().GetSequence() != 300 {
+		t.Errorf("the answer is %v, %v", &up, err)
+	}
+}
+
 func FuzzScan(f *testing.F) {
 	data, err := proto.Marshal(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: &v1.Assignments{
 		Epoch: 1, Full: true, Heartbeat: "1s", Remove: []string{uuid.NewString()},
