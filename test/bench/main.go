@@ -99,6 +99,8 @@ var measurements = []measurement{
 		name: "node_lost", unit: "s", measure: measureNodeLost, target: "under 1 + floor",
 		what:  "three nodes in networks of their own: from kill -9 of every process of the one that runs a replica to the replica running on another, median of 10",
 		floor: "the start of a replica on the same cluster, from the API call to running",
+	},
+	{
 		name: "nodes_5000_cores", unit: "cores", measure: measureFleetCores, target: "under 1",
 		what:  "CPU time of the only server per second while 5000 simulated nodes report every second, over 2 minutes",
 		floor: "none",
