@@ -257,9 +257,9 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		return f.writeMembership(about)
 	})
 	conn, err := grpc.NewClient(link.servers.target(), append(append(agent.DialOptions(), link.servers.options()...),
-		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), func() (*tls.Certificate, error) {
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.Resume(identity.ClientTLS(creds.Trust(), func() (*tls.Certificate, error) {
 			return p.rotator.Certificate()
-		}))))...)
+		})))))...)
 	if err != nil {
 		return nil, err
 	}

@@ -63,8 +63,10 @@ func lowestFree(all netip.Prefix, bits int, used []netip.Prefix) (netip.Prefix, 
 		return netip.Prefix{}, fmt.Errorf("range %v is too small: every node needs a /%d of it", all, bits)
 	}
 	all = all.Masked()
-	used = slices.Clone(used)
-	slices.SortFunc(used, func(a, b netip.Prefix) int { return a.Masked().Addr().Compare(b.Masked().Addr()) })
+	if byAddress := func(a, b netip.Prefix) int { return a.Masked().Addr().Compare(b.Masked().Addr()) }; !slices.IsSortedFunc(used, byAddress) {
+		used = slices.Clone(used)
+		slices.SortFunc(used, byAddress)
+	}
 
 	free := netip.PrefixFrom(all.Addr(), bits)
 	for _, u := range used {

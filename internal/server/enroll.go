@@ -4,18 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/ipam"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -38,34 +33,30 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if request.GetServer() != nil {
 		return s.enrollServer(ctx, request, secret)
 	}
-	var node *v1.Node
-	var chain [][]byte
-	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		token, err := s.prove(snap, secret, roleNode)
-		if err != nil {
-			return err
-		}
-		receipt, err := enrollmentReceipt(secret, request.GetCsr())
-		if err != nil {
-			return err
-		}
-		earlier := snap.Receipt(receipt.name)
-		if node = snap.Node(earlier.GetObjectUid()); node == nil {
-			if node, err = s.admitNode(ctx, snap, b, token, request); err != nil {
-				return err
-			}
-			if earlier != nil { // the node has been removed since
-				b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
-			}
-			receipt.keep(b, node.GetMetadata().GetUid(), "")
-		}
-		chain, err = s.certify(request.GetCsr(), node)
-		return err
-	})
+	if _, err := s.prove(s.store.Snapshot(), secret, roleNode); err != nil {
+		return nil, err
+	}
+	receipt, err := enrollmentReceipt(secret, request.GetCsr())
 	if err != nil {
 		return nil, err
 	}
-	return &v1.EnrollResponse{Node: node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.store.Snapshot())}, nil
+	a := &admission{ctx: ctx, request: request, secret: secret, receipt: receipt, done: make(chan struct{})}
+	s.admissions.add(a)
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.stopping.Done():
+		return nil, refuse(codes.Unavailable, "%s", errStopping)
+	}
+	if a.err != nil {
+		return nil, a.err
+	}
+	chain, err := s.certify(request.GetCsr(), a.node)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.EnrollResponse{Node: a.node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.store.Snapshot())}, nil
 }
 
 // errJoinToken is a function because a refusal is not to be shared.
@@ -101,81 +92,35 @@ func enrollmentReceipt(secret identity.JoinToken, csr []byte) (receipt, error) {
 }
 
 // admitNode makes a new node and counts one use of its join token.
-func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, request *v1.EnrollRequest) (*v1.Node, error) {
-	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
+func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, l *ledger, b *state.Batch, token *v1.Token, request *v1.EnrollRequest) (*v1.Node, error) {
+	if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
 		return nil, errJoinToken()
 	}
-	if err := nodeAllowed(snap); err != nil {
+	if err := nodeAllowed(snap, len(l.nodes)); err != nil {
 		return nil, err
 	}
-	node, err := s.newNode(snap, request)
+	node, err := s.newNode(snap, l, request)
 	if err != nil {
 		return nil, err
 	}
-	used := proto.CloneOf(token)
-	used.Status.Used++
-	b.Update(used, token.GetMetadata().GetVersion())
+	l.spend(token)
 	b.Create(node)
 	b.Create(s.event(ctx, node, "Enrolled", fmt.Sprintf("with token %s", token.GetMetadata().GetName())))
 	return node, nil
 }
 
-func (s *enrollment) newNode(snap *state.Snapshot, request *v1.EnrollRequest) (*v1.Node, error) {
-	v4, v6, err := nextSubnets(snap, request.GetUsed())
+func (s *enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.EnrollRequest) (*v1.Node, error) {
+	v4, v6, err := l.nextSubnets(snap, request.GetUsed())
 	if err != nil {
-		return nil, refuse(codes.ResourceExhausted, "%s", err)
-	}
-	name := request.GetName()
-	for i := 2; snap.NodeByName(name) != nil; i++ {
-		name = fmt.Sprintf("%.58s-%d", request.GetName(), i)
+		return nil, err
 	}
 	return &v1.Node{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Node",
-		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: name, Labels: request.GetLabels()},
+		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: l.name(snap, request.GetName()), Labels: request.GetLabels()},
 		Spec:       &v1.NodeSpec{SubnetV4: v4.String(), SubnetV6: v6.String()},
 		Status:     &v1.NodeStatus{State: "enrolling"},
 	}, nil
-}
-
-// nextSubnets gives a new node its own address ranges, if it can be such that the
-// machine does not use yet. Where it uses all there are, ours are the smaller
-// ones, and smaller ranges win.
-func nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.Prefix, err error) {
-	ranges := snap.Cluster().GetSpec()
-	range4, err := netip.ParsePrefix(ranges.GetRangeV4())
-	if err != nil {
-		return v4, v6, fmt.Errorf("range of the cluster: %w", err)
-	}
-	range6, err := netip.ParsePrefix(ranges.GetRangeV6())
-	if err != nil {
-		return v4, v6, fmt.Errorf("range of the cluster: %w", err)
-	}
-	var used4, used6 []netip.Prefix
-	for n := range snap.Nodes("") {
-		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV4()); err == nil {
-			used4 = append(used4, p)
-		}
-		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV6()); err == nil {
-			used6 = append(used6, p)
-		}
-	}
-	foreign4, foreign6 := slices.Clone(used4), slices.Clone(used6)
-	for _, text := range used {
-		switch p, err := netip.ParsePrefix(text); {
-		case err != nil: // what cannot be read cannot be avoided
-		case p.Addr().Is4():
-			foreign4 = append(foreign4, p)
-		default:
-			foreign6 = append(foreign6, p)
-		}
-	}
-	for _, taken := range [][2][]netip.Prefix{{foreign4, foreign6}, {foreign4, used6}, {used4, foreign6}, {used4, used6}} {
-		if v4, v6, err = ipam.NextSubnets(range4, range6, taken[0], taken[1]); !errors.Is(err, ipam.ErrExhausted) {
-			break
-		}
-	}
-	return v4, v6, err
 }
 
 // certificateTTL bears a machine that rests for weeks. A removed node is cut

@@ -42,9 +42,9 @@ func replicasWithin(snap *state.Snapshot, w *v1.Workload, wished int32) error {
 }
 
 // nodeAllowed refuses a node beyond the limit.
-func nodeAllowed(snap *state.Snapshot) error {
+func nodeAllowed(snap *state.Snapshot, coming int) error {
 	most := spec.MostNodes(snap.Cluster().GetSpec())
-	if snap.Count(state.KindNode) < most {
+	if snap.Count(state.KindNode)+coming < most {
 		return nil
 	}
 	return refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)

@@ -90,13 +90,17 @@ func TestSubnetsAvoidWhatTheMachineUses(t *testing.T) {
 	c := newCluster(t)
 	snap := c.store.Snapshot()
 	for _, used := range [][]string{{"10.64.0.0/22", "10.64.4.7/32", "garbage", "fd00::/8"}, {"10.64.0.0/22", "10.64.4.7/32"}} {
-		v4, _, err := nextSubnets(snap, used)
+		all, err := newSubnets(snap)
+		must(t, err)
+		v4, _, err := all.next(used)
 		must(t, err)
 		if v4.String() != "10.64.5.0/24" {
 			t.Errorf("beside %v: %v", used, v4)
 		}
 	}
-	if v4, _, err := nextSubnets(snap, []string{"10.0.0.0/8"}); err != nil || v4.String() != "10.64.0.0/24" {
+	all, err := newSubnets(snap)
+	must(t, err)
+	if v4, _, err := all.next([]string{"10.0.0.0/8"}); err != nil || v4.String() != "10.64.0.0/24" {
 		t.Errorf("where the machine uses everything: %v, %v", v4, err)
 	}
 }

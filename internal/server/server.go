@@ -133,6 +133,7 @@ type Server struct {
 	sessions    *sessions
 	attachments *attachments
 	reports     *reports
+	admissions  *admissions
 	progress    *progress
 	foreign     *foreign
 	scrape      *telemetry.Registry
@@ -170,6 +171,10 @@ const (
 	connWindow   = 4 << 20
 )
 
+// readBuffer is small, because every connected agent has one for as long as it
+// is connected, and TLS beneath it reads whole records anyway.
+const readBuffer = 1 << 10
+
 // streamWorkers is how many goroutines are kept for calls, so that their stacks
 // need not grow again for each. More calls at once get goroutines of their own.
 const streamWorkers = 64
@@ -196,6 +201,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		sessions:    newSessions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
+		admissions:  newAdmissions(),
 		progress:    newProgress(),
 		scrape:      o.Scrape,
 		metrics:     o.Metrics,
@@ -213,7 +219,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: s.admitMember,
+		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys,
 	})
 	if err != nil {
 		return nil, err
@@ -248,6 +254,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
@@ -279,6 +286,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.stayAlone(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
 	g.Go(func() error { return s.record(ctx) })
+	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
 	g.Go(func() error { return s.pruneBlobs(ctx) })
 	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.port.GRPC())) })
 	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.inner)) })

@@ -29,6 +29,7 @@ type lab struct {
 	sleeper   string // a small static program to run in containers
 	out       io.Writer
 	losses    sample // of a leader, measured once for both of their figures
+	fleet     *fleetRun
 }
 
 func newLab(ctx context.Context, out io.Writer) (_ *lab, err error) {

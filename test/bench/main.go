@@ -100,6 +100,21 @@ var measurements = []measurement{
 		what:  "three nodes in networks of their own: from kill -9 of every process of the one that runs a replica to the replica running on another, median of 10",
 		floor: "the start of a replica on the same cluster, from the API call to running",
 	},
+	{
+		name: "nodes_5000_cores", unit: "cores", measure: measureFleetCores, target: "under 1",
+		what:  "CPU time of the only server per second while 5000 simulated nodes report every second, over 2 minutes",
+		floor: "none",
+	},
+	{
+		name: "nodes_5000_false", unit: "nodes", measure: measureFleetFalse, target: "0",
+		what:  "of those, which a watch of the API ever saw leave the state ready without having been killed",
+		floor: "none",
+	},
+	{
+		name: "nodes_5000_offline_p95", unit: "s", measure: measureFleetOffline, target: "under 5",
+		what:  "from the death of 500 of them at once, half with broken and half with silent connections, to offline as a watch of the API sees it, P95",
+		floor: "none",
+	},
 }
 
 func main() {

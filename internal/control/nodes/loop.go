@@ -256,7 +256,11 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.wake:
 			next, err = l.settle(ctx, l.takeDirty(), next)
 		case <-timer.C:
-			next, err = l.settle(ctx, l.overdue(time.Now()), l.nextDeadline())
+			now := time.Now()
+			if len(l.overdue(now)) > 0 {
+				hearOut()
+			}
+			next, err = l.settle(ctx, l.overdue(now), l.nextDeadline(now))
 		case <-checkpoint.C:
 			err = l.checkpoint(ctx)
 		}
@@ -331,9 +335,9 @@ func (l *Loop) overdue(now time.Time) []string {
 	return due
 }
 
-// nextDeadline is when the first node's time is up that is not up now.
-func (l *Loop) nextDeadline() (next time.Time) {
-	now := time.Now()
+// nextDeadline is when the first node's time is up that is not up now. It may be
+// past by the time it is asked for.
+func (l *Loop) nextDeadline(now time.Time) (next time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.entries {

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -33,9 +34,12 @@ import (
 
 const (
 	defaultHandshakeTimeout = 10 * time.Second
-	defaultMaxHandshakes    = 128
 	longestAcceptPause      = time.Second
 )
+
+// defaultMaxHandshakes keeps all cores busy. More would finish none of them sooner, but delay whatever else this
+// process does, such as hearing thousands of nodes while others come back.
+func defaultMaxHandshakes() int { return 4 * runtime.GOMAXPROCS(0) }
 
 // Options configures a [Port].
 type Options struct {
@@ -49,14 +53,18 @@ type Options struct {
 
 	// HandshakeTimeout is how long a client may take from the connection to the first request; 10 s by default.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes is how many handshakes are worked on at once; 128 by default. One that waits for its client
-	// does not count.
+	// MaxHandshakes is how many handshakes are worked on at once; four for each core by default. One that waits for
+	// its client does not count.
 	MaxHandshakes int
 
 	// Peers are the names, in ALPN, of protocols that only servers of the cluster may speak.
 	Peers []string
 	// Admit may refuse members that have a valid certificate; nil refuses nobody.
 	Admit func(identity.ID) error
+
+	// TicketKeys are those of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it the
+	// port makes its own, which no other server has.
+	TicketKeys func(now time.Time) ([][32]byte, error)
 }
 
 // Port is one TCP port with several servers behind it.
@@ -69,6 +77,8 @@ type Port struct {
 	timeout  time.Duration
 	slots    chan struct{} // one for each handshake that is worked on
 	log      *slog.Logger
+	// ticketKeys may be nil.
+	ticketKeys func(time.Time) ([][32]byte, error)
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{} // all that are open, those in their handshake included
@@ -91,7 +101,11 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", o.Address, err)
 	}
-	return newPort(listener, o), nil
+	p := newPort(listener, o)
+	if err := setTicketKeys(p.tls, o.TicketKeys); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 func newPort(listener net.Listener, o Options) *Port {
@@ -99,7 +113,7 @@ func newPort(listener net.Listener, o Options) *Port {
 		o.HandshakeTimeout = defaultHandshakeTimeout
 	}
 	if o.MaxHandshakes == 0 {
-		o.MaxHandshakes = defaultMaxHandshakes
+		o.MaxHandshakes = defaultMaxHandshakes()
 	}
 	config := admitting(identity.ServerTLS(o.Trust, o.Certificate), o.Admit)
 	p := &Port{
@@ -112,6 +126,8 @@ func newPort(listener net.Listener, o Options) *Port {
 		slots:    make(chan struct{}, o.MaxHandshakes),
 		log:      o.Log,
 		conns:    make(map[*conn]struct{}),
+
+		ticketKeys: o.TicketKeys,
 	}
 	config.GetConfigForClient = p.admit
 	return p
@@ -137,6 +153,9 @@ func (p *Port) Run(ctx context.Context) error {
 		<-ctx.Done()
 		_ = p.listener.Close()
 	})
+	if p.ticketKeys != nil {
+		pending.Go(func() { p.renewTicketKeys(ctx) })
+	}
 	defer func() {
 		cancel()
 		p.closeRoutes()

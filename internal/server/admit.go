@@ -1,0 +1,234 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/ipam"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// admissions are the machines that wait to become nodes. Each takes a use of a
+// token, a name and the lowest free subnets, so that two that are admitted by
+// transactions of their own would get in each other's way; those that come
+// together are admitted by one.
+type admissions struct {
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting []*admission
+}
+
+// admission is one machine that wants to be a node. Once done is closed it has
+// either a node or an error.
+type admission struct {
+	ctx     context.Context // of the call
+	request *v1.EnrollRequest
+	secret  identity.JoinToken
+	receipt receipt
+
+	done chan struct{}
+	node *v1.Node
+	err  error
+}
+
+// maxAdmissions keeps a transaction within its size, however many labels the
+// machines have.
+const maxAdmissions = 128
+
+func newAdmissions() *admissions { return &admissions{wake: make(chan struct{}, 1)} }
+
+func (q *admissions) add(a *admission) {
+	q.mu.Lock()
+	q.waiting = append(q.waiting, a)
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *admissions) take() []*admission {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	taken := q.waiting
+	q.waiting = nil
+	return taken
+}
+
+// admitMachines admits those who wait until ctx ends.
+func (s *enrollment) admitMachines(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.admissions.wake:
+		}
+		for part := range slices.Chunk(s.admissions.take(), maxAdmissions) {
+			s.admitAll(ctx, part)
+		}
+	}
+}
+
+func (s *enrollment) admitAll(ctx context.Context, all []*admission) {
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		l := &ledger{tokens: map[string]*v1.Token{}, nodes: map[string]*v1.Node{}, names: map[string]bool{}}
+		for _, a := range all {
+			a.node, a.err = s.admitOne(snap, l, b, a)
+		}
+		for uid, used := range l.tokens {
+			b.Update(used, snap.Token(uid).GetMetadata().GetVersion())
+		}
+		return nil
+	})
+	for _, a := range all {
+		if a.err == nil {
+			a.err = err
+		}
+		close(a.done)
+	}
+}
+
+// ledger is what the machines that were admitted before in the same transaction
+// have taken.
+type ledger struct {
+	tokens  map[string]*v1.Token // by uid, with their uses so far
+	nodes   map[string]*v1.Node  // by the names of their receipts
+	names   map[string]bool
+	subnets *subnets
+}
+
+// admitOne makes a machine a node, unless it is one already.
+func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission) (*v1.Node, error) {
+	token, err := s.prove(snap, a.secret, roleNode)
+	if err != nil {
+		return nil, err
+	}
+	earlier := snap.Receipt(a.receipt.name)
+	if node := snap.Node(earlier.GetObjectUid()); node != nil {
+		return node, nil
+	}
+	if node := l.nodes[a.receipt.name]; node != nil {
+		return node, nil
+	}
+	node, err := s.admitNode(a.ctx, snap, l, b, token, a.request)
+	if err != nil {
+		return nil, err
+	}
+	if earlier != nil { // the node has been removed since
+		b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
+	}
+	a.receipt.keep(b, node.GetMetadata().GetUid(), "")
+	l.nodes[a.receipt.name] = node
+	return node, nil
+}
+
+// token is a join token with its uses so far.
+func (l *ledger) token(token *v1.Token) *v1.Token {
+	if used := l.tokens[token.GetMetadata().GetUid()]; used != nil {
+		return used
+	}
+	return token
+}
+
+// spend counts one use of a join token.
+func (l *ledger) spend(token *v1.Token) {
+	used := proto.CloneOf(token)
+	if used.Status == nil {
+		used.Status = &v1.TokenStatus{}
+	}
+	used.Status.Used++
+	l.tokens[token.GetMetadata().GetUid()] = used
+}
+
+// name is the wished one, with a suffix if it is taken.
+func (l *ledger) name(snap *state.Snapshot, wished string) string {
+	name := wished
+	for i := 2; l.names[name] || snap.NodeByName(name) != nil; i++ {
+		name = fmt.Sprintf("%.58s-%d", wished, i)
+	}
+	l.names[name] = true
+	return name
+}
+
+// nextSubnets gives a new node its own address ranges.
+func (l *ledger) nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.Prefix, err error) {
+	if l.subnets == nil {
+		if l.subnets, err = newSubnets(snap); err != nil {
+			return v4, v6, refuse(codes.ResourceExhausted, "%s", err)
+		}
+	}
+	v4, v6, err = l.subnets.next(used)
+	if err != nil {
+		return v4, v6, refuse(codes.ResourceExhausted, "%s", err)
+	}
+	return v4, v6, nil
+}
+
+// subnets are the address ranges of the cluster and what its nodes have of them,
+// in order.
+type subnets struct {
+	range4, range6 netip.Prefix
+	used4, used6   []netip.Prefix
+}
+
+func newSubnets(snap *state.Snapshot) (*subnets, error) {
+	var s subnets
+	var err error
+	ranges := snap.Cluster().GetSpec()
+	if s.range4, err = netip.ParsePrefix(ranges.GetRangeV4()); err != nil {
+		return nil, fmt.Errorf("range of the cluster: %w", err)
+	}
+	if s.range6, err = netip.ParsePrefix(ranges.GetRangeV6()); err != nil {
+		return nil, fmt.Errorf("range of the cluster: %w", err)
+	}
+	for n := range snap.Nodes("") {
+		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV4()); err == nil {
+			s.used4 = append(s.used4, p)
+		}
+		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV6()); err == nil {
+			s.used6 = append(s.used6, p)
+		}
+	}
+	slices.SortFunc(s.used4, netip.Prefix.Compare)
+	slices.SortFunc(s.used6, netip.Prefix.Compare)
+	return &s, nil
+}
+
+// next gives ranges that the machine does not use yet, if there are such. Where
+// it uses all there are, ours are the smaller ones, and smaller ranges win.
+func (s *subnets) next(used []string) (v4, v6 netip.Prefix, err error) {
+	foreign4, foreign6 := s.used4, s.used6
+	for _, text := range used {
+		switch p, err := netip.ParsePrefix(text); {
+		case err != nil: // what cannot be read cannot be avoided
+		case p.Addr().Is4():
+			foreign4 = append(slices.Clip(foreign4), p)
+		default:
+			foreign6 = append(slices.Clip(foreign6), p)
+		}
+	}
+	for _, taken := range [][2][]netip.Prefix{{foreign4, foreign6}, {foreign4, s.used6}, {s.used4, foreign6}, {s.used4, s.used6}} {
+		if v4, v6, err = ipam.NextSubnets(s.range4, s.range6, taken[0], taken[1]); !errors.Is(err, ipam.ErrExhausted) {
+			break
+		}
+	}
+	if err == nil {
+		s.used4, s.used6 = insert(s.used4, v4), insert(s.used6, v6)
+	}
+	return v4, v6, err
+}
+
+func insert(all []netip.Prefix, one netip.Prefix) []netip.Prefix {
+	at, _ := slices.BinarySearchFunc(all, one, netip.Prefix.Compare)
+	return slices.Insert(all, at, one)
+}

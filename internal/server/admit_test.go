@@ -1,0 +1,70 @@
+package server
+
+import (
+	"sync"
+	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// A rack that is switched on joins as a whole: nobody is turned away because
+// others were admitted at the same moment.
+func TestManyMachinesJoinAtOnce(t *testing.T) {
+	const machines = 300
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "rack", Role: roleNode, Uses: machines})
+	door := c.dial(nil, "")
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	names, v4, v6 := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for range machines {
+		all.Go(func() {
+			_, csr, err := identity.NewKeyAndCSR()
+			check(t, err)
+			answer, err := door.Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: "machine"})
+			check(t, err)
+			mu.Lock()
+			defer mu.Unlock()
+			names[answer.GetNode().GetMetadata().GetName()] = true
+			v4[answer.GetNode().GetSpec().GetSubnetV4()] = true
+			v6[answer.GetNode().GetSpec().GetSubnetV6()] = true
+		})
+	}
+	all.Wait()
+	if len(names) != machines || len(v4) != machines || len(v6) != machines {
+		t.Errorf("%d machines have %d names, %d and %d subnets", machines, len(names), len(v4), len(v6))
+	}
+	snap := c.store.Snapshot()
+	if used := snap.TokenByName("rack").GetStatus().GetUsed(); used != machines {
+		t.Errorf("the token counts %d uses", used)
+	}
+	if snap.NodeByName("machine-300") == nil || v4["10.64.0.0/24"] == false || v4["10.65.43.0/24"] == false {
+		t.Error("names or subnets have holes")
+	}
+}
+
+// The same machine that asks twice at the same moment is one node.
+func TestOneMachineThatAsksTwiceAtOnceIsOneNode(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleNode, Uses: 10})
+	_, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	door := c.dial(nil, "")
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	uids := map[string]bool{}
+	for range 10 {
+		all.Go(func() {
+			answer, err := door.Enroll(c.ctx, &v1.EnrollRequest{Token: token, Csr: csr, Name: "machine"})
+			check(t, err)
+			mu.Lock()
+			defer mu.Unlock()
+			uids[answer.GetNode().GetMetadata().GetUid()] = true
+		})
+	}
+	all.Wait()
+	if used := c.store.Snapshot().TokenByName("join").GetStatus().GetUsed(); len(uids) != 1 || used != 1 {
+		t.Errorf("it is %d nodes and has used the token %d times", len(uids), used)
+	}
+}

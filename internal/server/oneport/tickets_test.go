@@ -1,0 +1,109 @@
+package oneport
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// visit makes one request on a connection of its own and reports whether that resumed a session. Reading the answer
+// is also what takes the ticket for the next time.
+func (s *service) visit(config *tls.Config) (resumed bool, answer string, err error) {
+	conn, err := tls.Dial("tcp", s.port.Addr().String(), config)
+	if err != nil {
+		return false, "", err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: cloudless\r\nConnection: close\r\n\r\n"); err != nil {
+		return false, "", err
+	}
+	data, err := io.ReadAll(conn)
+	return conn.ConnectionState().DidResume, string(data), err
+}
+
+func resuming(c cluster, member *identity.Credentials) *tls.Config {
+	config := identity.Resume(identity.ClientTLS(c.ca.Trust(), member.Certificate))
+	config.NextProtos = []string{"http/1.1"}
+	config.ServerName = "servers" // by which sessions are found again, whatever the address
+	return config
+}
+
+// A node that loses its server goes on with the next one, or with the same one after a restart, without a whole
+// handshake, and is still who it was.
+func TestSessionsAreResumedWithAnyServerOfTheCluster(t *testing.T) {
+	c := newCluster(t)
+	with := func() Options {
+		o := c.options(t)
+		o.TicketKeys = c.ca.TicketKeys
+		return o
+	}
+	first, second := serve(t, c, with()), serve(t, c, with())
+	node := c.member(t, identity.KindNode, "n-1")
+	config := resuming(c, node)
+	for i, s := range []*service{first, second, second, first} {
+		resumed, answer, err := s.visit(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resumed != (i > 0) {
+			t.Errorf("visit %d: resumed %v", i, resumed)
+		}
+		if want := "HTTP/1.1 " + node.ID().String(); !containsLine(answer, want) {
+			t.Errorf("visit %d: the server saw %q, want %s", i, answer, want)
+		}
+	}
+}
+
+func TestARemovedMemberResumesNothing(t *testing.T) {
+	c := newCluster(t)
+	node := c.member(t, identity.KindNode, "n-1")
+	removed := false
+	o := c.options(t)
+	o.TicketKeys = c.ca.TicketKeys
+	o.Admit = func(identity.ID) error {
+		if removed {
+			return errors.New("removed")
+		}
+		return nil
+	}
+	s := serve(t, c, o)
+	config := resuming(c, node)
+	if _, _, err := s.visit(config); err != nil {
+		t.Fatal(err)
+	}
+	removed = true
+	if resumed, answer, err := s.visit(config); err == nil {
+		t.Errorf("it was answered with %q, resumed %v", answer, resumed)
+	}
+}
+
+func TestTicketsOfAnotherClusterAreWorthNothing(t *testing.T) {
+	c, other := newCluster(t), newCluster(t)
+	o := c.options(t)
+	o.TicketKeys = c.ca.TicketKeys
+	home := serve(t, c, o)
+	o.TicketKeys = other.ca.TicketKeys // the keys alone are another cluster's
+	abroad := serve(t, c, o)
+	config := resuming(c, c.member(t, identity.KindNode, "n-1"))
+	for i, s := range []*service{home, abroad} {
+		if resumed, _, err := s.visit(config); err != nil || resumed {
+			t.Errorf("visit %d: resumed %v, %v", i, resumed, err)
+		}
+	}
+}
+
+func TestAPortWithoutTicketKeysSaysWhy(t *testing.T) {
+	o := newCluster(t).options(t)
+	o.TicketKeys = func(time.Time) ([][32]byte, error) { return nil, errors.New("no key today") }
+	if _, err := Listen(t.Context(), o); err == nil {
+		t.Error("it listens")
+	}
+}
+
+func containsLine(answer, want string) bool {
+	return len(answer) >= len(want) && answer[len(answer)-len(want):] == want
+}

@@ -1,0 +1,83 @@
+package simulated
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Thousands of nodes report every second: that must not make garbage.
+func TestHeartbeatsAllocateNothing(t *testing.T) {
+	l := &link{stream: 1, last: 1}
+	var shared beats
+	round := 0
+	buffer := make([]byte, 0, maxFrame)
+	allocations := testing.AllocsPerRun(1000, func() {
+		l.window, l.streamWindow = 1000, 1000
+		round++
+		if _, err := l.message(buffer[:0], shared.of(time.Second, round)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocations != 0 {
+		t.Errorf("a heartbeat allocates %v times", allocations)
+	}
+}
+
+func TestHeartbeatsSayHowOftenTheyCome(t *testing.T) {
+	var shared beats
+	seen := map[string]bool{}
+	for i := range 3 * variants {
+		var up v1.SessionUp
+		if err := proto.Unmarshal(shared.of(2*time.Second, i), &up); err != nil {
+			t.Fatal(err)
+		}
+		if got := up.GetHeartbeat().GetInterval(); got != "2s" {
+			t.Errorf("heartbeat %d comes every %q", i, got)
+		}
+		seen[up.GetHeartbeat().GetUsage().GetCpu()] = true
+	}
+	if len(seen) != variants {
+		t.Errorf("there are %d different measurements", len(seen))
+	}
+}
+
+// Nodes take turns over the interval, each keeps its pace, and one that is late does not make up for it.
+func TestHeartbeatsAreSpreadAndKeepTheirPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Fleet{nodes: make([]*Node, 8)}
+		for i := range f.nodes {
+			f.nodes[i] = &Node{fleet: f, index: i, interval: time.Second}
+		}
+		f.schedule()
+		f.nodes[3].interval = 3 * time.Second // as the cluster asked it to after its first
+		count := map[int]int{}
+		for range 30 * 10 { // half a minute
+			time.Sleep(100 * time.Millisecond)
+			for _, s := range f.shards {
+				for d, ok := s.next(time.Now()); ok; d, ok = s.next(time.Now()) {
+					count[d.node.index]++
+				}
+			}
+		}
+		for i, n := range count {
+			if want := map[bool]int{true: 10, false: 30}[i == 3]; n < want || n > want+1 {
+				t.Errorf("node %d has reported %d times in 30 s", i, n)
+			}
+		}
+		time.Sleep(time.Hour)
+		late := 0
+		for _, s := range f.shards {
+			for _, ok := s.next(time.Now()); ok; _, ok = s.next(time.Now()) {
+				late++
+			}
+		}
+		if late != len(f.nodes) {
+			t.Errorf("after an hour without time, %d nodes report %d times", len(f.nodes), late)
+		}
+	})
+}

@@ -1,0 +1,146 @@
+package simulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+const (
+	// enrollers is how many nodes ask to join at the same time, over enrollLinks connections.
+	enrollers   = 64
+	enrollLinks = 4
+	// enrollTries bears a leader change in the middle.
+	enrollTries = 20
+	enrollPause = 500 * time.Millisecond
+)
+
+// Enroll has all nodes join the cluster, each with a key of its own. Progress, which may be nil, is told how many have.
+func Enroll(ctx context.Context, o Options, progress func(done int)) (*Fleet, error) {
+	if err := o.fill(); err != nil {
+		return nil, err
+	}
+	token, err := identity.ParseJoinToken(o.Token)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{options: o, handshakes: make(chan struct{}, o.Handshakes), nodes: make([]*Node, o.Nodes)}
+	doors, hangUp, err := openDoors(o.Join, token)
+	if err != nil {
+		return nil, err
+	}
+	defer hangUp()
+	first, chain, err := f.enroll(ctx, doors[0], 0)
+	if err != nil {
+		return nil, err
+	}
+	f.authority = chain[1]
+	if f.trust, err = identity.ParseTrust(f.authority); err != nil {
+		return nil, err
+	}
+	if f.trust.Fingerprint() != token.CA() {
+		return nil, errors.New("the server answered with a certificate of another cluster than the token's")
+	}
+	f.nodes[0] = first
+	if err := f.enrollRest(ctx, doors, progress); err != nil {
+		return nil, err
+	}
+	f.schedule()
+	return f, nil
+}
+
+// openDoors makes connections of machines that have not joined yet.
+func openDoors(addresses []string, token identity.JoinToken) (doors []v1.EnrollmentServiceClient, hangUp func(), err error) {
+	var conns []*grpc.ClientConn
+	hangUp = func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+	for i := range enrollLinks {
+		conn, err := grpc.NewClient("passthrough:///"+addresses[i%len(addresses)],
+			grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
+		if err != nil {
+			hangUp()
+			return nil, nil, fmt.Errorf("connect to %s: %w", addresses[i%len(addresses)], err)
+		}
+		conns = append(conns, conn)
+		doors = append(doors, v1.NewEnrollmentServiceClient(conn))
+	}
+	return doors, hangUp, nil
+}
+
+func (f *Fleet) enrollRest(ctx context.Context, doors []v1.EnrollmentServiceClient, progress func(int)) error {
+	var done, next atomic.Int64
+	done.Store(1)
+	g, ctx := errgroup.WithContext(ctx)
+	for w := range enrollers {
+		g.Go(func() error {
+			for {
+				i := int(next.Add(1))
+				if i >= len(f.nodes) {
+					return nil
+				}
+				n, _, err := f.enroll(ctx, doors[w%len(doors)], i)
+				if err != nil {
+					return err
+				}
+				f.nodes[i] = n
+				if progress != nil {
+					progress(int(done.Add(1)))
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// enroll asks until it has an answer: asking again with the same key is asking for the same node.
+func (f *Fleet) enroll(ctx context.Context, door v1.EnrollmentServiceClient, i int) (*Node, [][]byte, error) {
+	key, csr, err := identity.NewKeyAndCSR()
+	if err != nil {
+		return nil, nil, err
+	}
+	request := &v1.EnrollRequest{
+		Token: f.options.Token, Csr: csr, Name: fmt.Sprintf("%s-%05d", f.options.Name, i), Labels: f.options.Labels(i),
+	}
+	for try := 1; ; try++ {
+		answer, err := door.Enroll(ctx, request)
+		if err == nil {
+			chain := answer.GetCertificates()
+			if len(chain) != 2 {
+				return nil, nil, fmt.Errorf("node %d got %d certificates, not its own and the authority's", i, len(chain))
+			}
+			return newNode(f, i, key, chain[0], answer), chain, nil
+		}
+		if status.Code(err) != codes.Unavailable || try == enrollTries {
+			return nil, nil, fmt.Errorf("let node %d join: %s", i, status.Convert(err).Message())
+		}
+		if !sleep(ctx, enrollPause) {
+			return nil, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// sleep reports whether the pause was over before ctx ended.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

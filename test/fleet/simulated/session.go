@@ -1,0 +1,236 @@
+package simulated
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// maxReports is how many replicas one message speaks of.
+const maxReports = 500
+
+// session is one session, from hello to its end. It worked if assignments came.
+func (n *Node) session(l *link) (worked bool, err error) {
+	hello, err := n.hello()
+	if err != nil {
+		return false, err
+	}
+	if err := l.begin(hello); err != nil {
+		return false, err
+	}
+	n.fleet.counts.opened.Add(1)
+	err = l.read(n)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.worked {
+		n.worked, worked = false, true
+		n.fleet.counts.connected.Add(-1)
+	}
+	return worked, err
+}
+
+// hello is the first message. What does not fit into it waits to be said.
+func (n *Node) hello() ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	hello := &v1.Hello{Status: n.status(), Epoch: n.epoch}
+	n.unsaid = n.unsaid[:0]
+	for uid := range n.replicas {
+		if len(hello.Replicas) < maxReports {
+			hello.Replicas = append(hello.Replicas, n.report(uid))
+		} else {
+			n.unsaid = append(n.unsaid, uid)
+		}
+	}
+	return encode(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: hello}})
+}
+
+// report is what a server is told about a replica. It is called with the lock held.
+func (n *Node) report(uid uuid.UUID) *v1.ReplicaReport {
+	r := n.replicas[uid]
+	since := &timestamppb.Timestamp{Seconds: r.since}
+	status := &v1.ReplicaStatus{Phase: "running", StartTime: since}
+	if r.stopped {
+		status = &v1.ReplicaStatus{Phase: "stopped", LastExit: &v1.Exit{Time: since}}
+	}
+	return &v1.ReplicaReport{Uid: uid.String(), Status: status}
+}
+
+// message takes what the server says.
+func (n *Node) message(down []byte) error {
+	h, err := scan(down)
+	if err != nil {
+		return err
+	}
+	if h.pong != nil {
+		n.answer(h.pong)
+	}
+	if h.orders == nil {
+		return nil
+	}
+	n.take(*h.orders)
+	if n.fleet.options.Delay == 0 {
+		n.say()
+	}
+	return nil
+}
+
+// answer says at once that the node is there.
+func (n *Node) answer(pong []byte) {
+	n.mu.Lock()
+	l := n.link
+	n.mu.Unlock()
+	if l != nil {
+		_ = l.send(pong) // the reader learns why the connection is broken
+	}
+}
+
+// mayWrite says what could not be said before.
+func (n *Node) mayWrite() { n.say() }
+
+func (n *Node) take(o orders) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.worked {
+		n.worked = true
+		n.fleet.counts.connected.Add(1)
+	}
+	if o.epoch < n.epoch {
+		return
+	}
+	n.epoch = o.epoch
+	if len(o.servers) > 0 {
+		n.learn(o.servers)
+	}
+	if o.heartbeat > 0 {
+		n.interval = o.heartbeat
+	}
+	n.carryOut(o)
+}
+
+// learn takes a new list of servers. The one that is connected stays the first.
+func (n *Node) learn(servers []string) {
+	current := n.servers[0]
+	n.servers = append(append(n.servers[:0:0], current), slices.DeleteFunc(slices.Clone(servers), func(s string) bool { return s == current })...)
+}
+
+// carryOut begins what is new.
+func (n *Node) carryOut(o orders) {
+	began, now := len(n.unsaid), time.Now()
+	if n.replicas == nil && len(o.wishes) > 0 {
+		n.replicas = make(map[uuid.UUID]replica, len(o.wishes))
+	}
+	for _, w := range o.wishes {
+		known, there := n.replicas[w.uid]
+		if there && known.stopped == w.stop {
+			continue
+		}
+		n.replicas[w.uid] = replica{since: now.Unix(), stopped: w.stop}
+		n.count(there && !known.stopped, !w.stop)
+		n.unsaid = append(n.unsaid, w.uid)
+		n.fleet.counts.assigned.Add(1)
+	}
+	for _, uid := range o.remove {
+		n.forget(uid)
+	}
+	if o.full {
+		n.forgetOthers(o.wishes)
+	}
+	if delay := n.fleet.options.Delay; delay > 0 && len(n.unsaid) > began {
+		n.shard().add(now.Add(delay), n, saying)
+	}
+}
+
+func (n *Node) count(before, after bool) {
+	switch {
+	case after && !before:
+		n.fleet.counts.running.Add(1)
+	case before && !after:
+		n.fleet.counts.running.Add(-1)
+	}
+}
+
+func (n *Node) forget(uid uuid.UUID) {
+	if r, there := n.replicas[uid]; there {
+		n.count(!r.stopped, false)
+		delete(n.replicas, uid)
+	}
+}
+
+// forgetOthers removes what a full set of assignments does not name.
+func (n *Node) forgetOthers(named []wish) {
+	if len(n.replicas) == len(named) { // all are named: those that were not known are known by now
+		return
+	}
+	keep := make(map[uuid.UUID]bool, len(named))
+	for _, w := range named {
+		keep[w.uid] = true
+	}
+	for uid := range n.replicas {
+		if !keep[uid] {
+			n.forget(uid)
+		}
+	}
+}
+
+// say reports what the server has not been told yet, as far as it takes it.
+func (n *Node) say() {
+	for {
+		n.mu.Lock()
+		message, l, said, err := n.nextReport()
+		n.mu.Unlock()
+		if message == nil || err != nil {
+			return
+		}
+		if err := l.send(message); err != nil {
+			n.mu.Lock()
+			n.unsaid = append(n.unsaid, said...)
+			n.mu.Unlock()
+			return // said when the server takes more, or by the next hello
+		}
+		n.fleet.counts.reported.Add(int64(len(said)))
+	}
+}
+
+// nextReport takes a part of what is to be said.
+func (n *Node) nextReport() (message []byte, l *link, said []uuid.UUID, err error) {
+	if n.link == nil || n.away != nil || len(n.unsaid) == 0 {
+		return nil, nil, nil, nil
+	}
+	first := max(0, len(n.unsaid)-maxReports)
+	said = slices.Clone(n.unsaid[first:])
+	n.unsaid = n.unsaid[:first]
+	if first == 0 {
+		n.unsaid = nil
+	}
+	report := &v1.Report{}
+	for _, uid := range said {
+		if _, there := n.replicas[uid]; there {
+			report.Replicas = append(report.Replicas, n.report(uid))
+		}
+	}
+	message, err = encode(&v1.SessionUp{Message: &v1.SessionUp_Report{Report: report}})
+	return message, n.link, said, err
+}
+
+// beat sends a heartbeat, if the node is well and has said hello.
+func (n *Node) beat(round int, at time.Time) {
+	n.mu.Lock()
+	l, well, interval := n.link, n.away == nil, n.interval
+	n.mu.Unlock()
+	if l == nil || !well {
+		return
+	}
+	switch err := l.send(n.fleet.beats.of(interval, n.index+round)); {
+	case err == nil:
+		n.fleet.counts.sent(time.Since(at))
+	case errors.Is(err, errNoStream), errors.Is(err, errNoWindow):
+	default:
+		l.cut() // the reader sees it and begins again
+	}
+}
