@@ -1,0 +1,59 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/scheduler/schedulertest"
+)
+
+func halfFull(nodes int) *scheduler.View {
+	return schedulertest.New(schedulertest.Options{Seed: 1, Nodes: nodes, Fill: 50})
+}
+
+// asks are what the figures of the issue are about.
+func benchAsks() map[string]*scheduler.Revision {
+	plain := schedulertest.Small("plain", 250)
+	spread := schedulertest.Small("spread", 250)
+	spread.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
+	near := schedulertest.Small("affinity", 250)
+	rule, err := scheduler.NewRule("disk", scheduler.OpIn, "ssd")
+	if err != nil {
+		panic(err)
+	}
+	near.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule, Weight: 50}}
+	near.Wishes.Affinity = []scheduler.Affinity{
+		{Workload: "filler1", Key: scheduler.KeyZone, Weight: 10},
+		{Workload: "filler2", Key: scheduler.KeyNode, Anti: true},
+	}
+	return map[string]*scheduler.Revision{"plain": plain, "spread": spread, "affinity": near}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	v := halfFull(5000)
+	for name, revision := range benchAsks() {
+		for _, count := range []int{1, 100, 1000} {
+			b.Run(fmt.Sprint(name, "/", count), func(b *testing.B) {
+				b.ReportAllocs()
+				began := cpuTime()
+				for b.Loop() {
+					if plan := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Count: count}}}); len(plan.Placements) != count {
+						b.Fatalf("%d placed", len(plan.Placements))
+					}
+				}
+				b.ReportMetric(float64(cpuTime()-began)/float64(b.N), "cpu-ns/op")
+			})
+		}
+	}
+}
+
+// cpuTime is what this process has used: wall time says little on a busy machine.
+func cpuTime() int64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err)
+	}
+	return usage.Utime.Nano() + usage.Stime.Nano()
+}
