@@ -14,7 +14,7 @@ type occupancy struct {
 	unused    []int32
 	shapes    map[string]*shape // by uid of the revision
 	workloads map[string]*workload
-	// avoiders are the shapes with rules that keep others away.
+	// avoiders are the shapes with rules that keep others away, by uid.
 	avoiders []*shape
 }
 
@@ -78,7 +78,8 @@ func (v *View) enter(r *Revision) *shape {
 		w.shapes = append(w.shapes, s)
 		v.work.shapes[r.UID] = s
 		if slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.Anti && a.required() }) {
-			v.work.avoiders = append(v.work.avoiders, s)
+			at, _ := slices.BinarySearchFunc(v.work.avoiders, s, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) })
+			v.work.avoiders = slices.Insert(v.work.avoiders, at, s)
 		}
 	}
 	s.users++

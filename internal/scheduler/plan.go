@@ -68,24 +68,34 @@ func (v *View) Plan(r Request) Plan {
 	return plan
 }
 
-// serve places one ask: on what is free, then on what can be made free.
+// serve places one ask: on what is free, then on what can be made free. Who is
+// pushed out may leave some of the quota or open what rules had closed, so that
+// there may be free places again.
 func (v *View) serve(plan *Plan, r *Request, index int, s *shape) {
-	count := r.Asks[index].Count
-	if count <= 0 {
+	left := r.Asks[index].Count
+	if left <= 0 {
 		return
 	}
 	p := &v.place
 	p.begin(v, s)
-	may := min(count, s.space.room(&p.need))
-	done := p.run(may, func(i int32, score Score) {
-		plan.Placements = append(plan.Placements, Placement{Ask: index, Node: v.nodes[i].UID, NodeName: v.nodes[i].Name, Score: score})
-	})
-	if done < may && p.mayPreempt() {
-		done += p.preempt(plan, index, may-done)
+	for {
+		may := min(left, s.space.room(&p.need))
+		placed := p.run(may, func(i int32, score Score) {
+			plan.Placements = append(plan.Placements, Placement{Ask: index, Node: v.nodes[i].UID, NodeName: v.nodes[i].Name, Score: score})
+		})
+		preempted := 0
+		if placed < may && p.mayPreempt() {
+			preempted = p.preempt(plan, index, may-placed)
+		}
+		final := preempted == 0 && may == left
+		if left -= placed + preempted; left == 0 {
+			return
+		}
+		if final || placed+preempted == 0 {
+			break
+		}
 	}
-	if done < count {
-		plan.Unplaced = append(plan.Unplaced, p.unplaced(index, count-done, r.Reasons))
-	}
+	plan.Unplaced = append(plan.Unplaced, p.unplaced(index, left, r.Reasons))
 }
 
 // byPriority is the order in which asks are served.

@@ -76,8 +76,13 @@ func (o *offers) Pop() any {
 	return last
 }
 
-// preempt makes room for up to count replicas and puts them there.
+// preempt makes room for up to count replicas and puts them there. Where rules
+// are about other replicas it is one at a time, because each may open places that
+// are free.
 func (p *placing) preempt(plan *Plan, index, count int) (done int) {
+	if !p.free || !p.plain {
+		count = 1
+	}
 	var victims victims
 	open := p.offers(&victims)
 	for done < count && len(open) > 0 {
@@ -105,8 +110,7 @@ func (p *placing) preempt(plan *Plan, index, count int) (done int) {
 	return done
 }
 
-// offers asks every node. Those that rules close for now are asked again when
-// their turn comes, if they open at all.
+// offers asks every node.
 func (p *placing) offers(victims *victims) offers {
 	var open offers
 	for _, i := range p.v.order {
@@ -156,6 +160,7 @@ func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 			Node: n.UID, NodeName: n.Name, Priority: r.shape.Priority,
 		})
 		p.v.evict(at)
+		p.departed(i, r.shape.work)
 	}
 	plan.Placements = append(plan.Placements, Placement{
 		Ask: index, Node: n.UID, NodeName: n.Name, Score: p.score(i), Preempts: len(taken) > 0,
@@ -184,7 +189,13 @@ type loss struct {
 func (t *victims) choose(p *placing, i int32) bool {
 	t.taken, t.lost = t.taken[:0], t.lost[:0]
 	n := &p.v.nodes[i]
-	t.blocking = t.countBlocking(p, n)
+	t.blocking = 0
+	if p.shape.bits != 0 {
+		var possible bool
+		if t.blocking, possible = p.countBlocking(n); !possible {
+			return false
+		}
+	}
 	free := p.v.free[i]
 	enough := func() bool { return t.blocking == 0 && free.holds(&p.need) }
 	for _, at := range n.replicas {
@@ -195,28 +206,28 @@ func (t *victims) choose(p *placing, i int32) bool {
 		if s.Priority >= p.rev.Priority {
 			return false
 		}
-		if !t.lose(p, s) {
+		if p.needed(s.work) || !t.lose(p, s) {
 			continue
 		}
 		t.taken = append(t.taken, at)
 		free = free.plus(s.Needs.Resources)
-		if p.blocks(n, s) {
+		if p.blocks(s) {
 			t.blocking--
 		}
 	}
 	if !enough() {
 		return false
 	}
-	t.spare(p, n, free)
+	t.spare(p, free)
 	return true
 }
 
 // spare lets those stay without which there is still room.
-func (t *victims) spare(p *placing, n *nodeCell, free Resources) {
+func (t *victims) spare(p *placing, free Resources) {
 	for k := len(t.taken) - 1; k >= 0; k-- {
 		s := p.v.work.replicas[t.taken[k]].shape
 		without := free.minus(s.Needs.Resources)
-		if without.holds(&p.need) && !p.blocks(n, s) {
+		if without.holds(&p.need) && !p.blocks(s) {
 			free = without
 			t.taken = slices.Delete(t.taken, k, k+1)
 		}
@@ -238,32 +249,38 @@ func (t *victims) lose(p *placing, s *shape) bool {
 	return true
 }
 
-// blocks reports whether a shape has a port on the node that the ask needs.
-func (p *placing) blocks(n *nodeCell, s *shape) bool {
-	if s.bits&p.shape.bits == 0 {
-		return false
-	}
-	shared := s.Needs.SharePorts && p.rev.Needs.SharePorts && s.Workload == p.rev.Workload
-	return !shared && slices.ContainsFunc(s.Needs.Ports, func(port Port) bool { return slices.Contains(p.rev.Needs.Ports, port) })
+// blocks reports whether a shape has a port that the ask needs for itself.
+func (p *placing) blocks(s *shape) bool {
+	return s.bits&p.shape.bits != 0 && !p.shares(s) &&
+		slices.ContainsFunc(s.Needs.Ports, func(port Port) bool { return slices.Contains(p.rev.Needs.Ports, port) })
 }
 
-func (t *victims) countBlocking(p *placing, n *nodeCell) (count int) {
-	if p.shape.bits == 0 {
-		return 0
+// shares reports whether the ask shares its ports with a shape.
+func (p *placing) shares(s *shape) bool {
+	return s.Needs.SharePorts && p.rev.Needs.SharePorts && s.Workload == p.rev.Workload
+}
+
+// countBlocking counts the replicas that have a port which is needed. It reports
+// whether they could go: what this plan itself has put there stays.
+func (p *placing) countBlocking(n *nodeCell) (count int, possible bool) {
+	for _, use := range n.ports {
+		if p.shares(use.shape) || !slices.Contains(p.rev.Needs.Ports, use.Port) {
+			continue
+		}
+		listed := int32(0)
+		for _, at := range n.replicas {
+			if p.v.work.replicas[at].shape == use.shape {
+				listed++
+			}
+		}
+		if listed < use.count {
+			return 0, false
+		}
 	}
 	for _, at := range n.replicas {
-		if p.blocks(n, p.v.work.replicas[at].shape) {
+		if p.blocks(p.v.work.replicas[at].shape) {
 			count++
 		}
 	}
-	// What this plan has put there may block too, and does not go.
-	for _, use := range n.ports {
-		if use.shape.Workload != p.rev.Workload && slices.Contains(p.rev.Needs.Ports, use.Port) {
-			listed := slices.ContainsFunc(n.replicas, func(at int32) bool { return p.v.work.replicas[at].shape == use.shape })
-			if !listed {
-				return len(n.replicas) + 1
-			}
-		}
-	}
-	return count
+	return count, true
 }

@@ -31,6 +31,7 @@ type term struct {
 	// count has the replicas that it is about, by domain or by slot.
 	count []int32
 	total int
+	works []*workload
 	// owner is the workload whose rule it is, if that is not the one of the ask.
 	owner string
 }
@@ -112,14 +113,20 @@ func (p *placing) newTerm(a *Affinity) term {
 // tally adds the replicas of a workload to a term.
 func (p *placing) tally(t *term, w *workload) {
 	t.total += w.total
+	t.works = append(t.works, w)
 	for _, on := range w.on {
-		at := on.node
-		if t.axis >= 0 {
-			at = p.v.classes.domain(p.v.classes.list[p.v.class[on.node]], p.axes[t.axis].key)
-			t.count = reach(t.count, at)
-		}
-		t.count[at] += on.count
+		*p.countAt(t, on.node) += on.count
 	}
+}
+
+// countAt is where a term counts what is on a node.
+func (p *placing) countAt(t *term, i int32) *int32 {
+	if t.axis < 0 {
+		return &t.count[i]
+	}
+	d := p.v.classes.domain(p.v.classes.list[p.v.class[i]], p.axes[t.axis].key)
+	t.count = reach(t.count, d)
+	return &t.count[d]
 }
 
 // countMine counts the replicas of the ask's workload that are there already.
@@ -350,26 +357,35 @@ func (p *placing) arrived(i, g int32) (again bool) {
 		if t := &p.terms[k]; t.self {
 			// The others must follow the first one to its node.
 			again = again || t.axis < 0 && t.required() && !t.Anti && t.total == 0
-			t.arrived(i, p.domainOf(t, g))
+			t.total++
+			*p.countAt(t, i)++
 		}
 	}
-	return again || p.nodeFloorRose(i)
+	return p.nodeFloorRose(i) || again
 }
 
-func (p *placing) domainOf(t *term, g int32) int32 {
-	if t.axis < 0 {
-		return 0
+// departed counts a replica of others that was evicted.
+func (p *placing) departed(i int32, w *workload) {
+	for k := range p.terms {
+		if t := &p.terms[k]; slices.Contains(t.works, w) {
+			t.total--
+			*p.countAt(t, i)--
+		}
 	}
-	return p.domain(g, t.axis)
 }
 
-func (t *term) arrived(i, domain int32) {
-	t.total++
-	if t.axis >= 0 {
-		i = domain
-		t.count = reach(t.count, i)
+// needed reports whether a workload must not be pushed out by the ask: it is its
+// own, or one that it must be near to.
+func (p *placing) needed(w *workload) bool {
+	if w == p.shape.work {
+		return true
 	}
-	t.count[i]++
+	for k := range p.terms {
+		if t := &p.terms[k]; t.required() && !t.Anti && slices.Contains(t.works, w) {
+			return true
+		}
+	}
+	return false
 }
 
 // nodeFloorRose keeps the fewest replicas on a node that could take some, for a

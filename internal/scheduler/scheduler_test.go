@@ -1,0 +1,588 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+const gi = 1 << 30
+
+// node is one with 2 CPU and 4 GiB, changed as a test needs it.
+func node(name string, change ...func(*scheduler.Node)) scheduler.Node {
+	n := scheduler.Node{
+		UID: "uid-" + name, Name: name, Drivers: []string{"container"}, Platform: "linux/amd64", Reliability: 1000,
+		Capacity: scheduler.Resources{scheduler.CPU: 2000, scheduler.Memory: 4 * gi},
+	}
+	for _, c := range change {
+		c(&n)
+	}
+	return n
+}
+
+func labelled(labels ...string) func(*scheduler.Node) {
+	return func(n *scheduler.Node) {
+		n.Labels = map[string]string{}
+		for i := 0; i < len(labels); i += 2 {
+			n.Labels[labels[i]] = labels[i+1]
+		}
+	}
+}
+
+func inZone(zone string) func(*scheduler.Node) { return func(n *scheduler.Node) { n.Zone = zone } }
+
+func cores(n int64) func(*scheduler.Node) {
+	return func(node *scheduler.Node) { node.Capacity = scheduler.Resources{scheduler.CPU: n * 1000, scheduler.Memory: n * 2 * gi} }
+}
+
+// revision needs CPU in thousandths, and twice as many MiB of memory.
+func revision(name string, millis int64, change ...func(*scheduler.Revision)) *scheduler.Revision {
+	r := &scheduler.Revision{
+		UID: "revision-" + name, Workload: "workload-" + name, Name: name, Namespace: "default", Priority: 100,
+		Needs: scheduler.Needs{
+			Driver: "container", Resources: scheduler.Resources{scheduler.CPU: millis, scheduler.Memory: millis << 21},
+		},
+	}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func view(nodes ...scheduler.Node) *scheduler.View {
+	v := scheduler.NewView(scheduler.Options{Preempt: true})
+	for _, n := range nodes {
+		v.ApplyNode(n)
+	}
+	return v
+}
+
+var replicas int
+
+// run puts replicas of a revision on a node and returns their uids.
+func run(v *scheduler.View, r *scheduler.Revision, node string, count int) (uids []string) {
+	for range count {
+		replicas++
+		uids = append(uids, fmt.Sprintf("%s-%d", r.Name, replicas))
+		v.ApplyReplica(uids[len(uids)-1], r, "uid-"+node)
+	}
+	return uids
+}
+
+func ask(r *scheduler.Revision, count int) scheduler.Request {
+	return scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: count}}, Reasons: true}
+}
+
+// places are the names of the nodes in the order of the placements.
+func places(p scheduler.Plan) string {
+	var names []string
+	for _, placement := range p.Placements {
+		names = append(names, placement.NodeName)
+	}
+	return strings.Join(names, " ")
+}
+
+func rule(t testing.TB, key, operator string, values ...string) scheduler.Rule {
+	t.Helper()
+	r, err := scheduler.NewRule(key, operator, values...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func selector(t testing.TB, text string) spec.Selector {
+	t.Helper()
+	s, err := spec.ParseSelector(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Workloads are packed onto nodes, but the replicas of one workload are levelled
+// over zones first and nodes second.
+func TestPackButLevel(t *testing.T) {
+	v := view(node("c", inZone("y")), node("a", inZone("x")), node("b", inZone("x")))
+	run(v, revision("other", 500), "b", 1) // b is the fullest
+
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  string
+	}{
+		{"one goes to the fullest node", revision("one", 250), 1, "b"},
+		{"several go to zones in turn, and to other nodes of a zone", revision("web", 250), 5, "b c a c b"},
+		{"best-fit fills one node", revision("tight", 250, func(r *scheduler.Revision) { r.Wishes.Strategy = scheduler.BestFit }), 4, "b b b b"},
+		{"spread takes the emptiest", revision("wide", 250, func(r *scheduler.Revision) { r.Wishes.Strategy = scheduler.Even }), 1, "a"},
+	} {
+		if got := places(v.Plan(ask(c.r, c.count))); got != c.want {
+			t.Errorf("%s: placed on %s, want %s", c.what, got, c.want)
+		}
+	}
+}
+
+// What fits nowhere says why, node by node, and in a sentence for all.
+func TestExplain(t *testing.T) {
+	ports := func(r *scheduler.Revision) { r.Needs.Ports = []scheduler.Port{{Number: 8080, Protocol: "tcp"}, {Number: 53, Protocol: "udp"}} }
+	v := view(
+		node("used", labelled("disk", "ssd")),
+		node("full", labelled("disk", "hdd")),
+		node("away", labelled("disk", "ssd"), func(n *scheduler.Node) { n.Unschedulable = "is offline: it has not answered for 30 s" }),
+		node("bare", func(n *scheduler.Node) { n.Drivers = nil }),
+		node("wasm", func(n *scheduler.Node) { n.Drivers, n.Unschedulable = []string{"wasm"}, "is cordoned" }),
+	)
+	run(v, revision("web", 0, ports), "used", 1)
+	run(v, revision("big", 1800), "full", 1)
+	plan := v.Plan(ask(revision("api", 500, ports, func(r *scheduler.Revision) {
+		r.Needs.Rules = []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd")}
+	}), 2))
+	if len(plan.Placements) != 0 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Count != 2 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	var got []string
+	for _, n := range plan.Unplaced[0].Nodes {
+		got = append(got, n.NodeName+" "+n.String())
+	}
+	want := []string{
+		"away is offline: it has not answered for 30 s",
+		"bare driver container is not there; it has none; label disk=ssd is missing",
+		"full label disk is hdd, not ssd; needs 500m CPU, 200m of 2 free, needs 1000Mi memory, 496Mi of 4Gi free",
+		"used port 8080 is used by web in namespace default, port 53/udp is used by web in namespace default; choose another with --publish",
+		"wasm is cordoned; driver container is not there; it has wasm; label disk=ssd is missing",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	summary := "2 replicas of api cannot be placed: away: is offline: it has not answered for 30 s (and 1 more node refused for the like); " +
+		"bare: driver container is not there; it has none; full: label disk is hdd, not ssd; " +
+		"used: port 8080 is used by web in namespace default, port 53/udp is used by web in namespace default; choose another with --publish"
+	if got := plan.Unplaced[0].Summary(); got != summary {
+		t.Errorf("the summary is\n%s\nwant\n%s", got, summary)
+	}
+}
+
+func TestNoNodes(t *testing.T) {
+	plan := view().Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: revision("web", 1), Count: 1}, {Revision: revision("none", 1)}}})
+	if len(plan.Unplaced) != 1 || plan.Unplaced[0].Summary() != "1 replica of web cannot be placed: the cluster has no nodes yet" {
+		t.Errorf("the plan is %+v", plan)
+	}
+}
+
+// Every filter has its sentence. The node a is refused, the node z is not.
+func TestFilters(t *testing.T) {
+	for _, c := range []struct {
+		filter string
+		a      func(*scheduler.Node)
+		r      func(*scheduler.Revision)
+		why    string
+	}{
+		{
+			"platform", func(n *scheduler.Node) { n.Platform = "linux/arm64" },
+			func(r *scheduler.Revision) { r.Needs.Platforms = []string{"linux/amd64"} },
+			"is linux/arm64; the image is for linux/amd64",
+		},
+		{
+			"place", func(n *scheduler.Node) { n.Region, n.Zone = "us", "us-1" },
+			func(r *scheduler.Revision) { r.Needs.Regions, r.Needs.Zones = []string{"eu"}, []string{"eu-1", "eu-2"} },
+			"is in region us, not eu, is in zone us-1, not eu-1 or eu-2",
+		},
+		{
+			"labels", labelled("kernel", "5.10.0-8", "cores", "4", "name", "db-1"),
+			func(r *scheduler.Revision) {
+				r.Needs.Rules = []scheduler.Rule{
+					rule(t, "kernel", scheduler.OpVersion, ">=6.1"), rule(t, "cores", scheduler.OpGreater, "4"),
+					rule(t, "name", scheduler.OpMatches, "web-[0-9]+"), rule(t, "gpu", scheduler.OpNotExists),
+				}
+			},
+			"label kernel is 5.10.0-8, not a version >=6.1, label cores is 4, not more than 4, label name is db-1, not what matches web-[0-9]+",
+		},
+		{
+			"taints", func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "only", Value: "db", Effect: scheduler.NoSchedule}} },
+			func(*scheduler.Revision) {},
+			"has the taint only=db:NoSchedule, which is not tolerated",
+		},
+		{
+			"gpu", func(n *scheduler.Node) { n.GPUModel, n.Capacity[scheduler.GPU] = "t4", 4 },
+			func(r *scheduler.Revision) { r.Needs.GPUModel, r.Needs.Resources[scheduler.GPU] = "a100", 1 },
+			"has GPUs of model t4, not a100",
+		},
+		{
+			"fit", func(n *scheduler.Node) { n.Capacity[scheduler.Disk], n.Capacity[scheduler.Bandwidth] = gi, 1e8 },
+			func(r *scheduler.Revision) {
+				r.Needs.Resources[scheduler.Disk], r.Needs.Resources[scheduler.Bandwidth] = 2*gi, 1e9
+			},
+			"needs 2Gi disk, 1Gi of 1Gi free, needs 1G bandwidth, 100M of 100M free",
+		},
+		{
+			"volumes", func(*scheduler.Node) {},
+			func(r *scheduler.Revision) { r.Needs.Nodes = []string{"uid-z"} },
+			"is none of the nodes that must be used, and those are not there",
+		},
+		{
+			"policy", func(n *scheduler.Node) { n.Labels = map[string]string{"trusted": "no"} },
+			func(r *scheduler.Revision) {
+				r.Needs.Policy = func(n *scheduler.Node) string {
+					if n.Labels["trusted"] == "no" {
+						return "is not trusted by policy secrets"
+					}
+					return ""
+				}
+			},
+			"is not trusted by policy secrets",
+		},
+	} {
+		good := node("z", inZone("eu-1"), labelled("kernel", "6.1.0-18", "cores", "8", "name", "web-1"), func(n *scheduler.Node) {
+			n.Region, n.GPUModel = "eu", "a100"
+			n.Capacity[scheduler.GPU], n.Capacity[scheduler.Disk], n.Capacity[scheduler.Bandwidth] = 1, 10*gi, 1e9
+		})
+		r := revision("web", 100, c.r)
+		if got := places(view(node("a", c.a), good).Plan(ask(r, 1))); got != "z" {
+			t.Errorf("%s: placed on %q", c.filter, got)
+		}
+		plan := view(node("a", c.a)).Plan(ask(r, 1))
+		if len(plan.Unplaced) != 1 || plan.Unplaced[0].Nodes[0].Refusals[0].Filter != c.filter || plan.Unplaced[0].Nodes[0].String() != c.why {
+			t.Errorf("%s: %+v, want %q", c.filter, plan.Unplaced, c.why)
+		}
+	}
+}
+
+func TestOperators(t *testing.T) {
+	labels := map[string]string{"zone": "b", "cores": "8", "version": "v1.10.2"}
+	for _, c := range []struct {
+		key, operator string
+		values        []string
+		holds         bool
+	}{
+		{"zone", scheduler.OpIn, []string{"a", "b"}, true},
+		{"zone", scheduler.OpIn, []string{"a"}, false},
+		{"zone", scheduler.OpNotIn, []string{"a"}, true},
+		{"none", scheduler.OpNotIn, []string{"a"}, true},
+		{"none", scheduler.OpIn, []string{"a"}, false},
+		{"zone", scheduler.OpExists, nil, true},
+		{"none", scheduler.OpExists, nil, false},
+		{"none", scheduler.OpNotExists, nil, true},
+		{"cores", scheduler.OpGreater, []string{"4"}, true},
+		{"cores", scheduler.OpGreater, []string{"8"}, false},
+		{"cores", scheduler.OpLess, []string{"16"}, true},
+		{"zone", scheduler.OpLess, []string{"16"}, false},
+		{"version", scheduler.OpVersion, []string{">=1.9, <2"}, true},
+		{"version", scheduler.OpVersion, []string{"<1.10"}, false},
+		{"version", scheduler.OpMatches, []string{`v1\..*`}, true},
+		{"version", scheduler.OpMatches, []string{`1`}, false}, // the whole value must match
+	} {
+		v := view(node("a", func(n *scheduler.Node) { n.Labels = labels }))
+		r := revision("web", 1, func(r *scheduler.Revision) {
+			r.Needs.Rules = []scheduler.Rule{rule(t, c.key, c.operator, c.values...)}
+		})
+		if got := len(v.Plan(ask(r, 1)).Placements) == 1; got != c.holds {
+			t.Errorf("%s %s %v: %v", c.key, c.operator, c.values, got)
+		}
+	}
+	for _, wrong := range [][]string{{"a", "in"}, {"a", "exists", "x"}, {"a", "gt", "x"}, {"a", "version", "new"}, {"a", "matches", "("}, {"a", "like", "x"}, {"a", "lt", "1", "2"}} {
+		if _, err := scheduler.NewRule(wrong[0], wrong[1], wrong[2:]...); err == nil {
+			t.Errorf("%v was read", wrong)
+		}
+	}
+}
+
+// Taints keep away what does not bear them: always, or if anything else will do.
+func TestTaints(t *testing.T) {
+	tainted := func(effect string) func(*scheduler.Node) {
+		return func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "spot", Effect: effect}} }
+	}
+	bearing := func(tolerations ...scheduler.Toleration) *scheduler.Revision {
+		return revision("web", 100, func(r *scheduler.Revision) { r.Needs.Tolerations = tolerations })
+	}
+	for _, c := range []struct {
+		what, effect string
+		r            *scheduler.Revision
+		want         string
+	}{
+		{"NoSchedule keeps away", scheduler.NoSchedule, bearing(), "b b"},
+		{"what is borne does not count", scheduler.NoSchedule, bearing(scheduler.Toleration{Key: "spot"}), "a b"},
+		{"NoExecute borne for a while does not let in", scheduler.NoExecute, bearing(scheduler.Toleration{Key: "spot", Seconds: 60}), "b b"},
+		{"NoExecute borne for ever does", scheduler.NoExecute, bearing(scheduler.Toleration{Effect: scheduler.NoExecute}), "a b"},
+		{"PreferNoSchedule goes before levelling", scheduler.PreferNoSchedule, bearing(), "b b"},
+	} {
+		v := view(node("a", tainted(c.effect)), node("b"))
+		if got := places(v.Plan(ask(c.r, 2))); got != c.want {
+			t.Errorf("%s: placed on %q, want %q", c.what, got, c.want)
+		}
+	}
+	avoided := view(node("a", tainted(scheduler.PreferNoSchedule)))
+	if got := places(avoided.Plan(ask(bearing(), 1))); got != "a" {
+		t.Errorf("what should be avoided is taken if nothing else is there, not %q", got)
+	}
+	seconds, forever := scheduler.Bears([]scheduler.Toleration{{Key: "spot", Seconds: 30}, {Seconds: 60}}, scheduler.Taint{Key: "spot", Effect: scheduler.NoExecute})
+	if seconds != 60 || forever {
+		t.Errorf("borne for %d seconds, for ever: %v", seconds, forever)
+	}
+}
+
+// The score has five components with weights; they decide among nodes that would
+// do, and are kept for the explanation.
+func TestScore(t *testing.T) {
+	only := func(w scheduler.Weights) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) { r.Wishes.Weights = w }
+	}
+	for _, c := range []struct {
+		what string
+		a, b func(*scheduler.Node)
+		r    func(*scheduler.Revision)
+	}{
+		{
+			"the nearer zone", func(n *scheduler.Node) { n.Region, n.Zone = "eu", "eu-2" }, func(n *scheduler.Node) { n.Region, n.Zone = "eu", "eu-1" },
+			func(r *scheduler.Revision) { r.Wishes.NearRegion, r.Wishes.NearZone = "eu", "eu-1" },
+		},
+		{
+			"the same region", func(n *scheduler.Node) { n.Region = "us" }, func(n *scheduler.Node) { n.Region = "eu" },
+			func(r *scheduler.Revision) { r.Wishes.NearRegion = "eu" },
+		},
+		{"the more reliable", func(n *scheduler.Node) { n.Reliability = 900 }, func(*scheduler.Node) {}, only(scheduler.Weights{})},
+		{"not on battery", func(n *scheduler.Node) { n.Battery = true }, func(*scheduler.Node) {}, only(scheduler.Weights{})},
+		{"the cheaper", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price = 10 }, only(scheduler.Weights{})},
+		{"the better link", func(n *scheduler.Node) { n.Link = 1e7 }, func(n *scheduler.Node) { n.Link = 1e10 }, only(scheduler.Weights{})},
+		{"the fuller", cores(4), cores(2), only(scheduler.Weights{})},
+		{
+			"the cheaper, though it is less reliable", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price, n.Reliability = 10, 100 },
+			only(scheduler.Weights{Cost: 9, Reliability: 1}),
+		},
+	} {
+		plan := view(node("a", c.a), node("b", c.b)).Plan(ask(revision("web", 100, c.r), 1))
+		if got := places(plan); got != "b" {
+			t.Errorf("%s is preferred: placed on %q with %+v", c.what, got, plan.Placements)
+		}
+	}
+	s := view(node("a", func(n *scheduler.Node) { n.Reliability, n.Link, n.Price = 800, 5e8, 7 })).Plan(ask(revision("web", 500), 1)).Placements[0].Score
+	want := scheduler.Score{Locality: 1000, Reliability: 800, Cost: 0, Utilization: s.Utilization, Network: 500}
+	want.Total = 250*1000 + 300*800 + 200*s.Utilization + 100*500
+	if s != want || s.Utilization < 240 || s.Utilization > 260 {
+		t.Errorf("the score is %+v, want %+v", s, want)
+	}
+}
+
+// Replicas are levelled over the domains of a key, with a maximal skew or as far
+// as there is room.
+func TestSpread(t *testing.T) {
+	over := func(key string, skew int) *scheduler.Revision {
+		return revision("web", 500, func(r *scheduler.Revision) { r.Wishes.Spread = []scheduler.Spread{{Key: key, MaxSkew: skew}} })
+	}
+	// x has room for eight, y for four and z for one.
+	v := view(node("x1", inZone("x"), labelled("rack", "r1")), node("x2", inZone("x"), labelled("rack", "r1")), node("y1", inZone("y"), labelled("rack", "r2")),
+		node("z1", inZone("z"), func(n *scheduler.Node) { n.Capacity[scheduler.CPU] = 500 }))
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  map[string]int // by node
+		left  int
+	}{
+		{"with a skew of one", over(scheduler.KeyZone, 1), 6, map[string]int{"x1": 1, "x2": 1, "y1": 2, "z1": 1}, 1},
+		{"without a limit", over(scheduler.KeyZone, 0), 13, map[string]int{"x1": 4, "x2": 4, "y1": 4, "z1": 1}, 0},
+		{"over a label, of which z1 has none", over("rack", 1), 8, map[string]int{"x1": 2, "x2": 2, "y1": 4}, 0},
+		{"over nodes", over(scheduler.KeyNode, 1), 8, map[string]int{"x1": 2, "x2": 2, "y1": 2, "z1": 1}, 1},
+	} {
+		plan := v.Plan(ask(c.r, c.count))
+		got := map[string]int{}
+		for _, p := range plan.Placements {
+			got[p.NodeName]++
+		}
+		left := 0
+		for _, u := range plan.Unplaced {
+			left += u.Count
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) || left != c.left {
+			t.Errorf("%s: %v and %d left, want %v and %d", c.what, got, left, c.want, c.left)
+		}
+	}
+	why := v.Plan(ask(over(scheduler.KeyZone, 1), 6)).Unplaced[0].Nodes[0].String()
+	if why != "is in a zone with 2 replicas already, and another one has 1: at most 1 more are allowed" {
+		t.Errorf("refused because %s", why)
+	}
+}
+
+// Affinity draws replicas to others or keeps them apart, on the same node, in the
+// same zone or wherever a label is the same; a preferred one goes before any
+// score.
+func TestAffinity(t *testing.T) {
+	near := func(a ...scheduler.Affinity) *scheduler.Revision {
+		return revision("web", 500, func(r *scheduler.Revision) {
+			r.Wishes.Affinity, r.Labels = a, map[string]string{"app": "web"}
+		})
+	}
+	v := view(node("a", inZone("x")), node("b", inZone("x")), node("c", inZone("y")), node("d", inZone("y")))
+	run(v, revision("db", 100, func(r *scheduler.Revision) { r.Labels = map[string]string{"app": "db"} }), "d", 1)
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  string
+	}{
+		{"on the node of db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyNode}), 4, "d d d"},
+		{"in the zone of db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyZone}), 3, "d c d"},
+		{"by label", near(scheduler.Affinity{Selector: selector(t, "app=db"), Key: scheduler.KeyZone}), 1, "d"},
+		{"not in the zone of db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyZone, Anti: true}), 3, "a b a"},
+		{"one on each node", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyNode, Anti: true}), 5, "d a b c"},
+		{"one in each zone", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyZone, Anti: true}), 3, "d a"},
+		{"all on one node, whichever is the best", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyNode}), 4, "d d d"},
+		{"all in one zone", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyZone}), 4, "d c d c"},
+		{"rather with db, as long as there is room", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyNode, Weight: 1}), 5, "d d d a b"},
+		{"rather not with db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyZone, Anti: true, Weight: 1}), 2, "a b"},
+	} {
+		plan := v.Plan(ask(c.r, c.count))
+		if got := places(plan); got != c.want {
+			t.Errorf("%s: placed on %q, want %q", c.what, got, c.want)
+		}
+	}
+	prefer := revision("web", 1000, func(r *scheduler.Revision) {
+		r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
+	})
+	preferred := view(node("a"), node("slow", labelled("disk", "ssd"), func(n *scheduler.Node) { n.Reliability = 1 }))
+	if got := places(preferred.Plan(ask(prefer, 3))); got != "slow slow a" {
+		t.Errorf("a preferred node goes first while it has room: placed on %q", got)
+	}
+}
+
+// Who wants to be alone is left alone by those who come later.
+func TestAntiAffinityHoldsBothWays(t *testing.T) {
+	v := view(node("a"), node("b"))
+	alone := revision("alone", 100, func(r *scheduler.Revision) {
+		r.Wishes.Affinity = []scheduler.Affinity{{Selector: selector(t, "noisy"), Key: scheduler.KeyNode, Anti: true}}
+	})
+	run(v, alone, "a", 1)
+	noisy := revision("noisy", 1000, func(r *scheduler.Revision) { r.Labels = map[string]string{"noisy": "yes"} })
+	plan := v.Plan(ask(noisy, 3))
+	if got := places(plan); got != "b b" {
+		t.Fatalf("placed on %q", got)
+	}
+	if why := plan.Unplaced[0].Nodes[0].String(); why != "is refused because alone is in it and stays away from others like this" {
+		t.Errorf("refused because %s", why)
+	}
+}
+
+// Replicas of one workload share its published ports; nobody else can have them.
+func TestPorts(t *testing.T) {
+	with := func(shared bool) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) {
+			r.Needs.Ports, r.Needs.SharePorts = []scheduler.Port{{Number: 8080, Protocol: "tcp"}}, shared
+		}
+	}
+	v := view(node("a"), node("b"))
+	run(v, revision("web", 0, with(true)), "a", 1)
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  string
+	}{
+		{"the same workload", revision("web", 0, with(true)), 3, "b a b"},
+		{"another workload", revision("api", 0, with(true)), 3, "b b b"},
+		{"in the machine's own network", revision("host", 0, with(false)), 3, "b"},
+	} {
+		if got := places(v.Plan(ask(c.r, c.count))); got != c.want {
+			t.Errorf("%s: placed on %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// More or less of a node may be promised than it has.
+func TestOvercommitAndReservation(t *testing.T) {
+	v := view(node("a", func(n *scheduler.Node) {
+		n.Overcommit[scheduler.CPU], n.Reserved[scheduler.CPU] = 1500, 500 // 2 CPU become 3, less a half
+	}))
+	plan := v.Plan(ask(revision("web", 500), 9))
+	if got := len(plan.Placements); got != 4 { // memory is not overcommitted
+		t.Errorf("%d fit", got)
+	}
+	light := revision("light", 500, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 })
+	if got := len(v.Plan(ask(light, 9)).Placements); got != 5 {
+		t.Errorf("%d light ones fit", got)
+	}
+}
+
+// A quota is part of the plan, whatever room the nodes have.
+func TestQuota(t *testing.T) {
+	v := view(node("a"), node("b"))
+	run(v, revision("old", 500), "a", 1)
+	v.SetQuota("default", scheduler.Quota{Resources: scheduler.Resources{scheduler.CPU: 1200}, Replicas: 10})
+	plan := v.Plan(ask(revision("web", 300), 4))
+	if len(plan.Placements) != 2 || plan.Unplaced[0].Count != 2 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	want := "2 replicas of web cannot be placed: the quota of namespace default is used up: needs 300m CPU, 100m of 1200m left"
+	if got := plan.Unplaced[0].Summary(); got != want || plan.Unplaced[0].MainReason() != "quota" {
+		t.Errorf("the summary is %q", got)
+	}
+	other := revision("web", 300, func(r *scheduler.Revision) { r.Namespace = "team" })
+	if got := len(v.Plan(ask(other, 4)).Placements); got != 4 {
+		t.Errorf("another namespace has %d", got)
+	}
+}
+
+// What is pending is told what would help.
+func TestHelp(t *testing.T) {
+	v := view(node("a"), node("b"), node("c"), node("off", func(n *scheduler.Node) { n.Unschedulable = "is offline" }))
+	for name, used := range map[string]int64{"a": 1800, "b": 1800, "c": 1900} {
+		run(v, revision("filler-"+name, used, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 }), name, 1)
+	}
+	plan := v.Plan(ask(revision("web", 500), 1))
+	want := []string{"2 nodes would fit after 300m CPU is freed; the largest free is 200m on a"}
+	if got := plan.Unplaced[0].Help; !slices.Equal(got, want) {
+		t.Errorf("help is %q", got)
+	}
+}
+
+// What waits is woken by what helps it and by nothing else.
+func TestWake(t *testing.T) {
+	v := view(node("a"), node("b", labelled("disk", "ssd")))
+	filler := revision("filler", 1900)
+	onA, onB := run(v, filler, "a", 1), run(v, filler, "b", 1)
+	ssd := revision("ssd", 500, func(r *scheduler.Revision) { r.Needs.Rules = []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd")} })
+	limited := revision("limited", 500, func(r *scheduler.Revision) { r.Namespace = "team" })
+	v.SetQuota("team", scheduler.Quota{Replicas: scheduler.NoneAtAll})
+	huge := revision("huge", 9000)
+	for _, r := range []*scheduler.Revision{ssd, limited, huge} {
+		v.Wait(r)
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"nothing", func() {}, ""},
+		{"room on a node that will not do", func() { v.RemoveReplica(onA[0]) }, ""},
+		{"a node that is still too small", func() { v.ApplyNode(node("b", labelled("disk", "ssd"), cores(2))) }, ""},
+		{"a higher quota, now that a has room", func() { v.SetQuota("team", scheduler.Quota{Replicas: 1}) }, "workload-limited"},
+		{"a label", func() { v.ApplyNode(node("a", labelled("disk", "ssd"))) }, "workload-ssd"},
+		{"the same again", func() { v.RemoveReplica(onB[0]) }, ""},
+		{"a new node", func() { v.ApplyNode(node("c", cores(16))) }, "workload-huge"},
+	} {
+		step.do()
+		if got := strings.Join(v.Wake(), " "); got != step.want {
+			t.Errorf("%s wakes %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
+// A plan leaves the view as it was, and Fits says whether it still holds later.
+func TestAPlanChangesNothing(t *testing.T) {
+	v := view(node("a"))
+	web := revision("web", 1500)
+	first := v.Plan(ask(web, 1))
+	if !v.Fits(web, first.Placements[0].Node) {
+		t.Error("what was planned does not fit")
+	}
+	run(v, revision("other", 1000), "a", 1)
+	if v.Fits(web, first.Placements[0].Node) {
+		t.Error("what was planned fits though something else is there now")
+	}
+	if v.Fits(web, "uid-none") {
+		t.Error("a node that is not there takes replicas")
+	}
+}
