@@ -13,29 +13,15 @@ func halfFull(nodes int) *scheduler.View {
 	return schedulertest.New(schedulertest.Options{Seed: 1, Nodes: nodes, Fill: 50})
 }
 
-// asks are what the figures of the issue are about.
-func benchAsks() map[string]*scheduler.Revision {
-	plain := schedulertest.Small("plain", 250)
-	spread := schedulertest.Small("spread", 250)
-	spread.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
-	near := schedulertest.Small("affinity", 250)
-	rule, err := scheduler.NewRule("disk", scheduler.OpIn, "ssd")
-	if err != nil {
-		panic(err)
-	}
-	near.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule, Weight: 50}}
-	near.Wishes.Affinity = []scheduler.Affinity{
-		{Workload: "filler1", Key: scheduler.KeyZone, Weight: 10},
-		{Workload: "filler2", Key: scheduler.KeyNode, Anti: true},
-	}
-	return map[string]*scheduler.Revision{"plain": plain, "spread": spread, "affinity": near}
+func benchAsks() []*scheduler.Revision {
+	return []*scheduler.Revision{schedulertest.Small("plain", 250), schedulertest.Spreading("spread"), schedulertest.Attracted("affinity")}
 }
 
 func BenchmarkPlan(b *testing.B) {
 	v := halfFull(5000)
-	for name, revision := range benchAsks() {
+	for _, revision := range benchAsks() {
 		for _, count := range []int{1, 100, 1000} {
-			b.Run(fmt.Sprint(name, "/", count), func(b *testing.B) {
+			b.Run(fmt.Sprint(revision.Name, "/", count), func(b *testing.B) {
 				b.ReportAllocs()
 				began := cpuTime()
 				for b.Loop() {

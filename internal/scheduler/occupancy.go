@@ -183,6 +183,7 @@ func (v *View) occupy(i int32, s *shape) {
 	v.free[i] = v.free[i].minus(s.Needs.Resources)
 	s.space.take(&s.Needs.Resources)
 	v.nodes[i].count(s.work, i)
+	v.traits[i].idle = false
 	for _, p := range s.Needs.Ports {
 		v.nodes[i].takePort(p, s)
 	}
@@ -227,6 +228,7 @@ func (v *View) uncount(i int32, w *workload) {
 		return
 	}
 	*works = slices.Delete(*works, at, at+1)
+	v.traits[i].idle = len(*works) == 0
 	last := int32(len(w.on) - 1)
 	if place != last { // the last one moves into the gap
 		w.on[place] = w.on[last]

@@ -101,6 +101,17 @@ func costOf(price, dearest int64) int16 {
 	return thousandth - int16(float64(price)/float64(dearest)*thousandth)
 }
 
+// sizeOf is how large a node is beside the largest.
+func sizeOf(room, largest *Resources) int16 {
+	share := int16(0)
+	for _, r := range [2]Resource{CPU, Memory} {
+		if largest[r] > 0 {
+			share += int16(float64(room[r]) / float64(largest[r]) * thousandth / 2)
+		}
+	}
+	return share
+}
+
 // filled is how full a node is with the replica on it. A product of floats is
 // the same on every machine; only sums of products are not.
 func (t *trait) filled(free, need *Resources) int32 {
@@ -135,11 +146,15 @@ func (p *placing) utilization(i int32) int32 {
 	if p.use == tight {
 		return p.tightness(free)
 	}
-	filled := t.filled(free, &p.need)
 	if p.use == even {
-		return thousandth - filled
+		return thousandth - t.filled(free, &p.need)
 	}
-	return filled
+	// A node in use is filled before another is begun, and of those the largest
+	// is begun first: that takes the fewest nodes.
+	if t.idle {
+		return int32(t.size) / 2
+	}
+	return (thousandth + t.filled(free, &p.need)) / 2
 }
 
 // tightness is 1000 if nothing is left over, 0 for the largest node when empty.

@@ -44,6 +44,10 @@ type trait struct {
 	// fullCPU and fullMemory are a thousand, or 0 where there is nothing to fill.
 	fullCPU, fullMemory     int16
 	reliability, cost, link int16
+	// size is how large the node is beside the largest, in thousandths; idle is
+	// whether nothing is on it.
+	size int16
+	idle bool
 }
 
 // nodeCell is the rest of a node.
@@ -93,16 +97,14 @@ func (v *View) ApplyNode(n Node) {
 		cell.Name, cell.UID = n.Name, n.UID
 		v.list(i)
 	}
-	if !known || cell.Price != n.Price || cell.room != room {
-		v.stale = true
-	}
 	class := v.classes.enter(&n)
 	v.classes.leave(v.class[i])
 	v.class[i] = class
 	v.free[i] = v.free[i].plus(room).minus(cell.room)
 	cell.Node, cell.room = n, room
 	v.traits[i] = newTrait(&n, room)
-	v.stale = v.stale || n.Price != 0
+	v.traits[i].idle = len(cell.works) == 0
+	v.stale = true
 	v.waits.noteNode(i)
 }
 
@@ -179,6 +181,7 @@ func (v *View) refresh() {
 	}
 	for _, i := range v.order {
 		v.traits[i].cost = costOf(v.nodes[i].Price, dearest)
+		v.traits[i].size = sizeOf(&v.nodes[i].room, &v.largest)
 	}
 }
 

@@ -29,7 +29,7 @@ type measurement struct {
 	measure             func(context.Context, *lab) (result, error)
 }
 
-var measurements = []measurement{
+var measurements = slices.Concat([]measurement{
 	{
 		name: "up_ready", unit: "ms", measure: measureUp, target: "under 1000",
 		what:  "cloudless up --detach on an existing data folder with one workload, from exec to node ready, median of 9",
@@ -100,7 +100,7 @@ var measurements = []measurement{
 		what:  "three nodes in networks of their own: from kill -9 of every process of the one that runs a replica to the replica running on another, median of 10",
 		floor: "the start of a replica on the same cluster, from the API call to running",
 	},
-}
+}, schedulerMeasurements)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -101,3 +101,38 @@ func Small(name string, millis int64) *scheduler.Revision {
 		},
 	}
 }
+
+// Spreading is a small revision whose replicas must be level over zones.
+func Spreading(name string) *scheduler.Revision {
+	r := Small(name, 250)
+	r.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
+	return r
+}
+
+// Preferring is a small revision that prefers every second node.
+func Preferring(name string) *scheduler.Revision {
+	r := Small(name, 250)
+	rule, err := scheduler.NewRule("disk", scheduler.OpIn, "ssd")
+	if err != nil {
+		panic(err) // the rule is written above
+	}
+	r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule, Weight: 50}}
+	return r
+}
+
+// Attracted is a small revision that prefers nodes, wants to be in the zone of one
+// workload and must not be on a node with another.
+func Attracted(name string) *scheduler.Revision {
+	r := Preferring(name)
+	r.Wishes.Affinity = []scheduler.Affinity{
+		{Workload: "filler1", Key: scheduler.KeyZone, Weight: 10},
+		{Workload: "filler2", Key: scheduler.KeyNode, Anti: true},
+	}
+	return r
+}
+
+// Full makes the fleet of the figures about preemption: every node is full of as
+// many replicas of a low priority.
+func Full(nodes, replicasPerNode int) *scheduler.View {
+	return New(Options{Seed: 1, Nodes: nodes, Fill: 100, ReplicasPerNode: replicasPerNode, Priority: 50})
+}
