@@ -36,7 +36,9 @@ func labelled(labels ...string) func(*scheduler.Node) {
 func inZone(zone string) func(*scheduler.Node) { return func(n *scheduler.Node) { n.Zone = zone } }
 
 func cores(n int64) func(*scheduler.Node) {
-	return func(node *scheduler.Node) { node.Capacity = scheduler.Resources{scheduler.CPU: n * 1000, scheduler.Memory: n * 2 * gi} }
+	return func(node *scheduler.Node) {
+		node.Capacity = scheduler.Resources{scheduler.CPU: n * 1000, scheduler.Memory: n * 2 * gi}
+	}
 }
 
 // revision needs CPU in thousandths, and twice as many MiB of memory.
@@ -129,7 +131,9 @@ func TestPackButLevel(t *testing.T) {
 
 // What fits nowhere says why, node by node, and in a sentence for all.
 func TestExplain(t *testing.T) {
-	ports := func(r *scheduler.Revision) { r.Needs.Ports = []scheduler.Port{{Number: 8080, Protocol: "tcp"}, {Number: 53, Protocol: "udp"}} }
+	ports := func(r *scheduler.Revision) {
+		r.Needs.Ports = []scheduler.Port{{Number: 8080, Protocol: "tcp"}, {Number: 53, Protocol: "udp"}}
+	}
 	v := view(
 		node("used", labelled("disk", "ssd")),
 		node("full", labelled("disk", "hdd")),
@@ -203,7 +207,9 @@ func TestFilters(t *testing.T) {
 			"label kernel is 5.10.0-8, not a version >=6.1, label cores is 4, not more than 4, label name is db-1, not what matches web-[0-9]+",
 		},
 		{
-			"taints", func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "only", Value: "db", Effect: scheduler.NoSchedule}} },
+			"taints", func(n *scheduler.Node) {
+				n.Taints = []scheduler.Taint{{Key: "only", Value: "db", Effect: scheduler.NoSchedule}}
+			},
 			func(*scheduler.Revision) {},
 			"has the taint only=db:NoSchedule, which is not tolerated",
 		},
