@@ -37,6 +37,9 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 			Disk: permille(policy.Overcommit.GetDisk()), Bandwidth: permille(policy.Overcommit.GetBandwidth()),
 		},
 	}
+	if reliability := status.GetReliability(); reliability != nil {
+		node.Reliability = reliability.GetScore() * 10 // it is in hundredths
+	}
 	if info := status.GetInfo(); info.GetOs() != "" && info.GetArch() != "" {
 		node.Platform = info.GetOs() + "/" + info.GetArch()
 	}

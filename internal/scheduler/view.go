@@ -101,10 +101,14 @@ func (v *View) ApplyNode(n Node) {
 	v.classes.leave(v.class[i])
 	v.class[i] = class
 	v.free[i] = v.free[i].plus(room).minus(cell.room)
-	cell.Node, cell.room = n, room
+	was := v.traits[i]
 	v.traits[i] = newTrait(&n, room)
 	v.traits[i].idle = len(cell.works) == 0
-	v.stale = true
+	v.traits[i].cost, v.traits[i].size = was.cost, was.size
+	if !known || cell.Price != n.Price || cell.room != room {
+		v.stale = true
+	}
+	cell.Node, cell.room = n, room
 	v.waits.noteNode(i)
 }
 
