@@ -40,20 +40,8 @@ type group struct{ heap []candidate }
 
 const children = 4
 
-// order makes the heap. For a single replica the best alone is enough.
-func (g *group) order(single bool) {
-	if single {
-		best := 0
-		for i := range g.heap {
-			if g.heap[i].better(g.heap[best]) {
-				best = i
-			}
-		}
-		if best > 0 {
-			g.heap[0], g.heap[best] = g.heap[best], g.heap[0]
-		}
-		return
-	}
+// order makes the heap.
+func (g *group) order() {
 	for i := (len(g.heap) - 2) / children; i >= 0 && len(g.heap) > 1; i-- {
 		g.sink(i)
 	}

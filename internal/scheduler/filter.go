@@ -23,10 +23,12 @@ type classFilter struct {
 	passes func(*placing, *class) bool
 }
 
-// nodeFilter is about a node itself and what is on it.
+// nodeFilter is about a node itself and what is on it. It is asked only where it
+// applies to the ask.
 type nodeFilter struct {
 	filter
-	passes func(p *placing, i int32) bool
+	passes  func(p *placing, i int32) bool
+	applies func(*placing) bool
 }
 
 // Filters are asked in this order: what a user can change least comes first.
@@ -44,13 +46,11 @@ var (
 	// fit is asked by passesNode itself, because it is asked most.
 	fit         = filter{"fit", explainFit}
 	nodeFilters = []nodeFilter{
-		{filter{"volumes", explainOnly}, func(p *placing, i int32) bool { return p.only == nil || p.only[i] }},
-		{filter{"ports", explainPorts}, passesPorts},
-		{filter{"affinity", explainAffinity}, func(p *placing, i int32) bool { return p.nodeClosedBy(i) == nil }},
-		{filter{"spread", explainNodeSkew}, passesNodeSkew},
-		{filter{"policy", explainPolicy}, func(p *placing, i int32) bool {
-			return p.rev.Needs.Policy == nil || p.rev.Needs.Policy(&p.v.nodes[i].Node) == ""
-		}},
+		{filter{"volumes", explainOnly}, passesOnly, func(p *placing) bool { return p.only != nil }},
+		{filter{"ports", explainPorts}, passesPorts, func(p *placing) bool { return len(p.rev.Needs.Ports) > 0 }},
+		{filter{"affinity", explainAffinity}, passesAffinity, hasNodeTerm},
+		{filter{"spread", explainNodeSkew}, passesNodeSkew, func(p *placing) bool { return p.nodeSkew > 0 }},
+		{filter{"policy", explainPolicy}, passesPolicy, func(p *placing) bool { return p.rev.Needs.Policy != nil }},
 	}
 	// These two are about all nodes of a group.
 	affinity = filter{"affinity", explainClosed}
@@ -79,10 +79,10 @@ func (p *placing) refusals(i int32) []Refusal {
 			refuse(f.filter)
 		}
 	}
-	if !p.v.free[i].holds(&p.need) {
+	if !p.v.free[i].holds(&p.least) {
 		refuse(fit)
 	}
-	for _, f := range nodeFilters {
+	for _, f := range p.asked {
 		if !f.passes(p, i) {
 			refuse(f.filter)
 		}
@@ -234,6 +234,8 @@ func explainFit(p *placing, i int32) string {
 	return joined(reasons...)
 }
 
+func passesOnly(p *placing, i int32) bool { return p.only[i] }
+
 func explainOnly(p *placing, _ int32) string {
 	var names []string
 	for i := range p.only {
@@ -281,6 +283,12 @@ func (u *portUse) String() string {
 	return text
 }
 
+func passesAffinity(p *placing, i int32) bool { return p.nodeClosedBy(i) == nil }
+
+func hasNodeTerm(p *placing) bool {
+	return slices.ContainsFunc(p.terms, func(t term) bool { return t.axis < 0 && t.required() })
+}
+
 func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i).explain("it") }
 
 func explainClosed(p *placing, i int32) string {
@@ -305,7 +313,7 @@ func (t *term) explain(place string) string {
 }
 
 func passesNodeSkew(p *placing, i int32) bool {
-	return p.nodeSkew == 0 || p.mine[i]+1-p.nodeFloor <= p.nodeSkew
+	return p.mine[i]+1-p.nodeFloor <= p.nodeSkew
 }
 
 func explainNodeSkew(p *placing, i int32) string {
@@ -319,6 +327,8 @@ func explainSkew(p *placing, i int32) string {
 	return fmt.Sprintf("is in a %s with %s already, and another one has %d: at most %d more are allowed",
 		topologyNoun(p.axes[l.axis].key), plural(int(at(p.axes[l.axis].mine, p.domain(g, l.axis))), "replica"), l.floor, l.maxSkew)
 }
+
+func passesPolicy(p *placing, i int32) bool { return p.rev.Needs.Policy(&p.v.nodes[i].Node) == "" }
 
 func explainPolicy(p *placing, i int32) string { return p.rev.Needs.Policy(&p.v.nodes[i].Node) }
 

@@ -6,8 +6,9 @@ type placing struct {
 	v       *View
 	rev     *Revision
 	shape   *shape
-	need    Resources
-	weights Weights
+	// need is of one replica; least is what must be free for it.
+	need, least Resources
+	weights     Weights
 	use     use
 
 	// verdicts are about classes, by number.
@@ -18,8 +19,9 @@ type placing struct {
 	axes   []axis
 	levels []level
 	terms  []term
-	// free is whether no rule about domains can close a group, plain whether no
-	// rule is about single nodes.
+	// asked are the filters about single nodes that matter. free is whether no rule
+	// about domains can close a group, plain whether none is about single nodes.
+	asked       []nodeFilter
 	free, plain bool
 
 	groups  []group
@@ -51,7 +53,7 @@ type verdict struct {
 // begin prepares the placing of one ask.
 func (p *placing) begin(v *View, s *shape) {
 	p.v, p.shape, p.rev = v, s, s.Revision
-	p.need = s.Needs.Resources
+	p.need, p.least = s.Needs.Resources, s.Needs.Resources.least()
 	p.use = s.Wishes.Strategy.use()
 	p.weights = s.Wishes.Weights.orElse(v.weights)
 	p.only = nil
@@ -69,16 +71,25 @@ func (p *placing) begin(v *View, s *shape) {
 	if p.nodeSkew > 0 {
 		p.findNodeFloor()
 	}
-	p.free, p.plain = true, p.only == nil && len(s.Needs.Ports) == 0 && s.Needs.Policy == nil && p.nodeSkew == 0
+	p.simplify()
+}
+
+// simplify finds out what need not be asked.
+func (p *placing) simplify() {
+	p.asked = p.asked[:0]
+	for _, f := range nodeFilters {
+		if f.applies(p) {
+			p.asked = append(p.asked, f)
+		}
+	}
+	p.free, p.plain = true, len(p.asked) == 0
 	for k := range p.levels {
 		p.free = p.free && p.levels[k].maxSkew == 0
 	}
 	for k := range p.terms {
-		if p.terms[k].axis < 0 {
-			p.plain = false
-		} else if p.terms[k].required() {
-			p.free = false
-		}
+		t := &p.terms[k]
+		p.free = p.free && (t.axis < 0 || !t.required())
+		p.plain = p.plain && t.axis >= 0
 	}
 }
 
@@ -140,14 +151,14 @@ func (p *placing) passesClass(c *class) bool {
 // passesNode reports whether a node of a class that passes would take a replica,
 // as far as that does not depend on other nodes.
 func (p *placing) passesNode(i int32) bool {
-	if !p.v.free[i].holds(&p.need) {
+	if !p.v.free[i].holds(&p.least) {
 		return false
 	}
 	return p.plain || p.passesSingly(i)
 }
 
 func (p *placing) passesSingly(i int32) bool {
-	for _, f := range nodeFilters {
+	for _, f := range p.asked {
 		if !f.passes(p, i) {
 			return false
 		}
@@ -174,13 +185,21 @@ func (p *placing) look(single bool) {
 	}
 	for i, c := range p.v.class {
 		of := &p.verdicts[c]
-		if of.passes && p.passesNode(int32(i)) {
-			g := &p.groups[of.group]
-			g.heap = append(g.heap, p.candidate(int32(i), of))
+		if !of.passes || !p.v.free[i].holds(&p.least) || !p.plain && !p.passesSingly(int32(i)) {
+			continue
+		}
+		g := &p.groups[of.group]
+		if one := p.candidate(int32(i), of); !single || len(g.heap) == 0 {
+			g.heap = append(g.heap, one)
+		} else if one.better(g.heap[0]) {
+			g.heap[0] = one // for a single replica the best alone is enough
 		}
 	}
+	if single {
+		return
+	}
 	for g := range p.groups {
-		p.groups[g].order(single)
+		p.groups[g].order()
 	}
 }
 

@@ -139,10 +139,7 @@ func (p *placing) offer(i int32, victims *victims) (offer, bool) {
 
 // passesBut asks the filters about a node except for one.
 func (p *placing) passesBut(i int32, but string) bool {
-	if p.plain {
-		return true
-	}
-	for _, f := range nodeFilters {
+	for _, f := range p.asked {
 		if f.name != but && !f.passes(p, i) {
 			return false
 		}
@@ -197,7 +194,7 @@ func (t *victims) choose(p *placing, i int32) bool {
 		}
 	}
 	free := p.v.free[i]
-	enough := func() bool { return t.blocking == 0 && free.holds(&p.need) }
+	enough := func() bool { return t.blocking == 0 && free.holds(&p.least) }
 	for _, at := range n.replicas {
 		if enough() {
 			break
@@ -227,7 +224,7 @@ func (t *victims) spare(p *placing, free Resources) {
 	for k := len(t.taken) - 1; k >= 0; k-- {
 		s := p.v.work.replicas[t.taken[k]].shape
 		without := free.minus(s.Needs.Resources)
-		if without.holds(&p.need) && !p.blocks(s) {
+		if without.holds(&p.least) && !p.blocks(s) {
 			free = without
 			t.taken = slices.Delete(t.taken, k, k+1)
 		}

@@ -97,10 +97,10 @@ func (p *placing) firstRefusal(i int32) string {
 			}
 		}
 	}
-	if !p.v.free[i].holds(&p.need) {
+	if !p.v.free[i].holds(&p.least) {
 		return fit.name
 	}
-	for _, f := range nodeFilters {
+	for _, f := range p.asked {
 		if !f.passes(p, i) {
 			return f.name
 		}

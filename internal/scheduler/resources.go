@@ -60,15 +60,23 @@ func (r Resources) minus(o Resources) Resources {
 	return r
 }
 
-// holds reports whether every amount that is needed is there. What is not needed
-// is not looked at, so that what needs nothing fits where too much is promised.
-func (r *Resources) holds(need *Resources) bool {
-	for i := range r {
-		if need[i] > max(r[i], 0) {
-			return false
+// least is how much must be free for a need. What is not needed is not looked at,
+// so that what needs nothing fits where too much is promised.
+func (r *Resources) least() Resources {
+	least := *r
+	for i := range least {
+		if least[i] <= 0 {
+			least[i] = math.MinInt64
 		}
 	}
-	return true
+	return least
+}
+
+// holds reports whether there is at least so much of everything. It is asked for
+// every node, and written out because a loop would be slower.
+func (r *Resources) holds(least *Resources) bool {
+	return r[CPU] >= least[CPU] && r[Memory] >= least[Memory] && r[Disk] >= least[Disk] &&
+		r[Bandwidth] >= least[Bandwidth] && r[GPU] >= least[GPU]
 }
 
 func clamp[T int | int32 | int64](n, least, most T) T { return max(least, min(most, n)) }
