@@ -17,14 +17,15 @@ type filter struct {
 	explain func(p *placing, i int32) string
 }
 
-// classFilter is about what all nodes of a class have in common.
+// classFilter is about what all nodes of a class have in common. Like the others
+// it is asked only where it applies to the ask.
 type classFilter struct {
 	filter
-	passes func(*placing, *class) bool
+	passes  func(*placing, *class) bool
+	applies func(*placing) bool
 }
 
-// nodeFilter is about a node itself and what is on it. It is asked only where it
-// applies to the ask.
+// nodeFilter is about a node itself and what is on it.
 type nodeFilter struct {
 	filter
 	passes  func(p *placing, i int32) bool
@@ -34,14 +35,16 @@ type nodeFilter struct {
 // Filters are asked in this order: what a user can change least comes first.
 var (
 	classFilters = []classFilter{
-		{filter{"ready", explainReady}, func(_ *placing, c *class) bool { return c.ready }},
-		{filter{"driver", explainDriver}, passesDriver},
-		{filter{"platform", explainPlatform}, passesPlatform},
-		{filter{"place", explainPlace}, passesPlace},
-		{filter{"labels", explainLabels}, passesLabels},
-		{filter{"taints", explainTaints}, passesTaints},
-		{filter{"gpu", explainGPU}, passesGPU},
-		{filter{"topology", explainTopology}, passesTopology},
+		{filter{"ready", explainReady}, func(_ *placing, c *class) bool { return c.ready }, always},
+		{filter{"driver", explainDriver}, passesDriver, func(p *placing) bool { return p.rev.Needs.Driver != "" }},
+		{filter{"platform", explainPlatform}, passesPlatform, func(p *placing) bool { return len(p.rev.Needs.Platforms) > 0 }},
+		{filter{"place", explainPlace}, passesPlace, func(p *placing) bool { return len(p.rev.Needs.Regions)+len(p.rev.Needs.Zones) > 0 }},
+		{filter{"labels", explainLabels}, passesLabels, func(p *placing) bool { return len(p.rev.Needs.Rules) > 0 }},
+		{filter{"taints", explainTaints}, passesTaints, always},
+		{filter{"gpu", explainGPU}, passesGPU, func(p *placing) bool { return p.need[GPU] > 0 && p.rev.Needs.GPUModel != "" }},
+		{filter{"topology", explainTopology}, passesTopology, func(p *placing) bool {
+			return slices.ContainsFunc(p.axes, func(a axis) bool { return a.hard })
+		}},
 	}
 	// fit is asked by passesNode itself, because it is asked most.
 	fit         = filter{"fit", explainFit}
@@ -56,6 +59,8 @@ var (
 	affinity = filter{"affinity", explainClosed}
 	spread   = filter{"spread", explainSkew}
 )
+
+func always(*placing) bool { return true }
 
 // filterNames are all filters in the order in which they are asked.
 var filterNames = func() (names []string) {
@@ -74,7 +79,7 @@ func (p *placing) refusals(i int32) []Refusal {
 	var all []Refusal
 	refuse := func(f filter) { all = append(all, Refusal{Filter: f.name, Reason: f.explain(p, i)}) }
 	c := p.v.classes.list[p.v.class[i]]
-	for _, f := range classFilters {
+	for _, f := range p.askedOfClass {
 		if !f.passes(p, c) {
 			refuse(f.filter)
 		}
@@ -103,7 +108,7 @@ func (p *placing) classOf(i int32) *class { return p.v.classes.list[p.v.class[i]
 func explainReady(p *placing, i int32) string { return p.v.nodes[i].Unschedulable }
 
 func passesDriver(p *placing, c *class) bool {
-	return p.rev.Needs.Driver == "" || slices.Contains(c.drivers, p.rev.Needs.Driver)
+	return slices.Contains(c.drivers, p.rev.Needs.Driver)
 }
 
 func explainDriver(p *placing, i int32) string {
@@ -115,7 +120,7 @@ func explainDriver(p *placing, i int32) string {
 }
 
 func passesPlatform(p *placing, c *class) bool {
-	return len(p.rev.Needs.Platforms) == 0 || c.platform == "" || slices.Contains(p.rev.Needs.Platforms, c.platform)
+	return c.platform == "" || slices.Contains(p.rev.Needs.Platforms, c.platform)
 }
 
 func explainPlatform(p *placing, i int32) string {
@@ -185,7 +190,7 @@ func explainTaints(p *placing, i int32) string {
 }
 
 func passesGPU(p *placing, c *class) bool {
-	return p.need[GPU] <= 0 || p.rev.Needs.GPUModel == "" || p.rev.Needs.GPUModel == c.gpuModel
+	return p.rev.Needs.GPUModel == c.gpuModel
 }
 
 func explainGPU(p *placing, i int32) string {

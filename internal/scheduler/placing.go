@@ -3,13 +3,13 @@ package scheduler
 // placing is one ask while it is placed. It belongs to the view and is used
 // again and again, so that placing needs no memory of its own.
 type placing struct {
-	v       *View
-	rev     *Revision
-	shape   *shape
+	v     *View
+	rev   *Revision
+	shape *shape
 	// need is of one replica; least is what must be free for it.
 	need, least Resources
 	weights     Weights
-	use     use
+	use         use
 
 	// verdicts are about classes, by number.
 	verdicts []verdict
@@ -19,10 +19,11 @@ type placing struct {
 	axes   []axis
 	levels []level
 	terms  []term
-	// asked are the filters about single nodes that matter. free is whether no rule
+	// askedOfClass and asked are the filters that apply. free is whether no rule
 	// about domains can close a group, plain whether none is about single nodes.
-	asked       []nodeFilter
-	free, plain bool
+	askedOfClass []classFilter
+	asked        []nodeFilter
+	free, plain  bool
 
 	groups  []group
 	domains []int32 // by group and axis
@@ -66,17 +67,22 @@ func (p *placing) begin(v *View, s *shape) {
 		}
 	}
 	p.survey()
+	p.simplify()
 	p.judgeClasses()
 	p.floors()
 	if p.nodeSkew > 0 {
 		p.findNodeFloor()
 	}
-	p.simplify()
 }
 
 // simplify finds out what need not be asked.
 func (p *placing) simplify() {
-	p.asked = p.asked[:0]
+	p.askedOfClass, p.asked = p.askedOfClass[:0], p.asked[:0]
+	for _, f := range classFilters {
+		if f.applies(p) {
+			p.askedOfClass = append(p.askedOfClass, f)
+		}
+	}
 	for _, f := range nodeFilters {
 		if f.applies(p) {
 			p.asked = append(p.asked, f)
@@ -140,7 +146,7 @@ func (p *placing) judgeClass(c *class) verdict {
 
 // passesClass reports whether no rule refuses a class.
 func (p *placing) passesClass(c *class) bool {
-	for _, f := range classFilters {
+	for _, f := range p.askedOfClass {
 		if !f.passes(p, c) {
 			return false
 		}

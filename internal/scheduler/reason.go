@@ -91,7 +91,7 @@ func (p *placing) firstRefusal(i int32) string {
 	of := &p.verdicts[p.v.class[i]]
 	if !of.passes {
 		c := p.classOf(i)
-		for _, f := range classFilters {
+		for _, f := range p.askedOfClass {
 			if !f.passes(p, c) {
 				return f.name
 			}
