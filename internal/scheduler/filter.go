@@ -2,143 +2,349 @@ package scheduler
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-
-	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// A filter decides whether a node may take a replica. Whether it passes is
-// asked for every node and must be cheap; why not only for what stays unplaced.
-type filter interface {
-	name() string
-	passes(n *view, r *Requirements) bool
-	// explain continues the node's name in words for a user. It is asked only
-	// about a node that does not pass.
-	explain(n *view, r *Requirements) string
+// Filters decide whether a node may take a replica. Whether it passes is asked
+// for every class or node and must be cheap; why not only for what stays
+// unplaced. Each continues the node's name in words for a user.
+
+// filter is a name, for metrics and for grouping, and a sentence about a node
+// that does not pass.
+type filter struct {
+	name    string
+	explain func(p *placing, i int32) string
 }
 
-// filters are asked in this order: what a user can change least comes first.
-var filters = []filter{ready{}, driver{}, labels{}, fit{}, ports{}}
+// classFilter is about what all nodes of a class have in common. Like the others
+// it is asked only where it applies to the ask.
+type classFilter struct {
+	filter
+	passes  func(*placing, *class) bool
+	applies func(*placing) bool
+}
 
-func passesAll(n *view, r *Requirements) bool {
-	for _, f := range filters {
-		if !f.passes(n, r) {
-			return false
+// nodeFilter is about a node itself and what is on it.
+type nodeFilter struct {
+	filter
+	passes  func(p *placing, i int32) bool
+	applies func(*placing) bool
+}
+
+// Filters are asked in this order: what a user can change least comes first.
+var (
+	classFilters = []classFilter{
+		{filter{"ready", explainReady}, func(_ *placing, c *class) bool { return c.ready }, always},
+		{filter{"driver", explainDriver}, passesDriver, func(p *placing) bool { return p.rev.Needs.Driver != "" }},
+		{filter{"platform", explainPlatform}, passesPlatform, func(p *placing) bool { return len(p.rev.Needs.Platforms) > 0 }},
+		{filter{"place", explainPlace}, passesPlace, func(p *placing) bool { return len(p.rev.Needs.Regions)+len(p.rev.Needs.Zones) > 0 }},
+		{filter{"labels", explainLabels}, passesLabels, func(p *placing) bool { return len(p.rev.Needs.Rules) > 0 }},
+		{filter{"taints", explainTaints}, passesTaints, always},
+		{filter{"gpu", explainGPU}, passesGPU, func(p *placing) bool { return p.need[GPU] > 0 && p.rev.Needs.GPUModel != "" }},
+		{filter{"topology", explainTopology}, passesTopology, func(p *placing) bool {
+			return slices.ContainsFunc(p.axes, func(a axis) bool { return a.hard })
+		}},
+	}
+	// fit is asked by passesNode itself, because it is asked most.
+	fit         = filter{"fit", explainFit}
+	nodeFilters = []nodeFilter{
+		{filter{"volumes", explainOnly}, passesOnly, func(p *placing) bool { return p.only != nil }},
+		{filter{"ports", explainPorts}, passesPorts, func(p *placing) bool { return len(p.rev.Needs.Ports) > 0 }},
+		{filter{"affinity", explainAffinity}, passesAffinity, hasNodeTerm},
+		{filter{"spread", explainNodeSkew}, passesNodeSkew, func(p *placing) bool { return p.nodeSkew > 0 }},
+		{filter{"policy", explainPolicy}, passesPolicy, func(p *placing) bool { return p.rev.Needs.Policy != nil }},
+	}
+	// These two are about all nodes of a group.
+	affinity = filter{"affinity", explainClosed}
+	spread   = filter{"spread", explainSkew}
+)
+
+func always(*placing) bool { return true }
+
+// filterNames are all filters in the order in which they are asked.
+var filterNames = func() (names []string) {
+	for _, f := range classFilters {
+		names = append(names, f.name)
+	}
+	names = append(names, fit.name)
+	for _, f := range nodeFilters {
+		names = append(names, f.name)
+	}
+	return names
+}()
+
+// refusals are the explanations of all filters that refuse a node now.
+func (p *placing) refusals(i int32) []Refusal {
+	var all []Refusal
+	refuse := func(f filter) { all = append(all, Refusal{Filter: f.name, Reason: f.explain(p, i)}) }
+	c := p.v.classes.list[p.v.class[i]]
+	for _, f := range p.askedOfClass {
+		if !f.passes(p, c) {
+			refuse(f.filter)
 		}
 	}
-	return true
-}
-
-// refusals are the explanations of all filters that refuse a node.
-func refusals(n *view, r *Requirements) []Refusal {
-	var all []Refusal
-	for _, f := range filters {
-		if !f.passes(n, r) {
-			all = append(all, Refusal{Filter: f.name(), Reason: f.explain(n, r)})
+	if !p.v.free[i].holds(&p.least) {
+		refuse(fit)
+	}
+	for _, f := range p.asked {
+		if !f.passes(p, i) {
+			refuse(f.filter)
+		}
+	}
+	if of := &p.verdicts[p.v.class[i]]; of.passes {
+		if p.closedBy(of.group) != nil {
+			refuse(affinity)
+		}
+		if p.skewed(of.group) != nil {
+			refuse(spread)
 		}
 	}
 	return all
 }
 
-// ready refuses nodes that take nothing at all.
-type ready struct{}
+func (p *placing) classOf(i int32) *class { return p.v.classes.list[p.v.class[i]] }
 
-func (ready) name() string                            { return "ready" }
-func (ready) passes(n *view, _ *Requirements) bool    { return n.Unschedulable == "" }
-func (ready) explain(n *view, _ *Requirements) string { return n.Unschedulable }
+func explainReady(p *placing, i int32) string { return p.v.nodes[i].Unschedulable }
 
-// driver refuses nodes that cannot run this sort of workload.
-type driver struct{}
-
-func (driver) name() string { return "driver" }
-
-func (driver) passes(n *view, r *Requirements) bool {
-	return r.Driver == "" || slices.Contains(n.Drivers, r.Driver)
+func passesDriver(p *placing, c *class) bool {
+	return slices.Contains(c.drivers, p.rev.Needs.Driver)
 }
 
-func (driver) explain(n *view, r *Requirements) string {
-	if len(n.Drivers) == 0 {
-		return fmt.Sprintf("driver %s is not there; it has none", r.Driver)
+func explainDriver(p *placing, i int32) string {
+	has := "none"
+	if drivers := p.v.nodes[i].Drivers; len(drivers) > 0 {
+		has = strings.Join(slices.Sorted(slices.Values(drivers)), ", ")
 	}
-	return fmt.Sprintf("driver %s is not there; it has %s", r.Driver, strings.Join(slices.Sorted(slices.Values(n.Drivers)), ", "))
+	return fmt.Sprintf("driver %s is not there; it has %s", p.rev.Needs.Driver, has)
 }
 
-// labels refuses nodes without the labels that the placement asks for.
-type labels struct{}
-
-func (labels) name() string { return "labels" }
-
-func (labels) passes(n *view, r *Requirements) bool {
-	for key, want := range r.Labels {
-		if got, ok := n.Labels[key]; !ok || got != want {
-			return false
-		}
-	}
-	return true
+func passesPlatform(p *placing, c *class) bool {
+	return c.platform == "" || slices.Contains(p.rev.Needs.Platforms, c.platform)
 }
 
-func (labels) explain(n *view, r *Requirements) string {
-	var reasons []string
-	for _, key := range slices.Sorted(maps.Keys(r.Labels)) {
-		got, ok := n.Labels[key]
+func explainPlatform(p *placing, i int32) string {
+	return fmt.Sprintf("is %s; the image is for %s", p.v.nodes[i].Platform, strings.Join(p.rev.Needs.Platforms, ", "))
+}
+
+func passesPlace(p *placing, c *class) bool {
+	n := &p.rev.Needs
+	return (len(n.Regions) == 0 || slices.Contains(n.Regions, c.region)) && (len(n.Zones) == 0 || slices.Contains(n.Zones, c.zone))
+}
+
+func explainPlace(p *placing, i int32) string {
+	n, needs := &p.v.nodes[i], &p.rev.Needs
+	explain := func(noun, is string, may []string) string {
 		switch {
-		case !ok:
-			reasons = append(reasons, fmt.Sprintf("label %s=%s is missing", key, r.Labels[key]))
-		case got != r.Labels[key]:
-			reasons = append(reasons, fmt.Sprintf("label %s is %s, not %s", key, got, r.Labels[key]))
+		case len(may) == 0 || slices.Contains(may, is):
+			return ""
+		case is == "":
+			return fmt.Sprintf("has no %s, and it must be %s", noun, strings.Join(may, " or "))
+		default:
+			return fmt.Sprintf("is in %s %s, not %s", noun, is, strings.Join(may, " or "))
 		}
 	}
-	return strings.Join(reasons, ", ")
+	return joined(explain("region", n.Region, needs.Regions), explain("zone", n.Zone, needs.Zones))
 }
 
-// fit refuses nodes without enough CPU or memory left. What needs none fits
-// anywhere, also where too much has been promised already.
-type fit struct{}
-
-func (fit) name() string { return "fit" }
-
-func (fit) passes(n *view, r *Requirements) bool {
-	free := n.free()
-	return (r.Resources.CPU <= 0 || r.Resources.CPU <= free.CPU) &&
-		(r.Resources.Memory <= 0 || r.Resources.Memory <= free.Memory)
-}
-
-func (fit) explain(n *view, r *Requirements) string {
-	free := n.free()
-	var reasons []string
-	if r.Resources.CPU > 0 && r.Resources.CPU > free.CPU {
-		reasons = append(reasons, fmt.Sprintf("needs %s CPU, %s of %s free",
-			spec.FormatCPU(r.Resources.CPU), spec.FormatCPU(max(0, free.CPU)), spec.FormatCPU(n.Capacity.CPU)))
-	}
-	if r.Resources.Memory > 0 && r.Resources.Memory > free.Memory {
-		reasons = append(reasons, fmt.Sprintf("needs %s memory, %s of %s free",
-			spec.FormatBytes(r.Resources.Memory), spec.FormatBytes(max(0, free.Memory)), spec.FormatBytes(n.Capacity.Memory)))
-	}
-	return strings.Join(reasons, ", ")
-}
-
-// ports refuses nodes on which something else has a needed port.
-type ports struct{}
-
-func (ports) name() string { return "ports" }
-
-func (ports) passes(n *view, r *Requirements) bool {
-	for _, p := range r.Ports {
-		if n.portOwner(p, r) != nil {
+func passesLabels(p *placing, c *class) bool {
+	for i := range p.rev.Needs.Rules {
+		if !p.rev.Needs.Rules[i].holds(c.labels) {
 			return false
 		}
 	}
 	return true
 }
 
-func (ports) explain(n *view, r *Requirements) string {
+func explainLabels(p *placing, i int32) string {
 	var reasons []string
-	for _, p := range r.Ports {
-		if use := n.portOwner(p, r); use != nil {
-			reasons = append(reasons, use.text())
+	for k := range p.rev.Needs.Rules {
+		if r := &p.rev.Needs.Rules[k]; !r.holds(p.v.nodes[i].Labels) {
+			reasons = append(reasons, r.explain(p.v.nodes[i].Labels))
 		}
 	}
-	return strings.Join(reasons, ", ") + "; choose another with --publish"
+	return joined(reasons...)
+}
+
+func passesTaints(p *placing, c *class) bool {
+	return !slices.ContainsFunc(c.taints, p.refusesTaint)
+}
+
+// refusesTaint reports whether a taint keeps the ask away.
+func (p *placing) refusesTaint(t Taint) bool {
+	if t.Effect == PreferNoSchedule {
+		return false
+	}
+	_, borne := Bears(p.rev.Needs.Tolerations, t)
+	return !borne
+}
+
+func explainTaints(p *placing, i int32) string {
+	var reasons []string
+	for _, t := range p.v.nodes[i].Taints {
+		if p.refusesTaint(t) {
+			reasons = append(reasons, fmt.Sprintf("has the taint %s, which is not tolerated", t))
+		}
+	}
+	return joined(reasons...)
+}
+
+func passesGPU(p *placing, c *class) bool {
+	return p.rev.Needs.GPUModel == c.gpuModel
+}
+
+func explainGPU(p *placing, i int32) string {
+	if model := p.v.nodes[i].GPUModel; model != "" {
+		return fmt.Sprintf("has GPUs of model %s, not %s", model, p.rev.Needs.GPUModel)
+	}
+	return fmt.Sprintf("has no GPU of model %s", p.rev.Needs.GPUModel)
+}
+
+// passesTopology refuses what is nowhere on an axis that counts.
+func passesTopology(p *placing, c *class) bool {
+	for k := range p.axes {
+		if p.axes[k].hard && p.v.classes.domain(c, p.axes[k].key) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func explainTopology(p *placing, i int32) string {
+	var reasons []string
+	for k := range p.axes {
+		if a := &p.axes[k]; a.hard && p.v.classes.domain(p.classOf(i), a.key) == 0 {
+			reasons = append(reasons, fmt.Sprintf("has no %s, by which replicas are placed", topologyNoun(a.key)))
+		}
+	}
+	return joined(reasons...)
+}
+
+func topologyNoun(key string) string {
+	if key == KeyZone || key == KeyRegion || key == KeyNode {
+		return key
+	}
+	return "label " + key
+}
+
+func explainFit(p *placing, i int32) string {
+	var reasons []string
+	for k, need := range p.need {
+		if free := p.v.free[i][k]; need > 0 && need > free {
+			r := Resource(k)
+			reasons = append(reasons, fmt.Sprintf("needs %s %s, %s of %s free",
+				r.format(need), r, r.format(max(0, free)), r.format(p.v.nodes[i].room[k])))
+		}
+	}
+	return joined(reasons...)
+}
+
+func passesOnly(p *placing, i int32) bool { return p.only[i] }
+
+func explainOnly(p *placing, _ int32) string {
+	var names []string
+	for i := range p.only {
+		names = append(names, p.v.nodes[i].Name)
+	}
+	if len(names) == 0 {
+		return "is none of the nodes that must be used, and those are not there"
+	}
+	slices.Sort(names)
+	return "is not " + strings.Join(names, " or ") + ", which must be used"
+}
+
+func passesPorts(p *placing, i int32) bool {
+	if p.v.portBits[i]&p.shape.bits == 0 {
+		return true
+	}
+	for _, port := range p.rev.Needs.Ports {
+		if p.v.nodes[i].portOwner(port, p.rev) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func explainPorts(p *placing, i int32) string {
+	var reasons []string
+	for _, port := range p.rev.Needs.Ports {
+		if use := p.v.nodes[i].portOwner(port, p.rev); use != nil {
+			reasons = append(reasons, use.String())
+		}
+	}
+	return joined(reasons...) + "; choose another with --publish"
+}
+
+// String is a port with the name of its user.
+func (u *portUse) String() string {
+	text := fmt.Sprintf("port %d", u.Number)
+	if u.Protocol == "udp" {
+		text += "/udp"
+	}
+	text += " is used by " + u.shape.Name
+	if u.shape.Namespace != "" {
+		text += " in namespace " + u.shape.Namespace
+	}
+	return text
+}
+
+func passesAffinity(p *placing, i int32) bool { return p.nodeClosedBy(i) == nil }
+
+func hasNodeTerm(p *placing) bool {
+	return slices.ContainsFunc(p.terms, func(t term) bool { return t.axis < 0 && t.required() })
+}
+
+func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i).explain("it") }
+
+func explainClosed(p *placing, i int32) string {
+	t := p.closedBy(p.verdicts[p.v.class[i]].group)
+	return t.explain(fmt.Sprintf("its %s", topologyNoun(t.Key)))
+}
+
+// explain says why a term does not hold at a place.
+func (t *term) explain(place string) string {
+	about := t.Workload
+	if about == "" {
+		about = "what has " + t.Selector.String()
+	}
+	switch {
+	case t.owner != "":
+		return fmt.Sprintf("is refused because %s is in %s and stays away from others like this", t.owner, place)
+	case t.Anti:
+		return fmt.Sprintf("is refused because %s is in %s", about, place)
+	default:
+		return fmt.Sprintf("is refused because %s is not in %s", about, place)
+	}
+}
+
+func passesNodeSkew(p *placing, i int32) bool {
+	return p.mine[i]+1-p.nodeFloor <= p.nodeSkew
+}
+
+func explainNodeSkew(p *placing, i int32) string {
+	return fmt.Sprintf("has %s already, and another node has %d: at most %d more are allowed",
+		plural(int(p.mine[i]), "replica"), p.nodeFloor, p.nodeSkew)
+}
+
+func explainSkew(p *placing, i int32) string {
+	g := p.verdicts[p.v.class[i]].group
+	l := p.skewed(g)
+	return fmt.Sprintf("is in a %s with %s already, and another one has %d: at most %d more are allowed",
+		topologyNoun(p.axes[l.axis].key), plural(int(at(p.axes[l.axis].mine, p.domain(g, l.axis))), "replica"), l.floor, l.maxSkew)
+}
+
+func passesPolicy(p *placing, i int32) bool { return p.rev.Needs.Policy(&p.v.nodes[i].Node) == "" }
+
+func explainPolicy(p *placing, i int32) string { return p.rev.Needs.Policy(&p.v.nodes[i].Node) }
+
+// joined puts sentences together that are not empty.
+func joined(reasons ...string) string {
+	return strings.Join(slices.DeleteFunc(reasons, func(s string) bool { return s == "" }), ", ")
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

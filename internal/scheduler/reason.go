@@ -1,18 +1,29 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// Unplaced is what is left over of an ask, named by its index, and every node
-// with what speaks against it, by name.
+// Unplaced is what is left over of an ask, named by its index, and what speaks
+// against the nodes.
 type Unplaced struct {
 	Ask      int
 	Workload string
 	Name     string
 	Count    int
-	Nodes    []NodeReason
+	// Quota says what of the namespace's quota is used up, empty if that is not
+	// the reason. The nodes are looked at all the same.
+	Quota string
+	// Groups has the nodes by the first filter that refused them, in the order of
+	// the filters.
+	Groups []Group
+	// Nodes has every node, by name, if reasons were asked for.
+	Nodes []NodeReason
+	// Help says in sentences what would make room.
+	Help []string
 }
 
 // NodeReason is what speaks against one node. Node is the uid.
@@ -28,6 +39,15 @@ type Refusal struct {
 	Reason string
 }
 
+// Group is the nodes that the same filter refused first.
+type Group struct {
+	Filter string
+	Count  int
+	// Example is what the filter said about the first of them, by name.
+	NodeName string
+	Example  string
+}
+
 // String joins the sentences: "needs 500m CPU, 200m of 2 free; label disk=ssd
 // is missing".
 func (r NodeReason) String() string {
@@ -38,65 +58,147 @@ func (r NodeReason) String() string {
 	return strings.Join(texts, "; ")
 }
 
-func unplaced(views []view, index int, ask *Ask, left int) Unplaced {
-	u := Unplaced{Ask: index, Workload: ask.Workload, Name: ask.Name, Count: left, Nodes: make([]NodeReason, len(views))}
-	for i := range views {
-		v := &views[i]
-		u.Nodes[i] = NodeReason{Node: v.UID, NodeName: v.Name, Refusals: refusals(v, &ask.Requirements)}
+// unplaced explains what is left over as the view is now.
+func (p *placing) unplaced(index, left int, reasons bool) Unplaced {
+	u := Unplaced{
+		Ask: index, Workload: p.rev.Workload, Name: p.rev.Name, Count: left, Quota: p.shape.space.explain(&p.need),
 	}
+	groups := map[string]*Group{}
+	for _, i := range p.v.order {
+		first := p.firstRefusal(i)
+		if first != "" && groups[first] == nil {
+			groups[first] = &Group{Filter: first, NodeName: p.v.nodes[i].Name, Example: p.refusals(i)[0].Reason}
+		}
+		if first != "" {
+			groups[first].Count++
+		}
+		if reasons {
+			u.Nodes = append(u.Nodes, NodeReason{Node: p.v.nodes[i].UID, NodeName: p.v.nodes[i].Name, Refusals: p.refusals(i)})
+		}
+	}
+	for _, name := range filterNames {
+		if g := groups[name]; g != nil {
+			u.Groups = append(u.Groups, *g)
+		}
+	}
+	u.Help = p.help(u.Quota)
 	return u
 }
 
-// Group is the nodes that the same filter refused first.
-type Group struct {
-	Filter string
-	// Nodes are names.
-	Nodes []string
-	// Example is what the filter said about the first of them.
-	Example string
-}
-
-// Groups sorts the nodes by the first filter that refused them, in the order of
-// the filters.
-func (u Unplaced) Groups() []Group {
-	var groups []Group
-	for _, f := range filters {
-		g := Group{Filter: f.name()}
-		for _, n := range u.Nodes {
-			if len(n.Refusals) == 0 || n.Refusals[0].Filter != g.Filter {
-				continue
+// firstRefusal is the name of the first filter that refuses a node, without any
+// words. It agrees with refusals.
+func (p *placing) firstRefusal(i int32) string {
+	of := &p.verdicts[p.v.class[i]]
+	if !of.passes {
+		c := p.classOf(i)
+		for _, f := range p.askedOfClass {
+			if !f.passes(p, c) {
+				return f.name
 			}
-			if g.Nodes == nil {
-				g.Example = n.Refusals[0].Reason
-			}
-			g.Nodes = append(g.Nodes, n.NodeName)
-		}
-		if g.Nodes != nil {
-			groups = append(groups, g)
 		}
 	}
-	return groups
+	if !p.v.free[i].holds(&p.least) {
+		return fit.name
+	}
+	for _, f := range p.asked {
+		if !f.passes(p, i) {
+			return f.name
+		}
+	}
+	switch {
+	case p.closedBy(of.group) != nil:
+		return affinity.name
+	case p.skewed(of.group) != nil:
+		return spread.name
+	}
+	return ""
+}
+
+// help says what would make room: which nodes lack the least, and the quota.
+func (p *placing) help(quota string) []string {
+	var help []string
+	if quota != "" {
+		help = append(help, "a higher quota of namespace "+p.rev.Namespace)
+	}
+	var lacks [resourceCount]lack
+	for _, i := range p.v.order {
+		if p.verdicts[p.v.class[i]].passes && p.passesBut(i, "") {
+			p.addLack(&lacks, i)
+		}
+	}
+	for k, l := range lacks {
+		if l.nodes > 0 {
+			help = append(help, l.sentence(p, Resource(k)))
+		}
+	}
+	return help
+}
+
+// lack is how much of one resource the nodes lack that would do otherwise.
+type lack struct {
+	least  int64
+	nodes  int // that lack no more than the least
+	free   int64
+	freest string
+}
+
+// addLack looks at a node that lacks one resource alone.
+func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
+	missing, of := 0, 0
+	for k, need := range p.need {
+		if need > 0 && need > p.v.free[i][k] {
+			missing, of = missing+1, k
+		}
+	}
+	if missing != 1 {
+		return
+	}
+	l := &lacks[of]
+	free := max(0, p.v.free[i][of])
+	switch short := p.need[of] - p.v.free[i][of]; {
+	case l.nodes == 0 || short < l.least:
+		l.least, l.nodes = short, 1
+	case short == l.least:
+		l.nodes++
+	}
+	if l.freest == "" || free > l.free {
+		l.free, l.freest = free, p.v.nodes[i].Name
+	}
+}
+
+func (l lack) sentence(p *placing, r Resource) string {
+	return fmt.Sprintf("%s would fit after %s %s is freed; the largest free is %s on %s",
+		plural(l.nodes, "node"), r.format(l.least), r, r.format(l.free), l.freest)
 }
 
 // Summary is one sentence about all nodes.
 func (u Unplaced) Summary() string {
-	if len(u.Nodes) == 0 {
-		return fmt.Sprintf("%s of %s cannot be placed: the cluster has no nodes yet", plural(u.Count, "replica"), u.Name)
+	text := fmt.Sprintf("%s of %s cannot be placed: ", plural(u.Count, "replica"), u.Name)
+	if u.Quota != "" {
+		return text + u.Quota
+	}
+	if len(u.Groups) == 0 {
+		return text + "the cluster has no nodes yet"
 	}
 	var texts []string
-	for _, g := range u.Groups() {
-		text := g.Nodes[0] + ": " + g.Example
-		if more := len(g.Nodes) - 1; more > 0 {
-			text += fmt.Sprintf(" (and %s refused for the like)", plural(more, "more node"))
+	for _, g := range u.Groups {
+		one := g.NodeName + ": " + g.Example
+		if more := g.Count - 1; more > 0 {
+			one += fmt.Sprintf(" (and %s refused for the like)", plural(more, "more node"))
 		}
-		texts = append(texts, text)
+		texts = append(texts, one)
 	}
-	return fmt.Sprintf("%s of %s cannot be placed: %s", plural(u.Count, "replica"), u.Name, strings.Join(texts, "; "))
+	return text + strings.Join(texts, "; ")
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
+// MainReason is the filter that refused most nodes, "quota" where that is used
+// up, and "nodes" where there are none.
+func (u Unplaced) MainReason() string {
+	switch {
+	case u.Quota != "":
+		return "quota"
+	case len(u.Groups) == 0:
+		return "nodes"
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return slices.MaxFunc(u.Groups, func(a, b Group) int { return cmp.Compare(a.Count, b.Count) }).Filter
 }

@@ -2,129 +2,150 @@ package scheduler_test
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
-func node(t *testing.T, name string, change func(*v1.Node)) scheduler.Node {
-	t.Helper()
-	n := &v1.Node{
-		Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name},
-		Status: &v1.NodeStatus{
-			State:    "ready",
-			Capacity: &v1.NodeResources{Cpu: "2", Memory: "4Gi"},
-			Drivers:  []*v1.DriverInfo{{Name: "container"}},
-		},
+const gi = 1 << 30
+
+// node is one with 2 CPU and 4 GiB, changed as a test needs it.
+func node(name string, change ...func(*scheduler.Node)) scheduler.Node {
+	n := scheduler.Node{
+		UID: "uid-" + name, Name: name, Drivers: []string{"container"}, Platform: "linux/amd64", Reliability: 1000,
+		Capacity: scheduler.Resources{scheduler.CPU: 2000, scheduler.Memory: 4 * gi},
 	}
-	if change != nil {
-		change(n)
+	for _, c := range change {
+		c(&n)
 	}
-	got, err := scheduler.NodeFromProto(n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
+	return n
 }
 
-func requirements(t *testing.T, s *v1.WorkloadSpec) scheduler.Requirements {
+func labelled(labels ...string) func(*scheduler.Node) {
+	return func(n *scheduler.Node) {
+		n.Labels = map[string]string{}
+		for i := 0; i < len(labels); i += 2 {
+			n.Labels[labels[i]] = labels[i+1]
+		}
+	}
+}
+
+func inZone(zone string) func(*scheduler.Node) { return func(n *scheduler.Node) { n.Zone = zone } }
+
+func cores(n int64) func(*scheduler.Node) {
+	return func(node *scheduler.Node) {
+		node.Capacity = scheduler.Resources{scheduler.CPU: n * 1000, scheduler.Memory: n * 2 * gi}
+	}
+}
+
+// revision needs CPU in thousandths, and twice as many MiB of memory.
+func revision(name string, millis int64, change ...func(*scheduler.Revision)) *scheduler.Revision {
+	r := &scheduler.Revision{
+		UID: "revision-" + name, Workload: "workload-" + name, Name: name, Namespace: "default", Priority: 100,
+		Needs: scheduler.Needs{
+			Driver: "container", Resources: scheduler.Resources{scheduler.CPU: millis, scheduler.Memory: millis << 21},
+		},
+	}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func view(nodes ...scheduler.Node) *scheduler.View {
+	v := scheduler.NewView(scheduler.Options{Preempt: true})
+	for _, n := range nodes {
+		v.ApplyNode(n)
+	}
+	return v
+}
+
+var replicas int
+
+// run puts replicas of a revision on a node and returns their uids.
+func run(v *scheduler.View, r *scheduler.Revision, node string, count int) (uids []string) {
+	for range count {
+		replicas++
+		uids = append(uids, fmt.Sprintf("%s-%d", r.Name, replicas))
+		v.ApplyReplica(uids[len(uids)-1], r, "uid-"+node)
+	}
+	return uids
+}
+
+func ask(r *scheduler.Revision, count int) scheduler.Request {
+	return scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: count}}, Reasons: true}
+}
+
+// places are the names of the nodes in the order of the placements.
+func places(p scheduler.Plan) string {
+	var names []string
+	for _, placement := range p.Placements {
+		names = append(names, placement.NodeName)
+	}
+	return strings.Join(names, " ")
+}
+
+func rule(t testing.TB, key, operator string, values ...string) scheduler.Rule {
 	t.Helper()
-	r, err := scheduler.RequirementsFromProto(s)
+	r, err := scheduler.NewRule(key, operator, values...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func requests(cpu, memory string) *v1.Resources {
-	return &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: cpu, Memory: memory}}
+func selector(t testing.TB, text string) spec.Selector {
+	t.Helper()
+	s, err := spec.ParseSelector(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
-func nodesOf(p scheduler.Plan) (names []string) {
-	for _, placement := range p.Placements {
-		names = append(names, placement.NodeName)
-	}
-	return names
-}
+// Workloads are packed onto nodes, but the replicas of one workload are levelled
+// over zones first and nodes second.
+func TestPackButLevel(t *testing.T) {
+	v := view(node("c", inZone("y")), node("a", inZone("x")), node("b", inZone("x")))
+	run(v, revision("other", 500), "b", 1) // b is the fullest
 
-func TestRequirements(t *testing.T) {
-	got := requirements(t, &v1.WorkloadSpec{
-		Network:   "host",
-		Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "250m"}, Limits: &v1.ResourceAmounts{Cpu: "1", Memory: "1Gi"}},
-		Placement: &v1.Placement{Labels: map[string]string{"disk": "ssd"}},
-		Ports:     []*v1.Port{{Port: 80, Publish: 80}, {Port: 53, Protocol: "udp"}},
-	})
-	want := scheduler.Requirements{
-		Resources: scheduler.Resources{CPU: 250, Memory: 1 << 30}, // A limit is requested where nothing else is.
-		Labels:    map[string]string{"disk": "ssd"},
-		Driver:    "container",
-		Ports:     []scheduler.Port{{80, "tcp"}, {53, "udp"}},
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	apart := requirements(t, &v1.WorkloadSpec{Network: "none", Ports: []*v1.Port{{Port: 80}}})
-	if apart.Ports != nil {
-		t.Errorf("a replica in a network of its own needs ports %v of the node", apart.Ports)
-	}
-	if _, err := scheduler.RequirementsFromProto(&v1.WorkloadSpec{Resources: requests("lots", "")}); err == nil {
-		t.Error("a request of lots was read")
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  string
+	}{
+		{"one goes to the fullest node", revision("one", 250), 1, "b"},
+		{"several go to zones in turn, and to other nodes of a zone", revision("web", 250), 5, "b c a c b"},
+		{"best-fit fills one node", revision("tight", 250, func(r *scheduler.Revision) { r.Wishes.Strategy = scheduler.BestFit }), 4, "b b b b"},
+		{"spread takes the emptiest", revision("wide", 250, func(r *scheduler.Revision) { r.Wishes.Strategy = scheduler.Even }), 1, "a"},
+	} {
+		if got := places(v.Plan(ask(c.r, c.count))); got != c.want {
+			t.Errorf("%s: placed on %s, want %s", c.what, got, c.want)
+		}
 	}
 }
 
-// Replicas of one workload go to different nodes; another workload goes to the
-// fullest node that has room.
-func TestSpreadThenPack(t *testing.T) {
-	snapshot := scheduler.Snapshot{Nodes: []scheduler.Node{node(t, "c", nil), node(t, "a", nil), node(t, "b", nil)}}
-	small := requirements(t, &v1.WorkloadSpec{Resources: requests("500m", "256Mi")})
-	snapshot.Nodes[2].Add("other", "other", small) // b is the fullest.
-
-	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{
-		{Workload: "web", Name: "web", Count: 4, Requirements: small},
-		{Workload: "job", Name: "job", Count: 1, Requirements: small},
-	}})
-	if got, want := nodesOf(plan), []string{"b", "a", "c", "b", "b"}; !slices.Equal(got, want) {
-		t.Errorf("placed on %v, want %v", got, want)
-	}
-	first, fourth := plan.Placements[0].Score, plan.Placements[3].Score
-	if first.Spread != 0 || fourth.Spread >= 0 || fourth.Pack <= first.Pack || first.Total != first.Spread+first.Pack {
-		t.Errorf("scores %+v and %+v do not explain the choice", first, fourth)
-	}
-	if snapshot.Nodes[2].Requested.CPU != 500 {
-		t.Error("the snapshot was changed")
-	}
-}
-
-// What fits nowhere says why, node by node.
+// What fits nowhere says why, node by node, and in a sentence for all.
 func TestExplain(t *testing.T) {
-	web := requirements(t, &v1.WorkloadSpec{Network: "host", Ports: []*v1.Port{{Port: 8080}, {Port: 53, Protocol: "udp"}}})
-	used := node(t, "used", func(n *v1.Node) { n.Metadata.Labels = map[string]string{"disk": "ssd"} })
-	used.Add("web", "web", web)
-	full := node(t, "full", func(n *v1.Node) { n.Metadata.Labels = map[string]string{"disk": "hdd"} })
-	full.Add("big", "big", requirements(t, &v1.WorkloadSpec{Resources: requests("1800m", "4Gi")}))
-	snapshot := scheduler.Snapshot{Nodes: []scheduler.Node{
-		used, full,
-		node(t, "away", func(n *v1.Node) {
-			n.Status.State, n.Status.Reason = "offline", "it has not answered for 30 s"
-			n.Metadata.Labels = map[string]string{"disk": "ssd"}
-		}),
-		node(t, "bare", func(n *v1.Node) { n.Status.Drivers = nil }),
-		node(t, "wasm", func(n *v1.Node) { n.Status.Drivers[0].Name = "wasm"; n.Status.State = "cordoned" }),
-	}}
-	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{{
-		Workload: "api", Name: "api", Count: 2,
-		Requirements: requirements(t, &v1.WorkloadSpec{
-			Network:   "host",
-			Resources: requests("500m", "1Gi"),
-			Placement: &v1.Placement{Labels: map[string]string{"disk": "ssd"}},
-			Ports:     []*v1.Port{{Port: 8080}, {Port: 53, Protocol: "udp"}},
-		}),
-	}}})
+	ports := func(r *scheduler.Revision) {
+		r.Needs.Ports = []scheduler.Port{{Number: 8080, Protocol: "tcp"}, {Number: 53, Protocol: "udp"}}
+	}
+	v := view(
+		node("used", labelled("disk", "ssd")),
+		node("full", labelled("disk", "hdd")),
+		node("away", labelled("disk", "ssd"), func(n *scheduler.Node) { n.Unschedulable = "is offline: it has not answered for 30 s" }),
+		node("bare", func(n *scheduler.Node) { n.Drivers = nil }),
+		node("wasm", func(n *scheduler.Node) { n.Drivers, n.Unschedulable = []string{"wasm"}, "is cordoned" }),
+	)
+	run(v, revision("web", 0, ports), "used", 1)
+	run(v, revision("big", 1800), "full", 1)
+	plan := v.Plan(ask(revision("api", 500, ports, func(r *scheduler.Revision) {
+		r.Needs.Rules = []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd")}
+	}), 2))
 	if len(plan.Placements) != 0 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Count != 2 {
 		t.Fatalf("the plan is %+v", plan)
 	}
@@ -135,215 +156,439 @@ func TestExplain(t *testing.T) {
 	want := []string{
 		"away is offline: it has not answered for 30 s",
 		"bare driver container is not there; it has none; label disk=ssd is missing",
-		"full label disk is hdd, not ssd; needs 500m CPU, 200m of 2 free, needs 1Gi memory, 0 of 4Gi free",
-		"used port 8080 is used by web, port 53/udp is used by web; choose another with --publish",
+		"full label disk is hdd, not ssd; needs 500m CPU, 200m of 2 free, needs 1000Mi memory, 496Mi of 4Gi free",
+		"used port 8080 is used by web in namespace default, port 53/udp is used by web in namespace default; choose another with --publish",
 		"wasm is cordoned; driver container is not there; it has wasm; label disk=ssd is missing",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("got\n%q\nwant\n%q", got, want)
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	summary := "2 replicas of api cannot be placed: away: is offline: it has not answered for 30 s (and 1 more node refused for the like); " +
-		"bare: driver container is not there; it has none; full: label disk is hdd, not ssd; used: port 8080 is used by web, port 53/udp is used by web; choose another with --publish"
+		"bare: driver container is not there; it has none; full: label disk is hdd, not ssd; " +
+		"used: port 8080 is used by web in namespace default, port 53/udp is used by web in namespace default; choose another with --publish"
 	if got := plan.Unplaced[0].Summary(); got != summary {
 		t.Errorf("the summary is\n%s\nwant\n%s", got, summary)
 	}
 }
 
 func TestNoNodes(t *testing.T) {
-	plan := scheduler.Schedule(scheduler.Snapshot{}, scheduler.Request{Asks: []scheduler.Ask{{Name: "web", Count: 1}, {Name: "none"}}})
+	plan := view().Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: revision("web", 1), Count: 1}, {Revision: revision("none", 1)}}})
 	if len(plan.Unplaced) != 1 || plan.Unplaced[0].Summary() != "1 replica of web cannot be placed: the cluster has no nodes yet" {
 		t.Errorf("the plan is %+v", plan)
 	}
 }
 
-// A port is used up by the first replica of the same plan.
-func TestPortsOfOnePlan(t *testing.T) {
-	snapshot := scheduler.Snapshot{Nodes: []scheduler.Node{node(t, "a", nil), node(t, "b", nil)}}
-	web := requirements(t, &v1.WorkloadSpec{Network: "host", Ports: []*v1.Port{{Port: 80}}})
-	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{{Workload: "web", Name: "web", Count: 3, Requirements: web}}})
-	if got := nodesOf(plan); !slices.Equal(got, []string{"a", "b"}) || plan.Unplaced[0].Nodes[0].String() != "port 80 is used by web; choose another with --publish" {
-		t.Errorf("placed on %v, unplaced %+v", got, plan.Unplaced)
-	}
-}
-
-// Replicas of one workload share its published ports; another workload cannot
-// have them on the same node, nor can one that uses the machine's own network.
-func TestPublishedPorts(t *testing.T) {
-	published := func(edit func(*scheduler.Requirements)) scheduler.Requirements {
-		r := requirements(t, &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 8080}, {Port: 90}}})
-		if edit != nil {
-			edit(&r)
-		}
-		return r
-	}
-	a := node(t, "a", nil)
-	a.Add("web", "web", published(func(r *scheduler.Requirements) { r.Namespace = "default" }))
-	snapshot := scheduler.Snapshot{Nodes: []scheduler.Node{a}}
-	host := requirements(t, &v1.WorkloadSpec{Network: "host", Ports: []*v1.Port{{Port: 8080}}})
-	plan := scheduler.Schedule(snapshot, scheduler.Request{Asks: []scheduler.Ask{
-		{Workload: "web", Name: "web", Count: 3, Requirements: published(nil)},
-		{Workload: "other", Name: "web", Count: 1, Requirements: published(nil)},
-		{Workload: "host", Name: "host", Count: 1, Requirements: host},
-		{Workload: "udp", Name: "udp", Count: 1, Requirements: requirements(t, &v1.WorkloadSpec{Ports: []*v1.Port{{Port: 80, Publish: 8080, Protocol: "udp"}}})},
-	}})
-	if got := nodesOf(plan); len(got) != 4 || len(plan.Unplaced) != 2 {
-		t.Fatalf("placed on %v, unplaced %+v", got, plan.Unplaced)
-	}
-	for _, u := range plan.Unplaced {
-		if got := u.Nodes[0].String(); got != "port 8080 is used by web in namespace default; choose another with --publish" {
-			t.Errorf("%s: %s", u.Workload, got)
-		}
-	}
-}
-
-var (
-	anyLabels = rapid.MapOfN(rapid.SampledFrom([]string{"disk", "zone"}), rapid.SampledFrom([]string{"x", "y"}), 0, 2)
-	anyPorts  = rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) scheduler.Port {
-		return scheduler.Port{Number: rapid.Int32Range(1, 3).Draw(t, "number"), Protocol: "tcp"}
-	}), 0, 2, rapid.ID[scheduler.Port])
-	anyNode = rapid.Custom(func(t *rapid.T) scheduler.Node {
-		return scheduler.Node{
-			Labels:        anyLabels.Draw(t, "labels"),
-			Unschedulable: rapid.SampledFrom([]string{"", "", "", "is offline"}).Draw(t, "unschedulable"),
-			Capacity:      anyResources(t, 4000),
-			Requested:     anyResources(t, 2000),
-			Drivers:       rapid.SampledFrom([][]string{{"container"}, {"vm", "container"}, nil}).Draw(t, "drivers"),
-		}
-	})
-	anyAsk = rapid.Custom(func(t *rapid.T) scheduler.Ask {
-		uid := rapid.SampledFrom([]string{"w1", "w2", "w3"}).Draw(t, "workload")
-		return scheduler.Ask{
-			Workload: uid, Name: uid, Count: rapid.IntRange(-1, 8).Draw(t, "count"),
-			Requirements: scheduler.Requirements{
-				Resources: anyResources(t, 1500), Labels: anyLabels.Draw(t, "labels"),
-				Driver: rapid.SampledFrom([]string{"container", "vm"}).Draw(t, "driver"), Ports: anyPorts.Draw(t, "ports"),
+// Every filter has its sentence. The node a is refused, the node z is not.
+func TestFilters(t *testing.T) {
+	for _, c := range []struct {
+		filter string
+		a      func(*scheduler.Node)
+		r      func(*scheduler.Revision)
+		why    string
+	}{
+		{
+			"platform", func(n *scheduler.Node) { n.Platform = "linux/arm64" },
+			func(r *scheduler.Revision) { r.Needs.Platforms = []string{"linux/amd64"} },
+			"is linux/arm64; the image is for linux/amd64",
+		},
+		{
+			"place", func(n *scheduler.Node) { n.Region, n.Zone = "us", "us-1" },
+			func(r *scheduler.Revision) { r.Needs.Regions, r.Needs.Zones = []string{"eu"}, []string{"eu-1", "eu-2"} },
+			"is in region us, not eu, is in zone us-1, not eu-1 or eu-2",
+		},
+		{
+			"labels", labelled("kernel", "5.10.0-8", "cores", "4", "name", "db-1"),
+			func(r *scheduler.Revision) {
+				r.Needs.Rules = []scheduler.Rule{
+					rule(t, "kernel", scheduler.OpVersion, ">=6.1"), rule(t, "cores", scheduler.OpGreater, "4"),
+					rule(t, "name", scheduler.OpMatches, "web-[0-9]+"), rule(t, "gpu", scheduler.OpNotExists),
+				}
 			},
-		}
-	})
-)
-
-func anyResources(t *rapid.T, most int64) scheduler.Resources {
-	amount := rapid.Int64Range(0, most/250)
-	return scheduler.Resources{CPU: amount.Draw(t, "cpu") * 250, Memory: amount.Draw(t, "memory") * 250 << 20}
-}
-
-func anySnapshot(t *rapid.T) scheduler.Snapshot {
-	s := scheduler.Snapshot{Nodes: rapid.SliceOfN(anyNode, 0, 6).Draw(t, "nodes")}
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		n.UID, n.Name = fmt.Sprint("uid", i), fmt.Sprint("node", i)
-		for _, ask := range rapid.SliceOfN(anyAsk, 0, 2).Draw(t, "replicas") {
-			n.Add(ask.Workload, ask.Name, ask.Requirements)
-		}
-	}
-	return s
-}
-
-// The promises of the package, checked by replaying the plan step by step on a
-// model that knows the rules but neither heap nor score.
-func TestPlanKeepsItsPromises(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := anySnapshot(t)
-		r := scheduler.Request{Asks: rapid.SliceOfN(anyAsk, 0, 5).Draw(t, "asks")}
-		plan := scheduler.Schedule(s, r)
-
-		shuffled := scheduler.Snapshot{Nodes: rapid.Permutation(s.Nodes).Draw(t, "order")}
-		if again := scheduler.Schedule(shuffled, r); !reflect.DeepEqual(plan, again) {
-			t.Fatalf("another order of nodes gives\n%+v\nafter\n%+v", again, plan)
-		}
-
-		model := map[string]*scheduler.Node{}
-		for _, n := range s.Nodes {
-			n.Ports, n.Replicas = slices.Clone(n.Ports), nil
-			model[n.UID] = &n
-		}
-		placements, left := plan.Placements, plan.Unplaced
-		for i, ask := range r.Asks {
-			missing := 0
-			if len(left) > 0 && left[0].Ask == i {
-				missing = left[0].Count
-			}
-			for range max(0, ask.Count) - missing {
-				p := placements[0]
-				placements = placements[1:]
-				if p.Ask != i || p.Workload != ask.Workload || !takes(model[p.Node], ask.Requirements) {
-					t.Fatalf("%+v for %+v goes to %+v", p, ask, model[p.Node])
+			"label kernel is 5.10.0-8, not a version >=6.1, label cores is 4, not more than 4, label name is db-1, not what matches web-[0-9]+",
+		},
+		{
+			"taints", func(n *scheduler.Node) {
+				n.Taints = []scheduler.Taint{{Key: "only", Value: "db", Effect: scheduler.NoSchedule}}
+			},
+			func(*scheduler.Revision) {},
+			"has the taint only=db:NoSchedule, which is not tolerated",
+		},
+		{
+			"gpu", func(n *scheduler.Node) { n.GPUModel, n.Capacity[scheduler.GPU] = "t4", 4 },
+			func(r *scheduler.Revision) { r.Needs.GPUModel, r.Needs.Resources[scheduler.GPU] = "a100", 1 },
+			"has GPUs of model t4, not a100",
+		},
+		{
+			"fit", func(n *scheduler.Node) { n.Capacity[scheduler.Disk], n.Capacity[scheduler.Bandwidth] = gi, 1e8 },
+			func(r *scheduler.Revision) {
+				r.Needs.Resources[scheduler.Disk], r.Needs.Resources[scheduler.Bandwidth] = 2*gi, 1e9
+			},
+			"needs 2Gi disk, 1Gi of 1Gi free, needs 1G bandwidth, 100M of 100M free",
+		},
+		{
+			"volumes", func(*scheduler.Node) {},
+			func(r *scheduler.Revision) { r.Needs.Nodes = []string{"uid-z"} },
+			"is none of the nodes that must be used, and those are not there",
+		},
+		{
+			"policy", func(n *scheduler.Node) { n.Labels = map[string]string{"trusted": "no"} },
+			func(r *scheduler.Revision) {
+				r.Needs.Policy = func(n *scheduler.Node) string {
+					if n.Labels["trusted"] == "no" {
+						return "is not trusted by policy secrets"
+					}
+					return ""
 				}
-				model[p.Node].Add(ask.Workload, ask.Name, ask.Requirements)
-			}
-			if missing == 0 {
-				continue
-			}
-			for _, reason := range left[0].Nodes {
-				if takes(model[reason.Node], ask.Requirements) || reason.String() == "" {
-					t.Fatalf("%+v is unplaced because of %q, but %+v would take it", ask, reason, model[reason.Node])
-				}
-			}
-			if len(left[0].Nodes) != len(s.Nodes) {
-				t.Fatalf("%d of %d nodes are explained", len(left[0].Nodes), len(s.Nodes))
-			}
-			left = left[1:]
-		}
-		if len(placements) != 0 || len(left) != 0 {
-			t.Fatalf("nobody asked for %+v and %+v", placements, left)
-		}
-	})
-}
-
-func takes(n *scheduler.Node, r scheduler.Requirements) bool {
-	for key, value := range r.Labels {
-		if got, ok := n.Labels[key]; !ok || got != value {
-			return false
-		}
-	}
-	for _, p := range r.Ports {
-		if slices.ContainsFunc(n.Ports, func(u scheduler.PortUse) bool { return u.Port == p }) {
-			return false
-		}
-	}
-	enough := func(need, used, all int64) bool { return need == 0 || need+used <= all }
-	return n.Unschedulable == "" && slices.Contains(n.Drivers, r.Driver) &&
-		enough(r.Resources.CPU, n.Requested.CPU, n.Capacity.CPU) &&
-		enough(r.Resources.Memory, n.Requested.Memory, n.Capacity.Memory)
-}
-
-func benchNodes(count int) scheduler.Snapshot {
-	var s scheduler.Snapshot
-	for i := range count {
-		n := scheduler.Node{
-			UID: fmt.Sprintf("uid%05d", i), Name: fmt.Sprintf("node%05d", i),
-			Labels: map[string]string{"disk": "ssd"}, Drivers: []string{"container"},
-			Capacity: scheduler.Resources{CPU: 16000, Memory: 64 << 30},
-		}
-		for w := range 10 {
-			n.Add(fmt.Sprint("w", (i+w)%500), "w", scheduler.Requirements{Resources: scheduler.Resources{CPU: 250, Memory: 1 << 30}})
-		}
-		s.Nodes = append(s.Nodes, n)
-	}
-	return s
-}
-
-// 100 replicas onto 5,000 nodes: of one workload, and of 100 different ones.
-func BenchmarkSchedule(b *testing.B) {
-	s := benchNodes(5000)
-	ask := func(i, count int) scheduler.Ask {
-		return scheduler.Ask{Workload: fmt.Sprint("w", i), Name: "w", Count: count, Requirements: scheduler.Requirements{
-			Resources: scheduler.Resources{CPU: 500, Memory: 1 << 30}, Driver: "container",
-			Labels: map[string]string{"disk": "ssd"}, Ports: []scheduler.Port{{Number: int32(8000 + i), Protocol: "tcp"}},
-		}}
-	}
-	var many scheduler.Request
-	for i := range 100 {
-		many.Asks = append(many.Asks, ask(i, 1))
-	}
-	for name, r := range map[string]scheduler.Request{"one": {Asks: []scheduler.Ask{ask(1, 100)}}, "hundred": many} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if plan := scheduler.Schedule(s, r); len(plan.Placements) != 100 {
-					b.Fatalf("%d placed", len(plan.Placements))
-				}
-			}
+			},
+			"is not trusted by policy secrets",
+		},
+	} {
+		good := node("z", inZone("eu-1"), labelled("kernel", "6.1.0-18", "cores", "8", "name", "web-1"), func(n *scheduler.Node) {
+			n.Region, n.GPUModel = "eu", "a100"
+			n.Capacity[scheduler.GPU], n.Capacity[scheduler.Disk], n.Capacity[scheduler.Bandwidth] = 1, 10*gi, 1e9
 		})
+		r := revision("web", 100, c.r)
+		if got := places(view(node("a", c.a), good).Plan(ask(r, 1))); got != "z" {
+			t.Errorf("%s: placed on %q", c.filter, got)
+		}
+		plan := view(node("a", c.a)).Plan(ask(r, 1))
+		if len(plan.Unplaced) != 1 || plan.Unplaced[0].Nodes[0].Refusals[0].Filter != c.filter || plan.Unplaced[0].Nodes[0].String() != c.why {
+			t.Errorf("%s: %+v, want %q", c.filter, plan.Unplaced, c.why)
+		}
+	}
+}
+
+func TestOperators(t *testing.T) {
+	labels := map[string]string{"zone": "b", "cores": "8", "version": "v1.10.2"}
+	for _, c := range []struct {
+		key, operator string
+		values        []string
+		holds         bool
+	}{
+		{"zone", scheduler.OpIn, []string{"a", "b"}, true},
+		{"zone", scheduler.OpIn, []string{"a"}, false},
+		{"zone", scheduler.OpNotIn, []string{"a"}, true},
+		{"none", scheduler.OpNotIn, []string{"a"}, true},
+		{"none", scheduler.OpIn, []string{"a"}, false},
+		{"zone", scheduler.OpExists, nil, true},
+		{"none", scheduler.OpExists, nil, false},
+		{"none", scheduler.OpNotExists, nil, true},
+		{"cores", scheduler.OpGreater, []string{"4"}, true},
+		{"cores", scheduler.OpGreater, []string{"8"}, false},
+		{"cores", scheduler.OpLess, []string{"16"}, true},
+		{"zone", scheduler.OpLess, []string{"16"}, false},
+		{"version", scheduler.OpVersion, []string{">=1.9, <2"}, true},
+		{"version", scheduler.OpVersion, []string{"<1.10"}, false},
+		{"version", scheduler.OpMatches, []string{`v1\..*`}, true},
+		{"version", scheduler.OpMatches, []string{`1`}, false}, // the whole value must match
+	} {
+		v := view(node("a", func(n *scheduler.Node) { n.Labels = labels }))
+		r := revision("web", 1, func(r *scheduler.Revision) {
+			r.Needs.Rules = []scheduler.Rule{rule(t, c.key, c.operator, c.values...)}
+		})
+		if got := len(v.Plan(ask(r, 1)).Placements) == 1; got != c.holds {
+			t.Errorf("%s %s %v: %v", c.key, c.operator, c.values, got)
+		}
+	}
+	for _, wrong := range [][]string{{"a", "in"}, {"a", "exists", "x"}, {"a", "gt", "x"}, {"a", "version", "new"}, {"a", "matches", "("}, {"a", "like", "x"}, {"a", "lt", "1", "2"}} {
+		if _, err := scheduler.NewRule(wrong[0], wrong[1], wrong[2:]...); err == nil {
+			t.Errorf("%v was read", wrong)
+		}
+	}
+}
+
+// Taints keep away what does not bear them: always, or if anything else will do.
+func TestTaints(t *testing.T) {
+	tainted := func(effect string) func(*scheduler.Node) {
+		return func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "spot", Effect: effect}} }
+	}
+	bearing := func(tolerations ...scheduler.Toleration) *scheduler.Revision {
+		return revision("web", 100, func(r *scheduler.Revision) { r.Needs.Tolerations = tolerations })
+	}
+	for _, c := range []struct {
+		what, effect string
+		r            *scheduler.Revision
+		want         string
+	}{
+		{"NoSchedule keeps away", scheduler.NoSchedule, bearing(), "b b"},
+		{"what is borne does not count", scheduler.NoSchedule, bearing(scheduler.Toleration{Key: "spot"}), "a b"},
+		{"NoExecute borne for a while does not let in", scheduler.NoExecute, bearing(scheduler.Toleration{Key: "spot", Seconds: 60}), "b b"},
+		{"NoExecute borne for ever does", scheduler.NoExecute, bearing(scheduler.Toleration{Effect: scheduler.NoExecute}), "a b"},
+		{"PreferNoSchedule goes before levelling", scheduler.PreferNoSchedule, bearing(), "b b"},
+	} {
+		v := view(node("a", tainted(c.effect)), node("b"))
+		if got := places(v.Plan(ask(c.r, 2))); got != c.want {
+			t.Errorf("%s: placed on %q, want %q", c.what, got, c.want)
+		}
+	}
+	avoided := view(node("a", tainted(scheduler.PreferNoSchedule)))
+	if got := places(avoided.Plan(ask(bearing(), 1))); got != "a" {
+		t.Errorf("what should be avoided is taken if nothing else is there, not %q", got)
+	}
+	seconds, forever := scheduler.Bears([]scheduler.Toleration{{Key: "spot", Seconds: 30}, {Seconds: 60}}, scheduler.Taint{Key: "spot", Effect: scheduler.NoExecute})
+	if seconds != 60 || forever {
+		t.Errorf("borne for %d seconds, for ever: %v", seconds, forever)
+	}
+}
+
+// The score has five components with weights; they decide among nodes that would
+// do, and are kept for the explanation.
+func TestScore(t *testing.T) {
+	only := func(w scheduler.Weights) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) { r.Wishes.Weights = w }
+	}
+	for _, c := range []struct {
+		what string
+		a, b func(*scheduler.Node)
+		r    func(*scheduler.Revision)
+	}{
+		{
+			"the nearer zone", func(n *scheduler.Node) { n.Region, n.Zone = "eu", "eu-2" }, func(n *scheduler.Node) { n.Region, n.Zone = "eu", "eu-1" },
+			func(r *scheduler.Revision) { r.Wishes.NearRegion, r.Wishes.NearZone = "eu", "eu-1" },
+		},
+		{
+			"the same region", func(n *scheduler.Node) { n.Region = "us" }, func(n *scheduler.Node) { n.Region = "eu" },
+			func(r *scheduler.Revision) { r.Wishes.NearRegion = "eu" },
+		},
+		{"the more reliable", func(n *scheduler.Node) { n.Reliability = 900 }, func(*scheduler.Node) {}, only(scheduler.Weights{})},
+		{"not on battery", func(n *scheduler.Node) { n.Battery = true }, func(*scheduler.Node) {}, only(scheduler.Weights{})},
+		{"the cheaper", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price = 10 }, only(scheduler.Weights{})},
+		{"the better link", func(n *scheduler.Node) { n.Link = 1e7 }, func(n *scheduler.Node) { n.Link = 1e10 }, only(scheduler.Weights{})},
+		{"of empty ones the larger", cores(2), cores(4), only(scheduler.Weights{})},
+		{
+			"the cheaper, though it is less reliable", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price, n.Reliability = 10, 100 },
+			only(scheduler.Weights{Cost: 9, Reliability: 1}),
+		},
+	} {
+		plan := view(node("a", c.a), node("b", c.b)).Plan(ask(revision("web", 100, c.r), 1))
+		if got := places(plan); got != "b" {
+			t.Errorf("%s is preferred: placed on %q with %+v", c.what, got, plan.Placements)
+		}
+	}
+	s := view(node("a", func(n *scheduler.Node) { n.Reliability, n.Link, n.Price = 800, 5e8, 7 })).Plan(ask(revision("web", 500), 1)).Placements[0].Score
+	want := scheduler.Score{Locality: 1000, Reliability: 800, Cost: 0, Utilization: 500, Network: 500}
+	want.Total = 250*1000 + 300*800 + 200*500 + 100*500
+	if s != want {
+		t.Errorf("the score is %+v, want %+v", s, want)
+	}
+}
+
+// Replicas are levelled over the domains of a key, with a maximal skew or as far
+// as there is room.
+func TestSpread(t *testing.T) {
+	over := func(key string, skew int) *scheduler.Revision {
+		return revision("web", 500, func(r *scheduler.Revision) { r.Wishes.Spread = []scheduler.Spread{{Key: key, MaxSkew: skew}} })
+	}
+	// x has room for eight, y for four and z for one.
+	v := view(node("x1", inZone("x"), labelled("rack", "r1")), node("x2", inZone("x"), labelled("rack", "r1")), node("y1", inZone("y"), labelled("rack", "r2")),
+		node("z1", inZone("z"), func(n *scheduler.Node) { n.Capacity[scheduler.CPU] = 500 }))
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  map[string]int // by node
+		left  int
+	}{
+		{"with a skew of one", over(scheduler.KeyZone, 1), 6, map[string]int{"x1": 1, "x2": 1, "y1": 2, "z1": 1}, 1},
+		{"without a limit", over(scheduler.KeyZone, 0), 13, map[string]int{"x1": 4, "x2": 4, "y1": 4, "z1": 1}, 0},
+		{"over a label, of which z1 has none", over("rack", 1), 8, map[string]int{"x1": 2, "x2": 2, "y1": 4}, 0},
+		{"over nodes", over(scheduler.KeyNode, 1), 8, map[string]int{"x1": 2, "x2": 2, "y1": 2, "z1": 1}, 1},
+	} {
+		plan := v.Plan(ask(c.r, c.count))
+		got := map[string]int{}
+		for _, p := range plan.Placements {
+			got[p.NodeName]++
+		}
+		left := 0
+		for _, u := range plan.Unplaced {
+			left += u.Count
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) || left != c.left {
+			t.Errorf("%s: %v and %d left, want %v and %d", c.what, got, left, c.want, c.left)
+		}
+	}
+	why := v.Plan(ask(over(scheduler.KeyZone, 1), 6)).Unplaced[0].Nodes[0].String()
+	if why != "is in a zone with 2 replicas already, and another one has 1: at most 1 more are allowed" {
+		t.Errorf("refused because %s", why)
+	}
+}
+
+// Affinity draws replicas to others or keeps them apart, on the same node, in the
+// same zone or wherever a label is the same; a preferred one goes before any
+// score.
+func TestAffinity(t *testing.T) {
+	near := func(a ...scheduler.Affinity) *scheduler.Revision {
+		return revision("web", 500, func(r *scheduler.Revision) {
+			r.Wishes.Affinity, r.Labels = a, map[string]string{"app": "web"}
+		})
+	}
+	v := view(node("a", inZone("x")), node("b", inZone("x")), node("c", inZone("y")), node("d", inZone("y")))
+	run(v, revision("db", 100, func(r *scheduler.Revision) { r.Labels = map[string]string{"app": "db"} }), "d", 1)
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  string
+	}{
+		{"on the node of db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyNode}), 4, "d d d"},
+		{"in the zone of db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyZone}), 3, "d c d"},
+		{"by label", near(scheduler.Affinity{Selector: selector(t, "app=db"), Key: scheduler.KeyZone}), 1, "d"},
+		{"not in the zone of db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyZone, Anti: true}), 3, "a b a"},
+		{"one on each node", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyNode, Anti: true}), 5, "d a b c"},
+		{"one in each zone", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyZone, Anti: true}), 3, "d a"},
+		{"all on one node, whichever is the best", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyNode}), 4, "d d d"},
+		{"all in one zone", near(scheduler.Affinity{Workload: "web", Key: scheduler.KeyZone}), 4, "d c d c"},
+		{"rather with db, as long as there is room", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyNode, Weight: 1}), 5, "d d d a b"},
+		{"rather not with db", near(scheduler.Affinity{Workload: "db", Key: scheduler.KeyZone, Anti: true, Weight: 1}), 2, "a b"},
+	} {
+		plan := v.Plan(ask(c.r, c.count))
+		if got := places(plan); got != c.want {
+			t.Errorf("%s: placed on %q, want %q", c.what, got, c.want)
+		}
+	}
+	prefer := revision("web", 1000, func(r *scheduler.Revision) {
+		r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
+	})
+	preferred := view(node("a"), node("slow", labelled("disk", "ssd"), func(n *scheduler.Node) { n.Reliability = 1 }))
+	if got := places(preferred.Plan(ask(prefer, 3))); got != "slow slow a" {
+		t.Errorf("a preferred node goes first while it has room: placed on %q", got)
+	}
+}
+
+// Who wants to be alone is left alone by those who come later.
+func TestAntiAffinityHoldsBothWays(t *testing.T) {
+	v := view(node("a"), node("b"))
+	alone := revision("alone", 100, func(r *scheduler.Revision) {
+		r.Wishes.Affinity = []scheduler.Affinity{{Selector: selector(t, "noisy"), Key: scheduler.KeyNode, Anti: true}}
+	})
+	run(v, alone, "a", 1)
+	noisy := revision("noisy", 1000, func(r *scheduler.Revision) { r.Labels = map[string]string{"noisy": "yes"} })
+	plan := v.Plan(ask(noisy, 3))
+	if got := places(plan); got != "b b" {
+		t.Fatalf("placed on %q", got)
+	}
+	if why := plan.Unplaced[0].Nodes[0].String(); why != "is refused because alone is in it and stays away from others like this" {
+		t.Errorf("refused because %s", why)
+	}
+}
+
+// Replicas of one workload share its published ports; nobody else can have them.
+func TestPorts(t *testing.T) {
+	with := func(shared bool) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) {
+			r.Needs.Ports, r.Needs.SharePorts = []scheduler.Port{{Number: 8080, Protocol: "tcp"}}, shared
+		}
+	}
+	v := view(node("a"), node("b"))
+	run(v, revision("web", 0, with(true)), "a", 1)
+	for _, c := range []struct {
+		what  string
+		r     *scheduler.Revision
+		count int
+		want  string
+	}{
+		{"the same workload", revision("web", 0, with(true)), 3, "b a b"},
+		{"another workload", revision("api", 0, with(true)), 3, "b b b"},
+		{"in the machine's own network", revision("host", 0, with(false)), 3, "b"},
+	} {
+		if got := places(v.Plan(ask(c.r, c.count))); got != c.want {
+			t.Errorf("%s: placed on %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// More or less of a node may be promised than it has.
+func TestOvercommitAndReservation(t *testing.T) {
+	v := view(node("a", func(n *scheduler.Node) {
+		n.Overcommit[scheduler.CPU], n.Reserved[scheduler.CPU] = 1500, 500 // 2 CPU become 3, less a half
+	}))
+	plan := v.Plan(ask(revision("web", 500), 9))
+	if got := len(plan.Placements); got != 4 { // memory is not overcommitted
+		t.Errorf("%d fit", got)
+	}
+	light := revision("light", 500, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 })
+	if got := len(v.Plan(ask(light, 9)).Placements); got != 5 {
+		t.Errorf("%d light ones fit", got)
+	}
+}
+
+// A quota is part of the plan, whatever room the nodes have.
+func TestQuota(t *testing.T) {
+	v := view(node("a"), node("b"))
+	run(v, revision("old", 500), "a", 1)
+	v.SetQuota("default", scheduler.Quota{Resources: scheduler.Resources{scheduler.CPU: 1200}, Replicas: 10})
+	plan := v.Plan(ask(revision("web", 300), 4))
+	if len(plan.Placements) != 2 || plan.Unplaced[0].Count != 2 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	want := "2 replicas of web cannot be placed: the quota of namespace default is used up: needs 300m CPU, 100m of 1200m left"
+	if got := plan.Unplaced[0].Summary(); got != want || plan.Unplaced[0].MainReason() != "quota" {
+		t.Errorf("the summary is %q", got)
+	}
+	other := revision("web", 300, func(r *scheduler.Revision) { r.Namespace = "team" })
+	if got := len(v.Plan(ask(other, 4)).Placements); got != 4 {
+		t.Errorf("another namespace has %d", got)
+	}
+}
+
+// What is pending is told what would help.
+func TestHelp(t *testing.T) {
+	v := view(node("a"), node("b"), node("c"), node("off", func(n *scheduler.Node) { n.Unschedulable = "is offline" }))
+	for name, used := range map[string]int64{"a": 1800, "b": 1800, "c": 1900} {
+		run(v, revision("filler-"+name, used, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 }), name, 1)
+	}
+	plan := v.Plan(ask(revision("web", 500), 1))
+	want := []string{"2 nodes would fit after 300m CPU is freed; the largest free is 200m on a"}
+	if got := plan.Unplaced[0].Help; !slices.Equal(got, want) {
+		t.Errorf("help is %q", got)
+	}
+}
+
+// What waits is woken by what helps it and by nothing else.
+func TestWake(t *testing.T) {
+	v := view(node("a"), node("b", labelled("disk", "ssd")))
+	filler := revision("filler", 1900)
+	onA, onB := run(v, filler, "a", 1), run(v, filler, "b", 1)
+	ssd := revision("ssd", 500, func(r *scheduler.Revision) { r.Needs.Rules = []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd")} })
+	limited := revision("limited", 500, func(r *scheduler.Revision) { r.Namespace = "team" })
+	v.SetQuota("team", scheduler.Quota{Replicas: scheduler.NoneAtAll})
+	huge := revision("huge", 9000)
+	for _, r := range []*scheduler.Revision{ssd, limited, huge} {
+		v.Wait(r)
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"nothing", func() {}, ""},
+		{"room on a node that will not do", func() { v.RemoveReplica(onA[0]) }, ""},
+		{"a node that is still too small", func() { v.ApplyNode(node("b", labelled("disk", "ssd"), cores(2))) }, ""},
+		{"a higher quota, now that a has room", func() { v.SetQuota("team", scheduler.Quota{Replicas: 1}) }, "workload-limited"},
+		{"a label", func() { v.ApplyNode(node("a", labelled("disk", "ssd"))) }, "workload-ssd"},
+		{"the same again", func() { v.RemoveReplica(onB[0]) }, ""},
+		{"a new node", func() { v.ApplyNode(node("c", cores(16))) }, "workload-huge"},
+	} {
+		step.do()
+		if got := strings.Join(v.Wake(), " "); got != step.want {
+			t.Errorf("%s wakes %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
+// A plan leaves the view as it was, and Fits says whether it still holds later.
+func TestAPlanChangesNothing(t *testing.T) {
+	v := view(node("a"))
+	web := revision("web", 1500)
+	first := v.Plan(ask(web, 1))
+	if !v.Fits(web, first.Placements[0].Node) {
+		t.Error("what was planned does not fit")
+	}
+	run(v, revision("other", 1000), "a", 1)
+	if v.Fits(web, first.Placements[0].Node) {
+		t.Error("what was planned fits though something else is there now")
+	}
+	if v.Fits(web, "uid-none") {
+		t.Error("a node that is not there takes replicas")
 	}
 }

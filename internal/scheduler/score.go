@@ -1,41 +1,205 @@
 package scheduler
 
-// packMax is the score of a node that the replica fills to the last byte. A
-// replica of the same workload weighs more than any filling, so that spreading
-// goes before packing.
+// Weights say how much each component of the score counts. Only their relation
+// matters: they are normalised to thousandths.
+type Weights struct {
+	Locality, Reliability, Cost, Utilization, Network int32
+}
+
+// DefaultWeights are those of a cluster that says nothing else.
+var DefaultWeights = Weights{Locality: 250, Reliability: 300, Cost: 150, Utilization: 200, Network: 100}
+
+func (w Weights) orElse(other Weights) Weights {
+	sum := int64(0)
+	for _, one := range w.list() {
+		sum += int64(max(0, *one))
+	}
+	if sum == 0 {
+		return other
+	}
+	// Each gets its share rounded down; what is missing to a thousand goes to
+	// the first that count.
+	left := int64(thousandth)
+	for _, one := range w.list() {
+		*one = int32(int64(max(0, *one)) * thousandth / sum)
+		left -= int64(*one)
+	}
+	for _, one := range w.list() {
+		if left > 0 && *one > 0 {
+			*one++
+			left--
+		}
+	}
+	return w
+}
+
+func (w *Weights) list() [5]*int32 {
+	return [5]*int32{&w.Locality, &w.Reliability, &w.Cost, &w.Utilization, &w.Network}
+}
+
+// Score is why a node was preferred to others that would do. Components are in
+// thousandths, 1000 being best.
+type Score struct {
+	// Locality is how near the node is to where the workload wants to be.
+	Locality int32
+	// Reliability is the node's own.
+	Reliability int32
+	// Cost is 1000 for what costs nothing, 0 for the dearest node.
+	Cost int32
+	// Utilization is how well the node is used with the replica on it, by the
+	// strategy of the workload.
+	Utilization int32
+	// Network is lower across regions and on thin links.
+	Network int32
+	// Total is the weighted sum in millionths.
+	Total int32
+
+	// What goes before the total, the first first. Affinity is the sum of the
+	// weights of preferences that hold, Avoided counts taints that should be
+	// avoided, and Same counts the replicas of the workload in the same domains
+	// (of the first spread) and on the same node.
+	Affinity   int32
+	Avoided    int32
+	SameDomain int32
+	SameNode   int32
+}
+
 const (
-	packMax     = 1000
-	spreadPrice = packMax + 1
+	// goodLink is a link that is not thin: 1 Gbit a second.
+	goodLink = 1_000_000_000
+	// batteryShare is what is left of the reliability of a node on battery.
+	batteryShare = 500
+	// otherRegion is the network's score across regions, otherZone the locality
+	// in the same region.
+	otherRegion = 500
+	otherZone   = 500
 )
 
-// Score is why a node was preferred to the others that would do.
-type Score struct {
-	// Spread falls with every replica of the same workload on the node.
-	Spread int
-	// Pack rises with how full the replica makes the node: 0 to 1000.
-	Pack int
-	// Total is their sum; the node with the highest is taken.
-	Total int
+func newTrait(n *Node, room Resources) trait {
+	reliability := clamp(n.Reliability, 0, thousandth)
+	if n.Battery {
+		reliability = reliability * batteryShare / thousandth
+	}
+	t := trait{reliability: int16(reliability), link: thousandth, cost: thousandth}
+	if n.Link > 0 && n.Link < goodLink {
+		t.link = int16(n.Link * thousandth / goodLink)
+	}
+	if room[CPU] > 0 {
+		t.perCPU, t.fullCPU = thousandth/float32(room[CPU]), thousandth
+	}
+	if room[Memory] > 0 {
+		t.perMemory, t.fullMemory = thousandth/float32(room[Memory]), thousandth
+	}
+	return t
 }
 
-func scoreOf(n *view, ask *Ask) Score {
-	used := n.used().plus(ask.Requirements.Resources)
-	s := Score{
-		Spread: -spreadPrice * n.replicas(ask.Workload),
-		Pack:   (share(used.CPU, n.Capacity.CPU) + share(used.Memory, n.Capacity.Memory)) / 2,
+// costOf is the score of a price beside the dearest one.
+func costOf(price, dearest int64) int16 {
+	if price <= 0 || dearest <= 0 {
+		return thousandth
 	}
-	s.Total = s.Spread + s.Pack
-	return s
+	return thousandth - int16(float64(price)/float64(dearest)*thousandth)
 }
 
-// share gives used/all in thousandths. A node that says to have none of
-// something counts as empty in that.
-func share(used, all int64) int {
-	if all <= 0 || used <= 0 {
-		return 0
+// sizeOf is how large a node is beside the largest.
+func sizeOf(room, largest *Resources) int16 {
+	share := int16(0)
+	for _, r := range [2]Resource{CPU, Memory} {
+		if largest[r] > 0 {
+			share += int16(float64(room[r]) / float64(largest[r]) * thousandth / 2)
+		}
 	}
-	if used >= all {
-		return packMax
+	return share
+}
+
+// filled is how full a node is with the replica on it. A product of floats is
+// the same on every machine; only sums of products are not.
+func (t *trait) filled(free, need *Resources) int32 {
+	cpu := int32(t.fullCPU) - int32(float32(max(0, free[CPU]-need[CPU]))*t.perCPU)
+	memory := int32(t.fullMemory) - int32(float32(max(0, free[Memory]-need[Memory]))*t.perMemory)
+	return max(0, cpu+memory) / 2
+}
+
+// use is a strategy as the score needs it.
+type use uint8
+
+const (
+	full use = iota
+	tight
+	even
+)
+
+func (s Strategy) use() use {
+	switch s {
+	case BestFit:
+		return tight
+	case Even:
+		return even
+	default:
+		return full
 	}
-	return int(float64(used) / float64(all) * packMax)
+}
+
+// utilization is how well a node is used with the replica on it.
+func (p *placing) utilization(i int32) int32 {
+	t, free := &p.v.traits[i], &p.v.free[i]
+	if p.use == tight {
+		return p.tightness(free)
+	}
+	if p.use == even {
+		return thousandth - t.filled(free, &p.need)
+	}
+	// A node in use is filled before another is begun, and of those the largest
+	// is begun first: that takes the fewest nodes.
+	if t.idle {
+		return int32(t.size) / 2
+	}
+	return (thousandth + t.filled(free, &p.need)) / 2
+}
+
+// tightness is 1000 if nothing is left over, 0 for the largest node when empty.
+func (p *placing) tightness(free *Resources) int32 {
+	left := int32(0)
+	for _, r := range [2]Resource{CPU, Memory} {
+		if most := p.v.largest[r]; most > 0 {
+			left += int32(float64(max(0, free[r]-p.need[r])) / float64(most) * thousandth)
+		}
+	}
+	return clamp(thousandth-left/2, 0, thousandth)
+}
+
+// near is the locality of a class, and whether it is across regions.
+func (w *Wishes) near(c *class) (locality int32, across bool) {
+	across = w.NearRegion != "" && w.NearRegion != c.region
+	switch {
+	case w.NearZone != "" && w.NearZone == c.zone && !across:
+		return thousandth, false
+	case across:
+		return 0, true
+	case w.NearZone != "" && w.NearRegion == "":
+		return 0, false
+	case w.NearZone != "":
+		return otherZone, false
+	default:
+		return thousandth, false
+	}
+}
+
+// total is the weighted sum for a node.
+func (p *placing) total(i int32, of *verdict) int32 {
+	t := &p.v.traits[i]
+	return of.base + p.weights.Reliability*int32(t.reliability) + p.weights.Cost*int32(t.cost) +
+		p.weights.Utilization*p.utilization(i) + p.weights.Network*(of.network*int32(t.link)/thousandth)
+}
+
+// score is the total with its components.
+func (p *placing) score(i int32) Score {
+	of := &p.verdicts[p.v.class[i]]
+	t := &p.v.traits[i]
+	return Score{
+		Locality: of.locality, Reliability: int32(t.reliability), Cost: int32(t.cost), Utilization: p.utilization(i),
+		Network: of.network * int32(t.link) / thousandth, Total: p.total(i, of),
+		Affinity: of.affinity + p.nodeAffinity(i) + p.groupAffinity(of.group), Avoided: int32(of.avoided),
+		SameDomain: p.sameDomain(of.group), SameNode: p.mine[i],
+	}
 }

@@ -25,15 +25,7 @@ var DefaultLiveness = Liveness{Heartbeat: time.Second, Silence: 3 * time.Second,
 // that matches says, then as the cluster says, then by default. What cannot be
 // read counts as not said: the configuration was validated when it was set.
 func LivenessOf(c *v1.ClusterSpec, labels map[string]string) Liveness {
-	own := &v1.Liveness{}
-	for _, class := range c.GetNodeClasses() {
-		selector, err := ParseSelector(class.GetLabels())
-		if err == nil && selector.Matches(labels) {
-			own = class.GetLiveness()
-			break
-		}
-	}
-	all := c.GetLiveness()
+	own, all := NodeClassOf(c, labels).GetLiveness(), c.GetLiveness()
 	return Liveness{
 		Heartbeat: cmp.Or(said(own.GetHeartbeat()), said(all.GetHeartbeat()), DefaultLiveness.Heartbeat),
 		Silence:   cmp.Or(said(own.GetSilence()), said(all.GetSilence()), DefaultLiveness.Silence),

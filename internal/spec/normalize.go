@@ -61,8 +61,9 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	normalDuration(&s.Restart.Backoff, defaultBackoff)
 	normalDuration(&s.Restart.MaxBackoff, defaultMaxBackoff)
 	normalDuration(&s.Restart.Reset_, defaultReset)
-	if len(s.Placement.GetLabels()) == 0 {
-		s.Placement = nil
+	s.Placement = normalPlacement(s.Placement)
+	if s.GetPriority() == DefaultPriority {
+		s.Priority = nil
 	}
 	if s.Stop == nil {
 		s.Stop = &v1.Stop{}
@@ -83,14 +84,18 @@ func normalResources(r *v1.Resources) *v1.Resources {
 		fill(&requests.Cpu, limits.Cpu)
 		fill(&requests.Memory, limits.Memory)
 	}
-	if requests == nil {
+	gpu := r.GetGpu()
+	if gpu.GetCount() == 0 {
+		gpu = nil
+	}
+	if requests == nil && gpu == nil {
 		return nil
 	}
-	return &v1.Resources{Requests: requests, Limits: limits}
+	return &v1.Resources{Requests: requests, Limits: limits, Gpu: gpu}
 }
 
 func normalAmounts(a *v1.ResourceAmounts) *v1.ResourceAmounts {
-	if a.GetCpu() == "" && a.GetMemory() == "" {
+	if a.GetCpu() == "" && a.GetMemory() == "" && a.GetDisk() == "" && a.GetBandwidth() == "" {
 		return nil
 	}
 	if millis, err := ParseCPU(a.Cpu); err == nil {
@@ -98,6 +103,12 @@ func normalAmounts(a *v1.ResourceAmounts) *v1.ResourceAmounts {
 	}
 	if n, err := ParseBytes(a.Memory); err == nil {
 		a.Memory = FormatBytes(n)
+	}
+	if n, err := ParseBytes(a.Disk); err == nil {
+		a.Disk = FormatBytes(n)
+	}
+	if n, err := ParseBandwidth(a.Bandwidth); err == nil {
+		a.Bandwidth = FormatBandwidth(n)
 	}
 	return a
 }

@@ -189,3 +189,26 @@ func FormatDuration(d time.Duration) string {
 	}
 	return b.String()
 }
+
+// ParseBandwidth reads an amount of bits per second such as "100M" or "1.5G".
+func ParseBandwidth(s string) (int64, error) {
+	n, err := ParseBytes(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q must be a number of bits per second such as 100M or 1.5G", s)
+	}
+	return n, nil
+}
+
+// FormatBandwidth writes bits per second in canonical form: in the largest
+// decimal unit that divides them, else as a plain number.
+func FormatBandwidth(n int64) string {
+	if n == 0 {
+		return "0"
+	}
+	for _, u := range byteUnits[binaryUnits:] {
+		if f := int64(u.factor); n%f == 0 {
+			return strconv.FormatInt(n/f, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}

@@ -81,6 +81,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkResources(w.GetSpec().GetResources(), s.Resources, found)
 	checkPorts(s, found)
 	checkDurations(s, found)
+	checkPlacement(s.Placement, found)
 }
 
 func checkArguments(s *v1.WorkloadSpec, found *violations) {
@@ -113,11 +114,25 @@ func checkResources(written, r *v1.Resources, found *violations) {
 	if okMemory && limitMemory < minMemory {
 		found.add(path+".limits.memory", "a memory limit of %s is too small: nothing can run below %s", FormatBytes(limitMemory), FormatBytes(minMemory))
 	}
+	checkUnlimited(written, found)
 	if n, ok := readAmount(path+".requests.cpu", written.GetRequests().GetCpu(), ParseCPU, found); ok && okCPU && n > limitCPU {
 		found.add(path+".requests.cpu", "must be at most the limit: %s is more than %s", FormatCPU(n), FormatCPU(limitCPU))
 	}
 	if n, ok := readAmount(path+".requests.memory", written.GetRequests().GetMemory(), ParseBytes, found); ok && okMemory && n > limitMemory {
 		found.add(path+".requests.memory", "must be at most the limit: %s is more than %s", FormatBytes(n), FormatBytes(limitMemory))
+	}
+}
+
+// checkUnlimited refuses limits of what can only be requested.
+func checkUnlimited(written *v1.Resources, found *violations) {
+	const path = "spec.resources"
+	readAmount(path+".requests.disk", written.GetRequests().GetDisk(), ParseBytes, found)
+	readAmount(path+".requests.bandwidth", written.GetRequests().GetBandwidth(), ParseBandwidth, found)
+	if written.GetLimits().GetDisk() != "" {
+		found.add(path+".limits.disk", "cannot be limited; request it")
+	}
+	if written.GetLimits().GetBandwidth() != "" {
+		found.add(path+".limits.bandwidth", "cannot be limited; request it")
 	}
 }
 

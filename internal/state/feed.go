@@ -121,3 +121,21 @@ func (s *Subscription) Next(ctx context.Context) ([]Change, error) {
 		}
 	}
 }
+
+// Newest returns the newest state and all changes that led to it since those that were returned before, without
+// waiting. Once it returned [ErrLagged] it will always do so.
+func (s *Subscription) Newest() (*Snapshot, []Change, error) {
+	s.feed.mu.Lock()
+	snapshot := s.feed.newest.Load()
+	s.feed.mu.Unlock()
+	if snapshot.position == s.position {
+		return snapshot, nil, nil
+	}
+	changes, _, err := s.feed.after(s.position)
+	if err != nil {
+		return nil, nil, err
+	}
+	changes = changes[:snapshot.position-s.position] // there may be more by now
+	s.position = snapshot.position
+	return snapshot, changes, nil
+}

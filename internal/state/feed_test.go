@@ -116,3 +116,21 @@ func TestRestoreEndsSubscriptions(t *testing.T) {
 		t.Fatalf("got %v, %v", changes, err)
 	}
 }
+
+// The newest state comes with exactly the changes that led to it.
+func TestNewestComesWithItsChanges(t *testing.T) {
+	store := state.New()
+	snap, feed := store.Subscribe()
+	if got, changes, err := feed.Newest(); got != snap || len(changes) != 0 || err != nil {
+		t.Fatalf("nothing has changed, but there are %v (%v)", changes, err)
+	}
+	create(t, store, 1, workload("u1", "web"), workload("u2", "api"))
+	create(t, store, 2, workload("u3", "db"))
+	now, changes, err := feed.Newest()
+	if err != nil || len(changes) != 3 || now.Count(state.KindWorkload) != 3 {
+		t.Fatalf("%d changes lead to %d workloads (%v)", len(changes), now.Count(state.KindWorkload), err)
+	}
+	if again, changes, err := feed.Newest(); again != now || len(changes) != 0 || err != nil {
+		t.Errorf("they come twice: %v (%v)", changes, err)
+	}
+}

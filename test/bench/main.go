@@ -29,7 +29,7 @@ type measurement struct {
 	measure             func(context.Context, *lab) (result, error)
 }
 
-var measurements = []measurement{
+var measurements = slices.Concat([]measurement{
 	{
 		name: "up_ready", unit: "ms", measure: measureUp, target: "under 1000",
 		what:  "cloudless up --detach on an existing data folder with one workload, from exec to node ready, median of 9",
@@ -115,7 +115,7 @@ var measurements = []measurement{
 		what:  "from the death of 500 of them at once, half with broken and half with silent connections, to offline as a watch of the API sees it, P95",
 		floor: "none",
 	},
-}
+}, schedulerMeasurements)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -29,7 +29,7 @@ func newOracle() oracle {
 }
 
 // needs are what a replica of a revision takes of its node.
-type needs = scheduler.Requirements
+type needs = scheduler.Needs
 
 // needsOf reads a revision, which never changes.
 func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
@@ -40,12 +40,12 @@ func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
 	if r == nil {
 		return needs{}, false
 	}
-	n, err := scheduler.RequirementsFromProto(r.GetSpec().GetWorkload())
+	read, err := scheduler.RevisionFromProto(snap.Workload(r.GetSpec().GetWorkloadUid()), r)
 	if err != nil {
 		w.fail("specs can be read", "%v", err)
 	}
-	w.needs[revision] = n
-	return n, true
+	w.needs[revision] = read.Needs
+	return read.Needs, true
 }
 
 // checkEntry holds what must be true after every entry of the log.
@@ -213,10 +213,10 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 	if n == nil {
 		return
 	}
-	capacity, err := scheduler.NodeFromProto(n)
-	if err != nil || n.GetStatus().GetCapacity() == nil {
+	if n.GetStatus().GetCapacity() == nil {
 		return
 	}
+	capacity := scheduler.NodeFromProto(n, spec.NodePolicy{})
 	var sum scheduler.Resources
 	owners := map[scheduler.Port]string{}
 	for r := range snap.ReplicasOn(uid) {
@@ -227,8 +227,8 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 		if !ok {
 			continue
 		}
-		sum.CPU += need.Resources.CPU
-		sum.Memory += need.Resources.Memory
+		sum[scheduler.CPU] += need.Resources[scheduler.CPU]
+		sum[scheduler.Memory] += need.Resources[scheduler.Memory]
 		owner := r.GetSpec().GetWorkloadUid()
 		if !need.SharePorts {
 			owner = r.GetMetadata().GetUid()
@@ -240,7 +240,7 @@ func (w *World) checkPromises(snap *state.Snapshot, uid string) {
 			owners[port] = owner
 		}
 	}
-	if sum.CPU > capacity.Capacity.CPU || sum.Memory > capacity.Capacity.Memory {
+	if sum[scheduler.CPU] > capacity.Capacity[scheduler.CPU] || sum[scheduler.Memory] > capacity.Capacity[scheduler.Memory] {
 		w.fail("no node is promised more than it has", "%s has %+v and has promised %+v", n.GetMetadata().GetName(), capacity.Capacity, sum)
 	}
 }
@@ -264,8 +264,8 @@ func (w *World) checkPlacement(snap *state.Snapshot, b *state.Batch) {
 
 // may is whether a node may take a replica at all, however much is free.
 func may(n *v1.Node, need needs) bool {
-	for key, value := range need.Labels {
-		if n.GetMetadata().GetLabels()[key] != value {
+	for _, rule := range need.Rules {
+		if !slices.Contains(rule.Values, n.GetMetadata().GetLabels()[rule.Key]) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -195,11 +196,7 @@ func (w *World) fits(snap *state.Snapshot, one *v1.Workload, without string) boo
 }
 
 func (w *World) hasRoom(snap *state.Snapshot, n *v1.Node, one *v1.Workload, need needs, without string) bool {
-	node, err := scheduler.NodeFromProto(n)
-	if err != nil {
-		return false
-	}
-	free := node.Capacity
+	free := scheduler.NodeFromProto(n, spec.NodePolicy{}).Capacity
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 		if rollout.Ended(r.GetStatus().GetPhase()) || r.GetMetadata().GetUid() == without {
 			continue
@@ -208,8 +205,8 @@ func (w *World) hasRoom(snap *state.Snapshot, n *v1.Node, one *v1.Workload, need
 		if !ok {
 			continue
 		}
-		free.CPU -= other.Resources.CPU
-		free.Memory -= other.Resources.Memory
+		free[scheduler.CPU] -= other.Resources[scheduler.CPU]
+		free[scheduler.Memory] -= other.Resources[scheduler.Memory]
 		shared := other.SharePorts && need.SharePorts && r.GetSpec().GetWorkloadUid() == one.GetMetadata().GetUid()
 		for _, port := range need.Ports {
 			if slices.Contains(other.Ports, port) && !shared {
@@ -217,7 +214,7 @@ func (w *World) hasRoom(snap *state.Snapshot, n *v1.Node, one *v1.Workload, need
 			}
 		}
 	}
-	return need.Resources.CPU <= free.CPU && need.Resources.Memory <= free.Memory
+	return need.Resources[scheduler.CPU] <= free[scheduler.CPU] && need.Resources[scheduler.Memory] <= free[scheduler.Memory]
 }
 
 // amiss holds that exactly those programs run on a machine that should.

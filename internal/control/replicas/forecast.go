@@ -46,6 +46,8 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Chang
 type forecast struct {
 	now  time.Time
 	fork *state.Fork
+	// cluster is the fork as the scheduler sees it.
+	cluster *cluster
 	// acting are the replicas with which a node may have something to do.
 	acting map[string]bool
 	// waiting is what the loop remembers, see Due.Waiting.
@@ -73,7 +75,7 @@ const (
 
 func newForecast(now time.Time, fork *state.Fork) *forecast {
 	return &forecast{
-		now: now, fork: fork, acting: map[string]bool{}, waiting: map[string]bool{},
+		now: now, fork: fork, cluster: newCluster(fork.Snapshot()), acting: map[string]bool{}, waiting: map[string]bool{},
 		looks: max(maxLooks, minTicks*fork.Snapshot().Count(state.KindReplica)), open: maxOpen,
 	}
 }
@@ -135,7 +137,7 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 			f.cutShort = true
 			break
 		}
-		batch, left := Tick(f.now, f.fork.Snapshot(), due, f.newUID)
+		batch, left := f.cluster.tick(f.now, f.fork.Snapshot(), due, f.newUID)
 		maps.Copy(f.waiting, left.Waiting)
 		if batch.Len() == 0 {
 			break
@@ -144,6 +146,7 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 		switch {
 		case err == nil:
 			f.looks -= len(changes) * changeCost
+			f.cluster.follow(f.fork.Snapshot(), changes)
 			all, due = append(all, changes...), left
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
 			return nil, fmt.Errorf("forecast: %w", err)
@@ -178,6 +181,7 @@ func (f *forecast) work() ([]state.Change, error) {
 	if err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}
+	f.cluster.follow(f.fork.Snapshot(), changes)
 	return changes, nil
 }
 

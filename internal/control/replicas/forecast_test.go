@@ -20,16 +20,13 @@ import (
 type driven struct {
 	*world
 	loop *Loop
-	feed *state.Subscription
 }
 
 func drive(w *world) *driven {
 	w.t.Helper()
 	d := &driven{world: w}
 	d.loop = &Loop{Store: w.store, Proposer: d}
-	var snap *state.Snapshot
-	snap, d.feed = w.store.Subscribe()
-	if err := d.loop.settle(context.Background(), d.loop.memory.Begin(snap)); err != nil {
+	if err := d.loop.settle(context.Background(), d.loop.begin()); err != nil {
 		w.t.Fatalf("settle: %v", err)
 	}
 	return d
@@ -47,11 +44,11 @@ func (d *driven) react() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // what is there is returned all the same
 	for {
-		changes, err := d.feed.Next(ended)
+		changes, err := d.loop.feed.Next(ended)
 		if err != nil {
 			return
 		}
-		if err := d.loop.settle(context.Background(), d.loop.memory.After(changes)); err != nil {
+		if err := d.loop.settle(context.Background(), d.loop.follow(changes)); err != nil {
 			d.t.Fatalf("settle: %v", err)
 		}
 	}

@@ -32,44 +32,74 @@ type Loop struct {
 	Tracing *telemetry.Tracing
 
 	memory Memory
+	// cluster is up to date with what the feed has told so far.
+	cluster *cluster
+	feed    *state.Subscription
 }
 
 // Run ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	for {
-		snap, feed := l.Store.Subscribe()
-		if err := l.settle(ctx, l.memory.Begin(snap)); err != nil {
-			return err
-		}
+		due := l.begin()
 		for {
-			changes, err := feed.Next(ctx)
+			if err := l.settle(ctx, due); errors.Is(err, state.ErrLagged) {
+				break
+			} else if err != nil {
+				return err
+			}
+			changes, err := l.feed.Next(ctx)
 			if errors.Is(err, state.ErrLagged) {
 				break
 			}
 			if err != nil {
 				return err
 			}
-			if err := l.settle(ctx, l.memory.After(changes)); err != nil {
-				return err
-			}
+			due = l.follow(changes)
 		}
 	}
+}
+
+// begin reads the state and finds everything due.
+func (l *Loop) begin() Due {
+	var snap *state.Snapshot
+	snap, l.feed = l.Store.Subscribe()
+	l.cluster = newCluster(snap)
+	return l.memory.Begin(snap)
+}
+
+// follow takes note of changes and returns what they make due: beside what has
+// changed itself, that what waits and would fit now.
+func (l *Loop) follow(changes []state.Change) Due {
+	l.cluster.follow(l.Store.Snapshot(), changes)
+	due := l.memory.After(changes)
+	due.Placement = false
+	for _, uid := range l.cluster.view.Wake() {
+		due.Workloads[uid] = true
+	}
+	return due
 }
 
 // settle ticks until its changes are accepted. A change that came between the
 // snapshot and the proposal makes it look again.
 func (l *Loop) settle(ctx context.Context, due Due) error {
-	for !due.Empty() {
+	for {
+		snap, changes, err := l.feed.Newest()
+		if err != nil {
+			return err
+		}
+		due.add(l.follow(changes))
+		if due.Empty() {
+			return nil
+		}
 		now := time.Now().UTC()
-		snap := l.Store.Snapshot()
-		batch, left := Tick(now, snap, due, newUID)
+		batch, left := l.cluster.tick(now, snap, due, newUID)
 		l.memory.Keep(left)
 		if batch.Len() == 0 {
 			return nil
 		}
 		tx := batch.Transaction(now)
 		end := l.decided(ctx, snap, tx, now)
-		_, err := l.Proposer.Propose(ctx, tx)
+		_, err = l.Proposer.Propose(ctx, tx)
 		end(err)
 		switch {
 		case err == nil:
@@ -78,7 +108,6 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 			return err
 		}
 	}
-	return nil
 }
 
 func newUID() string { return uuid.Must(uuid.NewV7()).String() }

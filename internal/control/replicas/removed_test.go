@@ -31,7 +31,7 @@ func TestReplicaOfARemovedNodeIsLostAndReplaced(t *testing.T) {
 				batch, _ := Tick(w.now(), w.snap(), everything(w.snap()), w.newUID)
 				d = &driven{world: w, loop: &Loop{Store: w.store}}
 				d.loop.Proposer = d
-				_, d.feed = w.store.Subscribe()
+				d.loop.begin()
 				w.removeNode("a")
 				w.apply(batch)
 			} else {

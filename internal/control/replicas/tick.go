@@ -34,6 +34,16 @@ type Due struct {
 // Empty reports whether there is nothing to do.
 func (d Due) Empty() bool { return len(d.Workloads) == 0 && len(d.Nodes) == 0 && !d.Placement }
 
+// add makes due what is due by another.
+func (d *Due) add(o Due) {
+	maps.Copy(d.Workloads, o.Workloads)
+	if d.Nodes == nil {
+		d.Nodes = map[string]bool{}
+	}
+	maps.Copy(d.Nodes, o.Nodes)
+	d.Placement = d.Placement || o.Placement
+}
+
 // maxReplicas is how many replicas one tick changes at most, so that the batch
 // is a transaction of reasonable size however large a workload is and however
 // many labels it has.
@@ -44,8 +54,14 @@ const maxReplicas = 256
 // the batch is left for the next tick. newUID is the only source of identity,
 // now the only clock.
 func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
+	return newCluster(snap).tick(now, snap, due, newUID)
+}
+
+// tick is Tick for those who keep a cluster that is up to date with the snapshot.
+// What stays unplaced waits in it for something that helps.
+func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	t := &tick{
-		now: now, snap: snap, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
+		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
 		stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
 		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}},
 	}
@@ -81,10 +97,11 @@ func (d Due) workloads(snap *state.Snapshot) []string {
 
 // tick collects the changes of one call.
 type tick struct {
-	now    time.Time
-	snap   *state.Snapshot
-	newUID func() string
-	batch  *state.Batch
+	now     time.Time
+	snap    *state.Snapshot
+	cluster *cluster
+	newUID  func() string
+	batch   *state.Batch
 
 	// room is how many more replicas may be changed, left what there was none for.
 	room int
@@ -177,7 +194,7 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 			break
 		}
 		tried[room] = true
-		if plan, err := successor(t.snap, w, old); err == nil && len(plan.Unplaced) == 0 {
+		if t.hasSuccessor(w, old) {
 			t.stop(old)
 			return
 		}
@@ -185,6 +202,19 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 	if len(outdated) > 0 {
 		t.left.Waiting[w.GetMetadata().GetUid()] = true
 	}
+}
+
+// hasSuccessor reports whether a replica of the current revision would find a node
+// in the place of an old one.
+func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica) bool {
+	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+	if err != nil {
+		return false
+	}
+	plan := t.cluster.view.Plan(scheduler.Request{
+		Asks: []scheduler.Ask{{Revision: revision, Count: 1}}, Without: []string{old.GetMetadata().GetUid()},
+	})
+	return len(plan.Unplaced) == 0
 }
 
 // remove takes the workload away. Its ended replicas stay as long as their
@@ -275,31 +305,31 @@ func (t *tick) place() {
 		waiting[key] = append(waiting[key], r)
 	}
 	var request scheduler.Request
+	var asked [][]*v1.Replica // by ask
 	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
-		first := waiting[uid][0]
-		needs, err := needsOf(t.snap, first.GetSpec().GetRevisionUid())
+		revision, err := t.cluster.revision(t.snap, waiting[uid][0].GetSpec().GetRevisionUid())
 		if err != nil {
 			t.keepPending(waiting[uid], err.Error())
 			continue
 		}
-		request.Asks = append(request.Asks, scheduler.Ask{
-			Workload: uid, Name: first.GetSpec().GetWorkload(), Count: len(waiting[uid]), Requirements: needs,
-		})
+		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Count: len(waiting[uid])})
+		asked = append(asked, waiting[uid])
 	}
 	if len(request.Asks) > 0 {
-		t.apply(scheduler.Schedule(view(t.snap, ""), request), waiting)
+		t.apply(t.cluster.view.Plan(request), request, asked)
 	}
 }
 
-// apply gives each waiting replica the node that the plan has for its
-// workload; what the plan has no node for stays pending, with the reason.
-func (t *tick) apply(plan scheduler.Plan, waiting map[string][]*v1.Replica) {
+// apply gives each waiting replica the node that the plan has for its ask; what
+// the plan has no node for stays pending, with the reason, and waits.
+func (t *tick) apply(plan scheduler.Plan, request scheduler.Request, asked [][]*v1.Replica) {
 	for _, p := range plan.Placements {
-		t.assign(waiting[p.Workload][0], p)
-		waiting[p.Workload] = waiting[p.Workload][1:]
+		t.assign(asked[p.Ask][0], p)
+		asked[p.Ask] = asked[p.Ask][1:]
 	}
 	for _, u := range plan.Unplaced {
-		t.keepPending(waiting[u.Workload], u.Summary())
+		t.keepPending(asked[u.Ask], u.Summary())
+		t.cluster.view.Wait(request.Asks[u.Ask].Revision)
 	}
 }
 

@@ -1,7 +1,8 @@
 package replicas
 
 import (
-	"errors"
+	"maps"
+	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -9,48 +10,6 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
-
-// view is the state as the scheduler sees it, without one replica if its uid
-// is given.
-func view(snap *state.Snapshot, without string) scheduler.Snapshot {
-	var s scheduler.Snapshot
-	known := requirements{}
-	for n := range snap.Nodes("") {
-		s.Nodes = append(s.Nodes, viewNode(snap, n, without, known))
-	}
-	return s
-}
-
-// requirements of revisions by uid: all replicas of one have the same, and
-// reading them is dear. What cannot be read is nil.
-type requirements map[string]*scheduler.Requirements
-
-func (known requirements) of(snap *state.Snapshot, revisionUID string) *scheduler.Requirements {
-	if needs, ok := known[revisionUID]; ok {
-		return needs
-	}
-	known[revisionUID] = nil
-	if needs, err := needsOf(snap, revisionUID); err == nil {
-		known[revisionUID] = &needs
-	}
-	return known[revisionUID]
-}
-
-func viewNode(snap *state.Snapshot, n *v1.Node, without string, known requirements) scheduler.Node {
-	node, err := scheduler.NodeFromProto(n)
-	if err != nil {
-		node.Unschedulable = "has reported what cannot be understood: " + err.Error()
-	}
-	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
-		if rollout.Ended(r.GetStatus().GetPhase()) || r.GetMetadata().GetUid() == without {
-			continue
-		}
-		if needs := known.of(snap, r.GetSpec().GetRevisionUid()); needs != nil {
-			node.Add(r.GetSpec().GetWorkloadUid(), r.GetSpec().GetWorkload(), *needs)
-		}
-	}
-	return node
-}
 
 // nodeOffline is the state of a node that nobody hears of.
 const nodeOffline = "offline"
@@ -90,17 +49,19 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 			outdated = r
 		}
 	}
-	var plan scheduler.Plan
-	var err error
-	switch {
-	case pending > 0:
-		plan, err = planFor(snap, w, pending, "")
-	case outdated != nil:
-		plan, err = successor(snap, w, outdated)
+	if pending == 0 && outdated == nil {
+		return nil
 	}
+	c := newCluster(snap)
+	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
 		return nil
 	}
+	request := scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Count: max(1, pending)}}, Reasons: true}
+	if pending == 0 {
+		request.Without = []string{outdated.GetMetadata().GetUid()}
+	}
+	plan := c.view.Plan(request)
 	var reasons []*v1.NodeReason
 	for _, u := range plan.Unplaced {
 		for _, n := range u.Nodes {
@@ -110,39 +71,16 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	return reasons
 }
 
-// successor plans one replica of the current revision in place of an old one.
-func successor(snap *state.Snapshot, w *v1.Workload, old *v1.Replica) (scheduler.Plan, error) {
-	return planFor(snap, w, 1, old.GetMetadata().GetUid())
-}
-
-func planFor(snap *state.Snapshot, w *v1.Workload, count int, without string) (scheduler.Plan, error) {
-	needs, err := needsOf(snap, w.GetStatus().GetRevisionUid())
-	if err != nil {
-		return scheduler.Plan{}, err
-	}
-	return scheduler.Schedule(view(snap, without), scheduler.Request{Asks: []scheduler.Ask{{
-		Workload: w.GetMetadata().GetUid(), Name: w.GetMetadata().GetName(), Count: count, Requirements: needs,
-	}}}), nil
-}
-
-func needsOf(snap *state.Snapshot, revisionUID string) (scheduler.Requirements, error) {
-	revision := snap.Revision(revisionUID)
-	if revision == nil {
-		return scheduler.Requirements{}, errors.New("its revision does not exist any more")
-	}
-	needs, err := scheduler.RequirementsFromProto(revision.GetSpec().GetWorkload())
-	needs.Namespace = revision.GetMetadata().GetNamespace()
-	return needs, err
-}
-
 // Requested is the sum of what is promised to the replicas on a node.
 func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
 	n := snap.Node(nodeUID)
 	if n == nil {
 		return nil
 	}
-	node := viewNode(snap, n, "", requirements{})
-	return &v1.NodeResources{Cpu: spec.FormatCPU(node.Requested.CPU), Memory: spec.FormatBytes(node.Requested.Memory)}
+	c := emptyCluster(snap)
+	c.addNode(snap, n)
+	requested := c.view.Requested(nodeUID)
+	return &v1.NodeResources{Cpu: spec.FormatCPU(requested[scheduler.CPU]), Memory: spec.FormatBytes(requested[scheduler.Memory])}
 }
 
 // Pending counts the replicas that have no node by what speaks against most of
@@ -156,35 +94,25 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 		}
 	}
 	counts := map[string]int{}
-	var request scheduler.Request
-	for uid, count := range waiting {
-		needs, err := needsOf(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
-		if err != nil {
-			counts["revision"] += count
-			continue
-		}
-		request.Asks = append(request.Asks, scheduler.Ask{Workload: uid, Count: count, Requirements: needs})
-	}
-	if len(request.Asks) == 0 {
+	if len(waiting) == 0 {
 		return counts
 	}
-	plan := scheduler.Schedule(view(snap, ""), request)
+	c := newCluster(snap)
+	var request scheduler.Request
+	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
+		revision, err := c.revision(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
+		if err != nil {
+			counts["revision"] += waiting[uid]
+			continue
+		}
+		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Count: waiting[uid]})
+	}
+	plan := c.view.Plan(request)
 	if found := len(plan.Placements); found > 0 {
 		counts["placing"] = found
 	}
 	for _, u := range plan.Unplaced {
-		counts[mainReason(u)] += u.Count
+		counts[u.MainReason()] += u.Count
 	}
 	return counts
-}
-
-// mainReason is the filter that refused most nodes.
-func mainReason(u scheduler.Unplaced) string {
-	reason, most := "nodes", 0
-	for _, g := range u.Groups() {
-		if len(g.Nodes) > most {
-			reason, most = g.Filter, len(g.Nodes)
-		}
-	}
-	return reason
 }

@@ -49,7 +49,7 @@ func (o *Options) fill() error {
 	case len(o.Join) == 0:
 		return errors.New("a fleet needs the address of a server to join")
 	case o.Heartbeat < 0 || o.Delay < 0 || o.Handshakes < 0:
-		return errors.New("Heartbeat, Delay and Handshakes of a fleet cannot be negative")
+		return errors.New("the pace, delay and handshakes of a fleet cannot be negative")
 	}
 	if o.Name == "" {
 		o.Name = "sim"

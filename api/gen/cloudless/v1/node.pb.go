@@ -112,8 +112,12 @@ type NodeSpec struct {
 	AvailabilityReason string `protobuf:"bytes,4,opt,name=availability_reason,json=availabilityReason,proto3" json:"availability_reason,omitempty"`
 	// Who wanted it.
 	AvailabilityBy string `protobuf:"bytes,5,opt,name=availability_by,json=availabilityBy,proto3" json:"availability_by,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Keep replicas away that do not tolerate them.
+	Taints []*Taint `protobuf:"bytes,10,rep,name=taints,proto3" json:"taints,omitempty"`
+	// What the node costs, in a unit that is the same for all nodes.
+	Price         int64 `protobuf:"varint,11,opt,name=price,proto3" json:"price,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeSpec) Reset() {
@@ -181,6 +185,82 @@ func (x *NodeSpec) GetAvailabilityBy() string {
 	return ""
 }
 
+func (x *NodeSpec) GetTaints() []*Taint {
+	if x != nil {
+		return x.Taints
+	}
+	return nil
+}
+
+func (x *NodeSpec) GetPrice() int64 {
+	if x != nil {
+		return x.Price
+	}
+	return 0
+}
+
+type Taint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// "NoSchedule" places nothing new here, "PreferNoSchedule" only if nothing else
+	// will do, "NoExecute" ends what is here too.
+	Effect        string `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Taint) Reset() {
+	*x = Taint{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Taint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Taint) ProtoMessage() {}
+
+func (x *Taint) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Taint.ProtoReflect.Descriptor instead.
+func (*Taint) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Taint) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Taint) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Taint) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "enrolling", "ready", "draining", "cordoned", "offline" or "failed".
@@ -206,7 +286,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	mi := &file_cloudless_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +298,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[2]
+	mi := &file_cloudless_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +311,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *NodeStatus) GetState() string {
@@ -335,7 +415,7 @@ type Reliability struct {
 
 func (x *Reliability) Reset() {
 	*x = Reliability{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -347,7 +427,7 @@ func (x *Reliability) String() string {
 func (*Reliability) ProtoMessage() {}
 
 func (x *Reliability) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[3]
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -360,7 +440,7 @@ func (x *Reliability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reliability.ProtoReflect.Descriptor instead.
 func (*Reliability) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Reliability) GetScore() int32 {
@@ -431,7 +511,7 @@ type ReliabilityPart struct {
 
 func (x *ReliabilityPart) Reset() {
 	*x = ReliabilityPart{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +523,7 @@ func (x *ReliabilityPart) String() string {
 func (*ReliabilityPart) ProtoMessage() {}
 
 func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +536,7 @@ func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityPart.ProtoReflect.Descriptor instead.
 func (*ReliabilityPart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReliabilityPart) GetScore() int32 {
@@ -492,7 +572,7 @@ type ReliabilityRecord struct {
 
 func (x *ReliabilityRecord) Reset() {
 	*x = ReliabilityRecord{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +584,7 @@ func (x *ReliabilityRecord) String() string {
 func (*ReliabilityRecord) ProtoMessage() {}
 
 func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +597,7 @@ func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityRecord.ProtoReflect.Descriptor instead.
 func (*ReliabilityRecord) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReliabilityRecord) GetWatchedSeconds() float64 {
@@ -583,7 +663,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +675,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +688,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Condition) GetType() string {
@@ -640,18 +720,22 @@ func (x *Condition) GetChangeTime() *timestamppb.Timestamp {
 }
 
 type NodeResources struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cpu           string                 `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
-	Memory        string                 `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
-	Disk          string                 `protobuf:"bytes,3,opt,name=disk,proto3" json:"disk,omitempty"`
-	Pids          int64                  `protobuf:"varint,4,opt,name=pids,proto3" json:"pids,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Cpu    string                 `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	Memory string                 `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
+	Disk   string                 `protobuf:"bytes,3,opt,name=disk,proto3" json:"disk,omitempty"`
+	Pids   int64                  `protobuf:"varint,4,opt,name=pids,proto3" json:"pids,omitempty"`
+	// Bits per second such as "1G".
+	Bandwidth     string `protobuf:"bytes,10,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	Gpu           int64  `protobuf:"varint,11,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	GpuModel      string `protobuf:"bytes,12,opt,name=gpu_model,json=gpuModel,proto3" json:"gpu_model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +747,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +760,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeResources) GetCpu() string {
@@ -707,6 +791,27 @@ func (x *NodeResources) GetPids() int64 {
 	return 0
 }
 
+func (x *NodeResources) GetBandwidth() string {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return ""
+}
+
+func (x *NodeResources) GetGpu() int64 {
+	if x != nil {
+		return x.Gpu
+	}
+	return 0
+}
+
+func (x *NodeResources) GetGpuModel() string {
+	if x != nil {
+		return x.GpuModel
+	}
+	return ""
+}
+
 type Interface struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -721,7 +826,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +838,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +851,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Interface) GetName() string {
@@ -785,20 +890,22 @@ func (x *Interface) GetAddresses() []string {
 }
 
 type NodeInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	BootId        string                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	Hostname      string                 `protobuf:"bytes,2,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	Os            string                 `protobuf:"bytes,3,opt,name=os,proto3" json:"os,omitempty"`
-	Arch          string                 `protobuf:"bytes,4,opt,name=arch,proto3" json:"arch,omitempty"`
-	Kernel        string                 `protobuf:"bytes,5,opt,name=kernel,proto3" json:"kernel,omitempty"`
-	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	BootId   string                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Hostname string                 `protobuf:"bytes,2,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Os       string                 `protobuf:"bytes,3,opt,name=os,proto3" json:"os,omitempty"`
+	Arch     string                 `protobuf:"bytes,4,opt,name=arch,proto3" json:"arch,omitempty"`
+	Kernel   string                 `protobuf:"bytes,5,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	Version  string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	// Whether the machine runs on its battery.
+	Battery       bool `protobuf:"varint,10,opt,name=battery,proto3" json:"battery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +917,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +930,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeInfo) GetBootId() string {
@@ -868,6 +975,13 @@ func (x *NodeInfo) GetVersion() string {
 	return ""
 }
 
+func (x *NodeInfo) GetBattery() bool {
+	if x != nil {
+		return x.Battery
+	}
+	return false
+}
+
 type DriverInfo struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -880,7 +994,7 @@ type DriverInfo struct {
 
 func (x *DriverInfo) Reset() {
 	*x = DriverInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1006,7 @@ func (x *DriverInfo) String() string {
 func (*DriverInfo) ProtoMessage() {}
 
 func (x *DriverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1019,7 @@ func (x *DriverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriverInfo.ProtoReflect.Descriptor instead.
 func (*DriverInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DriverInfo) GetName() string {
@@ -941,13 +1055,21 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"r\bR\x00R\x04NodeR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"\xe9\x01\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"\xbf\x02\n" +
 	"\bNodeSpec\x12\x1b\n" +
 	"\tsubnet_v4\x18\x01 \x01(\tR\bsubnetV4\x12\x1b\n" +
 	"\tsubnet_v6\x18\x02 \x01(\tR\bsubnetV6\x12?\n" +
 	"\favailability\x18\x03 \x01(\tB\x1b\xbaH\x18r\x16R\x00R\bcordonedR\bdrainingR\favailability\x129\n" +
 	"\x13availability_reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x12availabilityReason\x12'\n" +
-	"\x0favailability_by\x18\x05 \x01(\tR\x0eavailabilityBy\"\xa9\x04\n" +
+	"\x0favailability_by\x18\x05 \x01(\tR\x0eavailabilityBy\x125\n" +
+	"\x06taints\x18\n" +
+	" \x03(\v2\x13.cloudless.v1.TaintB\b\xbaH\x05\x92\x01\x02\x10@R\x06taints\x12\x1d\n" +
+	"\x05price\x18\v \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05price\"\x8d\x01\n" +
+	"\x05Taint\x12\x1d\n" +
+	"\x03key\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\xfd\x01R\x03key\x12\x1d\n" +
+	"\x05value\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x05value\x12F\n" +
+	"\x06effect\x18\x03 \x01(\tB.\xbaH+r)R\n" +
+	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\"\xa9\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -994,25 +1116,31 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\bR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12;\n" +
 	"\vchange_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"changeTime\"a\n" +
+	"changeTime\"\xae\x01\n" +
 	"\rNodeResources\x12\x10\n" +
 	"\x03cpu\x18\x01 \x01(\tR\x03cpu\x12\x16\n" +
 	"\x06memory\x18\x02 \x01(\tR\x06memory\x12\x12\n" +
 	"\x04disk\x18\x03 \x01(\tR\x04disk\x12\x12\n" +
-	"\x04pids\x18\x04 \x01(\x03R\x04pids\"q\n" +
+	"\x04pids\x18\x04 \x01(\x03R\x04pids\x12\x1c\n" +
+	"\tbandwidth\x18\n" +
+	" \x01(\tR\tbandwidth\x12\x10\n" +
+	"\x03gpu\x18\v \x01(\x03R\x03gpu\x12\x1b\n" +
+	"\tgpu_model\x18\f \x01(\tR\bgpuModel\"q\n" +
 	"\tInterface\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03mac\x18\x02 \x01(\tR\x03mac\x12\x10\n" +
 	"\x03mtu\x18\x03 \x01(\x05R\x03mtu\x12\x0e\n" +
 	"\x02up\x18\x04 \x01(\bR\x02up\x12\x1c\n" +
-	"\taddresses\x18\x05 \x03(\tR\taddresses\"\x95\x01\n" +
+	"\taddresses\x18\x05 \x03(\tR\taddresses\"\xaf\x01\n" +
 	"\bNodeInfo\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1a\n" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x12\x0e\n" +
 	"\x02os\x18\x03 \x01(\tR\x02os\x12\x12\n" +
 	"\x04arch\x18\x04 \x01(\tR\x04arch\x12\x16\n" +
 	"\x06kernel\x18\x05 \x01(\tR\x06kernel\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\tR\aversion\"T\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x18\n" +
+	"\abattery\x18\n" +
+	" \x01(\bR\abattery\"T\n" +
 	"\n" +
 	"DriverInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
@@ -1031,48 +1159,50 @@ func file_cloudless_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_node_proto_rawDescData
 }
 
-var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_cloudless_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: cloudless.v1.Node
 	(*NodeSpec)(nil),              // 1: cloudless.v1.NodeSpec
-	(*NodeStatus)(nil),            // 2: cloudless.v1.NodeStatus
-	(*Reliability)(nil),           // 3: cloudless.v1.Reliability
-	(*ReliabilityPart)(nil),       // 4: cloudless.v1.ReliabilityPart
-	(*ReliabilityRecord)(nil),     // 5: cloudless.v1.ReliabilityRecord
-	(*Condition)(nil),             // 6: cloudless.v1.Condition
-	(*NodeResources)(nil),         // 7: cloudless.v1.NodeResources
-	(*Interface)(nil),             // 8: cloudless.v1.Interface
-	(*NodeInfo)(nil),              // 9: cloudless.v1.NodeInfo
-	(*DriverInfo)(nil),            // 10: cloudless.v1.DriverInfo
-	(*Metadata)(nil),              // 11: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*Taint)(nil),                 // 2: cloudless.v1.Taint
+	(*NodeStatus)(nil),            // 3: cloudless.v1.NodeStatus
+	(*Reliability)(nil),           // 4: cloudless.v1.Reliability
+	(*ReliabilityPart)(nil),       // 5: cloudless.v1.ReliabilityPart
+	(*ReliabilityRecord)(nil),     // 6: cloudless.v1.ReliabilityRecord
+	(*Condition)(nil),             // 7: cloudless.v1.Condition
+	(*NodeResources)(nil),         // 8: cloudless.v1.NodeResources
+	(*Interface)(nil),             // 9: cloudless.v1.Interface
+	(*NodeInfo)(nil),              // 10: cloudless.v1.NodeInfo
+	(*DriverInfo)(nil),            // 11: cloudless.v1.DriverInfo
+	(*Metadata)(nil),              // 12: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_cloudless_v1_node_proto_depIdxs = []int32{
-	11, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
+	12, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Node.spec:type_name -> cloudless.v1.NodeSpec
-	2,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
-	6,  // 3: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
-	7,  // 4: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
-	7,  // 5: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
-	7,  // 6: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	8,  // 7: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	9,  // 8: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	10, // 9: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	12, // 10: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	3,  // 11: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
-	4,  // 12: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
-	4,  // 13: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
-	4,  // 14: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
-	4,  // 15: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
-	4,  // 16: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
-	12, // 17: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
-	5,  // 18: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
-	12, // 19: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	3,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
+	2,  // 3: cloudless.v1.NodeSpec.taints:type_name -> cloudless.v1.Taint
+	7,  // 4: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
+	8,  // 5: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
+	8,  // 6: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
+	8,  // 7: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
+	9,  // 8: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	10, // 9: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	11, // 10: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	13, // 11: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	4,  // 12: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	5,  // 13: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 14: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 15: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 16: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 17: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	13, // 18: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	6,  // 19: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	13, // 20: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }
@@ -1081,14 +1211,14 @@ func file_cloudless_v1_node_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
-	file_cloudless_v1_node_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cloudless_v1_node_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_node_proto_rawDesc), len(file_cloudless_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -123,8 +123,13 @@ type WorkloadSpec struct {
 	Placement *Placement `protobuf:"bytes,13,opt,name=placement,proto3" json:"placement,omitempty"`
 	// "node" (a namespace of its own with an address on the node's bridge), "host"
 	// (the machine's own network) or "none" (loopback only); "node" if empty.
-	Network       string `protobuf:"bytes,14,opt,name=network,proto3" json:"network,omitempty"`
-	Stop          *Stop  `protobuf:"bytes,15,opt,name=stop,proto3" json:"stop,omitempty"`
+	Network string `protobuf:"bytes,14,opt,name=network,proto3" json:"network,omitempty"`
+	Stop    *Stop  `protobuf:"bytes,15,opt,name=stop,proto3" json:"stop,omitempty"`
+	// Who goes first, 0 to 1000; 100 if not given. Above 100 it may push out what
+	// has a lower one.
+	Priority *int32 `protobuf:"varint,16,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
+	// How many replicas must stay when others of a like priority need the room.
+	MinAvailable  int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,12 +269,28 @@ func (x *WorkloadSpec) GetStop() *Stop {
 	return nil
 }
 
+func (x *WorkloadSpec) GetPriority() int32 {
+	if x != nil && x.Priority != nil {
+		return *x.Priority
+	}
+	return 0
+}
+
+func (x *WorkloadSpec) GetMinAvailable() int32 {
+	if x != nil {
+		return x.MinAvailable
+	}
+	return 0
+}
+
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What a node must have free; also the share under contention.
 	Requests *ResourceAmounts `protobuf:"bytes,1,opt,name=requests,proto3" json:"requests,omitempty"`
 	// What a replica may never exceed.
-	Limits        *ResourceAmounts `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *ResourceAmounts `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Devices that a replica has for itself.
+	Gpu           *Gpu `protobuf:"bytes,3,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -318,17 +339,81 @@ func (x *Resources) GetLimits() *ResourceAmounts {
 	return nil
 }
 
+func (x *Resources) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
+}
+
+type Gpu struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count int32                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// Such as "a100"; any if empty.
+	Model         string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gpu) Reset() {
+	*x = Gpu{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gpu) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gpu) ProtoMessage() {}
+
+func (x *Gpu) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
+func (*Gpu) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Gpu) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Gpu) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
 type ResourceAmounts struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cpu           string                 `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
-	Memory        string                 `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Cpu    string                 `protobuf:"bytes,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
+	Memory string                 `protobuf:"bytes,2,opt,name=memory,proto3" json:"memory,omitempty"`
+	// Only requested, not limited.
+	Disk string `protobuf:"bytes,3,opt,name=disk,proto3" json:"disk,omitempty"`
+	// Bits per second such as "100M"; only requested, not limited.
+	Bandwidth     string `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResourceAmounts) Reset() {
 	*x = ResourceAmounts{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +425,7 @@ func (x *ResourceAmounts) String() string {
 func (*ResourceAmounts) ProtoMessage() {}
 
 func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +438,7 @@ func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAmounts.ProtoReflect.Descriptor instead.
 func (*ResourceAmounts) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ResourceAmounts) GetCpu() string {
@@ -366,6 +451,20 @@ func (x *ResourceAmounts) GetCpu() string {
 func (x *ResourceAmounts) GetMemory() string {
 	if x != nil {
 		return x.Memory
+	}
+	return ""
+}
+
+func (x *ResourceAmounts) GetDisk() string {
+	if x != nil {
+		return x.Disk
+	}
+	return ""
+}
+
+func (x *ResourceAmounts) GetBandwidth() string {
+	if x != nil {
+		return x.Bandwidth
 	}
 	return ""
 }
@@ -386,7 +485,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +497,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +510,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Port) GetName() string {
@@ -459,7 +558,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +570,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +583,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Restart) GetPolicy() string {
@@ -518,14 +617,35 @@ func (x *Restart) GetReset_() string {
 type Placement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A node must have all of these labels.
-	Labels        map[string]string `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// A node must fulfil all of these.
+	Require []*LabelRule `protobuf:"bytes,2,rep,name=require,proto3" json:"require,omitempty"`
+	// Nodes that fulfil these are taken first, whatever else speaks for others.
+	Prefer      []*LabelPreference `protobuf:"bytes,3,rep,name=prefer,proto3" json:"prefer,omitempty"`
+	Tolerations []*Toleration      `protobuf:"bytes,4,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
+	// The only regions and zones that may be used; all if empty.
+	Regions []string `protobuf:"bytes,5,rep,name=regions,proto3" json:"regions,omitempty"`
+	Zones   []string `protobuf:"bytes,6,rep,name=zones,proto3" json:"zones,omitempty"`
+	// How replicas are levelled; over zones and nodes if empty.
+	Spread []*Spread `protobuf:"bytes,7,rep,name=spread,proto3" json:"spread,omitempty"`
+	// Where replicas go in relation to others.
+	Affinity []*Affinity `protobuf:"bytes,8,rep,name=affinity,proto3" json:"affinity,omitempty"`
+	// "pack" fills nodes, but levels the replicas of one workload; "best-fit" takes
+	// the node on which the least is left over; "spread" takes the emptiest. "pack"
+	// if empty.
+	Strategy string `protobuf:"bytes,9,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	// What counts how much among nodes that would do; the cluster's if not set.
+	Weights *ScoreWeights `protobuf:"bytes,10,opt,name=weights,proto3" json:"weights,omitempty"`
+	// Where the users or the data of the workload are.
+	NearRegion    string `protobuf:"bytes,11,opt,name=near_region,json=nearRegion,proto3" json:"near_region,omitempty"`
+	NearZone      string `protobuf:"bytes,12,opt,name=near_zone,json=nearZone,proto3" json:"near_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +657,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +670,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Placement) GetLabels() map[string]string {
@@ -558,6 +678,484 @@ func (x *Placement) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *Placement) GetRequire() []*LabelRule {
+	if x != nil {
+		return x.Require
+	}
+	return nil
+}
+
+func (x *Placement) GetPrefer() []*LabelPreference {
+	if x != nil {
+		return x.Prefer
+	}
+	return nil
+}
+
+func (x *Placement) GetTolerations() []*Toleration {
+	if x != nil {
+		return x.Tolerations
+	}
+	return nil
+}
+
+func (x *Placement) GetRegions() []string {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *Placement) GetZones() []string {
+	if x != nil {
+		return x.Zones
+	}
+	return nil
+}
+
+func (x *Placement) GetSpread() []*Spread {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+func (x *Placement) GetAffinity() []*Affinity {
+	if x != nil {
+		return x.Affinity
+	}
+	return nil
+}
+
+func (x *Placement) GetStrategy() string {
+	if x != nil {
+		return x.Strategy
+	}
+	return ""
+}
+
+func (x *Placement) GetWeights() *ScoreWeights {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+func (x *Placement) GetNearRegion() string {
+	if x != nil {
+		return x.NearRegion
+	}
+	return ""
+}
+
+func (x *Placement) GetNearZone() string {
+	if x != nil {
+		return x.NearZone
+	}
+	return ""
+}
+
+// A condition on one label of a node.
+type LabelRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// "in" and "notIn" one of the values, "exists" and "notExists", "gt" and "lt" a
+	// whole number, "version" in a range such as ">=1.2, <2", "matches" a regular
+	// expression as a whole. Only notIn and notExists hold for a missing label.
+	Operator      string   `protobuf:"bytes,2,opt,name=operator,proto3" json:"operator,omitempty"`
+	Values        []string `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelRule) Reset() {
+	*x = LabelRule{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelRule) ProtoMessage() {}
+
+func (x *LabelRule) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
+func (*LabelRule) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LabelRule) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *LabelRule) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+func (x *LabelRule) GetValues() []string {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type LabelPreference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rule  *LabelRule             `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Beside other preferences; 1 if 0.
+	Weight        int32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelPreference) Reset() {
+	*x = LabelPreference{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelPreference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelPreference) ProtoMessage() {}
+
+func (x *LabelPreference) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelPreference.ProtoReflect.Descriptor instead.
+func (*LabelPreference) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LabelPreference) GetRule() *LabelRule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *LabelPreference) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+// Bears taints of nodes. What is empty stands for all.
+type Toleration struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Key    string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value  string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Effect string                 `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
+	// How long a replica stays on a node that gets a NoExecute taint; for ever if 0.
+	Seconds       int64 `protobuf:"varint,4,opt,name=seconds,proto3" json:"seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Toleration) Reset() {
+	*x = Toleration{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Toleration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Toleration) ProtoMessage() {}
+
+func (x *Toleration) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
+func (*Toleration) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Toleration) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Toleration) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Toleration) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
+func (x *Toleration) GetSeconds() int64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+type Spread struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "node", "zone", "region" or the key of a label; "zone" if empty.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// How many more replicas a place may have than the one with the fewest; if 0,
+	// replicas are levelled as far as there is room, but run anyway.
+	MaxSkew       int32 `protobuf:"varint,2,opt,name=max_skew,json=maxSkew,proto3" json:"max_skew,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spread) Reset() {
+	*x = Spread{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spread) ProtoMessage() {}
+
+func (x *Spread) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spread.ProtoReflect.Descriptor instead.
+func (*Spread) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Spread) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Spread) GetMaxSkew() int32 {
+	if x != nil {
+		return x.MaxSkew
+	}
+	return 0
+}
+
+type Affinity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of a workload of the same namespace, or
+	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// a label selector that chooses some, such as "app=db".
+	Labels string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
+	// What is the same place: "node", "zone", "region" or the key of a label;
+	// "node" if empty.
+	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// To stay away from them instead of being where they are.
+	Anti bool `protobuf:"varint,4,opt,name=anti,proto3" json:"anti,omitempty"`
+	// Of a wish beside other wishes; if 0, the rule must hold.
+	Weight        int32 `protobuf:"varint,5,opt,name=weight,proto3" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Affinity) Reset() {
+	*x = Affinity{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Affinity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Affinity) ProtoMessage() {}
+
+func (x *Affinity) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Affinity.ProtoReflect.Descriptor instead.
+func (*Affinity) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Affinity) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Affinity) GetLabels() string {
+	if x != nil {
+		return x.Labels
+	}
+	return ""
+}
+
+func (x *Affinity) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Affinity) GetAnti() bool {
+	if x != nil {
+		return x.Anti
+	}
+	return false
+}
+
+func (x *Affinity) GetWeight() int32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+// How much the parts of the score count; only their relation matters.
+type ScoreWeights struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Locality      float64                `protobuf:"fixed64,1,opt,name=locality,proto3" json:"locality,omitempty"`
+	Reliability   float64                `protobuf:"fixed64,2,opt,name=reliability,proto3" json:"reliability,omitempty"`
+	Cost          float64                `protobuf:"fixed64,3,opt,name=cost,proto3" json:"cost,omitempty"`
+	Utilization   float64                `protobuf:"fixed64,4,opt,name=utilization,proto3" json:"utilization,omitempty"`
+	Network       float64                `protobuf:"fixed64,5,opt,name=network,proto3" json:"network,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScoreWeights) Reset() {
+	*x = ScoreWeights{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScoreWeights) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScoreWeights) ProtoMessage() {}
+
+func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScoreWeights.ProtoReflect.Descriptor instead.
+func (*ScoreWeights) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ScoreWeights) GetLocality() float64 {
+	if x != nil {
+		return x.Locality
+	}
+	return 0
+}
+
+func (x *ScoreWeights) GetReliability() float64 {
+	if x != nil {
+		return x.Reliability
+	}
+	return 0
+}
+
+func (x *ScoreWeights) GetCost() float64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *ScoreWeights) GetUtilization() float64 {
+	if x != nil {
+		return x.Utilization
+	}
+	return 0
+}
+
+func (x *ScoreWeights) GetNetwork() float64 {
+	if x != nil {
+		return x.Network
+	}
+	return 0
 }
 
 type Stop struct {
@@ -572,7 +1170,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +1182,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +1195,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Stop) GetSignal() string {
@@ -639,7 +1237,7 @@ type WorkloadStatus struct {
 
 func (x *WorkloadStatus) Reset() {
 	*x = WorkloadStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +1249,7 @@ func (x *WorkloadStatus) String() string {
 func (*WorkloadStatus) ProtoMessage() {}
 
 func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +1262,7 @@ func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadStatus.ProtoReflect.Descriptor instead.
 func (*WorkloadStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WorkloadStatus) GetPhase() string {
@@ -754,7 +1352,7 @@ type NodeReason struct {
 
 func (x *NodeReason) Reset() {
 	*x = NodeReason{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +1364,7 @@ func (x *NodeReason) String() string {
 func (*NodeReason) ProtoMessage() {}
 
 func (x *NodeReason) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +1377,7 @@ func (x *NodeReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReason.ProtoReflect.Descriptor instead.
 func (*NodeReason) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeReason) GetNode() string {
@@ -809,7 +1407,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +1419,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1432,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -876,14 +1474,16 @@ type RevisionSpec struct {
 	// Tells restarts of the same spec from each other.
 	Restart uint64 `protobuf:"varint,5,opt,name=restart,proto3" json:"restart,omitempty"`
 	// W3C traceparent of the call that made it, if that was traced.
-	Trace         string `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
+	Trace string `protobuf:"bytes,6,opt,name=trace,proto3" json:"trace,omitempty"`
+	// What the image is for, such as "linux/amd64", where that is known.
+	Platforms     []string `protobuf:"bytes,7,rep,name=platforms,proto3" json:"platforms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RevisionSpec) Reset() {
 	*x = RevisionSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1495,7 @@ func (x *RevisionSpec) String() string {
 func (*RevisionSpec) ProtoMessage() {}
 
 func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1508,7 @@ func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionSpec.ProtoReflect.Descriptor instead.
 func (*RevisionSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RevisionSpec) GetWorkloadUid() string {
@@ -953,6 +1553,13 @@ func (x *RevisionSpec) GetTrace() string {
 	return ""
 }
 
+func (x *RevisionSpec) GetPlatforms() []string {
+	if x != nil {
+		return x.Platforms
+	}
+	return nil
+}
+
 // One running copy of a workload, placed on one node.
 type Replica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -967,7 +1574,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1586,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1599,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Replica) GetApiVersion() string {
@@ -1047,7 +1654,7 @@ type ReplicaSpec struct {
 
 func (x *ReplicaSpec) Reset() {
 	*x = ReplicaSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1666,7 @@ func (x *ReplicaSpec) String() string {
 func (*ReplicaSpec) ProtoMessage() {}
 
 func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1679,7 @@ func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaSpec.ProtoReflect.Descriptor instead.
 func (*ReplicaSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplicaSpec) GetWorkloadUid() string {
@@ -1148,7 +1755,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1767,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1780,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReplicaStatus) GetPhase() string {
@@ -1253,7 +1860,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1872,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1885,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Progress) GetWhat() string {
@@ -1315,7 +1922,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1934,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1947,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -1382,8 +1989,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\bWorkloadR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\xa0\n" +
-	"\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\x8c\v\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -1406,17 +2012,28 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\arestart\x18\f \x01(\v2\x15.cloudless.v1.RestartR\arestart\x125\n" +
 	"\tplacement\x18\r \x01(\v2\x17.cloudless.v1.PlacementR\tplacement\x123\n" +
 	"\anetwork\x18\x0e \x01(\tB\x19\xbaH\x16r\x14R\x00R\x04nodeR\x04hostR\x04noneR\anetwork\x12&\n" +
-	"\x04stop\x18\x0f \x01(\v2\x12.cloudless.v1.StopR\x04stop\x1a6\n" +
+	"\x04stop\x18\x0f \x01(\v2\x12.cloudless.v1.StopR\x04stop\x12+\n" +
+	"\bpriority\x18\x10 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x01R\bpriority\x88\x01\x01\x120\n" +
+	"\rmin_available\x18\x11 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\fminAvailable\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
-	"\t_replicas\"}\n" +
+	"\t_replicasB\v\n" +
+	"\t_priority\"\xa2\x01\n" +
 	"\tResources\x129\n" +
 	"\brequests\x18\x01 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\brequests\x125\n" +
-	"\x06limits\x18\x02 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x06limits\"Q\n" +
+	"\x06limits\x18\x02 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x06limits\x12#\n" +
+	"\x03gpu\x18\x03 \x01(\v2\x11.cloudless.v1.GpuR\x03gpu\"F\n" +
+	"\x03Gpu\x12 \n" +
+	"\x05count\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x80\b(\x00R\x05count\x12\x1d\n" +
+	"\x05model\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x05model\"\x99\x01\n" +
 	"\x0fResourceAmounts\x12\x1b\n" +
 	"\x03cpu\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc8\xc6'\x01R\x03cpu\x12!\n" +
-	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\"\x9c\x01\n" +
+	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\x12\x1d\n" +
+	"\x04disk\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x04disk\x12'\n" +
+	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\tbandwidth\"\x9c\x01\n" +
 	"\x04Port\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12\x1f\n" +
 	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\x04port\x12%\n" +
@@ -1428,12 +2045,54 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\abackoff\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\abackoff\x12*\n" +
 	"\vmax_backoff\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\n" +
 	"maxBackoff\x12\x1f\n" +
-	"\x05reset\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05reset\"\x9d\x01\n" +
+	"\x05reset\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05reset\"\xe2\x05\n" +
 	"\tPlacement\x12U\n" +
-	"\x06labels\x18\x01 \x03(\v2#.cloudless.v1.Placement.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x1a9\n" +
+	"\x06labels\x18\x01 \x03(\v2#.cloudless.v1.Placement.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12;\n" +
+	"\arequire\x18\x02 \x03(\v2\x17.cloudless.v1.LabelRuleB\b\xbaH\x05\x92\x01\x02\x10@R\arequire\x12?\n" +
+	"\x06prefer\x18\x03 \x03(\v2\x1d.cloudless.v1.LabelPreferenceB\b\xbaH\x05\x92\x01\x02\x10@R\x06prefer\x12D\n" +
+	"\vtolerations\x18\x04 \x03(\v2\x18.cloudless.v1.TolerationB\b\xbaH\x05\x92\x01\x02\x10@R\vtolerations\x12\"\n" +
+	"\aregions\x18\x05 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\aregions\x12\x1e\n" +
+	"\x05zones\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\x05zones\x126\n" +
+	"\x06spread\x18\a \x03(\v2\x14.cloudless.v1.SpreadB\b\xbaH\x05\x92\x01\x02\x10\bR\x06spread\x12<\n" +
+	"\baffinity\x18\b \x03(\v2\x16.cloudless.v1.AffinityB\b\xbaH\x05\x92\x01\x02\x10\x10R\baffinity\x12;\n" +
+	"\bstrategy\x18\t \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\x04packR\bbest-fitR\x06spreadR\bstrategy\x124\n" +
+	"\aweights\x18\n" +
+	" \x01(\v2\x1a.cloudless.v1.ScoreWeightsR\aweights\x12*\n" +
+	"\vnear_region\x18\v \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\n" +
+	"nearRegion\x12&\n" +
+	"\tnear_zone\x18\f \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\bnearZone\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x89\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x01\n" +
+	"\tLabelRule\x12\x1b\n" +
+	"\x03key\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xe0\xc6'\x01R\x03key\x12Y\n" +
+	"\boperator\x18\x02 \x01(\tB=\xbaH:r8R\x02inR\x05notInR\x06existsR\tnotExistsR\x02gtR\x02ltR\aversionR\amatchesR\boperator\x12'\n" +
+	"\x06values\x18\x03 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\x80\x02R\x06values\"i\n" +
+	"\x0fLabelPreference\x123\n" +
+	"\x04rule\x18\x01 \x01(\v2\x17.cloudless.v1.LabelRuleB\x06\xbaH\x03\xc8\x01\x01R\x04rule\x12!\n" +
+	"\x06weight\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\"\xb9\x01\n" +
+	"\n" +
+	"Toleration\x12\x1a\n" +
+	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x03key\x12\x1d\n" +
+	"\x05value\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x05value\x12H\n" +
+	"\x06effect\x18\x03 \x01(\tB0\xbaH-r+R\x00R\n" +
+	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\x12&\n" +
+	"\aseconds\x18\x04 \x01(\x03B\f\xbaH\t\"\a\x18\x80\xe7\x84\x0f(\x00R\aseconds\"L\n" +
+	"\x06Spread\x12\x1a\n" +
+	"\x03key\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xbd\x02R\x03key\x12&\n" +
+	"\bmax_skew\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\amaxSkew\"\xa6\x01\n" +
+	"\bAffinity\x12%\n" +
+	"\bworkload\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\x12 \n" +
+	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\x12\x1a\n" +
+	"\x03key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xbd\x02R\x03key\x12\x12\n" +
+	"\x04anti\x18\x04 \x01(\bR\x04anti\x12!\n" +
+	"\x06weight\x18\x05 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\"\x99\x02\n" +
+	"\fScoreWeights\x123\n" +
+	"\blocality\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\blocality\x129\n" +
+	"\vreliability\x18\x02 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\vreliability\x12+\n" +
+	"\x04cost\x18\x03 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\x04cost\x129\n" +
+	"\vutilization\x18\x04 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\vutilization\x121\n" +
+	"\anetwork\x18\x05 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\anetwork\"\x89\x02\n" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
@@ -1460,14 +2119,15 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12.\n" +
-	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec\"\xc7\x01\n" +
+	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec\"\xe5\x01\n" +
 	"\fRevisionSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x126\n" +
 	"\bworkload\x18\x03 \x01(\v2\x1a.cloudless.v1.WorkloadSpecR\bworkload\x12\x14\n" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x12\x18\n" +
 	"\arestart\x18\x05 \x01(\x04R\arestart\x12\x14\n" +
-	"\x05trace\x18\x06 \x01(\tR\x05trace\"\xd6\x01\n" +
+	"\x05trace\x18\x06 \x01(\tR\x05trace\x12\x1c\n" +
+	"\tplatforms\x18\a \x03(\tR\tplatforms\"\xd6\x01\n" +
 	"\aReplica\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1519,60 +2179,75 @@ func file_cloudless_v1_workload_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Workload)(nil),              // 0: cloudless.v1.Workload
 	(*WorkloadSpec)(nil),          // 1: cloudless.v1.WorkloadSpec
 	(*Resources)(nil),             // 2: cloudless.v1.Resources
-	(*ResourceAmounts)(nil),       // 3: cloudless.v1.ResourceAmounts
-	(*Port)(nil),                  // 4: cloudless.v1.Port
-	(*Restart)(nil),               // 5: cloudless.v1.Restart
-	(*Placement)(nil),             // 6: cloudless.v1.Placement
-	(*Stop)(nil),                  // 7: cloudless.v1.Stop
-	(*WorkloadStatus)(nil),        // 8: cloudless.v1.WorkloadStatus
-	(*NodeReason)(nil),            // 9: cloudless.v1.NodeReason
-	(*Revision)(nil),              // 10: cloudless.v1.Revision
-	(*RevisionSpec)(nil),          // 11: cloudless.v1.RevisionSpec
-	(*Replica)(nil),               // 12: cloudless.v1.Replica
-	(*ReplicaSpec)(nil),           // 13: cloudless.v1.ReplicaSpec
-	(*ReplicaStatus)(nil),         // 14: cloudless.v1.ReplicaStatus
-	(*Progress)(nil),              // 15: cloudless.v1.Progress
-	(*Exit)(nil),                  // 16: cloudless.v1.Exit
-	nil,                           // 17: cloudless.v1.WorkloadSpec.EnvEntry
-	nil,                           // 18: cloudless.v1.Placement.LabelsEntry
-	(*Metadata)(nil),              // 19: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Gpu)(nil),                   // 3: cloudless.v1.Gpu
+	(*ResourceAmounts)(nil),       // 4: cloudless.v1.ResourceAmounts
+	(*Port)(nil),                  // 5: cloudless.v1.Port
+	(*Restart)(nil),               // 6: cloudless.v1.Restart
+	(*Placement)(nil),             // 7: cloudless.v1.Placement
+	(*LabelRule)(nil),             // 8: cloudless.v1.LabelRule
+	(*LabelPreference)(nil),       // 9: cloudless.v1.LabelPreference
+	(*Toleration)(nil),            // 10: cloudless.v1.Toleration
+	(*Spread)(nil),                // 11: cloudless.v1.Spread
+	(*Affinity)(nil),              // 12: cloudless.v1.Affinity
+	(*ScoreWeights)(nil),          // 13: cloudless.v1.ScoreWeights
+	(*Stop)(nil),                  // 14: cloudless.v1.Stop
+	(*WorkloadStatus)(nil),        // 15: cloudless.v1.WorkloadStatus
+	(*NodeReason)(nil),            // 16: cloudless.v1.NodeReason
+	(*Revision)(nil),              // 17: cloudless.v1.Revision
+	(*RevisionSpec)(nil),          // 18: cloudless.v1.RevisionSpec
+	(*Replica)(nil),               // 19: cloudless.v1.Replica
+	(*ReplicaSpec)(nil),           // 20: cloudless.v1.ReplicaSpec
+	(*ReplicaStatus)(nil),         // 21: cloudless.v1.ReplicaStatus
+	(*Progress)(nil),              // 22: cloudless.v1.Progress
+	(*Exit)(nil),                  // 23: cloudless.v1.Exit
+	nil,                           // 24: cloudless.v1.WorkloadSpec.EnvEntry
+	nil,                           // 25: cloudless.v1.Placement.LabelsEntry
+	(*Metadata)(nil),              // 26: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
-	19, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
+	26, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Workload.spec:type_name -> cloudless.v1.WorkloadSpec
-	8,  // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
-	17, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
+	15, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
+	24, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
 	2,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
-	4,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
-	5,  // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
-	6,  // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
-	7,  // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
-	3,  // 9: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
-	3,  // 10: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	18, // 11: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
-	9,  // 12: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	19, // 13: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
-	11, // 14: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
-	1,  // 15: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	19, // 16: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
-	13, // 17: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
-	14, // 18: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	20, // 19: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	16, // 20: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	20, // 21: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	15, // 22: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
-	20, // 23: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	5,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
+	6,  // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
+	7,  // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
+	14, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
+	4,  // 9: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
+	4,  // 10: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
+	3,  // 11: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
+	25, // 12: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	8,  // 13: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
+	9,  // 14: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
+	10, // 15: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
+	11, // 16: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
+	12, // 17: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
+	13, // 18: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
+	8,  // 19: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
+	16, // 20: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
+	26, // 21: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	18, // 22: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
+	1,  // 23: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
+	26, // 24: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	20, // 25: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
+	21, // 26: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
+	27, // 27: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	23, // 28: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	27, // 29: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	22, // 30: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	27, // 31: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -1589,7 +2264,7 @@ func file_cloudless_v1_workload_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_proto_rawDesc), len(file_cloudless_v1_workload_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

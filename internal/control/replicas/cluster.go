@@ -1,0 +1,141 @@
+package replicas
+
+import (
+	"errors"
+	"maps"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// cluster is the state as the scheduler sees it. It is read once and then follows
+// the changes, each of which costs about a microsecond. After the same changes it
+// is the same as one that is read anew.
+type cluster struct {
+	view *scheduler.View
+	// revisions by uid: all replicas of one have the same needs, and reading them
+	// is dear. What cannot be read is nil.
+	revisions map[string]*scheduler.Revision
+}
+
+// emptyCluster knows the configuration alone.
+func emptyCluster(snap *state.Snapshot) *cluster {
+	return &cluster{view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}}
+}
+
+func newCluster(snap *state.Snapshot) *cluster {
+	c := emptyCluster(snap)
+	for n := range snap.Nodes("") {
+		c.addNode(snap, n)
+	}
+	return c
+}
+
+func options(snap *state.Snapshot) scheduler.Options {
+	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights())}
+}
+
+// follow brings the cluster up to date with changes that led to a snapshot.
+func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
+	for _, change := range changes {
+		switch change.Kind {
+		case state.KindCluster:
+			c.configure(snap)
+		case state.KindNode:
+			c.followNode(snap, change)
+		case state.KindWorkload:
+			c.followWorkload(snap, change)
+		case state.KindRevision:
+			if change.New == nil {
+				delete(c.revisions, change.Old.GetMetadata().GetUid())
+			}
+		case state.KindReplica:
+			if r, ok := change.New.(*v1.Replica); ok && r != nil {
+				c.put(snap, r)
+			} else {
+				c.view.RemoveReplica(change.Old.GetMetadata().GetUid())
+			}
+		}
+	}
+}
+
+func (c *cluster) configure(snap *state.Snapshot) {
+	c.view.SetOptions(options(snap))
+	for n := range snap.Nodes("") {
+		c.view.ApplyNode(viewNode(snap, n))
+	}
+}
+
+func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
+	n, _ := change.New.(*v1.Node)
+	switch {
+	case n == nil:
+		c.view.RemoveNode(change.Old.GetMetadata().GetUid())
+	case change.Old == nil:
+		c.addNode(snap, n)
+	default:
+		c.view.ApplyNode(viewNode(snap, n))
+	}
+}
+
+// followWorkload reads the revisions of a workload again whose labels have
+// changed: rules of others may be about them.
+func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
+	if change.Old == nil || change.New == nil || maps.Equal(change.Old.GetMetadata().GetLabels(), change.New.GetMetadata().GetLabels()) {
+		return
+	}
+	uid := change.New.GetMetadata().GetUid()
+	for revision := range snap.RevisionsOf(uid) {
+		delete(c.revisions, revision.GetMetadata().GetUid())
+	}
+	for r := range snap.ReplicasOf(uid) {
+		c.view.RemoveReplica(r.GetMetadata().GetUid())
+	}
+	for r := range snap.ReplicasOf(uid) {
+		c.put(snap, r)
+	}
+}
+
+// addNode puts a node into the view with the replicas that it has.
+func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
+	c.view.ApplyNode(viewNode(snap, n))
+	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
+		c.put(snap, r)
+	}
+}
+
+func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
+	return scheduler.NodeFromProto(n, spec.NodePolicyOf(snap.Cluster().GetSpec(), n.GetMetadata().GetLabels()))
+}
+
+// put accounts for a replica as it is now.
+func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
+	uid, node := r.GetMetadata().GetUid(), r.GetSpec().GetNodeUid()
+	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
+	if err != nil || node == "" || rollout.Ended(r.GetStatus().GetPhase()) {
+		c.view.RemoveReplica(uid)
+		return
+	}
+	c.view.ApplyReplica(uid, revision, node)
+}
+
+// revision reads what the replicas of a revision need.
+func (c *cluster) revision(snap *state.Snapshot, uid string) (*scheduler.Revision, error) {
+	if known := c.revisions[uid]; known != nil {
+		return known, nil
+	}
+	stored := snap.Revision(uid)
+	if stored == nil {
+		return nil, errors.New("its revision does not exist any more")
+	}
+	w := snap.Workload(stored.GetSpec().GetWorkloadUid())
+	revision, err := scheduler.RevisionFromProto(w, stored)
+	if err != nil {
+		return nil, err
+	}
+	c.revisions[uid] = revision
+	return revision, nil
+}

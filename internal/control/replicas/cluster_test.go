@@ -1,0 +1,111 @@
+package replicas
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// A cluster that follows the changes answers like one that is read anew.
+func TestFollowingIsLikeReadingAnew(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for _, name := range nodeNames {
+			w.addNode(name, "4")
+		}
+		snap, feed := w.store.Subscribe()
+		kept := newCluster(snap)
+		for _, s := range drawSteps(t) {
+			w.take(s)
+			now, changes, err := feed.Newest()
+			if err != nil {
+				t.Fatalf("%v", err)
+			}
+			kept.follow(now, changes)
+			fresh := newCluster(now)
+			for workload := range now.Workloads("", "") {
+				a, errA := kept.revision(now, workload.GetStatus().GetRevisionUid())
+				b, errB := fresh.revision(now, workload.GetStatus().GetRevisionUid())
+				if (errA == nil) != (errB == nil) || !reflect.DeepEqual(a, b) {
+					t.Fatalf("%v (%v) is kept of %v (%v)", a, errA, b, errB)
+				}
+				if errA != nil {
+					continue
+				}
+				request := func(r *scheduler.Revision) scheduler.Request {
+					return scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: 30}}, Reasons: true}
+				}
+				if x, y := kept.view.Plan(request(a)), fresh.view.Plan(request(b)); !reflect.DeepEqual(x, y) {
+					t.Fatalf("the plan of the kept one is\n%+v\nnot\n%+v", x, y)
+				}
+			}
+		}
+	})
+}
+
+// What is pending is looked at again when it would fit, and not when something
+// else changes.
+func TestPendingWakesWhenItFits(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "2")
+	w.addWorkload("web", 1, "1")
+	w.addWorkload("big", 1, "4")
+	d := drive(w)
+	d.rest()
+	if got := w.phases("big"); got[rollout.PhasePending] != 1 {
+		t.Fatalf("big is %v", got)
+	}
+	uid := w.snap().WorkloadByName("default", "big").GetMetadata().GetUid()
+	due := func() Due {
+		t.Helper()
+		_, changes, err := d.loop.feed.Newest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.loop.follow(changes)
+	}
+	w.addNode("small", "3")
+	if got := due(); got.Workloads[uid] || got.Placement {
+		t.Errorf("a node that is too small makes due %v", got)
+	}
+	w.setNode("small", "offline")
+	grown := proto.CloneOf(w.snap().NodeByName("a"))
+	grown.Status.Capacity.Cpu = "8"
+	w.change(func(b *state.Batch) { b.Update(grown, grown.GetMetadata().GetVersion()) })
+	got := due()
+	if !got.Workloads[uid] {
+		t.Fatalf("room makes due %v", got)
+	}
+	if err := d.loop.settle(context.Background(), got); err != nil {
+		t.Fatal(err)
+	}
+	d.rest()
+	if got := w.phases("big"); got[rollout.PhaseRunning] != 1 {
+		t.Errorf("big is %v", got)
+	}
+}
+
+// The configuration decides how much of a node is used.
+func TestOvercommitOfTheCluster(t *testing.T) {
+	w := newWorld(t)
+	w.change(func(b *state.Batch) {
+		b.Create(&v1.Cluster{
+			Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"},
+			Spec:     &v1.ClusterSpec{Overcommit: &v1.Overcommit{Cpu: 200}, Reserved: &v1.ResourceAmounts{Cpu: "1"}},
+		})
+	})
+	w.addNode("a", "2")
+	w.addWorkload("web", 5, "1")
+	w.settle()
+	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 || got[rollout.PhasePending] != 2 {
+		t.Errorf("with 2 CPU, twice promised, less one, web is %v", got)
+	}
+}

@@ -1,0 +1,45 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/scheduler/schedulertest"
+)
+
+func halfFull(nodes int) *scheduler.View {
+	return schedulertest.New(schedulertest.Options{Seed: 1, Nodes: nodes, Fill: 50})
+}
+
+func benchAsks() []*scheduler.Revision {
+	return []*scheduler.Revision{schedulertest.Small("plain", 250), schedulertest.Spreading("spread"), schedulertest.Attracted("affinity")}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	v := halfFull(5000)
+	for _, revision := range benchAsks() {
+		for _, count := range []int{1, 100, 1000} {
+			b.Run(fmt.Sprint(revision.Name, "/", count), func(b *testing.B) {
+				b.ReportAllocs()
+				began := cpuTime()
+				for b.Loop() {
+					if plan := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Count: count}}}); len(plan.Placements) != count {
+						b.Fatalf("%d placed", len(plan.Placements))
+					}
+				}
+				b.ReportMetric(float64(cpuTime()-began)/float64(b.N), "cpu-ns/op")
+			})
+		}
+	}
+}
+
+// cpuTime is what this process has used: wall time says little on a busy machine.
+func cpuTime() int64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err)
+	}
+	return usage.Utime.Nano() + usage.Stime.Nano()
+}

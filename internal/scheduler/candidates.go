@@ -1,0 +1,119 @@
+package scheduler
+
+// candidate is a node that would take a replica, as two words that are compared
+// one after the other: first what goes before the score, then the score and the
+// node's place by name.
+type candidate struct{ first, second uint64 }
+
+func (c candidate) better(o candidate) bool {
+	return c.first > o.first || c.first == o.first && c.second > o.second
+}
+
+const (
+	mineBits    = 24
+	avoidedBits = 8
+	mostMine    = 1<<mineBits - 1
+	mostAvoided = 1<<avoidedBits - 1
+	// affinityBias makes affinities positive.
+	affinityBias = 1 << 30
+)
+
+// newCandidate ranks a node: more affinity, then fewer avoided taints, then fewer
+// replicas of the same workload, then the higher total, then the name.
+func newCandidate(affinity int32, avoided uint8, mine, total, rank int32) candidate {
+	return candidate{
+		first: uint64(affinityBias+clamp(affinity, 1-affinityBias, affinityBias))<<(avoidedBits+mineBits) |
+			uint64(mostAvoided-avoided)<<mineBits | uint64(mostMine-min(mine, mostMine)),
+		second: uint64(uint32(total))<<32 | uint64(^uint32(rank)),
+	}
+}
+
+// rank is the node's place by name.
+func (c candidate) rank() int32 { return int32(^uint32(c.second)) }
+
+// wishes is the part of the rank that goes before the levels of the workload.
+func (c candidate) wishes() uint64 { return c.first >> mineBits }
+
+// group is the candidates in the same domains, the best on top. It is a heap with
+// four children to a node, which is half as deep as one with two.
+type group struct{ heap []candidate }
+
+const children = 4
+
+// order makes the heap.
+func (g *group) order() {
+	for i := (len(g.heap) - 2) / children; i >= 0 && len(g.heap) > 1; i-- {
+		g.sink(i)
+	}
+}
+
+// replace puts another candidate in the place of the best.
+func (g *group) replace(c candidate) {
+	g.heap[0] = c
+	g.sink(0)
+}
+
+// drop takes the best away.
+func (g *group) drop() {
+	last := len(g.heap) - 1
+	g.heap[0] = g.heap[last]
+	g.heap = g.heap[:last]
+	if last > 1 {
+		g.sink(0)
+	}
+}
+
+func (g *group) sink(i int) {
+	heap := g.heap
+	down := heap[i]
+	for {
+		first := i*children + 1
+		if first >= len(heap) {
+			break
+		}
+		best := first
+		for child := first + 1; child < min(first+children, len(heap)); child++ {
+			if heap[child].better(heap[best]) {
+				best = child
+			}
+		}
+		if !heap[best].better(down) {
+			break
+		}
+		heap[i] = heap[best]
+		i = best
+	}
+	heap[i] = down
+}
+
+// best returns the group with the best candidate that rules let in now, -1 if
+// there is none. What all candidates of a group have in common is compared here.
+func (p *placing) best() int32 {
+	best := int32(-1)
+	for g := range p.groups {
+		if len(p.groups[g].heap) > 0 && (p.free || p.open(int32(g))) && (best < 0 || p.betterGroup(int32(g), best)) {
+			best = int32(g)
+		}
+	}
+	return best
+}
+
+func (p *placing) betterGroup(a, b int32) bool {
+	x, y := p.groups[a].heap[0], p.groups[b].heap[0]
+	wa, wb := x.wishes(), y.wishes()
+	if len(p.terms) > 0 {
+		wa += uint64(affinityBias+p.groupAffinity(a)) << avoidedBits
+		wb += uint64(affinityBias+p.groupAffinity(b)) << avoidedBits
+	}
+	if wa != wb {
+		return wa > wb
+	}
+	for k := range p.levels {
+		axis := p.levels[k].axis
+		na, nb := at(p.axes[axis].mine, p.domain(a, axis)), at(p.axes[axis].mine, p.domain(b, axis))
+		if na != nb {
+			return na < nb
+		}
+	}
+	return x.better(y)
+}

@@ -1,0 +1,287 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+)
+
+// occupancy is what runs where. Everything is numbered, because there may be
+// millions of replicas: those of one revision share a shape, and a workload has
+// one tally for each node that it is on.
+type occupancy struct {
+	replicas  []replica
+	byUID     map[string]int32
+	unused    []int32
+	shapes    map[string]*shape // by uid of the revision
+	workloads map[string]*workload
+	// avoiders are the shapes with rules that keep others away, by uid.
+	avoiders []*shape
+}
+
+type replica struct {
+	uid   string
+	shape *shape
+	node  int32
+}
+
+// shape is a revision that something in the view belongs to.
+type shape struct {
+	*Revision
+	work  *workload
+	space *namespace
+	users int
+	bits  uint64 // of its ports
+}
+
+// workload is the sum of its shapes.
+type workload struct {
+	uid    string
+	shapes []*shape
+	on     []tally
+	total  int
+}
+
+// tally is how many replicas of a workload are on a node. workOn is the way back.
+type tally struct{ node, count int32 }
+
+type workOn struct {
+	work *workload
+	at   int32 // in work.on
+}
+
+// portUse is a port of a node and who has it, how often.
+type portUse struct {
+	Port
+	shape *shape
+	count int32
+}
+
+func newOccupancy() occupancy {
+	return occupancy{byUID: map[string]int32{}, shapes: map[string]*shape{}, workloads: map[string]*workload{}}
+}
+
+// newest speaks for a workload of which several revisions run.
+func (w *workload) newest() *Revision {
+	return slices.MaxFunc(w.shapes, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) }).Revision
+}
+
+// enter makes a revision known for as long as it has users.
+func (v *View) enter(r *Revision) *shape {
+	s := v.work.shapes[r.UID]
+	if s == nil {
+		w := v.work.workloads[r.Workload]
+		if w == nil {
+			w = &workload{uid: r.Workload}
+			v.work.workloads[r.Workload] = w
+		}
+		s = &shape{Revision: r, work: w, space: v.space(r.Namespace), bits: portBits(r.Needs.Ports)}
+		w.shapes = append(w.shapes, s)
+		v.work.shapes[r.UID] = s
+		if slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.Anti && a.required() }) {
+			at, _ := slices.BinarySearchFunc(v.work.avoiders, s, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) })
+			v.work.avoiders = slices.Insert(v.work.avoiders, at, s)
+		}
+	}
+	s.users++
+	return s
+}
+
+func (v *View) leave(s *shape) {
+	if s.users--; s.users > 0 {
+		return
+	}
+	is := func(o *shape) bool { return o == s }
+	delete(v.work.shapes, s.UID)
+	v.work.avoiders = slices.DeleteFunc(v.work.avoiders, is)
+	s.work.shapes = slices.DeleteFunc(s.work.shapes, is)
+	if len(s.work.shapes) == 0 {
+		delete(v.work.workloads, s.work.uid)
+	}
+}
+
+// ApplyReplica puts a replica onto a node, or moves it there. It reports whether
+// the node is known; a replica on an unknown node counts nowhere.
+func (v *View) ApplyReplica(uid string, r *Revision, nodeUID string) bool {
+	if old, known := v.work.byUID[uid]; known {
+		is := &v.work.replicas[old]
+		if is.shape.UID == r.UID && v.nodes[is.node].UID == nodeUID {
+			return true
+		}
+		v.RemoveReplica(uid)
+	}
+	i, known := v.slots[nodeUID]
+	if !known {
+		return false
+	}
+	at := v.work.slot()
+	v.work.replicas[at] = replica{uid: uid, shape: v.enter(r), node: i}
+	v.work.byUID[uid] = at
+	v.sit(at)
+	v.occupy(i, v.work.replicas[at].shape)
+	v.waits.moved = true
+	return true
+}
+
+// RemoveReplica forgets a replica.
+func (v *View) RemoveReplica(uid string) {
+	at, known := v.work.byUID[uid]
+	if !known {
+		return
+	}
+	was := v.work.replicas[at]
+	v.stand(at)
+	v.vacate(was.node, was.shape)
+	v.leave(was.shape)
+	v.work.replicas[at] = replica{}
+	v.work.unused = append(v.work.unused, at)
+	delete(v.work.byUID, uid)
+	v.waits.noteRoom(was.node, was.shape.space)
+}
+
+// Replica reports on which node a replica is, empty if on none.
+func (v *View) Replica(uid string) (nodeUID string) {
+	if at, known := v.work.byUID[uid]; known {
+		return v.nodes[v.work.replicas[at].node].UID
+	}
+	return ""
+}
+
+func (o *occupancy) slot() int32 {
+	if last := len(o.unused) - 1; last >= 0 {
+		at := o.unused[last]
+		o.unused = o.unused[:last]
+		return at
+	}
+	o.replicas = append(o.replicas, replica{})
+	return int32(len(o.replicas) - 1)
+}
+
+// sit lists a replica on its node, and stand takes it off the list. The list is
+// in the order in which replicas would have to go.
+func (v *View) sit(at int32) {
+	list := &v.nodes[v.work.replicas[at].node].replicas
+	place, _ := v.seat(*list, at)
+	*list = slices.Insert(*list, place, at)
+}
+
+func (v *View) stand(at int32) {
+	list := &v.nodes[v.work.replicas[at].node].replicas
+	if place, there := v.seat(*list, at); there {
+		*list = slices.Delete(*list, place, place+1)
+	}
+}
+
+func (v *View) seat(list []int32, at int32) (int, bool) {
+	return slices.BinarySearchFunc(list, at, func(a, b int32) int {
+		x, y := &v.work.replicas[a], &v.work.replicas[b]
+		return cmp.Or(cmp.Compare(x.shape.Priority, y.shape.Priority), cmp.Compare(x.uid, y.uid))
+	})
+}
+
+// occupy promises to one replica of a shape what it needs of a node.
+func (v *View) occupy(i int32, s *shape) {
+	v.free[i] = v.free[i].minus(s.Needs.Resources)
+	s.space.take(&s.Needs.Resources)
+	v.nodes[i].count(s.work, i)
+	v.traits[i].idle = false
+	for _, p := range s.Needs.Ports {
+		v.nodes[i].takePort(p, s)
+	}
+	v.portBits[i] |= s.bits
+}
+
+// vacate takes the promise back.
+func (v *View) vacate(i int32, s *shape) {
+	v.free[i] = v.free[i].plus(s.Needs.Resources)
+	s.space.give(&s.Needs.Resources)
+	v.uncount(i, s.work)
+	if len(s.Needs.Ports) == 0 {
+		return
+	}
+	for _, p := range s.Needs.Ports {
+		v.nodes[i].givePort(p, s)
+	}
+	v.portBits[i] = 0
+	for _, use := range v.nodes[i].ports {
+		v.portBits[i] |= portBit(use.Port)
+	}
+}
+
+func (n *nodeCell) count(w *workload, i int32) {
+	w.total++
+	for _, o := range n.works {
+		if o.work == w {
+			w.on[o.at].count++
+			return
+		}
+	}
+	n.works = append(n.works, workOn{work: w, at: int32(len(w.on))})
+	w.on = append(w.on, tally{node: i, count: 1})
+}
+
+func (v *View) uncount(i int32, w *workload) {
+	works := &v.nodes[i].works
+	at := slices.IndexFunc(*works, func(o workOn) bool { return o.work == w })
+	w.total--
+	place := (*works)[at].at
+	if w.on[place].count--; w.on[place].count > 0 {
+		return
+	}
+	*works = slices.Delete(*works, at, at+1)
+	v.traits[i].idle = len(*works) == 0
+	last := int32(len(w.on) - 1)
+	if place != last { // the last one moves into the gap
+		w.on[place] = w.on[last]
+		moved := v.nodes[w.on[place].node].works
+		moved[slices.IndexFunc(moved, func(o workOn) bool { return o.work == w })].at = place
+	}
+	w.on = w.on[:last]
+}
+
+func (n *nodeCell) takePort(p Port, s *shape) {
+	for j := range n.ports {
+		if n.ports[j].Port == p && n.ports[j].shape == s {
+			n.ports[j].count++
+			return
+		}
+	}
+	n.ports = append(n.ports, portUse{Port: p, shape: s, count: 1})
+}
+
+func (n *nodeCell) givePort(p Port, s *shape) {
+	at := slices.IndexFunc(n.ports, func(u portUse) bool { return u.Port == p && u.shape == s })
+	if n.ports[at].count--; n.ports[at].count == 0 {
+		n.ports = slices.Delete(n.ports, at, at+1)
+	}
+}
+
+// portOwner returns who has a port that cannot be shared with a revision, the
+// first by name, nil if there is nobody.
+func (n *nodeCell) portOwner(p Port, r *Revision) *portUse {
+	var owner *portUse
+	for j := range n.ports {
+		use := &n.ports[j]
+		shared := use.shape.Needs.SharePorts && r.Needs.SharePorts && use.shape.Workload == r.Workload
+		if use.Port == p && !shared && (owner == nil || use.shape.UID < owner.shape.UID) {
+			owner = use
+		}
+	}
+	return owner
+}
+
+// portBit is the bit of a port in a word that tells most nodes apart on which a
+// port is free.
+func portBit(p Port) uint64 {
+	hash := uint64(p.Number)
+	if p.Protocol == "udp" {
+		hash += 31
+	}
+	return 1 << (hash * 0x9E3779B97F4A7C15 >> 58)
+}
+
+func portBits(ports []Port) (bits uint64) {
+	for _, p := range ports {
+		bits |= portBit(p)
+	}
+	return bits
+}

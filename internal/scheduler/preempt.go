@@ -1,0 +1,283 @@
+package scheduler
+
+import (
+	"container/heap"
+	"slices"
+)
+
+// Priorities are 0 to 1000. Only those above mayPreempt may push others out, and
+// never an equal or higher one.
+const mayPreempt = 100
+
+// priorityClass tells priorities apart that differ by more than rank: best
+// effort, usual, important and the system's own. What is of a higher class need
+// not leave others their MinAvailable.
+func priorityClass(priority int) int {
+	switch {
+	case priority <= mayPreempt:
+		return 0
+	case priority <= 500:
+		return 1
+	case priority <= 900:
+		return 2
+	default:
+		return 3
+	}
+}
+
+func (p *placing) mayPreempt() bool { return p.v.preempts && p.rev.Priority > mayPreempt }
+
+// Preemption is a replica that has to go for a placement.
+type Preemption struct {
+	// Placement is the index of the placement that needs it.
+	Placement int
+	// Replica, Workload and Node are uids; Name is the workload's name.
+	Replica  string
+	Workload string
+	Name     string
+	Node     string
+	NodeName string
+	Priority int
+}
+
+// offer is a node that could be made free, and what that costs: the highest
+// priority that has to go, then how many, then the sum of their priorities. Of
+// equal ones the first by name is taken.
+type offer struct {
+	highest, count, sum int32
+	rank                int32
+}
+
+func (o offer) less(other offer) bool {
+	switch {
+	case o.highest != other.highest:
+		return o.highest < other.highest
+	case o.count != other.count:
+		return o.count < other.count
+	case o.sum != other.sum:
+		return o.sum < other.sum
+	default:
+		return o.rank < other.rank
+	}
+}
+
+// offers is a heap with the cheapest on top. What an offer costs only rises
+// while others are taken, because those leave fewer that may go; so the top is
+// looked at again before it is taken.
+type offers []offer
+
+func (o offers) Len() int           { return len(o) }
+func (o offers) Less(i, j int) bool { return o[i].less(o[j]) }
+func (o offers) Swap(i, j int)      { o[i], o[j] = o[j], o[i] }
+func (o *offers) Push(x any)        { *o = append(*o, x.(offer)) }
+func (o *offers) Pop() any {
+	last := (*o)[len(*o)-1]
+	*o = (*o)[:len(*o)-1]
+	return last
+}
+
+// preempt makes room for up to count replicas and puts them there. Where rules
+// are about other replicas it is one at a time, because each may open places that
+// are free.
+func (p *placing) preempt(plan *Plan, index, count int) (done int) {
+	if !p.free || !p.plain {
+		count = 1
+	}
+	var victims victims
+	open := p.offers(&victims)
+	for done < count && len(open) > 0 {
+		top := open[0]
+		i := p.v.order[top.rank]
+		now, possible := p.offer(i, &victims)
+		switch {
+		case !possible:
+			heap.Pop(&open)
+			continue
+		case now != top:
+			open[0] = now
+			heap.Fix(&open, 0)
+			continue
+		}
+		p.carryOut(plan, index, i, victims.taken)
+		done++
+		if now, possible := p.offer(i, &victims); possible {
+			open[0] = now
+			heap.Fix(&open, 0)
+		} else {
+			heap.Pop(&open)
+		}
+	}
+	return done
+}
+
+// offers asks every node.
+func (p *placing) offers(victims *victims) offers {
+	var open offers
+	for _, i := range p.v.order {
+		if o, possible := p.offer(i, victims); possible {
+			open = append(open, o)
+		}
+	}
+	heap.Init(&open)
+	return open
+}
+
+// offer finds the cheapest victims on a node.
+func (p *placing) offer(i int32, victims *victims) (offer, bool) {
+	of := &p.verdicts[p.v.class[i]]
+	if !of.passes || !p.open(of.group) || !p.passesBut(i, "ports") || !victims.choose(p, i) {
+		return offer{}, false
+	}
+	o := offer{rank: p.v.rank[i], count: int32(len(victims.taken))}
+	for _, r := range victims.taken {
+		priority := int32(p.v.work.replicas[r].shape.Priority)
+		o.highest = max(o.highest, priority)
+		o.sum += priority
+	}
+	return o, true
+}
+
+// passesBut asks the filters about a node except for one.
+func (p *placing) passesBut(i int32, but string) bool {
+	for _, f := range p.asked {
+		if f.name != but && !f.passes(p, i) {
+			return false
+		}
+	}
+	return true
+}
+
+// carryOut evicts the victims and puts a replica in their place.
+func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
+	n := &p.v.nodes[i]
+	for _, at := range taken {
+		r := p.v.work.replicas[at]
+		plan.Preemptions = append(plan.Preemptions, Preemption{
+			Placement: len(plan.Placements), Replica: r.uid, Workload: r.shape.Workload, Name: r.shape.Name,
+			Node: n.UID, NodeName: n.Name, Priority: r.shape.Priority,
+		})
+		p.v.evict(at)
+		p.departed(i, r.shape.work)
+	}
+	plan.Placements = append(plan.Placements, Placement{
+		Ask: index, Node: n.UID, NodeName: n.Name, Score: p.score(i), Preempts: len(taken) > 0,
+	})
+	p.take(i, p.verdicts[p.v.class[i]].group)
+}
+
+// victims are the replicas that would have to go from a node. Its memory is used
+// from node to node.
+type victims struct {
+	taken []int32
+	// lost counts what each workload would lose.
+	lost []loss
+	// blocking counts the replicas that have a port which is needed.
+	blocking int
+}
+
+type loss struct {
+	work  *workload
+	count int
+}
+
+// choose takes replicas of the lowest priority until there is room, and then
+// lets those stay that need not go, the highest priority first. So the highest
+// priority that goes is as low as it can be, and none goes in vain.
+func (t *victims) choose(p *placing, i int32) bool {
+	t.taken, t.lost = t.taken[:0], t.lost[:0]
+	n := &p.v.nodes[i]
+	t.blocking = 0
+	if p.shape.bits != 0 {
+		var possible bool
+		if t.blocking, possible = p.countBlocking(n); !possible {
+			return false
+		}
+	}
+	free := p.v.free[i]
+	enough := func() bool { return t.blocking == 0 && free.holds(&p.least) }
+	for _, at := range n.replicas {
+		if enough() {
+			break
+		}
+		s := p.v.work.replicas[at].shape
+		if s.Priority >= p.rev.Priority {
+			return false
+		}
+		if p.needed(s.work) || !t.lose(p, s) {
+			continue
+		}
+		t.taken = append(t.taken, at)
+		free = free.plus(s.Needs.Resources)
+		if p.blocks(s) {
+			t.blocking--
+		}
+	}
+	if !enough() {
+		return false
+	}
+	t.spare(p, free)
+	return true
+}
+
+// spare lets those stay without which there is still room.
+func (t *victims) spare(p *placing, free Resources) {
+	for k := len(t.taken) - 1; k >= 0; k-- {
+		s := p.v.work.replicas[t.taken[k]].shape
+		without := free.minus(s.Needs.Resources)
+		if without.holds(&p.least) && !p.blocks(s) {
+			free = without
+			t.taken = slices.Delete(t.taken, k, k+1)
+		}
+	}
+}
+
+// lose takes one replica from a workload, if that may have one less.
+func (t *victims) lose(p *placing, s *shape) bool {
+	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == s.work })
+	if at < 0 {
+		at = len(t.lost)
+		t.lost = append(t.lost, loss{work: s.work})
+	}
+	left := s.work.total - t.lost[at].count - 1
+	if left < s.MinAvailable && priorityClass(p.rev.Priority) == priorityClass(s.Priority) {
+		return false
+	}
+	t.lost[at].count++
+	return true
+}
+
+// blocks reports whether a shape has a port that the ask needs for itself.
+func (p *placing) blocks(s *shape) bool {
+	return s.bits&p.shape.bits != 0 && !p.shares(s) &&
+		slices.ContainsFunc(s.Needs.Ports, func(port Port) bool { return slices.Contains(p.rev.Needs.Ports, port) })
+}
+
+// shares reports whether the ask shares its ports with a shape.
+func (p *placing) shares(s *shape) bool {
+	return s.Needs.SharePorts && p.rev.Needs.SharePorts && s.Workload == p.rev.Workload
+}
+
+// countBlocking counts the replicas that have a port which is needed. It reports
+// whether they could go: what this plan itself has put there stays.
+func (p *placing) countBlocking(n *nodeCell) (count int, possible bool) {
+	for _, use := range n.ports {
+		if p.shares(use.shape) || !slices.Contains(p.rev.Needs.Ports, use.Port) {
+			continue
+		}
+		listed := int32(0)
+		for _, at := range n.replicas {
+			if p.v.work.replicas[at].shape == use.shape {
+				listed++
+			}
+		}
+		if listed < use.count {
+			return 0, false
+		}
+	}
+	for _, at := range n.replicas {
+		if p.blocks(p.v.work.replicas[at].shape) {
+			count++
+		}
+	}
+	return count, true
+}

@@ -1,0 +1,131 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/scheduler/schedulertest"
+)
+
+// Replicas that are small against nodes need at most one in twenty more than the
+// bound below which nobody can go.
+func TestPackingIsNearTheBound(t *testing.T) {
+	for seed := range uint64(5) { // test/bench takes 20
+		p, err := schedulertest.Pack(seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("seed %d: %+v", seed, p)
+		if float64(p.Used) > 1.05*float64(p.Bound) && p.Used > p.Bound+1 {
+			t.Errorf("seed %d: %d nodes are used, the bound is %d and first-fit-decreasing needs %d", seed, p.Used, p.Bound, p.FirstFit)
+		}
+	}
+}
+
+// Zones are level whenever capacity allows, and preferred nodes are used while
+// one has room, whatever the score says.
+func TestSpreadAndAffinityAreExact(t *testing.T) {
+	for seed := range uint64(5) {
+		v := schedulertest.New(schedulertest.Options{Seed: seed, Nodes: 500, Fill: 50})
+		for _, r := range benchAsks()[:2] {
+			if skew := schedulertest.Skew(v, r, 997); skew > 1 {
+				t.Errorf("seed %d: the skew of %s is %d", seed, r.Name, skew)
+			}
+		}
+		if hit := schedulertest.Hit(v, schedulertest.Preferring("preferring"), 1000); hit != 1000 {
+			t.Errorf("seed %d: %d of 1000 are on a preferred node", seed, hit)
+		}
+	}
+}
+
+// As many replicas are placed as can be, found by trying all ways to put them on
+// a few nodes, with a maximal skew over zones.
+func TestAsManyAsPossible(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := view()
+		var room []int
+		var zones []int
+		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			room = append(room, rapid.IntRange(0, 3).Draw(t, "room"))
+			zones = append(zones, rapid.IntRange(0, 1).Draw(t, "zone"))
+			v.ApplyNode(node(fmt.Sprint(i), inZone(fmt.Sprint("z", zones[i])), func(n *scheduler.Node) {
+				n.Capacity[scheduler.CPU] = int64(room[i])*500 + 100
+			}))
+		}
+		skew := rapid.IntRange(0, 2).Draw(t, "skew")
+		r := revision("web", 500, func(r *scheduler.Revision) {
+			r.Needs.Resources[scheduler.Memory] = 0
+			r.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: skew}}
+		})
+		most := 0
+		var try func(node int, perZone [2]int)
+		try = func(node int, perZone [2]int) {
+			if node < len(room) {
+				for n := range room[node] + 1 {
+					next := perZone
+					next[zones[node]] += n
+					try(node+1, next)
+				}
+				return
+			}
+			both := false
+			for _, z := range zones {
+				both = both || z != zones[0]
+			}
+			difference := perZone[0] - perZone[1]
+			if skew == 0 || both && max(difference, -difference) <= skew {
+				most = max(most, perZone[0]+perZone[1])
+			} else if !both { // a zone alone is level with itself
+				most = max(most, perZone[0]+perZone[1])
+			}
+		}
+		try(0, [2]int{})
+		if got := len(v.Plan(ask(r, 99)).Placements); got != most {
+			t.Fatalf("%d are placed, %d could be, in rooms %v of zones %v with a skew of %d", got, most, room, zones, skew)
+		}
+	})
+}
+
+// Where a few workloads meet a few equal nodes, at most one node more is used
+// than by the best of all ways.
+func TestPackingSmallCases(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := view()
+		for i := range 6 {
+			v.ApplyNode(node(fmt.Sprint(i)))
+		}
+		var request scheduler.Request
+		var sizes []int64
+		for i := range rapid.IntRange(1, 6).Draw(t, "workloads") {
+			sizes = append(sizes, 100*rapid.Int64Range(1, 20).Draw(t, "size"))
+			request.Asks = append(request.Asks, scheduler.Ask{Revision: revision(fmt.Sprint(i), sizes[i]), Count: 1})
+		}
+		best := len(sizes)
+		var try func(item int, bins []int64)
+		try = func(item int, bins []int64) {
+			if item == len(sizes) {
+				best = min(best, len(bins))
+				return
+			}
+			for b := range bins {
+				if bins[b]+sizes[item] <= 2000 {
+					bins[b] += sizes[item]
+					try(item+1, bins)
+					bins[b] -= sizes[item]
+				}
+			}
+			try(item+1, append(bins, sizes[item]))
+		}
+		try(0, nil)
+		used := map[string]bool{}
+		for _, p := range v.Plan(request).Placements {
+			used[p.Node] = true
+		}
+		if len(used) > best+1 {
+			t.Fatalf("%d nodes are used for %v, %d would do", len(used), sizes, best)
+		}
+	})
+}

@@ -1,0 +1,415 @@
+package scheduler
+
+import "slices"
+
+// axis is a topology key other than "node" that matters for an ask. Candidates
+// are grouped by where they are on every axis.
+type axis struct {
+	key string
+	// hard is whether a node must be somewhere on the axis.
+	hard bool
+	// mine counts the replicas of the workload by domain.
+	mine []int32
+}
+
+// level is a spread over the domains of an axis.
+type level struct {
+	axis    int
+	maxSkew int32 // 0 for none
+	// domains are those that could take a replica, floor the fewest replicas that
+	// one of them has.
+	domains []int32
+	floor   int32
+}
+
+// term is an affinity of the ask, or another workload's wish to be far from it.
+type term struct {
+	*Affinity
+	axis int // -1 for the key "node"
+	// self is whether the replicas of the ask count too.
+	self bool
+	// count has the replicas that it is about, by domain or by slot.
+	count []int32
+	total int
+	works []*workload
+	// owner is the workload whose rule it is, if that is not the one of the ask.
+	owner string
+}
+
+// survey finds out where the replicas are that the rules of the ask are about.
+func (p *placing) survey() {
+	p.axes, p.levels, p.terms = p.axes[:0], p.levels[:0], p.terms[:0]
+	p.nodeSkew = 0
+	wishes := &p.rev.Wishes
+	for _, s := range wishes.Spread {
+		if s.Key == KeyNode {
+			p.nodeSkew = int32(s.MaxSkew)
+			continue
+		}
+		p.addLevel(s.Key, int32(s.MaxSkew))
+	}
+	if len(wishes.Spread) == 0 && p.use != tight {
+		p.addLevel(KeyZone, 0)
+	}
+	for i := range wishes.Affinity {
+		p.addTerm(&wishes.Affinity[i], p.rev, "")
+	}
+	for _, s := range p.v.work.avoiders {
+		if s.Workload != p.rev.Workload {
+			p.addAvoider(s)
+		}
+	}
+	p.countMine()
+}
+
+func (p *placing) axis(key string, hard bool) int {
+	at := slices.IndexFunc(p.axes, func(a axis) bool { return a.key == key })
+	if at < 0 {
+		at = len(p.axes)
+		p.axes = append(p.axes, axis{key: key})
+	}
+	p.axes[at].hard = p.axes[at].hard || hard
+	return at
+}
+
+func (p *placing) addLevel(key string, maxSkew int32) {
+	p.levels = append(p.levels, level{axis: p.axis(key, maxSkew > 0), maxSkew: maxSkew})
+}
+
+// addAvoider adds the rules of a workload that keep the ask away.
+func (p *placing) addAvoider(s *shape) {
+	for i := range s.Wishes.Affinity {
+		if a := &s.Wishes.Affinity[i]; a.Anti && a.required() && a.matches(s.Namespace, p.rev) {
+			t := p.newTerm(a)
+			t.owner = s.Name
+			p.tally(&t, s.work)
+			p.terms = append(p.terms, t)
+		}
+	}
+}
+
+// addTerm adds a rule of the ask and counts the replicas that it is about.
+func (p *placing) addTerm(a *Affinity, rev *Revision, owner string) {
+	t := p.newTerm(a)
+	t.self, t.owner = a.matches(rev.Namespace, rev), owner
+	for _, w := range p.v.work.workloads {
+		if w == p.shape.work && t.self || w != p.shape.work && a.matches(rev.Namespace, w.newest()) {
+			p.tally(&t, w)
+		}
+	}
+	p.terms = append(p.terms, t)
+}
+
+func (p *placing) newTerm(a *Affinity) term {
+	t := term{Affinity: a, axis: -1}
+	if a.Key == KeyNode {
+		t.count = make([]int32, len(p.v.class))
+		return t
+	}
+	t.axis = p.axis(a.Key, a.required() && !a.Anti)
+	return t
+}
+
+// tally adds the replicas of a workload to a term.
+func (p *placing) tally(t *term, w *workload) {
+	t.total += w.total
+	t.works = append(t.works, w)
+	for _, on := range w.on {
+		*p.countAt(t, on.node) += on.count
+	}
+}
+
+// countAt is where a term counts what is on a node.
+func (p *placing) countAt(t *term, i int32) *int32 {
+	if t.axis < 0 {
+		return &t.count[i]
+	}
+	d := p.v.classes.domain(p.v.classes.list[p.v.class[i]], p.axes[t.axis].key)
+	t.count = reach(t.count, d)
+	return &t.count[d]
+}
+
+// countMine counts the replicas of the ask's workload that are there already.
+func (p *placing) countMine() {
+	p.mine = resized(p.mine, len(p.v.class))
+	for k := range p.axes {
+		p.axes[k].mine = resized(p.axes[k].mine, 0)
+	}
+	for _, on := range p.shape.work.on {
+		p.mine[on.node] = on.count
+		for k := range p.axes {
+			at := p.v.classes.domain(p.v.classes.list[p.v.class[on.node]], p.axes[k].key)
+			p.axes[k].mine = reach(p.axes[k].mine, at)
+			p.axes[k].mine[at] += on.count
+		}
+	}
+}
+
+// reach makes a list long enough for an index.
+func reach(list []int32, at int32) []int32 {
+	for int(at) >= len(list) {
+		list = append(list, 0)
+	}
+	return list
+}
+
+// resized returns a list of zeros, in the same memory if it is large enough.
+func resized(list []int32, n int) []int32 {
+	if cap(list) < n {
+		return make([]int32, n)
+	}
+	list = list[:n]
+	clear(list)
+	return list
+}
+
+// at reads a count that may lie behind the end of the list.
+func at(list []int32, i int32) int32 {
+	if int(i) < len(list) {
+		return list[i]
+	}
+	return 0
+}
+
+// group finds the group of a class: the nodes that are in the same domains.
+func (p *placing) group(c *class) int32 {
+	if len(p.axes) == 0 {
+		return p.member(groupStep{}, c)
+	}
+	step := groupStep{domain: p.v.classes.domain(c, p.axes[0].key)}
+	if len(p.axes) == 1 { // as nearly always
+		p.groupIn = reach(p.groupIn, step.domain)
+		if p.groupIn[step.domain] == 0 {
+			p.groupIn[step.domain] = 1 + p.newGroup(c)
+		}
+		return p.groupIn[step.domain] - 1
+	}
+	for k := 1; k < len(p.axes); k++ {
+		from, known := p.groupOf[step]
+		if !known {
+			from = int32(len(p.groupOf)) + 1
+			p.groupOf[step] = from
+		}
+		step = groupStep{from: from, domain: p.v.classes.domain(c, p.axes[k].key)}
+	}
+	return p.member(step, c)
+}
+
+// groupStep leads from the domains on the axes so far to one on the next axis.
+type groupStep struct{ from, domain int32 }
+
+// member is the group at the end of the steps.
+func (p *placing) member(last groupStep, c *class) int32 {
+	g, known := p.groupAt[last]
+	if !known {
+		g = p.newGroup(c)
+		p.groupAt[last] = g
+	}
+	return g
+}
+
+func (p *placing) newGroup(c *class) int32 {
+	made := group{}
+	if last := len(p.spare) - 1; last >= 0 {
+		made.heap = p.spare[last][:0]
+		p.spare = p.spare[:last]
+	}
+	p.groups = append(p.groups, made)
+	for k := range p.axes {
+		p.domains = append(p.domains, p.v.classes.domain(c, p.axes[k].key))
+	}
+	return int32(len(p.groups) - 1)
+}
+
+// domain is where a group is on an axis.
+func (p *placing) domain(g int32, axis int) int32 { return p.domains[int(g)*len(p.axes)+axis] }
+
+// open reports whether the rules about domains let a replica into a group now.
+func (p *placing) open(g int32) bool { return p.closedBy(g) == nil && p.skewed(g) == nil }
+
+// skewed returns the spread that keeps a group closed.
+func (p *placing) skewed(g int32) *level {
+	for k := range p.levels {
+		l := &p.levels[k]
+		if l.maxSkew > 0 && at(p.axes[l.axis].mine, p.domain(g, l.axis))+1-l.floor > l.maxSkew {
+			return l
+		}
+	}
+	return nil
+}
+
+// closedBy returns the required affinity that keeps a group closed.
+func (p *placing) closedBy(g int32) *term {
+	for k := range p.terms {
+		if t := &p.terms[k]; t.axis >= 0 && t.required() {
+			if d := p.domain(g, t.axis); !t.holds(at(t.count, d), d != 0) {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
+// holds reports whether a place with so many of the others will do. The first
+// of those that want to be together may go anywhere.
+func (t *term) holds(count int32, somewhere bool) bool {
+	if t.Anti {
+		return count == 0 || !somewhere
+	}
+	return somewhere && (count > 0 || t.self && t.total == 0)
+}
+
+// gain is what a preference adds for a place with so many of the others.
+func (t *term) gain(count int32) int32 {
+	switch {
+	case t.required() || count == 0:
+		return 0
+	case t.Anti:
+		return -t.Weight
+	default:
+		return t.Weight
+	}
+}
+
+// groupAffinity is the sum of the preferences about a group's domains.
+func (p *placing) groupAffinity(g int32) (sum int32) {
+	for k := range p.terms {
+		if t := &p.terms[k]; t.axis >= 0 {
+			if d := p.domain(g, t.axis); d != 0 {
+				sum += t.gain(at(t.count, d))
+			}
+		}
+	}
+	return sum
+}
+
+// nodeAffinity is the sum of the preferences about what is on a node.
+func (p *placing) nodeAffinity(i int32) (sum int32) {
+	for k := range p.terms {
+		if t := &p.terms[k]; t.axis < 0 {
+			sum += t.gain(t.count[i])
+		}
+	}
+	return sum
+}
+
+// nodeClosedBy returns the required affinity that keeps a node closed.
+func (p *placing) nodeClosedBy(i int32) *term {
+	for k := range p.terms {
+		if t := &p.terms[k]; t.axis < 0 && t.required() && !t.holds(t.count[i], true) {
+			return t
+		}
+	}
+	return nil
+}
+
+// sameDomain counts the replicas of the workload in the first domain that they
+// are levelled over.
+func (p *placing) sameDomain(g int32) int32 {
+	if len(p.levels) == 0 {
+		return 0
+	}
+	return at(p.axes[p.levels[0].axis].mine, p.domain(g, p.levels[0].axis))
+}
+
+// floors finds the domains that a spread with a maximal skew is over.
+func (p *placing) floors() {
+	for k := range p.levels {
+		l := &p.levels[k]
+		if l.maxSkew == 0 {
+			continue
+		}
+		for g := range p.groups {
+			if d := p.domain(int32(g), l.axis); !slices.Contains(l.domains, d) {
+				l.domains = append(l.domains, d)
+			}
+		}
+		l.lower(p.axes[l.axis].mine)
+	}
+}
+
+// lower finds the fewest replicas that one of the domains has.
+func (l *level) lower(mine []int32) {
+	if len(l.domains) == 0 {
+		return
+	}
+	l.floor = at(mine, l.domains[0])
+	for _, d := range l.domains[1:] {
+		l.floor = min(l.floor, at(mine, d))
+	}
+}
+
+// arrived counts a replica of the ask that was put on a node. It reports whether
+// nodes must be judged again that nothing was put on.
+func (p *placing) arrived(i, g int32) (again bool) {
+	p.mine[i]++
+	for k := range p.axes {
+		d := p.domain(g, k)
+		p.axes[k].mine = reach(p.axes[k].mine, d)
+		p.axes[k].mine[d]++
+	}
+	for k := range p.levels {
+		if l := &p.levels[k]; l.maxSkew > 0 && at(p.axes[l.axis].mine, p.domain(g, l.axis))-1 == l.floor {
+			l.lower(p.axes[l.axis].mine)
+		}
+	}
+	for k := range p.terms {
+		if t := &p.terms[k]; t.self {
+			// The others must follow the first one to its node.
+			again = again || t.axis < 0 && t.required() && !t.Anti && t.total == 0
+			t.total++
+			*p.countAt(t, i)++
+		}
+	}
+	return p.nodeFloorRose(i) || again
+}
+
+// departed counts a replica of others that was evicted.
+func (p *placing) departed(i int32, w *workload) {
+	for k := range p.terms {
+		if t := &p.terms[k]; slices.Contains(t.works, w) {
+			t.total--
+			*p.countAt(t, i)--
+		}
+	}
+}
+
+// needed reports whether a workload must not be pushed out by the ask: it is its
+// own, or one that it must be near to.
+func (p *placing) needed(w *workload) bool {
+	if w == p.shape.work {
+		return true
+	}
+	for k := range p.terms {
+		if t := &p.terms[k]; t.required() && !t.Anti && slices.Contains(t.works, w) {
+			return true
+		}
+	}
+	return false
+}
+
+// nodeFloorRose keeps the fewest replicas on a node that could take some, for a
+// spread over nodes with a maximal skew.
+func (p *placing) nodeFloorRose(i int32) bool {
+	if p.nodeSkew == 0 || p.mine[i]-1 != p.nodeFloor {
+		return false
+	}
+	if p.atFloor--; p.atFloor > 0 {
+		return false
+	}
+	p.findNodeFloor()
+	return true
+}
+
+func (p *placing) findNodeFloor() {
+	p.nodeFloor, p.atFloor = 0, 0
+	for i, c := range p.v.class {
+		switch {
+		case !p.verdicts[c].passes:
+		case p.atFloor == 0 || p.mine[i] < p.nodeFloor:
+			p.nodeFloor, p.atFloor = p.mine[i], 1
+		case p.mine[i] == p.nodeFloor:
+			p.atFloor++
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+)
+
+// View is the cluster as the scheduler sees it: nodes, what is promised on them,
+// and quotas. It is brought up to date by single changes, each of which costs
+// about a microsecond, and is for one goroutine at a time.
+//
+// What is read for every node of every decision lies in arrays of its own.
+type View struct {
+	// By slot; a slot without a node has class 0.
+	class    []int32
+	free     []Resources
+	traits   []trait
+	portBits []uint64 // which ports may be in use, by portBit
+	nodes    []nodeCell
+
+	slots  map[string]int32 // by uid of the node
+	unused []int32
+	// order has the slots by name, rank the place of each slot in it.
+	order, rank []int32
+	stale       bool // order is right, rank and the traits that depend on all nodes are not
+
+	classes    classes
+	work       occupancy
+	namespaces map[string]*namespace
+	weights    Weights
+	preempts   bool
+
+	largest Resources // of what one node may promise
+	journal journal
+	place   placing
+	waits   waiting
+}
+
+// trait is what the score reads of a node. It is small, because it is read for
+// every node of every decision.
+type trait struct {
+	// perCPU and perMemory are thousandths of what may be promised, per unit.
+	perCPU, perMemory float32
+	// fullCPU and fullMemory are a thousand, or 0 where there is nothing to fill.
+	fullCPU, fullMemory     int16
+	reliability, cost, link int16
+	// size is how large the node is beside the largest, in thousandths; idle is
+	// whether nothing is on it.
+	size int16
+	idle bool
+}
+
+// nodeCell is the rest of a node.
+type nodeCell struct {
+	Node
+	room Resources // what may be promised
+	// replicas on the node, those of the lowest priority first.
+	replicas []int32
+	works    []workOn
+	ports    []portUse
+}
+
+// Options are the cluster's choices.
+type Options struct {
+	// Weights of the score; those that are all 0 stand for the default.
+	Weights Weights
+	// Preempt is whether plans may push replicas out.
+	Preempt bool
+}
+
+// NewView returns a view without nodes.
+func NewView(o Options) *View {
+	v := &View{slots: map[string]int32{}, classes: newClasses(), work: newOccupancy(), namespaces: map[string]*namespace{}}
+	v.SetOptions(o)
+	return v
+}
+
+// SetOptions changes the cluster's choices.
+func (v *View) SetOptions(o Options) {
+	v.weights, v.preempts = o.Weights.orElse(DefaultWeights), o.Preempt
+}
+
+// Nodes counts the nodes.
+func (v *View) Nodes() int { return len(v.order) }
+
+// ApplyNode adds a node or replaces what is known of it. Its replicas stay.
+func (v *View) ApplyNode(n Node) {
+	i, known := v.slots[n.UID]
+	if !known {
+		i = v.newSlot()
+		v.slots[n.UID] = i
+	}
+	cell := &v.nodes[i]
+	room := n.allocatable()
+	if !known || cell.Name != n.Name {
+		v.unlist(i, known)
+		cell.Name, cell.UID = n.Name, n.UID
+		v.list(i)
+	}
+	class := v.classes.enter(&n)
+	v.classes.leave(v.class[i])
+	v.class[i] = class
+	v.free[i] = v.free[i].plus(room).minus(cell.room)
+	was := v.traits[i]
+	v.traits[i] = newTrait(&n, room)
+	v.traits[i].idle = len(cell.works) == 0
+	v.traits[i].cost, v.traits[i].size = was.cost, was.size
+	if !known || cell.Price != n.Price || cell.room != room {
+		v.stale = true
+	}
+	cell.Node, cell.room = n, room
+	v.waits.noteNode(i)
+}
+
+// RemoveNode forgets a node and the replicas on it.
+func (v *View) RemoveNode(uid string) {
+	i, known := v.slots[uid]
+	if !known {
+		return
+	}
+	for _, r := range slices.Clone(v.nodes[i].replicas) {
+		v.RemoveReplica(v.work.replicas[r].uid)
+	}
+	v.unlist(i, true)
+	v.classes.leave(v.class[i])
+	v.class[i], v.free[i], v.traits[i], v.nodes[i] = 0, Resources{}, trait{}, nodeCell{}
+	delete(v.slots, uid)
+	v.unused = append(v.unused, i)
+}
+
+func (v *View) newSlot() int32 {
+	if last := len(v.unused) - 1; last >= 0 {
+		i := v.unused[last]
+		v.unused = v.unused[:last]
+		return i
+	}
+	v.class = append(v.class, 0)
+	v.free = append(v.free, Resources{})
+	v.traits = append(v.traits, trait{})
+	v.portBits = append(v.portBits, 0)
+	v.nodes = append(v.nodes, nodeCell{})
+	v.rank = append(v.rank, 0)
+	return int32(len(v.class) - 1)
+}
+
+// list puts a slot into the order by name, and unlist takes it out.
+func (v *View) list(i int32) {
+	at, _ := v.find(i)
+	v.order = slices.Insert(v.order, at, i)
+	v.stale = true
+}
+
+func (v *View) unlist(i int32, listed bool) {
+	if !listed {
+		return
+	}
+	at, _ := v.find(i)
+	v.order = slices.Delete(v.order, at, at+1)
+	v.stale = true
+}
+
+func (v *View) find(i int32) (int, bool) {
+	n := &v.nodes[i]
+	return slices.BinarySearchFunc(v.order, n, func(slot int32, n *nodeCell) int {
+		o := &v.nodes[slot]
+		return cmp.Or(cmp.Compare(o.Name, n.Name), cmp.Compare(o.UID, n.UID))
+	})
+}
+
+// refresh brings up to date what depends on all nodes together: their order and
+// the dearest and largest of them.
+func (v *View) refresh() {
+	if !v.stale {
+		return
+	}
+	v.stale = false
+	v.largest = Resources{}
+	dearest := int64(0)
+	for rank, i := range v.order {
+		v.rank[i] = int32(rank)
+		dearest = max(dearest, v.nodes[i].Price)
+		for r, amount := range v.nodes[i].room {
+			v.largest[r] = max(v.largest[r], amount)
+		}
+	}
+	for _, i := range v.order {
+		v.traits[i].cost = costOf(v.nodes[i].Price, dearest)
+		v.traits[i].size = sizeOf(&v.nodes[i].room, &v.largest)
+	}
+}
+
+// Requested is the sum of what is promised on a node.
+func (v *View) Requested(nodeUID string) Resources {
+	i, known := v.slots[nodeUID]
+	if !known {
+		return Resources{}
+	}
+	return v.nodes[i].room.minus(v.free[i])
+}

@@ -1,0 +1,180 @@
+package spec
+
+import (
+	"cmp"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// DefaultPriority is that of a workload that says nothing. What has a higher one
+// may push others out.
+const DefaultPriority = 100
+
+// The places that replicas can be levelled over or kept together in, beside the
+// keys of labels.
+const (
+	keyNode = "node"
+	keyZone = "zone"
+)
+
+// defaultStrategy is written by leaving it out, so that a placement which says
+// nothing else can be left out too.
+const defaultStrategy = "pack"
+
+// normalPlacement brings a placement to its canonical form, which is nil for one
+// that says nothing.
+func normalPlacement(p *v1.Placement) *v1.Placement {
+	if p == nil {
+		return nil
+	}
+	if p.Strategy == defaultStrategy {
+		p.Strategy = ""
+	}
+	for _, one := range p.Prefer {
+		if one != nil && one.Weight == 0 {
+			one.Weight = 1
+		}
+	}
+	for _, s := range p.Spread {
+		if s != nil {
+			fill(&s.Key, keyZone)
+		}
+	}
+	for _, a := range p.Affinity {
+		if a != nil {
+			fill(&a.Key, keyNode)
+		}
+	}
+	if proto.Equal(p.Weights, &v1.ScoreWeights{}) {
+		p.Weights = nil
+	}
+	if proto.Equal(p, &v1.Placement{}) {
+		return nil
+	}
+	return p
+}
+
+// checkPlacement checks what the rules of the contract cannot.
+func checkPlacement(p *v1.Placement, found *violations) {
+	const path = "spec.placement"
+	for i, r := range p.GetRequire() {
+		checkLabelRule(indexPath(path+".require", i), r, found)
+	}
+	for i, one := range p.GetPrefer() {
+		if one.GetRule() != nil {
+			checkLabelRule(indexPath(path+".prefer", i)+".rule", one.GetRule(), found)
+		}
+	}
+	keys := map[string]int{}
+	for i, s := range p.GetSpread() {
+		at := indexPath(path+".spread", i)
+		checkTopologyKey(at+".key", s.GetKey(), found)
+		if first, taken := keys[s.GetKey()]; taken {
+			found.add(at+".key", "%s is the key of %s too", s.GetKey(), indexPath(path+".spread", first))
+		} else {
+			keys[s.GetKey()] = i
+		}
+	}
+	for i, a := range p.GetAffinity() {
+		checkAffinity(indexPath(path+".affinity", i), a, found)
+	}
+}
+
+func checkAffinity(at string, a *v1.Affinity, found *violations) {
+	checkTopologyKey(at+".key", a.GetKey(), found)
+	if (a.GetWorkload() == "") == (a.GetLabels() == "") {
+		found.add(at, "must name either a workload or labels")
+		return
+	}
+	if selector, err := ParseSelector(a.GetLabels()); err != nil {
+		found.add(at+".labels", "is not a label selector such as app=db")
+	} else if a.GetLabels() != "" && !selector.Names() {
+		found.add(at+".labels", "must ask for a label that is there, such as app=db")
+	}
+}
+
+func checkTopologyKey(at, key string, found *violations) {
+	if !labelKey().MatchString(key) {
+		found.add(at, "must be node, zone, region or the key of a label")
+	}
+}
+
+// checkLabelRule holds the values of a rule against its operator.
+func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
+	values := r.GetValues()
+	want := 1
+	switch r.GetOperator() {
+	case "in", "notIn":
+		want = max(1, len(values))
+	case "exists", "notExists":
+		want = 0
+	}
+	if len(values) != want {
+		found.add(at+".values", "must have %s with operator %s", []string{"no value", "one value", "values"}[min(want, 2)], r.GetOperator())
+		return
+	}
+	switch r.GetOperator() {
+	case "gt", "lt":
+		if _, err := strconv.ParseInt(values[0], 10, 64); err != nil {
+			found.add(at+".values", "%q must be a whole number", values[0])
+		}
+	case "version":
+		if _, err := ParseVersionRange(values[0]); err != nil {
+			found.add(at+".values", "%v", err)
+		}
+	case "matches":
+		if _, err := regexp.Compile(values[0]); err != nil {
+			found.add(at+".values", "%q must be a regular expression", values[0])
+		}
+	}
+}
+
+// NodePolicy is what the configuration says about how much of a node is used.
+type NodePolicy struct {
+	// Overcommit is in percent; 0 stands for 100.
+	Overcommit *v1.Overcommit
+	// Reserved is kept for the system.
+	Reserved *v1.ResourceAmounts
+}
+
+// NodePolicyOf returns what holds for nodes with these labels: what the first
+// class that matches says, and what the cluster says about the rest.
+func NodePolicyOf(c *v1.ClusterSpec, labels map[string]string) NodePolicy {
+	class := NodeClassOf(c, labels)
+	own, all := class.GetOvercommit(), c.GetOvercommit()
+	kept, kepts := class.GetReserved(), c.GetReserved()
+	return NodePolicy{
+		Overcommit: &v1.Overcommit{
+			Cpu: cmp.Or(own.GetCpu(), all.GetCpu()), Memory: cmp.Or(own.GetMemory(), all.GetMemory()),
+			Disk: cmp.Or(own.GetDisk(), all.GetDisk()), Bandwidth: cmp.Or(own.GetBandwidth(), all.GetBandwidth()),
+		},
+		Reserved: &v1.ResourceAmounts{
+			Cpu: cmp.Or(kept.GetCpu(), kepts.GetCpu()), Memory: cmp.Or(kept.GetMemory(), kepts.GetMemory()),
+			Disk: cmp.Or(kept.GetDisk(), kepts.GetDisk()), Bandwidth: cmp.Or(kept.GetBandwidth(), kepts.GetBandwidth()),
+		},
+	}
+}
+
+// NodeClassOf is the first class that nodes with these labels are of, nil if
+// there is none.
+func NodeClassOf(c *v1.ClusterSpec, labels map[string]string) *v1.NodeClass {
+	at := slices.IndexFunc(c.GetNodeClasses(), func(class *v1.NodeClass) bool {
+		selector, err := ParseSelector(class.GetLabels())
+		return err == nil && selector.Matches(labels)
+	})
+	if at < 0 {
+		return nil
+	}
+	return c.GetNodeClasses()[at]
+}
+
+// Thousandths of a weight such as 0.25.
+func Thousandths(weight float64) int32 {
+	return int32(math.Round(min(max(weight, 0), 1e6) * 1000))
+}

@@ -1,0 +1,75 @@
+package spec
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+func placed(p *v1.Placement) *v1.Workload {
+	return &v1.Workload{Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: "hello:1", Placement: p}}
+}
+
+// What a placement cannot mean is refused where it stands.
+func TestPlacementIsChecked(t *testing.T) {
+	require := func(operator string, values ...string) *v1.Placement {
+		return &v1.Placement{Require: []*v1.LabelRule{{Key: "k", Operator: operator, Values: values}}}
+	}
+	for _, c := range []struct {
+		placement *v1.Placement
+		want      string
+	}{
+		{require("in", "a", "b"), ""},
+		{require("exists"), ""},
+		{require("version", ">=1.2, <2"), ""},
+		{require("matches", "web-[0-9]+"), ""},
+		{require("in"), "spec.placement.require[0].values: must have one value with operator in"},
+		{require("exists", "a"), "must have no value with operator exists"},
+		{require("gt", "many"), `"many" must be a whole number`},
+		{require("version", "new"), "is not a range of versions"},
+		{require("matches", "("), "must be a regular expression"},
+		{require("like", "a"), "must be in, notIn, exists"},
+		{&v1.Placement{Spread: []*v1.Spread{{Key: "zone"}, {}}}, "spec.placement.spread[1].key: zone is the key of spec.placement.spread[0] too"},
+		{&v1.Placement{Spread: []*v1.Spread{{Key: "no key"}}}, "must be node, zone, region or the key of a label"},
+		{&v1.Placement{Affinity: []*v1.Affinity{{Workload: "db"}, {Labels: "app=db"}}}, ""},
+		{&v1.Placement{Affinity: []*v1.Affinity{{}}}, "must name either a workload or labels"},
+		{&v1.Placement{Affinity: []*v1.Affinity{{Labels: "!app"}}}, "must ask for a label that is there"},
+		{&v1.Placement{Strategy: "scatter"}, "must be pack, best-fit or spread"},
+	} {
+		err := Validate(placed(c.placement))
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%v: %v", c.placement, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%v: %v, want %q", c.placement, err, c.want)
+		}
+	}
+	limited := placed(nil)
+	limited.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Disk: "1Gi"}}
+	if err := Validate(limited); err == nil || !strings.Contains(err.Error(), "spec.resources.limits.disk: cannot be limited; request it") {
+		t.Errorf("a limit of disk: %v", err)
+	}
+}
+
+// Saying the default says nothing.
+func TestPlacementIsNormalized(t *testing.T) {
+	same := func(a, b *v1.WorkloadSpec) {
+		t.Helper()
+		if !Equal(a, b) {
+			t.Errorf("%v and %v differ: %v", a, b, Diff(a, b))
+		}
+	}
+	same(&v1.WorkloadSpec{Placement: &v1.Placement{Strategy: "pack", Weights: &v1.ScoreWeights{}}}, &v1.WorkloadSpec{})
+	same(&v1.WorkloadSpec{Priority: proto.Int32(DefaultPriority)}, &v1.WorkloadSpec{})
+	same(&v1.WorkloadSpec{Placement: &v1.Placement{Spread: []*v1.Spread{{MaxSkew: 1}}}}, &v1.WorkloadSpec{Placement: &v1.Placement{Spread: []*v1.Spread{{Key: "zone", MaxSkew: 1}}}})
+	same(
+		&v1.WorkloadSpec{Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Disk: "1024Mi", Bandwidth: "1000k"}, Gpu: &v1.Gpu{}}},
+		&v1.WorkloadSpec{Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Disk: "1Gi", Bandwidth: "1M"}}},
+	)
+	if Equal(&v1.WorkloadSpec{Priority: proto.Int32(0)}, &v1.WorkloadSpec{}) {
+		t.Error("a priority of 0 is the default")
+	}
+}
