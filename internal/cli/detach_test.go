@@ -212,7 +212,7 @@ func TestOtherRoles(t *testing.T) {
 		"the join token is missing":                  {"join", "h:1"},
 		"exclude each other":                         {"join", "h:1", "--token", "a", "--token-file", "b"},
 		`ADDRESS "h" is not of the form host:port`:   {"join", "h", "--token", "a"},
-		"ADDRESS is missing":                         {"join"},
+		"ADDRESS of a server is missing":             {"join"},
 		`log level "loud" is not known`:              {"up", "--log-level", "loud"},
 		`--api-addr "7700" is not of the form`:       {"up", "--api-addr", "7700"},
 		`label "a" has no value: write a=VALUE`:      {"up", "--label", "a"},

@@ -75,6 +75,9 @@ type Gossip struct {
 	transport *transport
 	ring      *memberlist.Keyring
 	events    chan serf.Event
+	// expelled are the ids of servers that were removed: serf goes on calling them
+	// leaving until it has noticed that they do not answer.
+	expelled sync.Map
 }
 
 // Open begins to gossip. [Gossip.Run] finds the others.
@@ -195,11 +198,12 @@ func (g *Gossip) missing() []string {
 func (g *Gossip) members() map[string]Server {
 	all := map[string]Server{}
 	for _, m := range g.serf.Members() {
+		_, expelled := g.expelled.Load(m.Name)
 		all[m.Name] = Server{
 			ID: m.Name, Address: m.Tags[tagAddress], Zone: m.Tags[tagZone], Version: m.Tags[tagVersion],
 			// One that is said to be leaving still answers. Who has left once and is found again by the others, before it
 			// has found them itself, is called so until it has heard of it.
-			Alive: m.Status == serf.StatusAlive || m.Status == serf.StatusLeaving,
+			Alive: !expelled && (m.Status == serf.StatusAlive || m.Status == serf.StatusLeaving),
 		}
 	}
 	return all

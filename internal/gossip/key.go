@@ -39,6 +39,7 @@ func newRing(key []byte) (*memberlist.Keyring, error) {
 // Expel cuts the connections to a server that was removed and forgets it. That it cannot connect any more is the
 // Network's business.
 func (g *Gossip) Expel(id string) error {
+	g.expelled.Store(id, true)
 	g.transport.cut(id)
 	if err := g.serf.RemoveFailedNode(id); err != nil {
 		return fmt.Errorf("forget the removed server %s: %w", id, err)
