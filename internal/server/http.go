@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 
@@ -20,7 +21,7 @@ func (s *Server) newHTTP() (http.Handler, error) {
 		return nil, err
 	}
 	known := http.NewServeMux()
-	known.Handle("/v1/", http.MaxBytesHandler(gateway, maxMessage))
+	known.Handle("/v1/", notTooLong(gateway))
 	known.Handle("/v2/", s.registryHandler())
 	known.Handle("GET /metrics", s.scrape.Handler())
 	known.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -31,6 +32,23 @@ func (s *Server) newHTTP() (http.Handler, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.Handle("/", s.identified(known))
 	return s.requested(mux), nil
+}
+
+// maxUnread is how much of a request that is too long is taken in for nothing.
+const maxUnread = 64 << 20
+
+// notTooLong refuses what is longer than a message may be.
+func notTooLong(next http.Handler) http.Handler {
+	limited := http.MaxBytesHandler(next, maxMessage)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength <= maxMessage {
+			limited.ServeHTTP(w, r)
+			return
+		}
+		// Who is still sending when the connection is closed may never see the answer.
+		_, _ = io.CopyN(io.Discard, r.Body, maxUnread)
+		writeError(w, statusOf(refuse(codes.InvalidArgument, "the request has %d bytes, more than the %d that one may have", r.ContentLength, maxMessage)))
+	})
 }
 
 // identified lets nobody pass who has not proved an identity.
