@@ -199,7 +199,12 @@ func classNamed(all []*v1.NodeClass, name string) *v1.NodeClass {
 }
 
 func withoutName(class *v1.NodeClass) *v1.NodeClass {
-	return &v1.NodeClass{Labels: class.GetLabels(), Liveness: class.GetLiveness()}
+	if class == nil {
+		return &v1.NodeClass{}
+	}
+	class = proto.CloneOf(class)
+	class.Name = ""
+	return class
 }
 
 // WithDefaults returns a workload's spec in canonical form, with the cluster's

@@ -264,3 +264,17 @@ func FuzzSetting(f *testing.F) {
 		}
 	})
 }
+
+// Whatever can be set is seen in the difference, also what a class says.
+func TestEverySettingCanBeSetAndDiffers(t *testing.T) {
+	classed := &v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "laptops"}}}
+	for _, key := range SettingKeys(classed) {
+		changed := proto.CloneOf(classed)
+		if err := Set(changed, key, "1"); err != nil { // whether it makes sense is asked later
+			t.Errorf("%s=1: %v", key, err)
+		}
+		if changes := DiffCluster(classed, changed); len(changes) != 1 || changes[0].Field != key {
+			t.Errorf("%s=1 makes the difference %v", key, changes)
+		}
+	}
+}

@@ -249,6 +249,12 @@ func scalar(f protoreflect.FieldDescriptor, node *yaml.Node) (v protoreflect.Val
 			return v, "a whole number from 0"
 		}
 		return protoreflect.ValueOfUint64(n), ""
+	case protoreflect.DoubleKind:
+		n, err := strconv.ParseFloat(node.Value, 64)
+		if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+			return v, "a number such as 0.25"
+		}
+		return protoreflect.ValueOfFloat64(n), ""
 	case protoreflect.BytesKind:
 		b, err := base64.StdEncoding.DecodeString(node.Value)
 		if err != nil {

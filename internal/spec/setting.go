@@ -104,14 +104,24 @@ func appendSettings(all []Setting, key string, m protoreflect.Message, f protore
 // cluster.
 func appendClass(all []Setting, c *v1.ClusterSpec, class *v1.NodeClass) []Setting {
 	key := classKey + "." + class.GetName()
-	all = append(all, Setting{Key: key + ".labels", Value: cmp.Or(class.GetLabels(), notSet), Default: class.GetLabels() == ""})
-	l := LivenessOf(&v1.ClusterSpec{Liveness: c.GetLiveness()}, nil)
-	f := class.ProtoReflect().Descriptor().Fields().ByName("liveness")
-	return appendSettings(all, key+".liveness", class.ProtoReflect(), f, map[string]string{
-		key + ".liveness.heartbeat": FormatDuration(l.Heartbeat),
-		key + ".liveness.silence":   FormatDuration(l.Silence),
-		key + ".liveness.reconnect": FormatDuration(l.Reconnect),
-	})
+	inherited := map[string]string{}
+	for _, of := range Settings(withoutClasses(c)) {
+		inherited[key+"."+of.Key] = of.Value
+	}
+	m := class.ProtoReflect()
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		if f := fields.Get(i); f.JSONName() != "name" {
+			all = appendSettings(all, key+"."+f.JSONName(), m, f, inherited)
+		}
+	}
+	return all
+}
+
+func withoutClasses(c *v1.ClusterSpec) *v1.ClusterSpec {
+	c = proto.CloneOf(c)
+	c.NodeClasses = nil
+	return c
 }
 
 // SettingKeys are the keys of all settings of a configuration.

@@ -121,7 +121,8 @@ type ClusterSpec struct {
 	// What counts how much when a node is chosen; 0.25 locality, 0.30 reliability,
 	// 0.15 cost, 0.20 utilization and 0.10 network if not set.
 	Weights *ScoreWeights `protobuf:"bytes,20,opt,name=weights,proto3" json:"weights,omitempty"`
-	// For nodes whose class does not say otherwise.
+	// How much of what a node has may be promised, in percent, where the node's
+	// class does not say otherwise; 100 if 0.
 	Overcommit *Overcommit `protobuf:"bytes,21,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
 	// What every node keeps for the system.
 	Reserved      *ResourceAmounts `protobuf:"bytes,22,opt,name=reserved,proto3" json:"reserved,omitempty"`
