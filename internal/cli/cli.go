@@ -58,6 +58,8 @@ type cli struct {
 	Options
 	// The global flags.
 	config, context, namespace, output string
+	// stale lets one server answer alone.
+	stale bool
 	// tracing is nil unless the environment says where traces go.
 	tracing *telemetry.Tracing
 }
@@ -91,6 +93,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	flags.StringVar(&c.context, "context", os.Getenv("CLOUDLESS_CONTEXT"), "`name` of the cluster's context (default: $CLOUDLESS_CONTEXT, else the current one)")
 	flags.StringVarP(&c.namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
 	flags.StringVarP(&c.output, "output", "o", "table", "`format` of the output: table, json or yaml")
+	flags.BoolVar(&c.stale, "stale", false, "let commands that only read be answered by what one server knows, which may be behind: also while no server leads")
 
 	root.AddGroup(
 		&cobra.Group{ID: groupApps, Title: "Workloads:"},
@@ -168,11 +171,15 @@ func (c *cli) configPath() (string, error) {
 // withClient is the body of commands that call the cluster.
 func (c *cli) withClient(do func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		cl, err := c.dial(cmd.Context())
+		ctx := cmd.Context()
+		cl, err := c.dial(ctx)
 		if err != nil {
 			return err
 		}
-		err = do(cmd.Context(), cl, cmd, args)
+		if c.stale {
+			ctx = client.WithStale(ctx)
+		}
+		err = do(ctx, cl, cmd, args)
 		c.keepAddresses(cl)
 		return errors.Join(err, cl.Close())
 	}

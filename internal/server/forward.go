@@ -163,7 +163,7 @@ func (r *router) noLeader(last error) error {
 		return refuse(codes.Unavailable, "%s", last)
 	}
 	return r.withReason(reasonNoLeader, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
-		"look at them with: cloudless cluster status; what was known last can be read with consistency stale", voters/2+1, voters))
+		"look at them with: cloudless cluster status; what was known last is shown by commands with --stale", voters/2+1, voters))
 }
 
 // notLeader reports whether a call was not even begun because the one who was

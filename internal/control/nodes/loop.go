@@ -156,7 +156,8 @@ func (l *Loop) Disconnected(uid string) {
 		if e.answers && e.Goodbye == "" {
 			ctx, cancel := context.WithCancel(l.leading)
 			e.relieve = cancel
-			l.work.Go(func() { l.suspect(ctx, uid, e.machine) })
+			machine := e.machine // it may come back from another one meanwhile
+			l.work.Go(func() { l.suspect(ctx, uid, machine) })
 		}
 	}
 	l.mark(uid)

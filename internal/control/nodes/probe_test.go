@@ -136,6 +136,20 @@ func TestSessionThatIsBackInTimeEndsTheSuspicion(t *testing.T) {
 	})
 }
 
+// A node that comes back from another machine while the first one is asked: the
+// race detector sees whether the two have an address in common.
+func TestNodeIsBackFromAnotherMachine(t *testing.T) {
+	var m switched
+	m.on.Store(true)
+	leadWith(t, m.probe, func(l *Loop, s func() string) {
+		for i := range byte(20) {
+			l.Disconnected("n")
+			l.Connected("n", netip.AddrFrom4([4]byte{192, 0, 2, i}), &v1.NodeStatus{})
+			want(t, s, "ready")
+		}
+	})
+}
+
 func TestGoodbyeIsBelievedAtOnce(t *testing.T) {
 	leadWith(t, alive, func(l *Loop, s func() string) {
 		l.Goodbye("n", "stopped by cloudless down")
