@@ -3,7 +3,6 @@ package consensus_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -127,60 +126,6 @@ func TestLeaveHandsLeadershipOver(t *testing.T) {
 	if err != nil || !slices.Equal(numbers(read), upTo(21)) {
 		t.Fatalf("got %v, %v", numbers(read), err)
 	}
-}
-
-// BenchmarkWritesDuringSnapshot measures how long a write takes while a snapshot of 100,000 objects is written; the
-// longest is what a snapshot stalls.
-func BenchmarkWritesDuringSnapshot(b *testing.B) {
-	c := open(b, lone(b.TempDir()))
-	const objects, part = 100_000, 500
-	for n := 0; n < objects; n += part {
-		var batch state.Batch
-		for i := range part {
-			batch.Create(&v1.Node{
-				Metadata: &v1.Metadata{Uid: fmt.Sprintf("%08d", n+i), Name: fmt.Sprintf("node-%d", n+i), Labels: map[string]string{"disk": "ssd"}},
-				Spec:     &v1.NodeSpec{SubnetV4: "10.64.0.0/24"},
-			})
-		}
-		if _, err := c.Propose(b.Context(), batch.Transaction(time.Unix(1_700_000_000, 0))); err != nil {
-			b.Fatal(err)
-		}
-	}
-	var longest, longestBefore, saving time.Duration
-	write := func(n int) time.Duration {
-		began := time.Now()
-		var batch state.Batch
-		batch.Put(&v1.Node{Metadata: &v1.Metadata{Uid: "00000000", Name: "node-0"}, Spec: &v1.NodeSpec{SubnetV4: fmt.Sprint(n)}})
-		if _, err := c.Propose(b.Context(), batch.Transaction(began)); err != nil {
-			b.Fatal(err)
-		}
-		return time.Since(began)
-	}
-	for b.Loop() {
-		for n := range 200 {
-			longestBefore = max(longestBefore, write(n))
-		}
-		saved := make(chan struct{})
-		began := time.Now()
-		go func() {
-			defer close(saved)
-			if err := c.Snapshot(b.Context()); err != nil {
-				b.Error(err)
-			}
-		}()
-		for n, going := 0, true; going; n++ {
-			longest = max(longest, write(n))
-			select {
-			case <-saved:
-				going = false
-			default:
-			}
-		}
-		saving = max(saving, time.Since(began))
-	}
-	b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest-write")
-	b.ReportMetric(float64(longestBefore.Microseconds())/1000, "ms-longest-write-otherwise")
-	b.ReportMetric(float64(saving.Milliseconds()), "ms-snapshot")
 }
 
 // join adds one more server to a cluster.

@@ -86,6 +86,11 @@ var measurements = slices.Concat([]measurement{
 		floor: "the slower of an empty authenticated call by the same clients and three bare rafts on the same log store, in turns",
 	},
 	{
+		name: "snapshot_stall", unit: "ms", measure: measureSnapshotStall, target: "under 50",
+		what:  "the longest write of one client while one server writes a snapshot of 100,000 objects, median of 5 snapshots",
+		floor: "the longest of as many writes without a snapshot, in turns",
+	},
+	{
 		name: "leader_loss_p50", unit: "ms", measure: measureLeaderLossMedian, target: "under 1500",
 		what:  "three servers: from kill -9 of the leader to the next acknowledged write that was begun after it, median of 20",
 		floor: "none",
