@@ -95,6 +95,10 @@ func TestServerBackAfterAWeek(t *testing.T) {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
 		must(t, err)
 	}
+	// Whoever has just begun to lead must see for itself that the others are well.
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s2"].GetHealthy() && all["s4"].GetHealthy() && all["s2"].GetVoter() && all["s4"].GetVoter()
+	})
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s1"})
 	must(t, err)
 	s.removed("s1")
