@@ -74,12 +74,14 @@ var onlyAtLeader = []string{
 	v1.WorkloadService_GetUsage_FullMethodName, v1.WorkloadService_WatchUsage_FullMethodName,
 }
 
-// mayBeStale reports whether a call only reads the state.
-func mayBeStale(method string) bool {
+// reads reports whether a call changes nothing.
+func reads(method string) bool {
 	name := method[strings.LastIndexByte(method, '/')+1:]
-	read := strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch")
-	return read && !slices.Contains(onlyAtLeader, method)
+	return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch")
 }
+
+// mayBeStale reports whether a call only reads the state.
+func mayBeStale(method string) bool { return reads(method) && !slices.Contains(onlyAtLeader, method) }
 
 // staleWished reports whether the caller wants an answer without the others.
 func staleWished(ctx context.Context) bool {
@@ -162,7 +164,7 @@ func (r *router) noLeader(last error) error {
 	if voters < 2 {
 		return refuse(codes.Unavailable, "%s", last)
 	}
-	return r.withReason(reasonNoLeader, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
+	return withReason(reasonNoLeader, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
 		"look at them with: cloudless cluster status; what was known last is shown by commands with --stale", voters/2+1, voters))
 }
 
@@ -219,13 +221,13 @@ func harmless(method string, request proto.Message) bool {
 	if keyed, ok := request.(interface{ GetIdempotencyKey() string }); ok && keyed.GetIdempotencyKey() != "" {
 		return true
 	}
-	return mayBeStale(method)
+	return reads(method)
 }
 
 // repeatable is what a call is answered from here. Who answers it may change the message, which then is another one
 // than the state remembers by its key: a call that may be made again elsewhere keeps its own words.
 func repeatable(method string, request proto.Message) proto.Message {
-	if harmless(method, request) && !mayBeStale(method) {
+	if harmless(method, request) && !reads(method) {
 		return proto.Clone(request)
 	}
 	return request
@@ -381,11 +383,11 @@ func (r *router) unproven(ctx context.Context, why error) error {
 	if isForwarded(ctx) {
 		return &consensus.NotLeaderError{}
 	}
-	return r.withReason(reasonNoLeader, fmt.Sprintf("this server is behind the others and does not know the caller: %v; ask another one, or again", why))
+	return withReason(reasonNoLeader, fmt.Sprintf("this server is behind the others and does not know the caller: %v; ask another one, or again", why))
 }
 
 // withReason is an error that clients and other servers understand without words.
-func (r *router) withReason(reason, message string) error {
+func withReason(reason, message string) error {
 	st := status.New(codes.Unavailable, message)
 	if with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}); err == nil {
 		st = with

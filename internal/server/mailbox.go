@@ -2,12 +2,22 @@ package server
 
 import (
 	"context"
+	"slices"
 	"sync"
+)
+
+// What bounds one message of a mailbox: who comes next waits for it, and the
+// other side must take it. Something larger goes alone.
+const (
+	maxBatch      = 64
+	maxBatchBytes = 1 << 20
 )
 
 // mailbox collects what several put into it and delivers it in batches: what
 // comes while one is being sent goes with the next.
 type mailbox[T any] struct {
+	size func(T) int // in bytes, about
+
 	mu      sync.Mutex
 	waiting []T
 	closed  bool
@@ -15,13 +25,36 @@ type mailbox[T any] struct {
 	some chan struct{}
 }
 
-func newMailbox[T any]() *mailbox[T] { return &mailbox[T]{some: make(chan struct{}, 1)} }
+func newMailbox[T any](size func(T) int) *mailbox[T] {
+	return &mailbox[T]{size: size, some: make(chan struct{}, 1)}
+}
 
 func (m *mailbox[T]) put(one T) {
 	m.mu.Lock()
 	m.waiting = append(m.waiting, one)
 	m.mu.Unlock()
 	m.wake()
+}
+
+// withdraw takes out the one that matches, and reports whether it was still there.
+func (m *mailbox[T]) withdraw(match func(T) bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := slices.IndexFunc(m.waiting, match)
+	if at < 0 {
+		return false
+	}
+	m.waiting = slices.Delete(m.waiting, at, at+1)
+	return true
+}
+
+// empty takes out all that wait.
+func (m *mailbox[T]) empty() []T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.waiting
+	m.waiting = nil
+	return all
 }
 
 // close says that nothing more is put.
@@ -42,28 +75,39 @@ func (m *mailbox[T]) wake() {
 // deliver sends until all is sent that will ever be put, ctx ends or sending
 // fails.
 func (m *mailbox[T]) deliver(ctx context.Context, send func([]T) error) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.some:
-		}
-		m.mu.Lock()
-		batch, closed := m.waiting, m.closed
-		m.waiting = nil
-		m.mu.Unlock()
-		for len(batch) > 0 {
-			n := min(len(batch), maxBatch)
-			if send(batch[:n]) != nil {
+	for ctx.Err() == nil {
+		batch, closed := m.take()
+		switch {
+		case len(batch) > 0:
+			if send(batch) != nil {
 				return
 			}
-			batch = batch[n:]
-		}
-		if closed {
+			continue
+		case closed:
 			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-m.some:
 		}
 	}
 }
 
-// maxBatch bounds one message of a mailbox.
-const maxBatch = 64
+// take takes out the next batch. The rest can still be withdrawn.
+func (m *mailbox[T]) take() (batch []T, closed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, bytes := 0, 0
+	for ; n < min(len(m.waiting), maxBatch); n++ {
+		if bytes += m.size(m.waiting[n]); n > 0 && bytes > maxBatchBytes {
+			break
+		}
+	}
+	if n == len(m.waiting) {
+		batch, m.waiting = m.waiting, nil
+		return batch, m.closed
+	}
+	batch = slices.Clone(m.waiting[:n])
+	m.waiting = slices.Delete(m.waiting, 0, n)
+	return batch, m.closed
+}

@@ -46,35 +46,26 @@ func (r *recorder) RegisterService(about *grpc.ServiceDesc, service any) {
 // stops says so, and still answers what was asked before that was heard.
 func (s *peerService) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequest, v1.PassCallsResponse]) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stream.Context()))
-	answers := newMailbox[*v1.PassedAnswer]()
-	var speaking sync.Mutex // a stream takes one message at a time
-	say := func(response *v1.PassCallsResponse) error {
-		speaking.Lock()
-		defer speaking.Unlock()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return stream.Send(response)
-	}
+	out := newAnswers(stream.Send)
 	var delivering sync.WaitGroup
-	delivering.Go(func() {
-		answers.deliver(ctx, func(batch []*v1.PassedAnswer) error { return say(&v1.PassCallsResponse{Answers: batch}) })
-	})
+	delivering.Go(func() { out.deliver(ctx) })
 	calls := &runningCalls{cancels: map[uint64]context.CancelFunc{}}
 	defer func() {
-		speaking.Lock()
-		cancel() // nothing is said any more
-		speaking.Unlock()
+		out.silence(cancel)
 		calls.running.Wait()
 		delivering.Wait()
 	}()
-	defer context.AfterFunc(s.stopping, func() { _ = say(&v1.PassCallsResponse{Stopping: true}) })()
-	err := calls.take(ctx, stream.Recv, func(ctx context.Context, call *v1.PassedCall) { answers.put(s.passed.answer(ctx, call)) })
+	defer context.AfterFunc(s.stopping, func() { _ = out.say(ctx, &v1.PassCallsResponse{Stopping: true}) })()
+	receive := func() (*v1.PassCallsRequest, error) {
+		out.unsent.wait(stream.Context())
+		return stream.Recv()
+	}
+	err := calls.take(ctx, receive, func(ctx context.Context, call *v1.PassedCall) { out.put(ctx, s.passed.answer(ctx, call)) })
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
 	calls.running.Wait()
-	answers.close()
+	out.small.close()
 	delivering.Wait()
 	return nil
 }
@@ -100,6 +91,7 @@ func (p *passedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Mess
 	if !ok {
 		return nil, status.Errorf(codes.Unimplemented, "%s is not a method of this server", call.GetMethod())
 	}
+	ctx = withPrincipal(ctx, Principal{}) // not the server that passes it on
 	ctx = metadata.NewIncomingContext(ctx, metadata.New(call.GetMetadata()))
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headless(call.GetMethod()))
 	response, err := method.call(method.service, ctx, func(request any) error {

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -16,6 +18,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // maxPassed is the largest request that shares a stream with others: large ones
@@ -40,11 +44,11 @@ func (p *passing) call(ctx context.Context, conn *grpc.ClientConn, method string
 	}
 	response := out.New()
 	if len(data) > maxPassed {
-		return response.Interface(), conn.Invoke(outgoing(ctx), method, request, response.Interface())
+		return response.Interface(), callAlone(ctx, conn, method, request, response.Interface())
 	}
 	answer, err := p.line(conn).call(ctx, &v1.PassedCall{Method: method, Request: data, Metadata: passedMetadata(ctx)})
 	if status.Code(err) == codes.Unimplemented { // by a server of an older release
-		return response.Interface(), conn.Invoke(outgoing(ctx), method, request, response.Interface())
+		return response.Interface(), callAlone(ctx, conn, method, request, response.Interface())
 	}
 	if err != nil {
 		return nil, err
@@ -58,6 +62,30 @@ func (p *passing) call(ctx context.Context, conn *grpc.ClientConn, method string
 	}
 	response.SetUnknown(answer.GetResponse()) // which is encoded to the very same bytes
 	return response.Interface(), nil
+}
+
+// callAlone has a call of its own answered by another server.
+func callAlone(ctx context.Context, conn *grpc.ClientConn, method string, request, response proto.Message) error {
+	var header metadata.MD
+	err := conn.Invoke(outgoing(ctx), method, request, response, grpc.Header(&header))
+	answered := len(header.Get(telemetry.RequestIDHeader)) > 0 // which the guard sets before all else
+	if err == nil || answered || ctx.Err() != nil {
+		return err
+	}
+	return lost(err)
+}
+
+// lost is what callers hear whose calls were sent and not answered, for whatever
+// reason: its code would say something about the call that is not so.
+func lost(why error) error {
+	reason := status.Convert(why).Message()
+	switch {
+	case status.Code(why) == codes.Unimplemented:
+		return why // the server does not know the method: it has done nothing
+	case errors.Is(why, io.EOF):
+		reason = "it has stopped"
+	}
+	return withReason(reasonUncertain, fmt.Sprintf("the leader was lost before it had answered (%s): %s", reason, consensus.ErrUncertain))
 }
 
 // passedMetadata is what the leader is told about a call.
@@ -74,7 +102,7 @@ func passedMetadata(ctx context.Context) map[string]string {
 func (p *passing) line(conn *grpc.ClientConn) *line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if open := p.lines[conn]; open != nil && open.broken() == nil {
+	if open := p.lines[conn]; open != nil && !open.broken() {
 		return open
 	}
 	for other := range p.lines {
@@ -91,21 +119,49 @@ func (p *passing) line(conn *grpc.ClientConn) *line {
 // when that server ends it.
 type line struct {
 	// calls are to be sent, in the order of their numbers; gone are the numbers
-	// of those that nobody waits for any more.
+	// of those that were sent and that nobody waits for any more.
 	calls *mailbox[*v1.PassedCall]
 	gone  *mailbox[uint64]
 
 	mu      sync.Mutex
 	last    uint64
-	waiting map[uint64]chan<- *v1.PassedAnswer
+	waiting map[uint64]*asked
 	err     error // why nothing more can be asked
+}
+
+// asked is a call that somebody waits for.
+type asked struct {
+	outcome chan outcome     // takes one
+	answer  *v1.PassedAnswer // as far as it has come
+}
+
+// outcome is an answer, or why there is none.
+type outcome struct {
+	answer *v1.PassedAnswer
+	err    error
+}
+
+func newLine() *line {
+	return &line{
+		calls:   newMailbox(callSize),
+		gone:    newMailbox(func(uint64) int { return binary.MaxVarintLen64 }),
+		waiting: map[uint64]*asked{},
+	}
 }
 
 // openLine does not wait for the stream.
 func openLine(conn *grpc.ClientConn) *line {
-	l := &line{calls: newMailbox[*v1.PassedCall](), gone: newMailbox[uint64](), waiting: map[uint64]chan<- *v1.PassedAnswer{}}
+	l := newLine()
 	go l.run(conn) // ends with the connection
 	return l
+}
+
+func callSize(call *v1.PassedCall) int {
+	size := len(call.GetMethod()) + len(call.GetRequest()) + 32
+	for key, value := range call.GetMetadata() {
+		size += len(key) + len(value) + 8
+	}
+	return size
 }
 
 func (l *line) run(conn *grpc.ClientConn) {
@@ -113,7 +169,7 @@ func (l *line) run(conn *grpc.ClientConn) {
 	defer cancel()
 	stream, err := v1.NewPeerServiceClient(conn).PassCalls(ctx)
 	if err != nil {
-		l.breakUp(errors.Join(errNotConnected, err)) // nothing was sent
+		l.breakUp(err) // nothing was sent
 		return
 	}
 	var tasks sync.WaitGroup
@@ -139,7 +195,7 @@ func (l *line) run(conn *grpc.ClientConn) {
 	for {
 		response, err := stream.Recv()
 		if err != nil {
-			l.breakUp(unanswered(err))
+			l.breakUp(err)
 			return
 		}
 		l.hear(response.GetAnswers())
@@ -149,54 +205,68 @@ func (l *line) run(conn *grpc.ClientConn) {
 	}
 }
 
-// unanswered is what callers hear whose calls were sent and not answered.
-func unanswered(err error) error {
-	if errors.Is(err, io.EOF) {
-		return status.Error(codes.Unavailable, "the leader stopped before it had answered")
-	}
-	return err
-}
-
 func (l *line) call(ctx context.Context, call *v1.PassedCall) (*v1.PassedAnswer, error) {
-	answer := make(chan *v1.PassedAnswer, 1)
-	if err := l.ask(call, answer); err != nil {
+	made, err := l.ask(call)
+	if err != nil {
 		return nil, err
 	}
 	select {
-	case a, heard := <-answer:
-		if !heard {
-			return nil, l.broken()
-		}
-		return a, nil
+	case end := <-made.outcome:
+		return end.answer, end.err
 	case <-ctx.Done():
-		l.mu.Lock()
-		delete(l.waiting, call.GetNumber())
-		l.mu.Unlock()
-		l.gone.put(call.GetNumber())
+		l.leave(call.GetNumber())
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
-func (l *line) ask(call *v1.PassedCall, answer chan<- *v1.PassedAnswer) error {
+func (l *line) ask(call *v1.PassedCall) (*asked, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
-		return errors.Join(errNotConnected, l.err) // it was not even sent
+		return nil, errors.Join(errNotConnected, l.err) // it was not even sent
 	}
+	made := &asked{outcome: make(chan outcome, 1)}
 	l.last++
 	call.Number = l.last
-	l.waiting[call.Number] = answer
+	l.waiting[call.Number] = made
 	l.calls.put(call)
-	return nil
+	return made, nil
+}
+
+// leave forgets a call, and has the other server forget it if it may know it.
+func (l *line) leave(number uint64) {
+	l.mu.Lock()
+	delete(l.waiting, number)
+	l.mu.Unlock()
+	if !l.calls.withdraw(func(call *v1.PassedCall) bool { return call.GetNumber() == number }) {
+		l.gone.put(number)
+	}
+}
+
+// settle ends the wait for a call. It is called with the lock held.
+func (l *line) settle(number uint64, end outcome) {
+	if made := l.waiting[number]; made != nil {
+		delete(l.waiting, number)
+		made.outcome <- end
+	}
 }
 
 func (l *line) hear(answers []*v1.PassedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, a := range answers {
-		if waiting := l.waiting[a.GetNumber()]; waiting != nil {
-			delete(l.waiting, a.GetNumber())
-			waiting <- a
+		made := l.waiting[a.GetNumber()]
+		if made == nil {
+			continue
+		}
+		if made.answer == nil {
+			made.answer = a
+		} else {
+			made.answer.Response = append(made.answer.Response, a.GetResponse()...)
+			made.answer.Failure = append(made.answer.Failure, a.GetFailure()...)
+		}
+		if !a.GetMore() {
+			l.settle(a.GetNumber(), outcome{answer: made.answer})
 		}
 	}
 }
@@ -212,18 +282,20 @@ func (l *line) finish() {
 }
 
 // breakUp lets all who wait know that they wait in vain.
-func (l *line) breakUp(err error) {
+func (l *line) breakUp(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.err = err
-	for number, waiting := range l.waiting {
-		delete(l.waiting, number)
-		close(waiting)
+	l.err = why
+	for _, unsent := range l.calls.empty() {
+		l.settle(unsent.GetNumber(), outcome{err: errors.Join(errNotConnected, why)})
+	}
+	for number := range l.waiting {
+		l.settle(number, outcome{err: lost(why)})
 	}
 }
 
-func (l *line) broken() error {
+func (l *line) broken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.err
+	return l.err != nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -76,10 +77,31 @@ func (s *Server) record(ctx context.Context) error {
 			err = s.writeNoticed(ctx, s.reports.takeNoticed())
 		}
 		if err != nil && ctx.Err() == nil {
-			// The agent says everything again when it connects again.
 			s.logger.WarnContext(ctx, "reports could not be written", slog.Any("error", err))
-			s.sessions.each(func(one *session) { one.cancel(err) })
+			s.sessions.hearAgain(ctx, err)
 		}
+	}
+}
+
+// hearAgainPause is how long the leader waits before it has all agents say
+// everything again: what kept it from writing, a full disk say, lasts longer
+// than they need to connect.
+const hearAgainPause = time.Second
+
+// hearAgain ends the sessions there are, unless ctx ends before. An agent says
+// everything again when it connects again; who connects meanwhile has.
+func (s *sessions) hearAgain(ctx context.Context, why error) {
+	var heard []*session
+	s.each(func(one *session) { heard = append(heard, one) })
+	pause := time.NewTimer(hearAgainPause)
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-pause.C:
+	}
+	for _, one := range heard {
+		one.cancel(why)
 	}
 }
 

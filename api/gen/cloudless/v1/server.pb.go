@@ -347,7 +347,10 @@ type PassedAnswer struct {
 	Number   uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	Response []byte                 `protobuf:"bytes,2,opt,name=response,proto3" json:"response,omitempty"`
 	// A google.rpc.Status in place of the response if the call failed.
-	Failure       []byte `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	Failure []byte `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	// This is a piece, and the rest comes in further ones of the same number: a
+	// large answer takes turns with all others.
+	More          bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +404,13 @@ func (x *PassedAnswer) GetFailure() []byte {
 		return x.Failure
 	}
 	return nil
+}
+
+func (x *PassedAnswer) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type ImageCopy struct {
@@ -1315,11 +1325,12 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"e\n" +
 	"\x11PassCallsResponse\x124\n" +
 	"\aanswers\x18\x01 \x03(\v2\x1a.cloudless.v1.PassedAnswerR\aanswers\x12\x1a\n" +
-	"\bstopping\x18\x02 \x01(\bR\bstopping\"\\\n" +
+	"\bstopping\x18\x02 \x01(\bR\bstopping\"p\n" +
 	"\fPassedAnswer\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x1a\n" +
 	"\bresponse\x18\x02 \x01(\fR\bresponse\x12\x18\n" +
-	"\afailure\x18\x03 \x01(\fR\afailure\"w\n" +
+	"\afailure\x18\x03 \x01(\fR\afailure\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"w\n" +
 	"\tImageCopy\x12*\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tB\n" +
