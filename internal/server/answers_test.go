@@ -35,9 +35,10 @@ func TestLargeAnswersBreakNoOtherCalls(t *testing.T) {
 	for i := range 12 {
 		annotations[fmt.Sprintf("value%d", i)] = strings.Repeat("x", 4000)
 	}
+	at, through := leader.dial(nil, secret), follower.dial(nil, secret)
 	const many = 40
 	for i := range many {
-		_, err := leader.dial(nil, secret).CreateWorkload(leader.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+		_, err := at.CreateWorkload(leader.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
 			Metadata: &v1.Metadata{Name: fmt.Sprintf("w%d", i), Annotations: annotations},
 			Spec:     &v1.WorkloadSpec{Image: "docker.io/library/busybox:1", Replicas: proto.Int32(0)},
 		}})
@@ -46,13 +47,13 @@ func TestLargeAnswersBreakNoOtherCalls(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range many {
 		all.Go(func() {
-			list, err := follower.dial(nil, secret).ListWorkloads(follower.ctx, &v1.ListWorkloadsRequest{})
+			list, err := through.ListWorkloads(follower.ctx, &v1.ListWorkloadsRequest{})
 			if err != nil || len(list.GetItems()) != many {
 				t.Errorf("list %d: %d workloads, %v", i, len(list.GetItems()), err)
 			}
 		})
 		all.Go(func() {
-			_, err := follower.dial(nil, secret).CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: fmt.Sprintf("u%d", i)})
+			_, err := through.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: fmt.Sprintf("u%d", i)})
 			if err != nil {
 				t.Errorf("write %d: %v", i, err)
 			}

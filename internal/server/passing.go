@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -22,8 +23,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// maxPassed is the largest request that shares a stream with others: large ones
-// would hold them up.
+// maxPassed is the largest request that shares a stream with others, and the
+// largest piece of an answer: more would hold them up.
 const maxPassed = 64 << 10
 
 // passing passes calls on to other servers, those that come together in one
@@ -131,14 +132,29 @@ type line struct {
 
 // asked is a call that somebody waits for.
 type asked struct {
-	outcome chan outcome     // takes one
-	answer  *v1.PassedAnswer // as far as it has come
+	outcome chan outcome       // takes one
+	pieces  []*v1.PassedAnswer // that have come
 }
 
-// outcome is an answer, or why there is none.
+// outcome is an answer in pieces, or why there is none.
 type outcome struct {
-	answer *v1.PassedAnswer
+	pieces []*v1.PassedAnswer
 	err    error
+}
+
+// whole puts an answer together. The caller does it, not the one who hears for all.
+func (o outcome) whole() (*v1.PassedAnswer, error) {
+	switch {
+	case o.err != nil:
+		return nil, o.err
+	case len(o.pieces) == 1:
+		return o.pieces[0], nil
+	}
+	var response, failure [][]byte
+	for _, piece := range o.pieces {
+		response, failure = append(response, piece.GetResponse()), append(failure, piece.GetFailure())
+	}
+	return &v1.PassedAnswer{Response: slices.Concat(response...), Failure: slices.Concat(failure...)}, nil
 }
 
 func newLine() *line {
@@ -212,7 +228,7 @@ func (l *line) call(ctx context.Context, call *v1.PassedCall) (*v1.PassedAnswer,
 	}
 	select {
 	case end := <-made.outcome:
-		return end.answer, end.err
+		return end.whole()
 	case <-ctx.Done():
 		l.leave(call.GetNumber())
 		return nil, status.FromContextError(ctx.Err()).Err()
@@ -259,14 +275,9 @@ func (l *line) hear(answers []*v1.PassedAnswer) {
 		if made == nil {
 			continue
 		}
-		if made.answer == nil {
-			made.answer = a
-		} else {
-			made.answer.Response = append(made.answer.Response, a.GetResponse()...)
-			made.answer.Failure = append(made.answer.Failure, a.GetFailure()...)
-		}
+		made.pieces = append(made.pieces, a)
 		if !a.GetMore() {
-			l.settle(a.GetNumber(), outcome{answer: made.answer})
+			l.settle(a.GetNumber(), outcome{pieces: made.pieces})
 		}
 	}
 }
