@@ -39,11 +39,11 @@ func TestWhoIsHeardAgain(t *testing.T) {
 		go s.hearAgain(t.Context(), errors.New("the disk is full"))
 		synctest.Wait()
 		since := s.enter(t.Context(), "n2", "", func() {})
-		time.Sleep(hearAgainPause - 1)
+		time.Sleep(hearAgainPause - time.Nanosecond)
 		if before.ctx.Err() != nil {
 			t.Error("the session ended before the pause did")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if before.ctx.Err() == nil || since.ctx.Err() != nil {
 			t.Errorf("after the pause the one from before has %v, the new one %v", before.ctx.Err(), since.ctx.Err())
