@@ -258,7 +258,7 @@ func TestConfigurationDecidesWhoVotes(t *testing.T) {
 	for _, want := range []int32{1, 3} {
 		current, err := s.client.Cluster().GetConfiguration(s.ctx, &v1.GetConfigurationRequest{})
 		must(t, err)
-		current.Spec.Cluster.DesiredVoters = want
+		current.Spec.Cluster.DesiredVoters = &want
 		_, err = s.client.Cluster().SetConfiguration(s.ctx, &v1.SetConfigurationRequest{Configuration: current})
 		must(t, err)
 		s.until(func(all map[string]*v1.ServerStatus) bool {

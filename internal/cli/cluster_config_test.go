@@ -65,7 +65,7 @@ func TestSettingsMeetThoseOfOthers(t *testing.T) {
 	c.versions.put("spiffe://test/server/one", &cloudlessv1.ClusterSpec{})
 	other := func() {
 		newest := proto.CloneOf(c.versions.all[len(c.versions.all)-1].GetSpec().GetCluster())
-		newest.Limits = &cloudlessv1.ClusterLimits{Nodes: newest.GetLimits().GetNodes() + 5}
+		newest.Limits = &cloudlessv1.ClusterLimits{Nodes: new(newest.GetLimits().GetNodes() + 5)}
 		c.versions.put("spiffe://test/user/other", newest)
 	}
 	c.versions.others = other

@@ -120,8 +120,8 @@ func TestFromProto(t *testing.T) {
 			Capacity: &v1.NodeResources{Cpu: "4"}, Info: &v1.NodeInfo{Os: "linux", Arch: "arm64", Battery: true}, Reliability: &v1.Reliability{Score: 87},
 		},
 	}, spec.NodePolicyOf(&v1.ClusterSpec{
-		Overcommit:  &v1.Overcommit{Cpu: 200, Memory: 150},
-		NodeClasses: []*v1.NodeClass{{Name: "edge", Labels: "region=eu", Overcommit: &v1.Overcommit{Cpu: 100}, Reserved: &v1.ResourceAmounts{Cpu: "500m"}}},
+		Overcommit:  &v1.Overcommit{Cpu: new(int32(200)), Memory: new(int32(150))},
+		NodeClasses: []*v1.NodeClass{{Name: "edge", Labels: "region=eu", Overcommit: &v1.Overcommit{Cpu: new(int32(100))}, Reserved: &v1.ResourceAmounts{Cpu: "500m"}}},
 	}, map[string]string{"region": "eu"}))
 	wanted := scheduler.Node{
 		UID: "n", Name: "n", Labels: map[string]string{"region": "eu", "zone": "eu-1"}, Region: "eu", Zone: "eu-1",

@@ -41,7 +41,7 @@ func (c *cluster) mustSet(u *user, change func(*v1.ClusterSpec)) *v1.Configurati
 }
 
 func voters(n int32) func(*v1.ClusterSpec) {
-	return func(s *v1.ClusterSpec) { s.DesiredVoters = n }
+	return func(s *v1.ClusterSpec) { s.DesiredVoters = &n }
 }
 
 func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
@@ -77,7 +77,7 @@ func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
 		t.Errorf("the same again is version %d", same.GetSpec().GetNumber())
 	}
 	wished := proto.CloneOf(second)
-	wished.Spec.Cluster.DesiredVoters = 7
+	wished.Spec.Cluster.DesiredVoters = new(int32(7))
 	would, err := admin.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: wished, DryRun: true})
 	must(t, err)
 	if would.GetSpec().GetNumber() != 3 || len(would.GetSpec().GetChanges()) != 1 || c.current(admin).GetSpec().GetNumber() != 2 {
@@ -86,7 +86,7 @@ func TestEveryChangeOfTheConfigurationIsAVersion(t *testing.T) {
 
 	// Who changes an old one is told of the newer one.
 	stale := proto.CloneOf(first)
-	stale.Spec.Cluster.DesiredVoters = 1
+	stale.Spec.Cluster.DesiredVoters = new(int32(1))
 	_, err = admin.SetConfiguration(c.ctx, &v1.SetConfigurationRequest{Configuration: stale})
 	wantCode(t, err, codes.Aborted, "you named version 1, it is at version 2 now")
 	if details := status.Convert(err).Details(); len(details) != 1 || details[0].(*v1.Configuration).GetSpec().GetNumber() != 2 {
@@ -120,7 +120,7 @@ func TestRollbackMakesANewVersionThatEqualsTheOld(t *testing.T) {
 	wantCode(t, err, codes.NotFound, "there is no configuration 9: the newest is 4")
 
 	// A version that the cluster has outgrown does not come back.
-	small := c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = &v1.ClusterLimits{Nodes: 1} })
+	small := c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = &v1.ClusterLimits{Nodes: new(int32(1))} })
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = nil })
 	c.join("one")
 	c.join("two")
@@ -250,10 +250,10 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	made, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web", replicasOf(3))})
 	must(t, err)
 	c.join("one")
-	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.Limits = &v1.ClusterLimits{ReplicasPerWorkload: 2} })
+	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.Limits = &v1.ClusterLimits{ReplicasPerWorkload: new(int32(2))} })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.limits.replicasPerWorkload: must be at least 3, because workload default/web has so many replicas")
 	c.mustSet(admin, func(s *v1.ClusterSpec) {
-		s.Limits = &v1.ClusterLimits{Nodes: 1, Workloads: 1, ReplicasPerWorkload: 3}
+		s.Limits = &v1.ClusterLimits{Nodes: new(int32(1)), Workloads: new(int32(1)), ReplicasPerWorkload: new(int32(3))}
 	})
 	_, err = c.enroll("two", c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}))
 	wantCode(t, err, codes.ResourceExhausted, "the cluster has 1 nodes and allows no more", "limits.nodes=2")
@@ -269,7 +269,7 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	must(t, err)
 
 	// Two that are made by one plan count both.
-	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits.Workloads = 2 })
+	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits.Workloads = new(int32(2)) })
 	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("a"), workload("b")}})
 	wantCode(t, err, codes.ResourceExhausted, "workload b is one too many")
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = nil })

@@ -21,7 +21,6 @@ const (
 	maxSilence                 = time.Hour
 	minReconnect, maxReconnect = time.Second, 24 * time.Hour
 	minRetention, maxRetention = time.Minute, 10 * 365 * 24 * time.Hour
-	minEvents                  = 100
 
 	// The subnet of one node, and the widest ranges that are private in whole.
 	nodeBits4, nodeBits6 = 24, 64
@@ -179,9 +178,6 @@ func checkRetention(r *v1.Retention, found *violations) {
 		"replicas": r.GetReplicas(), "events": r.GetEvents(), "tokens": r.GetTokens(), "images": r.GetImages(),
 	} {
 		within(path+"."+name, text, minRetention, maxRetention, found)
-	}
-	if n := r.GetMaxEvents(); n != 0 && n < minEvents && !found.has(path+".maxEvents") {
-		found.add(path+".maxEvents", "must be at least %d, or 0 for the default: fewer would not tell what happened", minEvents)
 	}
 }
 

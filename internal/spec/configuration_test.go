@@ -24,8 +24,9 @@ func TestConfigurationsThatWouldBreakTheClusterAreRefused(t *testing.T) {
 		want  string
 	}{
 		"no settings":                   {nil, "spec.cluster: is missing: give the settings"},
-		"two voters":                    {&v1.ClusterSpec{DesiredVoters: 2}, "spec.cluster.desiredVoters: must be 1, 3, 5 or 7"},
-		"no voters":                     {&v1.ClusterSpec{DesiredVoters: -1}, "spec.cluster.desiredVoters: must be 1, 3, 5 or 7"},
+		"two voters":                    {&v1.ClusterSpec{DesiredVoters: new(int32(2))}, "spec.cluster.desiredVoters: must be 1, 3, 5 or 7"},
+		"no voters":                     {&v1.ClusterSpec{DesiredVoters: new(int32(0))}, "spec.cluster.desiredVoters: must be 1, 3, 5 or 7: without a voter nothing can be agreed on"},
+		"fewer than no voters":          {&v1.ClusterSpec{DesiredVoters: new(int32(-1))}, "spec.cluster.desiredVoters: must be 1, 3, 5 or 7"},
 		"not a range":                   {&v1.ClusterSpec{RangeV4: "ten"}, "spec.cluster.rangeV4: must be a range of IPv4 addresses such as 10.64.0.0/10"},
 		"the wrong family":              {&v1.ClusterSpec{RangeV4: "fd00::/48"}, "spec.cluster.rangeV4: must be a range of IPv4"},
 		"a range with an address in it": {&v1.ClusterSpec{RangeV4: "10.1.2.3/16"}, "with nothing but zeros behind its length"},
@@ -35,7 +36,7 @@ func TestConfigurationsThatWouldBreakTheClusterAreRefused(t *testing.T) {
 		"global IPv6":                   {&v1.ClusterSpec{RangeV6: "2001:db8::/48"}, "spec.cluster.rangeV6: must be a range of unique local IPv6 addresses, within fd00::/8"},
 		"too small for a node":          {&v1.ClusterSpec{RangeV4: "10.1.2.0/25"}, "spec.cluster.rangeV4: is too small: every node needs a /24"},
 		"too small for a node of IPv6":  {&v1.ClusterSpec{RangeV6: "fd00::/72"}, "spec.cluster.rangeV6: is too small: every node needs a /64"},
-		"too small for the limit":       {&v1.ClusterSpec{RangeV4: "10.1.0.0/23", Limits: &v1.ClusterLimits{Nodes: 3}}, "spec.cluster.rangeV4: has room for 2 nodes, and limits.nodes allows 3"},
+		"too small for the limit":       {&v1.ClusterSpec{RangeV4: "10.1.0.0/23", Limits: &v1.ClusterLimits{Nodes: new(int32(3))}}, "spec.cluster.rangeV4: has room for 2 nodes, and limits.nodes allows 3"},
 		"a heartbeat that is too fast":  {&v1.ClusterSpec{Liveness: &v1.Liveness{Heartbeat: "50ms"}}, "spec.cluster.liveness.heartbeat: must be between 100ms and 1m"},
 		"no length of time":             {&v1.ClusterSpec{Liveness: &v1.Liveness{Silence: "soon"}}, "spec.cluster.liveness.silence: must be a length of time such as"},
 		"silence of two heartbeats":     {&v1.ClusterSpec{Liveness: &v1.Liveness{Silence: "2s"}}, "spec.cluster.liveness.silence: silence must be longer than two heartbeats"},
@@ -47,8 +48,14 @@ func TestConfigurationsThatWouldBreakTheClusterAreRefused(t *testing.T) {
 		"a class without a name":        {&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Labels: "x"}}}, "spec.cluster.nodeClasses[0].name: is missing"},
 		"a class that hears too rarely": {&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "a", Labels: "x", Liveness: &v1.Liveness{Heartbeat: "2s"}}}}, "spec.cluster.nodeClasses[0].liveness.heartbeat: silence must be longer"},
 		"nothing is kept":               {&v1.ClusterSpec{Retention: &v1.Retention{Events: "1s"}}, "spec.cluster.retention.events: must be between 1m and"},
-		"hardly an event":               {&v1.ClusterSpec{Retention: &v1.Retention{MaxEvents: 5}}, "spec.cluster.retention.maxEvents: must be at least 100"},
-		"a limit that is none":          {&v1.ClusterSpec{Limits: &v1.ClusterLimits{Workloads: -1}}, "spec.cluster.limits.workloads: must be between 0 and 1000000"},
+		"hardly an event":               {&v1.ClusterSpec{Retention: &v1.Retention{MaxEvents: new(int32(5))}}, "spec.cluster.retention.maxEvents: must be between 100 and 1000000"},
+		"no event":                      {&v1.ClusterSpec{Retention: &v1.Retention{MaxEvents: new(int32(0))}}, "spec.cluster.retention.maxEvents: must be between 100 and 1000000"},
+		"no revision":                   {&v1.ClusterSpec{Retention: &v1.Retention{Revisions: new(int32(0))}}, "spec.cluster.retention.revisions: must be between 1 and 1000"},
+		"no node":                       {&v1.ClusterSpec{Limits: &v1.ClusterLimits{Nodes: new(int32(0))}}, "spec.cluster.limits.nodes: must be between 1 and 100000"},
+		"no workload":                   {&v1.ClusterSpec{Limits: &v1.ClusterLimits{Workloads: new(int32(0))}}, "spec.cluster.limits.workloads: must be between 1 and 1000000"},
+		"no replica":                    {&v1.ClusterSpec{Limits: &v1.ClusterLimits{ReplicasPerWorkload: new(int32(0))}}, "spec.cluster.limits.replicasPerWorkload: must be between 1 and 100000"},
+		"nothing is promised":           {&v1.ClusterSpec{Overcommit: &v1.Overcommit{Memory: new(int32(0))}}, "spec.cluster.overcommit.memory: must be between 1 and 10000"},
+		"a limit that is none":          {&v1.ClusterSpec{Limits: &v1.ClusterLimits{Workloads: new(int32(-1))}}, "spec.cluster.limits.workloads: must be between 1 and 1000000"},
 		"a default beyond the limit":    {&v1.ClusterSpec{Defaults: &v1.WorkloadDefaults{Requests: &v1.ResourceAmounts{Cpu: "2"}, Limits: &v1.ResourceAmounts{Cpu: "1"}}}, "spec.cluster.defaults.requests.cpu: must be at most the limit"},
 		"a default that runs nothing":   {&v1.ClusterSpec{Defaults: &v1.WorkloadDefaults{Limits: &v1.ResourceAmounts{Memory: "1Mi"}}}, "spec.cluster.defaults.limits.memory: a memory limit of 1Mi is too small"},
 		"a default of no signal":        {&v1.ClusterSpec{Defaults: &v1.WorkloadDefaults{Stop: &v1.Stop{Signal: "SIGNOW"}}}, "spec.cluster.defaults.stop.signal: must be SIGTERM"},
@@ -70,12 +77,12 @@ func TestWhatIsLeftOutIsValid(t *testing.T) {
 		t.Error(err)
 	}
 	all := &v1.ClusterSpec{
-		RangeV4: "10.0.0.0/8", RangeV6: "fd00::/8", DesiredVoters: 7,
+		RangeV4: "10.0.0.0/8", RangeV6: "fd00::/8", DesiredVoters: new(int32(7)),
 		Liveness:    &v1.Liveness{Heartbeat: "200ms", Silence: "500ms", Reconnect: "2s"},
 		NodeClasses: []*v1.NodeClass{{Name: "laptops", Labels: "kind=laptop", Liveness: &v1.Liveness{Reconnect: "5m"}}},
-		Retention:   &v1.Retention{Replicas: "1h", Events: "1m", MaxEvents: 100, Revisions: 1, Tokens: "720h", Images: "1m"},
+		Retention:   &v1.Retention{Replicas: "1h", Events: "1m", MaxEvents: new(int32(100)), Revisions: new(int32(1)), Tokens: "720h", Images: "1m"},
 		Defaults:    &v1.WorkloadDefaults{Requests: &v1.ResourceAmounts{Cpu: "100m"}, Limits: &v1.ResourceAmounts{Memory: "64Mi"}},
-		Limits:      &v1.ClusterLimits{Nodes: 3, Workloads: 10, ReplicasPerWorkload: 5},
+		Limits:      &v1.ClusterLimits{Nodes: new(int32(3)), Workloads: new(int32(10)), ReplicasPerWorkload: new(int32(5))},
 	}
 	if err := Validate(configuration(all)); err != nil {
 		t.Error(err)
@@ -87,6 +94,8 @@ func TestConfigurationFileNamesLineAndColumn(t *testing.T) {
 		"kind: Configuration\nspec:\n  cluster:\n    liveness:\n      silence: 1s\n": "c.yaml:5:16: spec.cluster.liveness.silence: silence must be longer",
 		"kind: Configuration\nspec:\n  cluster:\n    desiredVoter: 3\n":              "c.yaml:4:5: spec.cluster.desiredVoter: is not a known field; did you mean desiredVoters?",
 		"kind: Configuration\nspec:\n  cluster:\n    desiredVoters: 4\n":             "c.yaml:4:20: spec.cluster.desiredVoters: must be 1, 3, 5 or 7",
+		"kind: Configuration\nspec:\n  cluster:\n    desiredVoters: 0\n":             "c.yaml:4:20: spec.cluster.desiredVoters: must be 1, 3, 5 or 7: without a voter",
+		"kind: Configuration\nspec:\n  cluster:\n    limits: {nodes: 0}\n":           "c.yaml:4:21: spec.cluster.limits.nodes: must be between 1 and 100000",
 		"kind: Workload\n":                `c.yaml:1:7: kind: "Workload" cannot be in a file; a file may hold Configuration`,
 		"":                                "c.yaml: must hold one object of kind Configuration, and has 0",
 		"kind: Configuration\nspec: {}\n": "c.yaml:2:1: spec.cluster: is missing",
@@ -95,7 +104,7 @@ func TestConfigurationFileNamesLineAndColumn(t *testing.T) {
 			t.Errorf("%q: %v, want %q", given, err, want)
 		}
 	}
-	data, err := EncodeYAML(configuration(&v1.ClusterSpec{DesiredVoters: 5}))
+	data, err := EncodeYAML(configuration(&v1.ClusterSpec{DesiredVoters: new(int32(5))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,11 +115,11 @@ func TestConfigurationFileNamesLineAndColumn(t *testing.T) {
 
 func TestDiffOfConfigurationsIsByKey(t *testing.T) {
 	a := &v1.ClusterSpec{
-		DesiredVoters: 5, Liveness: &v1.Liveness{Silence: "5s"},
+		DesiredVoters: new(int32(5)), Liveness: &v1.Liveness{Silence: "5s"},
 		NodeClasses: []*v1.NodeClass{{Name: "a", Labels: "x"}, {Name: "b", Labels: "y"}, {Name: "c", Labels: "z"}},
 	}
 	b := &v1.ClusterSpec{
-		Liveness: &v1.Liveness{Silence: "5000ms"}, Limits: &v1.ClusterLimits{Nodes: 3},
+		Liveness: &v1.Liveness{Silence: "5000ms"}, Limits: &v1.ClusterLimits{Nodes: new(int32(3))},
 		NodeClasses: []*v1.NodeClass{{Name: "b", Labels: "y", Liveness: &v1.Liveness{Silence: "1m"}}, {Name: "a", Labels: "x"}, {Name: "d", Labels: "z"}},
 	}
 	want := "[{desiredVoters 5 } {limits.nodes  3} {nodeClasses.b.liveness.silence  1m} {nodeClasses.d.labels  z} {nodeClasses.c.labels z } {nodeClasses a,b b,a}]"
@@ -258,7 +267,7 @@ func FuzzSetting(f *testing.F) {
 		}
 		_ = Validate(configuration(c)) // says no, but does not break
 		for _, shown := range Settings(c) {
-			if shown.Key == key && shown.Default && strings.Trim(value, "+-0") != "" {
+			if shown.Key == key && shown.Default && value != "" {
 				t.Fatalf("%q is shown as %+v", s, shown)
 			}
 		}

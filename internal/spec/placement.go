@@ -137,7 +137,7 @@ func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
 
 // NodePolicy is what the configuration says about how much of a node is used.
 type NodePolicy struct {
-	// Overcommit is in percent; 0 stands for 100.
+	// Overcommit is in percent; what is not set stands for 100.
 	Overcommit *v1.Overcommit
 	// Reserved is kept for the system.
 	Reserved *v1.ResourceAmounts
@@ -147,12 +147,12 @@ type NodePolicy struct {
 // class that matches says, and what the cluster says about the rest.
 func NodePolicyOf(c *v1.ClusterSpec, labels map[string]string) NodePolicy {
 	class := NodeClassOf(c, labels)
-	own, all := class.GetOvercommit(), c.GetOvercommit()
+	own, all := cmp.Or(class.GetOvercommit(), &v1.Overcommit{}), cmp.Or(c.GetOvercommit(), &v1.Overcommit{})
 	kept, kepts := class.GetReserved(), c.GetReserved()
 	return NodePolicy{
 		Overcommit: &v1.Overcommit{
-			Cpu: cmp.Or(own.GetCpu(), all.GetCpu()), Memory: cmp.Or(own.GetMemory(), all.GetMemory()),
-			Disk: cmp.Or(own.GetDisk(), all.GetDisk()), Bandwidth: cmp.Or(own.GetBandwidth(), all.GetBandwidth()),
+			Cpu: cmp.Or(own.Cpu, all.Cpu), Memory: cmp.Or(own.Memory, all.Memory),
+			Disk: cmp.Or(own.Disk, all.Disk), Bandwidth: cmp.Or(own.Bandwidth, all.Bandwidth),
 		},
 		Reserved: &v1.ResourceAmounts{
 			Cpu: cmp.Or(kept.GetCpu(), kepts.GetCpu()), Memory: cmp.Or(kept.GetMemory(), kepts.GetMemory()),

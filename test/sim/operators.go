@@ -309,5 +309,5 @@ func (w *World) actConfigure(c *rand.Rand) {
 // anyRetention draws how long what is over is kept.
 func anyRetention(c *rand.Rand) *v1.Retention {
 	hours := func() string { return []string{"", "1h", "4h", "10h"}[c.IntN(4)] }
-	return &v1.Retention{Replicas: hours(), Events: hours(), MaxEvents: int32(100 + c.IntN(900)), Revisions: int32(2 + c.IntN(9)), Tokens: hours()}
+	return &v1.Retention{Replicas: hours(), Events: hours(), MaxEvents: new(int32(100 + c.IntN(900))), Revisions: new(int32(2 + c.IntN(9))), Tokens: hours()}
 }

@@ -99,7 +99,7 @@ func TestOvercommitOfTheCluster(t *testing.T) {
 	w.change(func(b *state.Batch) {
 		b.Create(&v1.Cluster{
 			Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"},
-			Spec:     &v1.ClusterSpec{Overcommit: &v1.Overcommit{Cpu: 200}, Reserved: &v1.ResourceAmounts{Cpu: "1"}},
+			Spec:     &v1.ClusterSpec{Overcommit: &v1.Overcommit{Cpu: new(int32(200))}, Reserved: &v1.ResourceAmounts{Cpu: "1"}},
 		})
 	})
 	w.addNode("a", "2")

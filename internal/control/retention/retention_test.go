@@ -234,7 +234,7 @@ func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		l.configure(t, &v1.Retention{Replicas: "1h", MaxEvents: 3})
+		l.configure(t, &v1.Retention{Replicas: "1h", MaxEvents: new(int32(3))})
 		go func() { done <- Run(ctx, l.store, l) }()
 		synctest.Wait()
 		if fmt.Sprint(l.sizes) != "[5000 5000 1997]" {
@@ -262,7 +262,7 @@ func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
 func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{store: state.New()}
-		l.configure(t, &v1.Retention{MaxEvents: 10})
+		l.configure(t, &v1.Retention{MaxEvents: new(int32(10))})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- Run(ctx, l.store, l) }()

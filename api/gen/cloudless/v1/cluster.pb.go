@@ -110,8 +110,8 @@ type ClusterSpec struct {
 	// New nodes receive /64s out of this unique local range; it stays as it is if
 	// empty. Nodes keep what they have when it changes.
 	RangeV6 string `protobuf:"bytes,2,opt,name=range_v6,json=rangeV6,proto3" json:"range_v6,omitempty"`
-	// How many servers should vote: 1, 3, 5 or 7; 3 if 0.
-	DesiredVoters int32     `protobuf:"varint,3,opt,name=desired_voters,json=desiredVoters,proto3" json:"desired_voters,omitempty"`
+	// How many servers should vote: 1, 3, 5 or 7; 3 if not set.
+	DesiredVoters *int32    `protobuf:"varint,3,opt,name=desired_voters,json=desiredVoters,proto3,oneof" json:"desired_voters,omitempty"`
 	Liveness      *Liveness `protobuf:"bytes,4,opt,name=liveness,proto3" json:"liveness,omitempty"`
 	// Nodes that are judged by other measures. The first class that matches counts.
 	NodeClasses []*NodeClass      `protobuf:"bytes,5,rep,name=node_classes,json=nodeClasses,proto3" json:"node_classes,omitempty"`
@@ -175,8 +175,8 @@ func (x *ClusterSpec) GetRangeV6() string {
 }
 
 func (x *ClusterSpec) GetDesiredVoters() int32 {
-	if x != nil {
-		return x.DesiredVoters
+	if x != nil && x.DesiredVoters != nil {
+		return *x.DesiredVoters
 	}
 	return 0
 }
@@ -237,13 +237,13 @@ func (x *ClusterSpec) GetReserved() *ResourceAmounts {
 	return nil
 }
 
-// How much of what a node has may be promised, in percent; 100 if 0.
+// How much of what a node has may be promised, in percent; 100 if not set.
 type Overcommit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cpu           int32                  `protobuf:"varint,1,opt,name=cpu,proto3" json:"cpu,omitempty"`
-	Memory        int32                  `protobuf:"varint,2,opt,name=memory,proto3" json:"memory,omitempty"`
-	Disk          int32                  `protobuf:"varint,3,opt,name=disk,proto3" json:"disk,omitempty"`
-	Bandwidth     int32                  `protobuf:"varint,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	Cpu           *int32                 `protobuf:"varint,1,opt,name=cpu,proto3,oneof" json:"cpu,omitempty"`
+	Memory        *int32                 `protobuf:"varint,2,opt,name=memory,proto3,oneof" json:"memory,omitempty"`
+	Disk          *int32                 `protobuf:"varint,3,opt,name=disk,proto3,oneof" json:"disk,omitempty"`
+	Bandwidth     *int32                 `protobuf:"varint,4,opt,name=bandwidth,proto3,oneof" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -279,29 +279,29 @@ func (*Overcommit) Descriptor() ([]byte, []int) {
 }
 
 func (x *Overcommit) GetCpu() int32 {
-	if x != nil {
-		return x.Cpu
+	if x != nil && x.Cpu != nil {
+		return *x.Cpu
 	}
 	return 0
 }
 
 func (x *Overcommit) GetMemory() int32 {
-	if x != nil {
-		return x.Memory
+	if x != nil && x.Memory != nil {
+		return *x.Memory
 	}
 	return 0
 }
 
 func (x *Overcommit) GetDisk() int32 {
-	if x != nil {
-		return x.Disk
+	if x != nil && x.Disk != nil {
+		return *x.Disk
 	}
 	return 0
 }
 
 func (x *Overcommit) GetBandwidth() int32 {
-	if x != nil {
-		return x.Bandwidth
+	if x != nil && x.Bandwidth != nil {
+		return *x.Bandwidth
 	}
 	return 0
 }
@@ -457,10 +457,11 @@ type Retention struct {
 	Replicas string `protobuf:"bytes,1,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// How long events are kept; "168h" if empty.
 	Events string `protobuf:"bytes,2,opt,name=events,proto3" json:"events,omitempty"`
-	// The most events, whatever their age; 10,000 if 0.
-	MaxEvents int32 `protobuf:"varint,3,opt,name=max_events,json=maxEvents,proto3" json:"max_events,omitempty"`
-	// The newest revisions of a workload that are kept; 10 if 0.
-	Revisions int32 `protobuf:"varint,4,opt,name=revisions,proto3" json:"revisions,omitempty"`
+	// The most events, whatever their age; 10,000 if not set. Fewer than 100 would
+	// not tell what happened.
+	MaxEvents *int32 `protobuf:"varint,3,opt,name=max_events,json=maxEvents,proto3,oneof" json:"max_events,omitempty"`
+	// The newest revisions of a workload that are kept; 10 if not set.
+	Revisions *int32 `protobuf:"varint,4,opt,name=revisions,proto3,oneof" json:"revisions,omitempty"`
 	// How long expired tokens are listed; "24h" if empty.
 	Tokens string `protobuf:"bytes,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// How long deleted images can be had back; "24h" if empty.
@@ -514,15 +515,15 @@ func (x *Retention) GetEvents() string {
 }
 
 func (x *Retention) GetMaxEvents() int32 {
-	if x != nil {
-		return x.MaxEvents
+	if x != nil && x.MaxEvents != nil {
+		return *x.MaxEvents
 	}
 	return 0
 }
 
 func (x *Retention) GetRevisions() int32 {
-	if x != nil {
-		return x.Revisions
+	if x != nil && x.Revisions != nil {
+		return *x.Revisions
 	}
 	return 0
 }
@@ -617,12 +618,12 @@ func (x *WorkloadDefaults) GetStop() *Stop {
 // The most there may be.
 type ClusterLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many nodes may join; 100,000 if 0.
-	Nodes int32 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// How many workloads there may be in all namespaces; 1,000,000 if 0.
-	Workloads int32 `protobuf:"varint,2,opt,name=workloads,proto3" json:"workloads,omitempty"`
-	// How many replicas one workload may ask for; 100,000 if 0.
-	ReplicasPerWorkload int32 `protobuf:"varint,3,opt,name=replicas_per_workload,json=replicasPerWorkload,proto3" json:"replicas_per_workload,omitempty"`
+	// How many nodes may join; 100,000 if not set.
+	Nodes *int32 `protobuf:"varint,1,opt,name=nodes,proto3,oneof" json:"nodes,omitempty"`
+	// How many workloads there may be in all namespaces; 1,000,000 if not set.
+	Workloads *int32 `protobuf:"varint,2,opt,name=workloads,proto3,oneof" json:"workloads,omitempty"`
+	// How many replicas one workload may ask for; 100,000 if not set.
+	ReplicasPerWorkload *int32 `protobuf:"varint,3,opt,name=replicas_per_workload,json=replicasPerWorkload,proto3,oneof" json:"replicas_per_workload,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -658,22 +659,22 @@ func (*ClusterLimits) Descriptor() ([]byte, []int) {
 }
 
 func (x *ClusterLimits) GetNodes() int32 {
-	if x != nil {
-		return x.Nodes
+	if x != nil && x.Nodes != nil {
+		return *x.Nodes
 	}
 	return 0
 }
 
 func (x *ClusterLimits) GetWorkloads() int32 {
-	if x != nil {
-		return x.Workloads
+	if x != nil && x.Workloads != nil {
+		return *x.Workloads
 	}
 	return 0
 }
 
 func (x *ClusterLimits) GetReplicasPerWorkload() int32 {
-	if x != nil {
-		return x.ReplicasPerWorkload
+	if x != nil && x.ReplicasPerWorkload != nil {
+		return *x.ReplicasPerWorkload
 	}
 	return 0
 }
@@ -971,7 +972,9 @@ type ServerStatus struct {
 	Full bool `protobuf:"varint,20,opt,name=full,proto3" json:"full,omitempty"`
 	// By how much its clock is ahead of the leader's, such as "5m" or "-5m";
 	// empty if it is not.
-	ClockSkew     string `protobuf:"bytes,21,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
+	ClockSkew string `protobuf:"bytes,21,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
+	// It was made a moment ago and does not take part in full yet.
+	Joining       bool `protobuf:"varint,22,opt,name=joining,proto3" json:"joining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1088,6 +1091,13 @@ func (x *ServerStatus) GetClockSkew() string {
 		return x.ClockSkew
 	}
 	return ""
+}
+
+func (x *ServerStatus) GetJoining() bool {
+	if x != nil {
+		return x.Joining
+	}
+	return false
 }
 
 // One line of what happened and why.
@@ -1781,14 +1791,14 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"\x94\b\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"\xa9\b\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
 	"\brange_v6\x18\x02 \x01(\tB\x98\x01\xbaH\x94\x01\xba\x01\x8d\x01\n" +
-	"\brange_v6\x12gmust be a range of IPv6 addresses such as fd12:3456:789a::/48, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\arangeV6\x12\xd0\x01\n" +
-	"\x0edesired_voters\x18\x03 \x01(\x05B\xa8\x01\xbaH\xa4\x01\xba\x01\xa0\x01\n" +
-	"\x0edesired_voters\x12umust be 1, 3, 5 or 7: without a voter nothing can be agreed on, and an even number bears no more losses than one less\x1a\x17this in [0, 1, 3, 5, 7]R\rdesiredVoters\x122\n" +
+	"\brange_v6\x12gmust be a range of IPv6 addresses such as fd12:3456:789a::/48, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(6, true)\xd8\x01\x01R\arangeV6\x12\xd2\x01\n" +
+	"\x0edesired_voters\x18\x03 \x01(\x05B\xa5\x01\xbaH\xa1\x01\xba\x01\x9d\x01\n" +
+	"\x0edesired_voters\x12umust be 1, 3, 5 or 7: without a voter nothing can be agreed on, and an even number bears no more losses than one less\x1a\x14this in [1, 3, 5, 7]H\x00R\rdesiredVoters\x88\x01\x01\x122\n" +
 	"\bliveness\x18\x04 \x01(\v2\x16.cloudless.v1.LivenessR\bliveness\x12D\n" +
 	"\fnode_classes\x18\x05 \x03(\v2\x17.cloudless.v1.NodeClassB\b\xbaH\x05\x92\x01\x02\x10@R\vnodeClasses\x125\n" +
 	"\tretention\x18\x06 \x01(\v2\x17.cloudless.v1.RetentionR\tretention\x12:\n" +
@@ -1798,17 +1808,23 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"overcommit\x18\x15 \x01(\v2\x18.cloudless.v1.OvercommitR\n" +
 	"overcommit\x129\n" +
-	"\breserved\x18\x16 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\breserved\"\x98\x01\n" +
+	"\breserved\x18\x16 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\breservedB\x11\n" +
+	"\x0f_desired_voters\"\xd6\x01\n" +
 	"\n" +
-	"Overcommit\x12\x1c\n" +
+	"Overcommit\x12!\n" +
 	"\x03cpu\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x03cpu\x12\"\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x00R\x03cpu\x88\x01\x01\x12'\n" +
 	"\x06memory\x18\x02 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x06memory\x12\x1e\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x01R\x06memory\x88\x01\x01\x12#\n" +
 	"\x04disk\x18\x03 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x04disk\x12(\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x02R\x04disk\x88\x01\x01\x12-\n" +
 	"\tbandwidth\x18\x04 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\tbandwidth\"\x81\x01\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x01H\x03R\tbandwidth\x88\x01\x01B\x06\n" +
+	"\x04_cpuB\t\n" +
+	"\a_memoryB\a\n" +
+	"\x05_diskB\f\n" +
+	"\n" +
+	"_bandwidth\"\x81\x01\n" +
 	"\bLiveness\x12'\n" +
 	"\theartbeat\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\x12#\n" +
 	"\asilence\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\asilence\x12'\n" +
@@ -1820,25 +1836,32 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"overcommit\x18\x14 \x01(\v2\x18.cloudless.v1.OvercommitR\n" +
 	"overcommit\x129\n" +
-	"\breserved\x18\x15 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\breserved\"\xf1\x01\n" +
+	"\breserved\x18\x15 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\breserved\"\x98\x02\n" +
 	"\tRetention\x12%\n" +
 	"\breplicas\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\breplicas\x12!\n" +
-	"\x06events\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06events\x12*\n" +
+	"\x06events\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06events\x12/\n" +
 	"\n" +
-	"max_events\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\tmaxEvents\x12(\n" +
+	"max_events\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(dH\x00R\tmaxEvents\x88\x01\x01\x12-\n" +
 	"\trevisions\x18\x04 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\trevisions\x12!\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x01H\x01R\trevisions\x88\x01\x01\x12!\n" +
 	"\x06tokens\x18\x05 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06tokens\x12!\n" +
-	"\x06images\x18\x06 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06images\"\xdd\x01\n" +
+	"\x06images\x18\x06 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x06imagesB\r\n" +
+	"\v_max_eventsB\f\n" +
+	"\n" +
+	"_revisions\"\xdd\x01\n" +
 	"\x10WorkloadDefaults\x129\n" +
 	"\brequests\x18\x01 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\brequests\x125\n" +
 	"\x06limits\x18\x02 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x06limits\x12/\n" +
 	"\arestart\x18\x03 \x01(\v2\x15.cloudless.v1.RestartR\arestart\x12&\n" +
-	"\x04stop\x18\x04 \x01(\v2\x12.cloudless.v1.StopR\x04stop\"\x9e\x01\n" +
-	"\rClusterLimits\x12!\n" +
-	"\x05nodes\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x05nodes\x12)\n" +
-	"\tworkloads\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x00R\tworkloads\x12?\n" +
-	"\x15replicas_per_workload\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x13replicasPerWorkload\"\xad\x01\n" +
+	"\x04stop\x18\x04 \x01(\v2\x12.cloudless.v1.StopR\x04stop\"\xdf\x01\n" +
+	"\rClusterLimits\x12&\n" +
+	"\x05nodes\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\x05nodes\x88\x01\x01\x12.\n" +
+	"\tworkloads\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x01H\x01R\tworkloads\x88\x01\x01\x12D\n" +
+	"\x15replicas_per_workload\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x02R\x13replicasPerWorkload\x88\x01\x01B\b\n" +
+	"\x06_nodesB\f\n" +
+	"\n" +
+	"_workloadsB\x18\n" +
+	"\x16_replicas_per_workload\"\xad\x01\n" +
 	"\rConfiguration\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -1861,7 +1884,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
 	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x12$\n" +
-	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xa1\x02\n" +
+	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xbb\x02\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -1876,7 +1899,8 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	" \x01(\tR\x06reason\x12\x12\n" +
 	"\x04full\x18\x14 \x01(\bR\x04full\x12\x1d\n" +
 	"\n" +
-	"clock_skew\x18\x15 \x01(\tR\tclockSkew\"\x9d\x01\n" +
+	"clock_skew\x18\x15 \x01(\tR\tclockSkew\x12\x18\n" +
+	"\ajoining\x18\x16 \x01(\bR\ajoining\"\x9d\x01\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -2035,6 +2059,10 @@ func file_cloudless_v1_cluster_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
+	file_cloudless_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[2].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cloudless_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
