@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ import (
 // now. On a folder that has joined already it goes on as that server and leaves
 // the token unused.
 func joinServer(ctx context.Context, o cli.JoinOptions) error {
-	return serve(ctx, cli.ServerOptions{Process: o.Process, Reach: o.Reach}, func(f *folder) error {
-		err := becomeServer(ctx, f, o)
+	return serve(ctx, cli.ServerOptions{Process: o.Process, Reach: o.Reach}, func(f *folder, reach *cli.Reach) error {
+		err := becomeServer(ctx, f, o, reach)
 		if err != nil {
 			f.forsake()
 		}
@@ -34,24 +35,54 @@ func joinServer(ctx context.Context, o cli.JoinOptions) error {
 	})
 }
 
-// becomeServer enrolls this folder's server, unless it is one of that cluster.
-func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions) error {
+// becomeServer enrolls this folder's server, unless it is one of that cluster,
+// and settles where it listens.
+func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions, reach *cli.Reach) error {
 	token, err := identity.ParseJoinToken(o.Token)
 	if err != nil {
 		return err
 	}
 	if f.Cluster != "" || hasServer(f) {
-		return f.sameCluster(token)
+		if err := f.sameCluster(token); err != nil {
+			return err
+		}
+		known, _, _ := strings.Cut(f.Joined, ",")
+		return listenTowards(ctx, cmp.Or(o.Address, known), reach)
 	}
 	if o.Address, err = locate(ctx, o, token); err != nil {
 		return err
 	}
-	advertise := server.AdvertisedAddress(o.Reach.Advertise, o.Reach.APIAddr)
+	if err := listenTowards(ctx, o.Address, reach); err != nil {
+		return err
+	}
+	advertise := server.AdvertisedAddress(reach.Advertise, reach.APIAddr)
 	if err := reachableByOthers(advertise, o.Address); err != nil {
+		return err
+	}
+	if err := f.tryPort(ctx, reach.APIAddr); err != nil {
 		return err
 	}
 	o.Progress("joining the cluster at " + o.Address)
 	return enrollServer(ctx, f, o, token, advertise)
+}
+
+// listenTowards chooses where a server listens if nobody says it: at the address
+// of this machine from which it reaches one of the others, because by that they
+// reach it too.
+func listenTowards(ctx context.Context, other string, reach *cli.Reach) error {
+	if reach.APIAddr != "" {
+		return nil
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", other) // nothing is sent by that
+	if err != nil {
+		return fmt.Errorf("find the address of this machine that leads to %s: %w: name it with --api-addr", other, err)
+	}
+	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err := errors.Join(err, conn.Close()); err != nil {
+		return err
+	}
+	reach.APIAddr = net.JoinHostPort(host, cli.DefaultPort)
+	return nil
 }
 
 // hasServer reports whether a server has kept something in the folder.
@@ -175,7 +206,7 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 		return nil
 	}
 	if o.ConfigPath == "" || !f.founds() {
-		o.Ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: cloudless server --data-dir %s --api-addr %s", p.server.Address(), f.path, p.server.Address()))
+		o.Ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: %s", p.server.Address(), startAgain(f, o.Reach, p.server.Address())))
 		return nil
 	}
 	name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
@@ -184,6 +215,18 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 	}
 	o.Ready(fmt.Sprintf("server is ready at %s\ncontext %s is in %s\nadd a machine with: cloudless token create --role node", p.server.Address(), name, o.ConfigPath))
 	return nil
+}
+
+// startAgain is the command that starts a server as it runs now.
+func startAgain(f *folder, reach cli.Reach, address string) string {
+	command := fmt.Sprintf("cloudless server --data-dir %s --api-addr %s", f.path, address)
+	if reach.Advertise != "" {
+		command += " --advertise " + reach.Advertise
+	}
+	if reach.Zone != "" {
+		command += " --zone " + reach.Zone
+	}
+	return command
 }
 
 // contextAddresses are where a client of this machine reaches the servers, this

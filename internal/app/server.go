@@ -162,11 +162,12 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o cli.ServerOptions) error {
-	return serve(ctx, o, func(f *folder) error { return f.tryPort(ctx, o.APIAddr) })
+	return serve(ctx, o, func(f *folder, reach *cli.Reach) error { return f.tryPort(ctx, reach.APIAddr) })
 }
 
-// serve runs a server once its folder has been prepared for it.
-func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder) error) error {
+// serve runs a server once its folder has been prepared for it, and where it is
+// reached been settled.
+func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.Reach) error) error {
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
@@ -182,7 +183,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder) error
 	if err := f.mayServe(); err != nil {
 		return err
 	}
-	if err := prepare(f); err != nil {
+	if err := prepare(f, &o.Reach); err != nil {
 		return err
 	}
 	o.Progress("opening the replicated state")

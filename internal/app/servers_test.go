@@ -311,12 +311,12 @@ func TestReplacementOfAllServers(t *testing.T) {
 func TestWhoCannotJoin(t *testing.T) {
 	s := found(t)
 	other := found(t)
-	try := func(path, address, token string) error {
+	try := func(path, address, advertise, token string) error {
 		return join(s.ctx, cli.JoinOptions{
 			Process: cli.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) {
 				t.Error("it is ready")
 			}},
-			Address: s.running["s1"].address, Token: token, Role: "server", Reach: cli.Reach{APIAddr: address, Name: "x"},
+			Address: s.running["s1"].address, Token: token, Role: "server", Reach: cli.Reach{APIAddr: address, Advertise: advertise, Name: "x"},
 		})
 	}
 	used := other.start("s9", t.TempDir(), freeAddress(t), other.token("server"))
@@ -328,19 +328,40 @@ func TestWhoCannotJoin(t *testing.T) {
 		"a token for nodes":                 {t.TempDir(), freeAddress(t), s.token("node"), "join with --role node"},
 		"the folder of another cluster":     {used.path, freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
 		"the folder that founded another":   {foundedFolder(t), freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
-		"the address of another server":     {t.TempDir(), s.running["s1"].address, s.token("server"), "choose another with --api-addr"},
+		"the address of another server":     {t.TempDir(), s.running["s1"].address, s.token("server"), "is used by another process: stop that one, or listen on another with --api-addr"},
 		"an address that nobody else knows": {t.TempDir(), "0.0.0.0:0", s.token("server"), "not of the form host:port"},
 		"garbage in place of a token":       {t.TempDir(), freeAddress(t), "garbage", "token"},
 	} {
-		err := try(c.path, c.address, c.token)
+		err := try(c.path, c.address, "", c.token)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	err := try(t.TempDir(), freeAddress(t), s.running["s1"].address, s.token("server"))
+	if err == nil || !strings.Contains(err.Error(), "choose another with --api-addr") {
+		t.Errorf("the advertised address of another server: %v", err)
 	}
 	cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
 	must(t, err)
 	if len(cluster.GetStatus().GetServers()) != 1 {
 		t.Errorf("refused servers are there: %v", cluster.GetStatus().GetServers())
+	}
+}
+
+// TestServerListensTowardsTheOneThatItJoins, unless it is told where. Between machines test/e2e shows it.
+func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
+	for _, c := range []struct{ given, other, want string }{
+		{"", "127.0.0.1:4711", "127.0.0.1:7700"},
+		{"192.0.2.7:1", "127.0.0.1:4711", "192.0.2.7:1"},
+	} {
+		reach := cli.Reach{APIAddr: c.given}
+		if err := listenTowards(t.Context(), c.other, &reach); err != nil || reach.APIAddr != c.want {
+			t.Errorf("towards %s with %q it listens on %s (%v), want %s", c.other, c.given, reach.APIAddr, err, c.want)
+		}
+	}
+	var reach cli.Reach
+	if err := listenTowards(t.Context(), "nobody.invalid:7700", &reach); err == nil || !strings.Contains(err.Error(), "name it with --api-addr") {
+		t.Errorf("towards nobody: %v", err)
 	}
 }
 

@@ -192,7 +192,7 @@ func TestOtherRoles(t *testing.T) {
 			o.Ready("agent on " + o.DataDir + " " + o.ContainerdAddress)
 			return nil
 		},
-		Join: func(_ context.Context, o JoinOptions) error { o.Ready("joined with " + o.Token); return nil },
+		Join: func(_ context.Context, o JoinOptions) error { o.Ready("joined with " + o.Token + o.Reach.APIAddr); return nil },
 		Down: func(_ context.Context, o DownOptions) error {
 			if o.Purge {
 				return nil
@@ -206,6 +206,7 @@ func TestOtherRoles(t *testing.T) {
 	run("", "server", "--api-addr", ":7700").expect(t, 0, "server at :7700\n", "")
 	run("", "agent", "--data-dir", "/d", "--containerd-address", "/run/c.sock").expect(t, 0, "agent on /d /run/c.sock\n", "")
 	run(" cljoin_y\n", "join", "h:1", "--token-file", "-").expect(t, 0, "joined with cljoin_y\n", "")
+	run("", "join", "h:1", "--token", "t", "--role", "server", "--api-addr", "h2:2").expect(t, 0, "joined with th2:2\n", "")
 	run("", "down", "--data-dir", "/d").expect(t, 1, "", "cloudless: nothing runs on /d\n")
 	run("", "down", "--data-dir", "/d", "--purge").expect(t, 0, "stopped, and nothing of /d is left\n", "")
 	for want, args := range map[string][]string{
@@ -215,6 +216,8 @@ func TestOtherRoles(t *testing.T) {
 		"ADDRESS of a server is missing":             {"join"},
 		`log level "loud" is not known`:              {"up", "--log-level", "loud"},
 		`--api-addr "7700" is not of the form`:       {"up", "--api-addr", "7700"},
+		`--api-addr "7701" is not of the form`:       {"join", "h:1", "--token", "a", "--api-addr", "7701"},
+		`--api-addr "" is not of the form`:           {"server", "--api-addr", ""},
 		`label "a" has no value: write a=VALUE`:      {"up", "--label", "a"},
 		"--data-dir is missing":                      {"server", "--data-dir", ""},
 		`there is no command "dwon" under cloudless`: {"dwon"},

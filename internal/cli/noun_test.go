@@ -386,6 +386,9 @@ func TestTokens(t *testing.T) {
 	if r := c.lastToken; r.GetUses() != 3 || r.GetTtl() != "1h" || r.GetName() != "t1" || r.GetIdempotencyKey() == "" {
 		t.Errorf("asked for %v", r)
 	}
+	if got := c.run(t.Context(), "", "token", "create", "--role", "server"); !strings.Contains(got.stderr, " --token-file FILE --role server\n") {
+		t.Errorf("for a server: %+v", got)
+	}
 	c.run(t.Context(), "", "token", "ls").expect(t, 0,
 		"NAME  ROLE    USED    EXPIRES    AGE\nt1    node    1 of 2  has ended  -\nci    viewer  -       never      -\n", "")
 	c.run(t.Context(), "", "token", "rm", "ci").expect(t, 0, "token ci revoked\n", "")

@@ -90,7 +90,8 @@ type ServerOptions struct {
 
 // Reach is where a server is and is reached.
 type Reach struct {
-	// APIAddr is where it listens, host:port.
+	// APIAddr is where it listens, host:port. For a server that joins it may be empty: then it is DefaultPort of the
+	// local address that leads to the joined server.
 	APIAddr string
 	// Advertise is where others reach it; chosen by APIAddr if empty.
 	Advertise string

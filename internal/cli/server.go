@@ -18,8 +18,9 @@ import (
 // reachFlags are those of roles that make this machine a server.
 type reachFlags struct{ Reach }
 
-func (f *reachFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.APIAddr, "api-addr", defaultAPIAddr, "`address` where the API of a server listens")
+// register takes what is said of the address where the server listens if none is given.
+func (f *reachFlags) register(cmd *cobra.Command, address, about string) {
+	cmd.Flags().StringVar(&f.APIAddr, "api-addr", address, "`address` where the API of a server listens"+about)
 	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "`zone` of this server; votes are spread over zones")
 	registerAnnounce(cmd, &f.Announce)
@@ -30,8 +31,10 @@ func registerAnnounce(cmd *cobra.Command, announce *bool) {
 }
 
 func (f *reachFlags) check(cmd *cobra.Command) error {
-	if err := checkAddress(cmd, "--api-addr", f.APIAddr); err != nil {
-		return err
+	if f.APIAddr != cmd.Flags().Lookup("api-addr").DefValue {
+		if err := checkAddress(cmd, "--api-addr", f.APIAddr); err != nil {
+			return err
+		}
 	}
 	if f.Advertise == "" {
 		return nil
@@ -42,7 +45,7 @@ func (f *reachFlags) check(cmd *cobra.Command) error {
 // roleFlag is what a machine must say besides its token.
 func roleFlag(role string) string {
 	if role == "server" {
-		return " --role server --api-addr ADDRESS"
+		return " --role server"
 	}
 	return ""
 }
@@ -224,24 +227,30 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 	return nil
 }
 
-// nodesByState is a phrase such as "3 ready, 1 offline (box-4)".
+// nodesByState is a phrase such as "3 ready, 1 offline (box-4)". Of many in one state only the first are named.
 func nodesByState(nodes []*cloudlessv1.Node) string {
+	const named = 5
+	order := []string{"ready", "enrolling", "cordoned", "draining", "offline", "failed"}
 	byState := map[string][]string{}
-	var order []string
 	for _, n := range nodes {
 		state := n.GetStatus().GetState()
-		if byState[state] == nil {
-			order = append(order, state)
+		if !slices.Contains(order, state) {
+			order = append(order, state) // of a newer server
 		}
 		byState[state] = append(byState[state], n.GetMetadata().GetName())
 	}
 	var phrases []string
 	for _, state := range order {
-		phrase := fmt.Sprintf("%d %s", len(byState[state]), state)
-		if state != "ready" {
-			phrase += " (" + strings.Join(byState[state], ", ") + ")"
+		all := byState[state]
+		switch {
+		case len(all) == 0:
+		case state == "ready":
+			phrases = append(phrases, fmt.Sprintf("%d ready", len(all)))
+		case len(all) > named:
+			phrases = append(phrases, fmt.Sprintf("%d %s (%s and %d more)", len(all), state, strings.Join(all[:named], ", "), len(all)-named))
+		default:
+			phrases = append(phrases, fmt.Sprintf("%d %s (%s)", len(all), state, strings.Join(all, ", ")))
 		}
-		phrases = append(phrases, phrase)
 	}
 	if len(phrases) == 0 {
 		return "none"

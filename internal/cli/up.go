@@ -19,7 +19,10 @@ import (
 // TokenEnv names the environment variable that holds the join token.
 const TokenEnv = "CLOUDLESS_TOKEN"
 
-const defaultAPIAddr = "127.0.0.1:7700"
+const defaultAPIAddr = "127.0.0.1:" + DefaultPort
+
+// DefaultPort is where servers listen unless told otherwise.
+const DefaultPort = "7700"
 
 // processFlags are those of every role.
 type processFlags struct {
@@ -182,7 +185,7 @@ func (c *cli) serverCommand() *cobra.Command {
 		},
 	}
 	p.register(cmd)
-	r.register(cmd)
+	r.register(cmd, defaultAPIAddr, "")
 	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
 	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
 	return cmd
@@ -225,11 +228,13 @@ func (c *cli) joinCommand() *cobra.Command {
 		Long: "Join enrolls this machine with a token of role node and then runs its agent. The token proves the\n" +
 			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.\n\n" +
 			"With --role server, and a token of that role, the machine becomes one of the servers: it receives the\n" +
-			"cluster's state and votes once it has caught up. After a restart, run cloudless server.\n\n" +
+			"cluster's state and votes once it has caught up. It listens on port " + DefaultPort + " of the address of this machine that\n" +
+			"leads to the joined server, unless --api-addr says otherwise. After a restart, run cloudless server as it is\n" +
+			"printed when the server is ready.\n\n" +
 			"With --discover no address is needed: servers of the same network are found by multicast DNS. The token\n" +
 			"decides which of them is trusted, and those of other clusters are left alone.",
 		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach\n" +
-			"  cloudless join --discover --token-file token --detach",
+			"  cloudless join --discover --token-file token --detach\n  cloudless join 192.0.2.1:7700 --token-file token --role server --detach",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case discover && len(args) > 0:
@@ -273,7 +278,7 @@ func (c *cli) joinCommand() *cobra.Command {
 	}
 	p.register(cmd)
 	m.register(cmd)
-	r.register(cmd)
+	r.register(cmd, "", " (default: port "+DefaultPort+" of the address of this machine that leads to the joined server)")
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
 	cmd.Flags().BoolVar(&discover, "discover", false, "find a server of the token's cluster on this network, by mDNS")
 	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)

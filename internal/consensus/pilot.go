@@ -199,7 +199,7 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	known := map[raft.ServerID]*autopilot.Server{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, m := range p.Members() {
+	for _, m := range p.withSelf(p.Members()) {
 		status := autopilot.NodeAlive
 		if m.Alive || m.ID == p.id {
 			delete(p.since, m.ID)
@@ -215,6 +215,20 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 		}
 	}
 	return known
+}
+
+// withSelf adds this server to the members where the state does not name it yet: whoever leads is there.
+func (p *pilot) withSelf(members []Member) []Member {
+	if slices.ContainsFunc(members, func(m Member) bool { return m.ID == p.id }) {
+		return members
+	}
+	self := Member{ID: p.id, Name: p.id, Alive: true}
+	for _, s := range p.Servers() {
+		if s.ID == p.id {
+			self.Address = s.Address
+		}
+	}
+	return append(members, self)
 }
 
 // FetchServerStats implements autopilot.ApplicationIntegration.

@@ -34,20 +34,26 @@ func newCrew(t *testing.T, size, desired int) *crew {
 		c.members[m.id] = m
 		c.enter(m)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	c.pilot(first)
+	return c
+}
+
+// pilot runs until the test ends.
+func (c *crew) pilot(first *member) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan error, 1)
 	go func() {
 		done <- first.Pilot(ctx, consensus.PilotOptions{
 			Voters: c.voters, Members: c.all, Progress: c.progress, Stable: time.Millisecond, Dead: 200 * time.Millisecond,
 		})
 	}()
-	t.Cleanup(func() {
+	c.t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the pilot ended with %v", err)
+			c.t.Errorf("the pilot ended with %v", err)
 		}
 	})
-	return c
 }
 
 func (c *crew) enter(m *member) {
@@ -117,6 +123,25 @@ func (c *crew) until(voters, others int) []consensus.Server {
 			c.t.Fatalf("the servers are %+v, want %d voters and %d others", servers, voters, others)
 		case <-time.After(10 * time.Millisecond):
 		}
+	}
+}
+
+// TestLeaderIsHealthyBeforeTheStateNamesIt: right after a start nobody has been entered there.
+func TestLeaderIsHealthyBeforeTheStateNamesIt(t *testing.T) {
+	leader := cluster(t, 1)[0]
+	nobody := &crew{t: t, desired: 3, members: map[string]*member{leader.id: leader}}
+	nobody.pilot(leader)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for leader.Health() == nil {
+		select {
+		case <-ctx.Done():
+			t.Fatal("the pilot never looked")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if h := leader.Health(); len(h) != 1 || !h[0].Healthy || h[0].Reason != "" || h[0].Lag != 0 {
+		t.Errorf("the leader knows of itself: %+v", h)
 	}
 }
 

@@ -50,6 +50,10 @@ func (s *Server) storedServers(snap *state.Snapshot) []*v1.Server {
 	}}
 }
 
+// joiningTime is how long a new server may take to be heard of before that is
+// said to be wrong.
+const joiningTime = 30 * time.Second
+
 // presentServers are the servers with what is known of them now.
 func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 	leader, _ := s.consensus.Leader()
@@ -74,6 +78,9 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 			status.Healthy = true // the leader has just begun to look
 		default:
 			status.Reason = "only the leader knows"
+		}
+		if !status.GetHealthy() && !status.GetVoter() && s.now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
+			status.Joining, status.Reason = true, "joining: it votes once it has caught up"
 		}
 		shown = append(shown, &v1.Server{
 			ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status,
@@ -251,7 +258,7 @@ func (s *Server) addresses(snap *state.Snapshot) []string {
 
 // troubles says what is wrong with the servers and what to do about it.
 func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems []string) {
-	voters, healthy, spare := 0, 0, 0
+	voters, healthy, joining, coming := 0, 0, 0, 0 // those that come are joining, or get their vote in a moment
 	leader := false
 	for _, one := range servers {
 		leader = leader || one.GetLeader()
@@ -260,13 +267,16 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 			if one.GetHealthy() {
 				healthy++
 			}
-		} else if one.GetHealthy() {
-			spare++
+		} else if one.GetHealthy() || one.GetJoining() {
+			coming++
+		}
+		if one.GetJoining() {
+			joining++
 		}
 	}
 	tolerated = max(0, healthy-(voters/2+1))
 	for _, one := range servers {
-		if one.GetHealthy() || !leader {
+		if one.GetHealthy() || one.GetJoining() || !leader {
 			continue
 		}
 		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; start it again, or remove it with: cloudless server rm %s",
@@ -277,10 +287,10 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 	switch {
 	case !leader:
 		problems = append(problems, fmt.Sprintf("no server leads, so nothing can be changed: %d of the %d voting servers must run and reach each other", voters/2+1, voters))
-	case voters < desired && len(servers) > 1:
+	case voters+coming < desired && len(servers) > 1:
 		problems = append(problems, fmt.Sprintf("%d of the desired %d servers vote: add servers with: cloudless token create --role server, and on the new machine cloudless join", voters, desired))
 	}
-	if leader && tolerated == 0 && len(servers) > 1 {
+	if leader && tolerated == 0 && joining == 0 && len(servers) > 1 {
 		problems = append(problems, "the loss of one more voting server would stop every change")
 	}
 	return tolerated, problems

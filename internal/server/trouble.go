@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,24 +101,58 @@ func diskTroubles(servers []*v1.ServerStatus) (problems []string) {
 	return problems
 }
 
-// nodeTroubles says which nodes' clocks are wrong, a few of them by name.
-func (s *Server) nodeTroubles(snap *state.Snapshot) (problems []string) {
-	const named = 5
-	more := 0
+// nodeTroubles says which nodes are away, cannot work or have a wrong clock, and
+// what to do about it.
+func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
+	offline := &nodeTrouble{wayOut: "start its machine, or its agent there with: cloudless agent; if it is gone for good: cloudless node rm NAME", more: "are offline"}
+	failed := &nodeTrouble{wayOut: "look on its machine with: cloudless doctor, and here with: cloudless node get NAME", more: "have failed"}
+	skewed := &nodeTrouble{more: "have clocks that are wrong"}
 	for n := range snap.Nodes("") {
-		for _, c := range n.GetStatus().GetConditions() {
-			if c.GetType() != "ClockSkewed" || !c.GetStatus() {
-				continue
+		name, status := n.GetMetadata().GetName(), n.GetStatus()
+		switch status.GetState() {
+		case "offline":
+			offline.add(name, " is offline", status.GetReason())
+		case "failed":
+			failed.add(name, " has failed", status.GetReason())
+		}
+		for _, c := range status.GetConditions() {
+			if c.GetType() == "ClockSkewed" && c.GetStatus() {
+				skewed.add(name, "", c.GetReason())
 			}
-			if len(problems) == named {
-				more++
-				continue
-			}
-			problems = append(problems, fmt.Sprintf("node %s: %s", n.GetMetadata().GetName(), strings.TrimSuffix(c.GetReason(), ".")))
 		}
 	}
-	if more > 0 {
-		problems = append(problems, fmt.Sprintf("the clocks of %d more nodes are wrong: look with: cloudless node ls", more))
+	return slices.Concat(offline.sentences(), failed.sentences(), skewed.sentences())
+}
+
+// nodeTrouble is one thing that is wrong with nodes, of which a few are named.
+type nodeTrouble struct {
+	// wayOut is what to do about it, if the reason does not say it.
+	wayOut string
+	// more is what is said of those that are not named.
+	more  string
+	named []string
+	rest  int
+}
+
+func (t *nodeTrouble) add(name, what, reason string) {
+	const most = 5
+	if len(t.named) == most {
+		t.rest++
+		return
 	}
-	return problems
+	sentence := "node " + name + what
+	if reason != "" {
+		sentence += ": " + strings.TrimSuffix(reason, ".")
+	}
+	if t.wayOut != "" {
+		sentence += "; " + strings.ReplaceAll(t.wayOut, "NAME", name)
+	}
+	t.named = append(t.named, sentence)
+}
+
+func (t *nodeTrouble) sentences() []string {
+	if t.rest == 0 {
+		return t.named
+	}
+	return append(t.named, fmt.Sprintf("%d more nodes %s: look with: cloudless node ls", t.rest, t.more))
 }

@@ -201,8 +201,16 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 	}
 	s.revise(b, w, image)
 	b.Create(w)
-	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%d replicas of %s%s", w.GetSpec().GetReplicas(), w.GetSpec().GetImage(), pinNote(image))))
+	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", countedReplicas(w.GetSpec().GetReplicas()), w.GetSpec().GetImage(), pinNote(image))))
 	return w
+}
+
+// countedReplicas is a phrase such as "3 replicas".
+func countedReplicas(n int32) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
 }
 
 // update brings an existing workload to what is wanted, with a new revision

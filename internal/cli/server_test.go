@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"fmt"
+	"testing"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// The states come in one order, and of many nodes only the first are named.
+func TestNodesByState(t *testing.T) {
+	node := func(name, state string) *cloudlessv1.Node {
+		return &cloudlessv1.Node{Metadata: &cloudlessv1.Metadata{Name: name}, Status: &cloudlessv1.NodeStatus{State: state}}
+	}
+	if got := nodesByState(nil); got != "none" {
+		t.Errorf("without nodes: %s", got)
+	}
+	nodes := []*cloudlessv1.Node{
+		node("f", "failed"), node("d", "draining"), node("n", "hibernating"), node("c", "cordoned"), node("e", "enrolling"), node("r1", "ready"), node("r2", "ready"),
+	}
+	for i := range 7 {
+		nodes = append(nodes, node(fmt.Sprintf("o%d", i), "offline"))
+	}
+	want := "2 ready, 1 enrolling (e), 1 cordoned (c), 1 draining (d), 7 offline (o0, o1, o2, o3, o4 and 2 more), 1 failed (f), 1 hibernating (n)"
+	if got := nodesByState(nodes); got != want {
+		t.Errorf("the nodes are %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,140 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// status is what an admin is told of the cluster.
+func (c *cluster) status() *v1.ClusterStatus {
+	c.t.Helper()
+	cluster, err := c.as(roleAdmin).GetCluster(c.ctx, &v1.GetClusterRequest{})
+	must(c.t, err)
+	return cluster.GetStatus()
+}
+
+// piloted lets the leader look at who takes part, which is itself, and waits
+// until it has.
+func (c *cluster) piloted(agreed *consensus.Consensus) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.ctx)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- agreed.Pilot(ctx, consensus.PilotOptions{
+			Voters: func() int { return 3 }, Members: func() []consensus.Member { return nil }, Progress: c.Progress,
+		})
+	}()
+	c.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			c.t.Errorf("the pilot ended with %v", err)
+		}
+	})
+	for agreed.Health() == nil {
+		select {
+		case <-c.ctx.Done():
+			c.t.Fatal("the leader never looked")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// A server that has just joined is no trouble, and nobody is told to remove it;
+// one that joined a while ago and was never heard of is.
+func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
+	var later atomic.Int64
+	var agreed *consensus.Consensus
+	c := newCluster(t, func(o *Options) {
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+		agreed = o.Consensus
+	})
+	c.piloted(agreed)
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-1", Name: "one"}, Spec: &v1.ServerSpec{Address: c.Address()}})
+		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: "two"}, Spec: &v1.ServerSpec{Address: "127.0.0.1:1"}})
+	})
+	said := c.status()
+	one, two := said.GetServers()[0], said.GetServers()[1]
+	if !one.GetLeader() || !one.GetHealthy() || one.GetReason() != "" {
+		t.Errorf("the leader is %v", one)
+	}
+	if !two.GetJoining() || two.GetHealthy() || two.GetReason() != "joining: it votes once it has caught up" {
+		t.Errorf("the server that has just joined is %v", two)
+	}
+	if problems := strings.Join(said.GetProblems(), "\n"); strings.Contains(problems, "server rm") || strings.Contains(problems, "not healthy") || strings.Contains(problems, "loss") {
+		t.Errorf("the problems are %q", problems)
+	}
+
+	later.Store(int64(joiningTime))
+	said = c.status()
+	if two := said.GetServers()[1]; two.GetJoining() || two.GetReason() != "it does not take part yet" {
+		t.Errorf("the server that joined a while ago is %v", two)
+	}
+	if problems := strings.Join(said.GetProblems(), "\n"); !strings.Contains(problems, "server two at 127.0.0.1:1 is not healthy: it does not take part yet; start it again, or remove it with: cloudless server rm two") {
+		t.Errorf("the problems are %q", problems)
+	}
+}
+
+// Nobody is told to add a server for a vote that one of those who are there is
+// about to have.
+func TestServersThatComeAreNotMissed(t *testing.T) {
+	all := []*v1.ServerStatus{
+		{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Healthy: true}, {Name: "s3", Joining: true},
+	}
+	if _, problems := troubles(all, 3); len(problems) != 0 {
+		t.Errorf("while the third joins: %q", problems)
+	}
+	all[2].Joining, all[2].Healthy = false, true
+	if _, problems := troubles(all, 3); !slices.Equal(problems, []string{"the loss of one more voting server would stop every change"}) {
+		t.Errorf("before the third votes: %q", problems)
+	}
+	if _, problems := troubles(all, 5); len(problems) != 2 || !strings.HasPrefix(problems[0], "2 of the desired 5 servers vote: add servers") {
+		t.Errorf("where five are desired: %q", problems)
+	}
+}
+
+// What is wrong with nodes is said of a few by name, with the way out.
+func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
+	c := newCluster(t)
+	c.stop() // so that nobody else judges the nodes
+	node := func(b *state.Batch, name, standing, reason string) {
+		b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name}, Spec: &v1.NodeSpec{}, Status: &v1.NodeStatus{State: standing, Reason: reason}})
+	}
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		node(b, "well", "ready", "")
+		node(b, "resting", "cordoned", "new disk")
+		node(b, "new", "enrolling", "")
+		node(b, "broken", "failed", "The container runtime does not answer.")
+		for i := range 7 {
+			node(b, fmt.Sprintf("away-%d", i), "offline", "no session for 10s")
+		}
+	})
+	problems := c.nodeTroubles(c.store.Snapshot())
+	if len(problems) != 7 {
+		t.Fatalf("the problems are %q", problems)
+	}
+	for i := range 5 {
+		want := fmt.Sprintf("node away-%d is offline: no session for 10s; start its machine, or its agent there with: cloudless agent; if it is gone for good: cloudless node rm away-%d", i, i)
+		if !slices.Contains(problems, want) {
+			t.Errorf("%q is not among %q", want, problems)
+		}
+	}
+	for _, want := range []string{
+		"2 more nodes are offline: look with: cloudless node ls",
+		"node broken has failed: The container runtime does not answer; look on its machine with: cloudless doctor, and here with: cloudless node get broken",
+	} {
+		if !slices.Contains(problems, want) {
+			t.Errorf("%q is not among %q", want, problems)
+		}
+	}
+}
