@@ -192,7 +192,10 @@ func TestOtherRoles(t *testing.T) {
 			o.Ready("agent on " + o.DataDir + " " + o.ContainerdAddress)
 			return nil
 		},
-		Join: func(_ context.Context, o JoinOptions) error { o.Ready("joined with " + o.Token + o.Reach.APIAddr); return nil },
+		Join: func(_ context.Context, o JoinOptions) error {
+			o.Ready("joined with " + o.Token + o.Reach.APIAddr)
+			return nil
+		},
 		Down: func(_ context.Context, o DownOptions) error {
 			if o.Purge {
 				return nil
