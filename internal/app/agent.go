@@ -325,6 +325,9 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
 			return notJoined(f.path)
 		}
+		if err := f.notAmongStrangers(ctx, o.Process); err != nil {
+			return err
+		}
 		return f.sayExpired(logger)
 	})
 }
@@ -366,7 +369,7 @@ func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.
 	case creds.Trust().Fingerprint() != token.CA():
 		return otherCluster(f, creds)
 	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serverToAsk(o.Address), creds):
-		return nil
+		return f.notAmongStrangers(ctx, o.Process)
 	}
 	address, err := locate(ctx, o, token)
 	if err != nil {

@@ -52,7 +52,7 @@ func (c *cli) runRole(cmd *cobra.Command, detach bool, process *Process, secret 
 		return err
 	}
 	defer tell.close()
-	process.Progress, process.Ready = tell.progress, tell.ready
+	process.Progress, process.Ready, process.Attended = tell.progress, tell.ready, tell.pipe != nil
 	err = run(cmd.Context())
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // the ordinary end

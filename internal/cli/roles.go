@@ -50,6 +50,9 @@ type Process struct {
 	OTLPEndpoint string
 	// Clock is what a server takes for the time; nil stands for the machine's.
 	Clock func() time.Time
+	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
+	// why, rather than to go on trying.
+	Attended bool
 	// Progress may be told, in a few words, what is being done. It is never nil.
 	Progress func(doing string)
 	// Ready is to be called once the role can be used, with what the person at the terminal should now know: one or

@@ -1,0 +1,41 @@
+package app
+
+import (
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// TestAnotherClusterInThePlaceOfOnesOwn is said to whoever waits for the node. Whom nobody waits for goes on trying,
+// and so does everybody whose servers are only away.
+func TestAnotherClusterInThePlaceOfOnesOwn(t *testing.T) {
+	s := found(t)
+	f := &folder{path: t.TempDir()}
+	ca, err := identity.NewCA("elsewhere", time.Now())
+	must(t, err)
+	id, err := identity.NewID("elsewhere", identity.KindNode, "n-1")
+	must(t, err)
+	key, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: time.Hour, Client: true}, time.Now())
+	must(t, err)
+	creds, err := identity.NewCredentials(key, chain)
+	must(t, err)
+	must(t, os.MkdirAll(f.sub("agent"), 0o700))
+	must(t, creds.Save(f.credentialsPath()))
+
+	waited := cli.Process{DataDir: f.path, Version: "test", Log: io.Discard, Progress: quiet, Attended: true}
+	must(t, f.writeMembership(membership{Servers: []string{freeAddress(t)}, Node: "far"}))
+	must(t, f.notAmongStrangers(s.ctx, waited))
+	must(t, f.writeMembership(membership{Servers: []string{freeAddress(t), s.running["s1"].address}, Node: "far"}))
+	must(t, f.notAmongStrangers(s.ctx, cli.Process{}))
+	err = runAgent(s.ctx, cli.AgentOptions{Process: waited})
+	if err == nil || !strings.Contains(err.Error(), "the server at "+s.running["s1"].address+" belongs to another cluster than this machine, which is node far of cluster elsewhere") {
+		t.Errorf("the agent ended with %v", err)
+	}
+}
