@@ -21,7 +21,7 @@ var configurationText string
 const settingsMark = "SETTINGS\n"
 
 // saysDefault is the end of a sentence that repeats the column beside it.
-var saysDefault = regexp.MustCompile(`; [^;]* if (empty|0)\.$`)
+var saysDefault = regexp.MustCompile(`; ([^;]* if (empty|0)|[0-9,]+ if not set)\.$`)
 
 // foundedWith are settings that every cluster has from the beginning.
 var foundedWith = map[string]string{

@@ -25,6 +25,9 @@ const (
 	maxReplicas      = 100_000
 )
 
+// defaultOvercommit is in percent: what a node has may be promised once.
+const defaultOvercommit = "100"
+
 // Retention says how long and how much of what is over is kept.
 type Retention struct {
 	Replicas, Events, Tokens, Images time.Duration

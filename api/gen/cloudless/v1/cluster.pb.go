@@ -457,8 +457,8 @@ type Retention struct {
 	Replicas string `protobuf:"bytes,1,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// How long events are kept; "168h" if empty.
 	Events string `protobuf:"bytes,2,opt,name=events,proto3" json:"events,omitempty"`
-	// The most events, whatever their age; 10,000 if not set. Fewer than 100 would
-	// not tell what happened.
+	// The most events, whatever their age, 100 or more: fewer would not tell what
+	// happened; 10,000 if not set.
 	MaxEvents *int32 `protobuf:"varint,3,opt,name=max_events,json=maxEvents,proto3,oneof" json:"max_events,omitempty"`
 	// The newest revisions of a workload that are kept; 10 if not set.
 	Revisions *int32 `protobuf:"varint,4,opt,name=revisions,proto3,oneof" json:"revisions,omitempty"`
