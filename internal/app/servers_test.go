@@ -280,7 +280,15 @@ func TestReplacementOfAllServers(t *testing.T) {
 			_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
 			must(t, err)
 		}
-		s.until(func(all map[string]*v1.ServerStatus) bool { return all[fresh].GetHealthy() })
+		// Whoever has just begun to lead must see for itself that all are well.
+		s.until(func(all map[string]*v1.ServerStatus) bool {
+			for _, one := range all {
+				if !one.GetHealthy() {
+					return false
+				}
+			}
+			return all[fresh] != nil
+		})
 		_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: old})
 		must(t, err)
 		s.until(func(all map[string]*v1.ServerStatus) bool { return all[old] == nil && all[fresh].GetVoter() })
