@@ -50,6 +50,9 @@ type folderID struct {
 	// Joined are the addresses, with commas between them, of the servers that let
 	// this one join theirs; empty for the server that founded its cluster.
 	Joined string `json:"joined,omitempty"`
+	// Recovered is set when this folder's server was made the only one of its
+	// cluster, until it has removed the others from the state.
+	Recovered bool `json:"recovered,omitempty"`
 	// ContainerdAddress is the outside containerd that was used last.
 	ContainerdAddress string `json:"containerdAddress,omitempty"`
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // recoverCluster makes the server of a data folder the only one of its cluster.
-// The next start founds nothing: it goes on with what is there.
+// The next start founds nothing: it goes on with what is there, and removes the
+// others before it lets anybody in (see letGo).
 func recoverCluster(_ context.Context, o cli.RecoverOptions) error {
 	f, err := openExistingFolder(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -28,8 +29,43 @@ func recoverCluster(_ context.Context, o cli.RecoverOptions) error {
 	if _, err := os.Stat(f.sub("server", "raft")); err != nil {
 		return fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
 	}
+	// First the mark: without it the server would still believe the others, who
+	// could be back as a majority that knows nothing of what is written from now on.
+	if err := f.remember(func(id *folderID) { id.Recovered = true }); err != nil {
+		return err
+	}
 	return consensus.Recover(consensus.Options{
 		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Store: state.New(),
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
 	})
+}
+
+// letGo removes the servers that were lost, if this one was made the only one of
+// its cluster. It runs before the port and the links open, so that while the
+// mark is there no other server is heard or asked.
+func (p *controlPlane) letGo(ctx context.Context, f *folder) error {
+	if !f.Recovered {
+		return nil
+	}
+	if len(p.consensus.Servers()) != 1 {
+		// The others still vote, so that the recovery ended before it changed anything.
+		p.logger.Warn("cluster recover was begun in this data folder and did nothing: run it again if the other servers are lost", "folder", f.path)
+		return f.remember(func(id *folderID) { id.Recovered = false })
+	}
+	if err := p.consensus.WaitLeader(ctx); err != nil {
+		return err
+	}
+	names, err := p.server.RevokeOthers(ctx)
+	if err != nil {
+		return fmt.Errorf("remove the servers that were lost: %w", err)
+	}
+	// At the next start the log is believed only once this server leads again, and
+	// a lost one could be faster. What is in a snapshot is there from the beginning.
+	if err := p.consensus.Snapshot(ctx); err != nil {
+		return fmt.Errorf("keep that the lost servers were removed: %w", err)
+	}
+	for _, name := range names {
+		p.logger.Warn("a lost server was removed, because this one was made the only one of its cluster", "server", name)
+	}
+	return f.remember(func(id *folderID) { id.Recovered = false })
 }

@@ -76,6 +76,9 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
+	if err := p.letGo(ctx, f); err != nil {
+		return nil, err
+	}
 	if err := p.meet(ctx, f, o, u); err != nil {
 		return nil, err
 	}

@@ -45,6 +45,8 @@ type several struct {
 type one struct {
 	name, path, address string
 	stop                func() error
+	// ended gives, once, how it ended by itself.
+	ended <-chan error
 }
 
 func testLog(t *testing.T) io.Writer {
@@ -106,7 +108,7 @@ func (s *several) start(name, path, address, token string) *one {
 		cancel()
 		s.t.Fatalf("server %s is not ready in time", name)
 	}
-	o := &one{name: name, path: path, address: address, stop: func() error {
+	o := &one{name: name, path: path, address: address, ended: ended, stop: func() error {
 		cancel()
 		return <-ended
 	}}

@@ -13,8 +13,8 @@ func (c *cli) clusterRecoverCommand() *cobra.Command {
 		Long: "Recover is for the case that more than half of the voting servers are lost for good, so that nothing can be\n" +
 			"agreed on any more. Choose the server that is furthest (see cloudless cluster status), stop it, run this on its\n" +
 			"machine, and start it again with cloudless server: it is then the only server of the cluster, with what it has\n" +
-			"on its disk. What only the lost ones had is lost. None of the other servers may ever be started again with its\n" +
-			"old data folder: purge them, remove them with cloudless server rm, and let them join anew.",
+			"on its disk. What only the lost ones had is lost. All other servers are removed from the cluster when it starts:\n" +
+			"one that comes back after all is turned away, and can join anew in an empty data folder.",
 		Example: "  cloudless cluster recover --data-dir /var/lib/cloudless --others-are-lost\n  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

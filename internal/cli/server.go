@@ -101,7 +101,7 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 		Short:   "Remove a server for good: it is cut off at once",
 		Long: "Rm takes a server out of the cluster: it votes no more, its certificate is worth nothing from then on, its\n" +
 			"connections are closed, and the servers' gossip gets another key, all before the command ends. The process\n" +
-			"ends by itself once it learns of it.",
+			"ends by itself once it learns of it; one that is away then, when it is started again.",
 		Example: "  cloudless server rm old-box",
 		Args:    names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -8,9 +8,9 @@ import (
 )
 
 // Recover makes this server the only one of its cluster, with what it has on its disk, when the majority is lost for
-// good. What only the lost servers had is lost, and what they had not agreed on yet may become true. No server of the
-// old cluster may be started again afterwards: it would be a second one. Nothing else may use Dir meanwhile; open it
-// afterwards.
+// good. What only the lost servers had is lost, and what they had not agreed on yet may become true. None of the others
+// may reach this one afterwards, which is up to the caller: to raft a majority of them would be right, and what this one
+// has agreed on alone would be undone. Nothing else may use Dir meanwhile; open it afterwards.
 func Recover(o Options) (err error) {
 	if err := o.validate(); err != nil {
 		return err

@@ -192,25 +192,28 @@ func (s *Server) noteServerCopy(uid, address string) {
 }
 
 // RefuseCopy is an error if a server with this one's identity runs elsewhere, as
-// most of the others see it. It is asked before this one takes part in anything.
+// most of the others see it, or if one of them knows that this one was removed.
+// It is asked before this one takes part in anything.
 func (s *Server) RefuseCopy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, doubleTime)
 	defer cancel()
 	others := s.otherServers()
-	answers := make(chan string, len(others))
+	answers := make(chan whereabouts, len(others))
 	for _, uid := range others {
 		go func() { answers <- s.whereAmI(ctx, uid) }() // ends with ctx
 	}
 	said := 0
 	elsewhere := map[string]int{}
 	for range others {
-		switch address := <-answers; address {
-		case unknown:
-		default:
+		answer := <-answers
+		if answer.removed {
+			return ErrRemoved // one word is enough: nobody is ever taken back
+		}
+		if answer.known {
 			said++
-			if address != "" && address != s.advertised {
-				elsewhere[address]++
-			}
+		}
+		if answer.address != "" && answer.address != s.advertised {
+			elsewhere[answer.address]++
 		}
 	}
 	for address, voices := range elsewhere {
@@ -222,19 +225,23 @@ func (s *Server) RefuseCopy(ctx context.Context) error {
 	return nil
 }
 
-// unknown is what a server says that does not answer.
-const unknown = "?"
+// whereabouts is what another server says of this one; nothing is known if it
+// does not answer.
+type whereabouts struct {
+	known, removed bool
+	address        string
+}
 
-func (s *Server) whereAmI(ctx context.Context, asked string) string {
+func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
 	conn, err := s.peers.ready(ctx, asked)
 	if err != nil {
-		return unknown
+		return whereabouts{}
 	}
 	answer, err := v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
 	if err != nil {
-		return unknown
+		return whereabouts{removed: hasReason(err, reasonRemoved)}
 	}
-	return answer.GetAddress()
+	return whereabouts{known: true, address: answer.GetAddress()}
 }
 
 // tellOriginal lets the one that was there first know, because it may be the
@@ -263,8 +270,9 @@ func (s *Server) otherServers() []string {
 	return slices.DeleteFunc(slices.Compact(all), func(uid string) bool { return strings.EqualFold(uid, s.uid) })
 }
 
-// stayAlone ends with an error when it turns out that this server is a copy: two
-// that were started at the same time do not see each other before.
+// stayAlone ends with an error when it turns out that this server is a copy, or
+// was removed: two that were started at the same time do not see each other
+// before, and those who know of the removal may have been away.
 func (s *Server) stayAlone(ctx context.Context) error {
 	ticker := time.NewTicker(doubleLook)
 	defer ticker.Stop()

@@ -372,7 +372,7 @@ func (r *router) surely(ctx context.Context, prove func() (Principal, error)) (P
 		p, err = prove()
 	}
 	if err != nil {
-		return Principal{}, status.Error(codes.Unauthenticated, err.Error())
+		return Principal{}, unauthenticated(err)
 	}
 	return p, nil
 }

@@ -86,7 +86,7 @@ func (s *Server) OpenLink(link *peers.Link, protocol string) {
 func (s *Server) Advertised() string { return s.advertised }
 
 // ErrRemoved says that this server was removed from its cluster.
-var ErrRemoved = errors.New("this server was removed from the cluster: it stops, and can join again in another data folder with a new token")
+var ErrRemoved = errors.New("this server was removed from the cluster and ends: remove its data folder with cloudless down --purge, and join again with a new token")
 
 // untilExpelled ends when this server learns that it was removed: it must not
 // keep clients that others could serve.
@@ -99,7 +99,8 @@ func (s *Server) untilExpelled(ctx context.Context) error {
 	}
 }
 
-// admitMember refuses members that were removed, in the handshake already.
+// admitMember refuses members that were removed, in the handshake already. Only who speaks gRPC gets further, and is
+// told there, by every call, that it was removed.
 func (s *Server) admitMember(id identity.ID) error {
 	if s.store.Snapshot().Revocation(id.Name()) != nil {
 		return fmt.Errorf("%s was removed from the cluster", id)

@@ -6,9 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
@@ -38,7 +41,21 @@ var (
 	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; create one with: cloudless token create --role operator")
 )
 
-var errRemovedServer = errors.New("this server was removed from the cluster: join it again in another data folder with a new token")
+var errRemovedServer = errors.New("this server was removed from the cluster: remove its data folder with cloudless down --purge, and join again with a new token")
+
+// reasonRemoved, in the details of an error, tells a server that it was removed.
+const reasonRemoved = "REMOVED"
+
+// unauthenticated is the answer to a caller who could not be proved.
+func unauthenticated(err error) error {
+	st := status.New(codes.Unauthenticated, err.Error())
+	if errors.Is(err, errRemovedServer) {
+		if with, detailErr := st.WithDetails(&errdetails.ErrorInfo{Reason: reasonRemoved, Domain: "cloudless"}); detailErr == nil {
+			st = with
+		}
+	}
+	return st.Err()
+}
 
 type principalKey struct{}
 
@@ -153,6 +170,8 @@ func (a *authenticator) fromServer(md metadata.MD) (Principal, error) {
 		return Principal{}, errUnknownToken
 	case p.ID.Kind() == identity.KindNode && snap.Node(p.ID.Name()) == nil:
 		return Principal{}, unknownNode(p.ID.Name())
+	case p.ID.Kind() == identity.KindServer && snap.Revocation(p.ID.Name()) != nil:
+		return Principal{}, errRemovedServer // the one that passes it on may not know yet
 	}
 	return p, nil
 }

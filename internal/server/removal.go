@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
@@ -26,6 +27,44 @@ const cutPatience = 2 * time.Second
 
 // cutPause is between two questions to a server that has not acted yet.
 const cutPause = 5 * time.Millisecond
+
+// revoke takes a server out of the state: what it proves itself with is worth
+// nothing from then on. The key of the gossip must change with it.
+func (s *Server) revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
+	uid := removed.GetMetadata().GetUid()
+	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, uid)
+	if err != nil {
+		return nil, err
+	}
+	b.Delete(state.KindServer, uid)
+	b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: uid}, Id: id.String()})
+	event := s.event(ctx, removed, "Removed", why)
+	b.Create(event)
+	return event, nil
+}
+
+// RevokeOthers removes all servers but this one, which was made the only one of
+// its cluster, and returns their names. It must be called before anybody can
+// reach this one: those that were lost may be back, with a majority of their own.
+func (s *Server) RevokeOthers(ctx context.Context) (names []string, err error) {
+	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		names = nil
+		for one := range snap.Servers("") {
+			if one.GetMetadata().GetUid() == s.uid {
+				continue
+			}
+			if _, err := s.revoke(ctx, b, one, "it was lost when the cluster was recovered, and is no server of it any more"); err != nil {
+				return err
+			}
+			names = append(names, one.GetMetadata().GetName())
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		return s.rotateGossipKey(snap, b)
+	})
+	return names, err
+}
 
 // cutNode closes what a removed node has open: session, attached streams, pulls.
 func (s *Server) cutNode(uid string) {

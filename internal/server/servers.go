@@ -10,10 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -113,18 +111,11 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		if snap.Server(uid) == nil {
 			return nil // somebody was faster
 		}
-		b.Delete(state.KindServer, uid)
-		id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, uid)
-		if err != nil {
+		var err error
+		if event, err = s.revoke(ctx, b, removed, "it is no server of this cluster any more"); err != nil {
 			return err
 		}
-		b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: uid}, Id: id.String()})
-		if err := s.rotateGossipKey(snap, b); err != nil {
-			return err
-		}
-		event = s.event(ctx, removed, "Removed", "it is no server of this cluster any more")
-		b.Create(event)
-		return nil
+		return s.rotateGossipKey(snap, b)
 	})
 	if err != nil {
 		return nil, err

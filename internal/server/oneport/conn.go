@@ -34,12 +34,17 @@ func (p *Port) track(raw net.Conn) *conn {
 	return c
 }
 
-// identify notes whose connection it is.
-func (p *Port) identify(c *conn, state tls.ConnectionState) {
-	id, _ := identity.PeerID(state)
+// identify notes whose connection it is. From then on it can be cut; one whose member was cut off just before is
+// refused now.
+func (p *Port) identify(c *conn, state tls.ConnectionState) error {
+	id, member := identity.PeerID(state)
 	p.mu.Lock()
 	c.id = id
 	p.mu.Unlock()
+	if !member || c.route == p.grpc {
+		return nil
+	}
+	return p.wanted(id)
 }
 
 // enter waits for one of the port's slots.

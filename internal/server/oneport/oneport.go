@@ -59,7 +59,8 @@ type Options struct {
 
 	// Peers are the names, in ALPN, of protocols that only servers of the cluster may speak.
 	Peers []string
-	// Admit may refuse members that have a valid certificate; nil refuses nobody.
+	// Admit may refuse members that have a valid certificate, in the handshake; nil refuses nobody. Those that speak
+	// gRPC are let in: a member must be able to hear in words why its calls are refused.
 	Admit func(identity.ID) error
 
 	// TicketKeys are those of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it the
@@ -77,6 +78,8 @@ type Port struct {
 	timeout  time.Duration
 	slots    chan struct{} // one for each handshake that is worked on
 	log      *slog.Logger
+	// wanted is Options.Admit, never nil.
+	wanted func(identity.ID) error
 	// ticketKeys may be nil.
 	ticketKeys func(time.Time) ([][32]byte, error)
 
@@ -115,18 +118,23 @@ func newPort(listener net.Listener, o Options) *Port {
 	if o.MaxHandshakes == 0 {
 		o.MaxHandshakes = defaultMaxHandshakes()
 	}
-	config := admitting(identity.ServerTLS(o.Trust, o.Certificate), o.Admit)
+	if o.Admit == nil {
+		o.Admit = func(identity.ID) error { return nil }
+	}
+	config := identity.ServerTLS(o.Trust, o.Certificate)
+	strict := admitting(config.Clone(), o.Admit)
 	p := &Port{
 		listener: listener,
 		tls:      config,
 		grpc:     newRoute(listener.Addr(), config, "h2"),
-		http:     newRoute(listener.Addr(), config, "h2", "http/1.1"),
-		peers:    newPeerRoutes(listener.Addr(), config, o.Peers),
+		http:     newRoute(listener.Addr(), strict, "h2", "http/1.1"),
+		peers:    newPeerRoutes(listener.Addr(), strict, o.Peers),
 		timeout:  o.HandshakeTimeout,
 		slots:    make(chan struct{}, o.MaxHandshakes),
 		log:      o.Log,
 		conns:    make(map[*conn]struct{}),
 
+		wanted:     o.Admit,
 		ticketKeys: o.TicketKeys,
 	}
 	config.GetConfigForClient = p.admit
@@ -207,7 +215,9 @@ func (p *Port) handshake(ctx context.Context, c *conn) {
 	err := secure.HandshakeContext(ctx)
 	c.leave()
 	if err == nil {
-		p.identify(c, secure.ConnectionState())
+		err = p.identify(c, secure.ConnectionState())
+	}
+	if err == nil {
 		err = c.route.deliver(ctx, secure)
 	}
 	if err != nil {

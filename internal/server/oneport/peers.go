@@ -51,9 +51,6 @@ func onlyServer(state tls.ConnectionState, protocol string) error {
 
 // admitting asks, in the handshake, whether a member is still wanted.
 func admitting(config *tls.Config, admit func(identity.ID) error) *tls.Config {
-	if admit == nil {
-		return config
-	}
 	verify := config.VerifyConnection
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		if err := verify(state); err != nil || len(state.PeerCertificates) == 0 {

@@ -4,7 +4,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -83,7 +86,35 @@ func TestOnlyServersSpeakTheProtocolsOfServers(t *testing.T) {
 			t.Errorf("%s may speak the protocol of the servers", name)
 		}
 	}
+	// It may call, so that it can be told; over HTTP it gets no further than anybody else.
+	who := c.member(t, identity.KindServer, "s-removed")
+	if _, err := s.dial(t, identity.ClientTLS(c.ca.Trust(), who.Certificate)).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Errorf("the call of a removed server is not answered: %v", err)
+	}
+	if answer, err := s.get(t, identity.ClientTLS(c.ca.Trust(), who.Certificate), true); err == nil {
+		t.Errorf("a removed server is answered with %q", answer)
+	}
 	if s.port.Peers("cloudless-other") != nil {
 		t.Error("the port has a protocol that nobody asked for")
+	}
+}
+
+// TestWhoIsRemovedInItsHandshakeIsRefused: what cuts its connections may not see one of which it is not known yet whose
+// it is.
+func TestWhoIsRemovedInItsHandshakeIsRefused(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.Peers = []string{talk}
+	var asked atomic.Int64
+	o.Admit = func(identity.ID) error {
+		if asked.Add(1) > 1 {
+			return errors.New("it was removed")
+		}
+		return nil
+	}
+	s := serve(t, c, o)
+	s.echo(t)
+	if err := s.speak(t, c.member(t, identity.KindServer, "s-2")); err == nil || asked.Load() != 2 {
+		t.Errorf("it was let in with %v, after %d questions", err, asked.Load())
 	}
 }

@@ -1,0 +1,141 @@
+package app
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/server/peers"
+)
+
+// endsRemoved waits until a server has ended by itself because it heard that it was removed.
+func (s *several) endsRemoved(name string) {
+	s.t.Helper()
+	o := s.running[name]
+	delete(s.running, name)
+	select {
+	case err := <-o.ended:
+		if !errors.Is(err, server.ErrRemoved) {
+			s.t.Errorf("server %s ended with %v", name, err)
+		}
+	case <-s.ctx.Done():
+		s.t.Errorf("server %s goes on: %v", name, o.stop())
+	}
+}
+
+// TestLostServersUndoNothing: two of three servers are taken for lost, and the third is recovered and writes. Then the
+// two come back while it is away. They are a majority of the old cluster, and nobody in the one that was recovered:
+// what was acknowledged there stays, and they end.
+func TestLostServersUndoNothing(t *testing.T) {
+	s := found(t)
+	lost := []*one{s.running["s1"], s.join("s2")}
+	left := s.join("s3")
+	must(t, s.write(s.client, "before"))
+	passport := s.passport(lost[1])
+	s.stop("s1")
+	s.stop("s2")
+	s.stop("s3")
+	must(t, recoverCluster(s.ctx, cli.RecoverOptions{DataDir: left.path, Log: io.Discard}))
+
+	left = s.start("s3", left.path, left.address, "")
+	must(t, s.write(s.at(left), "alone"))
+	s.stop("s3")
+	for _, o := range lost {
+		s.start(o.name, o.path, o.address, "")
+	}
+	must(t, s.write(s.at(s.running["s2"]), "elsewhere")) // they agree with each other
+
+	left = s.start("s3", left.path, left.address, "")
+	for _, protocol := range peers.Protocols() {
+		s.hungUp(s.speak(passport, left, protocol), protocol+" of a lost server")
+	}
+	_, err := gossipKeyOf(s.ctx, s.call(passport, left))
+	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was removed from the cluster") {
+		t.Errorf("a lost server is answered with %v", err)
+	}
+	s.endsRemoved("s1")
+	s.endsRemoved("s2")
+	if all := names(t, s.at(left), s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "alone") || slices.Contains(all, "elsewhere") {
+		t.Errorf("there is %v", all)
+	}
+	cluster, err := s.at(left).Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
+	must(t, err)
+	if all := cluster.GetStatus().GetServers(); len(all) != 1 || all[0].GetName() != "s3" || !all[0].GetLeader() {
+		t.Errorf("the servers are %v", all)
+	}
+	s.join("s4")
+}
+
+// TestRecoveryIsMarked before anything changes, and until the others are removed.
+func TestRecoveryIsMarked(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	left := s.running["s1"]
+	s.stop("s2")
+	s.stop("s1")
+	marked := func() bool {
+		id, err := readFolderID(left.path)
+		must(t, err)
+		return id.Recovered
+	}
+	f, err := openExistingFolder(left.path)
+	must(t, err)
+	must(t, f.remember(func(id *folderID) { id.Recovered = true })) // recover ended here
+	f.release()
+	s.start("s1", left.path, left.address, "")
+	s.stop("s1")
+	if marked() {
+		t.Error("a server that was not recovered does not believe the others")
+	}
+
+	for range 2 { // twice does no harm
+		must(t, recoverCluster(s.ctx, cli.RecoverOptions{DataDir: left.path, Log: io.Discard}))
+		if !marked() {
+			t.Error("the folder does not say that its server was recovered")
+		}
+	}
+	s.start("s1", left.path, left.address, "")
+	if marked() {
+		t.Error("the mark stays")
+	}
+	if all := s.servers(); !slices.Equal(all, []string{"s1"}) {
+		t.Errorf("the servers are %v", all)
+	}
+}
+
+// servers are the names of those of the cluster.
+func (s *several) servers() []string {
+	s.t.Helper()
+	var all []string
+	answer, err := s.client.Servers().ListServers(s.ctx, &v1.ListServersRequest{})
+	must(s.t, err)
+	for _, one := range answer.GetItems() {
+		all = append(all, one.GetMetadata().GetName())
+	}
+	return all
+}
+
+// TestServerRemovedWhileAway is told so when it starts, in words that say what to do.
+func TestServerRemovedWhileAway(t *testing.T) {
+	s := found(t)
+	s.join("s2")
+	away := s.join("s3")
+	s.stop("s3")
+	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
+	must(t, err)
+	err = runServer(s.ctx, cli.ServerOptions{
+		Process: cli.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   cli.Reach{APIAddr: away.address},
+	})
+	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge") {
+		t.Errorf("it ends with %v", err)
+	}
+}
