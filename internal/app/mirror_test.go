@@ -218,8 +218,9 @@ func TestImagesPassAFullServer(t *testing.T) {
 	}
 }
 
-// TestTagsOfOlderReleases: tags that are in a registry alone are taken over once.
-func TestTagsOfOlderReleases(t *testing.T) {
+// TestTagsFollowTheState: a tag that is only in the registry of a server, as one that was away when it was deleted has
+// it, goes.
+func TestTagsFollowTheState(t *testing.T) {
 	s := found(t)
 	digest := s.pushTo("web:1")
 	o := s.running["s1"]
@@ -227,7 +228,6 @@ func TestTagsOfOlderReleases(t *testing.T) {
 	tags := filepath.Join(o.path, "server/registry/docker/registry/v2/repositories/web/_manifests/tags")
 	must(t, os.CopyFS(filepath.Join(tags, "stray"), os.DirFS(filepath.Join(tags, "1"))))
 	s.start("s1", o.path, o.address, "")
-	// The state knows all tags since the push, so this one is nobody's and goes.
 	for {
 		if _, err := os.Stat(filepath.Join(tags, "stray")); os.IsNotExist(err) {
 			break

@@ -41,6 +41,10 @@ func (s *Server) readTags(ctx context.Context) (*state.Snapshot, error) {
 // not taken over later.
 func tagsTaken(snap *state.Snapshot) bool { return snap.Tag("", "") != nil }
 
+func allTagsTaken() *statev1.Tag {
+	return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}}
+}
+
 // takeTags takes over the tags that are in registries and that the state does
 // not know. A majority of the servers has everything that was acknowledged, so
 // that many are asked; where they differ, it is as this server has it.
@@ -87,7 +91,7 @@ func (s *Server) takeTags(ctx context.Context) error {
 				b.Create(proto.CloneOf(t))
 			}
 		}
-		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}})
+		b.Create(allTagsTaken())
 		return nil
 	})
 	return err
