@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -24,7 +25,6 @@ const mirrorPause = 15 * time.Second
 func (s *Server) MirrorImages(ctx context.Context) error {
 	ticker := time.NewTicker(mirrorPause)
 	defer ticker.Stop()
-	s.mirrors.failing = map[string]string{}
 	for {
 		s.mirrorOnce(ctx)
 		select {
@@ -44,19 +44,26 @@ func (s *Server) mirrorOnce(ctx context.Context) {
 	err = s.forgetDeleted(ctx, func(registry.Deleted) bool { return false })
 	s.note(ctx, "deleted images could not be forgotten; trying again", "", nil, err)
 	s.followHere(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
 	for _, other := range s.consensus.Servers() {
-		if other.ID != s.uid && ctx.Err() == nil {
-			s.followThere(ctx, other.ID)
+		if other.ID != s.uid {
+			all.Go(func() { s.followThere(ctx, other.ID) })
 		}
 	}
 }
 
 // note logs what failed once, not in every round.
 func (s *Server) note(ctx context.Context, message, server string, image *v1.ImageCopy, err error) {
+	s.mirrors.mu.Lock()
+	defer s.mirrors.mu.Unlock()
 	key := message + " " + server + " " + image.GetRepository() + ":" + image.GetTag()
 	if err == nil || ctx.Err() != nil {
 		delete(s.mirrors.failing, key)
 		return
+	}
+	if s.mirrors.failing == nil {
+		s.mirrors.failing = map[string]string{}
 	}
 	if s.mirrors.failing[key] != err.Error() {
 		s.mirrors.failing[key] = err.Error()

@@ -345,7 +345,7 @@ type mirrors struct {
 	taking   sync.Mutex // held while tags of older releases are taken over
 	settling sync.Mutex // held while a tag is made to follow the state
 
-	failing map[string]string // what could not be copied and why, of MirrorImages alone
+	failing map[string]string // what could not be copied and why, guarded by mu
 }
 
 // close waits for copies that are on their way; they end with the server.

@@ -265,9 +265,8 @@ func nonEmpty(first, second string) string {
 // is answered by it, and the next round of mirroring tries again, so that an
 // error is only logged.
 func (s *Server) settleTag(ctx context.Context, repository, tag string, now bool) {
-	if err := s.followTag(ctx, repository, tag, now); err != nil {
-		s.logger.WarnContext(ctx, "a tag of the registry does not follow yet, will try again", "image", repository, "tag", tag, "error", err)
-	}
+	err := s.followTag(ctx, repository, tag, now)
+	s.note(ctx, "a tag of the registry does not follow; trying again", s.uid, &v1.ImageCopy{Repository: repository, Tag: tag}, err)
 }
 
 func (s *Server) followTag(ctx context.Context, repository, tag string, now bool) error {
@@ -304,24 +303,25 @@ func (s *Server) deletedIn(snap *state.Snapshot) []registry.Deleted {
 	return all
 }
 
-// errNotDeleted is what restoreTag says of an image that is there.
+// Why restoreTag gives nothing back, beside registry.ErrNotFound.
 var (
 	errNotDeleted = errors.New("the image is not deleted")
 	errTaken      = errors.New("the tag stands for another image by now")
 )
 
-// restoreTag gives an image back what was deleted last under a tag or digest.
+// restoreTag has the image back that was deleted last under a tag or digest.
 func (s *Server) restoreTag(ctx context.Context, repository, ref string) (registry.Deleted, error) {
 	var back registry.Deleted
 	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		i := slices.IndexFunc(s.deletedIn(snap), func(d registry.Deleted) bool { return deletedAs(d, repository, ref) })
+		all := s.deletedIn(snap)
+		i := slices.IndexFunc(all, func(d registry.Deleted) bool { return deletedAs(d, repository, ref) })
 		if i < 0 {
 			if isDigest(ref) || digestIn(snap, repository, ref) == "" {
 				return registry.ErrNotFound
 			}
 			return errNotDeleted
 		}
-		back = s.deletedIn(snap)[i]
+		back = all[i]
 		made := s.tagOf(snap, repository, back.Tag)
 		if have := made.GetDigest(); have != "" && have != back.Digest {
 			return errTaken

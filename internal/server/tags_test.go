@@ -109,3 +109,30 @@ func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
 	_, err = op.GetImage(c.ctx, &v1.GetImageRequest{Name: "web"})
 	wantCode(t, err, codes.NotFound)
 }
+
+// A tag that was pushed anew is not taken from the newer image.
+func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	first := c.push("web:1")
+	_, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1"})
+	must(t, err)
+	newer := c.push("web:1")
+	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web:1"})
+	wantCode(t, err, codes.FailedPrecondition, "pushed anew", "cloudless image rm web:1")
+	got, err := op.GetImage(c.ctx, &v1.GetImageRequest{Name: "web:1"})
+	must(t, err)
+	if got.GetStatus().GetDigest() != newer {
+		t.Errorf("the tag stands for %s", got.GetStatus().GetDigest())
+	}
+	// Both can be had back, each by its digest.
+	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1"})
+	must(t, err)
+	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web@" + first})
+	must(t, err)
+	if st := back.GetStatus(); st.GetDigest() != first || st.GetTag() != "1" {
+		t.Errorf("had back is %v", st)
+	}
+	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "nothing:1"})
+	wantCode(t, err, codes.NotFound)
+}
