@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
@@ -29,9 +32,9 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 	must(t, err)
 	digest, err := pushed.Digest()
 	must(t, err)
-	name, err := image.ParseName("hello:1")
+	to, err := image.ParseName("hello:1")
 	must(t, err)
-	_, err = image.Push(s.ctx, pushed, name, image.PushOptions{Transport: s.at(follower).HTTPTransport()})
+	_, err = image.Push(s.ctx, pushed, to, image.PushOptions{Transport: s.at(follower).HTTPTransport()})
 	must(t, err)
 	layers, err := pushed.Layers()
 	must(t, err)
@@ -84,5 +87,158 @@ func TestImagesAreOnEveryServer(t *testing.T) {
 		if _, err := os.Stat(tag); err == nil {
 			t.Errorf("server %s still has the deleted image", o.name)
 		}
+	}
+}
+
+// pushTo pushes a new image under a name and returns its digest.
+func (s *several) pushTo(name string) string {
+	s.t.Helper()
+	made, err := random.Image(2_000, 2)
+	must(s.t, err)
+	to, err := image.ParseName(name)
+	must(s.t, err)
+	digest, err := image.Push(s.ctx, made, to, image.PushOptions{Transport: s.client.HTTPTransport()})
+	must(s.t, err)
+	return digest
+}
+
+// lead lets a server lead; one that was away must have caught up.
+func (s *several) lead(name string) {
+	s.t.Helper()
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		if all[name].GetLeader() {
+			return true
+		}
+		if all[name].GetHealthy() {
+			_, _ = s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: name})
+		}
+		return false
+	})
+}
+
+// pull reads an image by its tag at one server, whole, and returns its digest.
+func (s *several) pull(o *one, ref string) string {
+	s.t.Helper()
+	from, err := name.ParseReference("registry.cloudless.internal/" + ref)
+	must(s.t, err)
+	got, err := remote.Image(from, remote.WithTransport(s.at(o).HTTPTransport()), remote.WithContext(s.ctx))
+	must(s.t, err)
+	must(s.t, validate.Image(got))
+	digest, err := got.Digest()
+	must(s.t, err)
+	return digest.String()
+}
+
+// apart are three servers, of which s2 can be away.
+func apart(t *testing.T) (s *several, leave, comeBack func()) {
+	s = found(t)
+	s.join("s2")
+	s.join("s3")
+	s.lead("s1")
+	second := s.running["s2"]
+	return s, func() { s.stop("s2") }, func() { s.start("s2", second.path, second.address, "") }
+}
+
+// TestAcknowledgedTagsSurviveLeaders: what a tag stands for, and what was deleted, is what was acknowledged, also
+// where a server leads that was away then.
+func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
+	s, leave, comeBack := apart(t)
+	first := s.pushTo("web:latest")
+	kept := s.pushTo("gone:1")
+	leave()
+	second := s.pushTo("web:latest")
+	if first == second {
+		t.Fatal("both pushes are of the same image")
+	}
+	_, err := s.client.Images().DeleteImage(s.ctx, &v1.DeleteImageRequest{Name: "gone:1"})
+	must(t, err)
+	comeBack()
+	for _, leader := range []string{"s2", "s3"} {
+		s.lead(leader)
+		for _, o := range s.running {
+			got, err := s.at(o).Images().GetImage(s.ctx, &v1.GetImageRequest{Name: "web:latest"})
+			must(t, err)
+			if got.GetStatus().GetDigest() != second {
+				t.Errorf("with %s leading, %s says that the tag stands for %s, not for what was pushed last", leader, o.name, got.GetStatus().GetDigest())
+			}
+			if got := s.pull(o, "web:latest"); got != second {
+				t.Errorf("with %s leading, a pull at %s gives %s", leader, o.name, got)
+			}
+			gone, err := s.at(o).Images().GetImage(s.ctx, &v1.GetImageRequest{Name: "gone:1"})
+			must(t, err)
+			if gone.GetStatus().GetPhase() != "deleted" {
+				t.Errorf("with %s leading, the deleted image is %s at %s", leader, gone.GetStatus().GetPhase(), o.name)
+			}
+			from, err := name.ParseReference("registry.cloudless.internal/gone:1")
+			must(t, err)
+			if _, err := remote.Head(from, remote.WithTransport(s.at(o).HTTPTransport())); err == nil {
+				t.Errorf("with %s leading, the deleted image can be pulled at %s", leader, o.name)
+			}
+		}
+	}
+	back, err := s.client.Images().RestoreImage(s.ctx, &v1.RestoreImageRequest{Name: "gone:1"})
+	must(t, err)
+	s.lead("s2")
+	if got := s.pull(s.running["s1"], "gone:1"); got != kept || back.GetStatus().GetDigest() != kept {
+		t.Errorf("had back is %s, pulled %s, pushed was %s", back.GetStatus().GetDigest(), got, kept)
+	}
+}
+
+// TestImagesPassAFullServer: a server that can store nothing holds up neither a push nor what the others get.
+func TestImagesPassAFullServer(t *testing.T) {
+	s, leave, comeBack := apart(t)
+	leave()
+	s.pushTo("before:1")
+	// Where blobs belong there is a file now, which refuses even root.
+	blobs := filepath.Join(s.running["s3"].path, "server/registry/docker/registry/v2/blobs")
+	must(t, os.Rename(blobs, blobs+".away"))
+	must(t, os.WriteFile(blobs, nil, 0o600))
+	comeBack()
+	s.until(func(all map[string]*v1.ServerStatus) bool { return all["s2"].GetHealthy() })
+	digest := s.pushTo("web:1")
+	s.lead("s2")
+	for _, ref := range []string{"web:1", "before:1"} {
+		if got := s.pull(s.running["s2"], ref); ref == "web:1" && got != digest {
+			t.Errorf("image %s is %s", ref, got)
+		}
+	}
+	// When it can again, it gets what it has missed.
+	must(t, os.Remove(blobs))
+	must(t, os.Rename(blobs+".away", blobs))
+	data := filepath.Join(blobs, "sha256", digest[7:9], digest[7:], "data")
+	for {
+		if _, err := os.Stat(data); err == nil {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			t.Fatal("the server never gets what it has missed")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// TestTagsFollowTheState: a tag that is only in the registry of a server, as one that was away when it was deleted has
+// it, goes.
+func TestTagsFollowTheState(t *testing.T) {
+	s := found(t)
+	digest := s.pushTo("web:1")
+	o := s.running["s1"]
+	s.stop("s1")
+	tags := filepath.Join(o.path, "server/registry/docker/registry/v2/repositories/web/_manifests/tags")
+	must(t, os.CopyFS(filepath.Join(tags, "stray"), os.DirFS(filepath.Join(tags, "1"))))
+	s.start("s1", o.path, o.address, "")
+	for {
+		if _, err := os.Stat(filepath.Join(tags, "stray")); os.IsNotExist(err) {
+			break
+		}
+		select {
+		case <-s.ctx.Done():
+			t.Fatal("a tag that nobody pushed stays")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if got := s.pull(s.running["s1"], "web:1"); got != digest {
+		t.Errorf("the image is %s", got)
 	}
 }

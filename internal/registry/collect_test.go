@@ -41,12 +41,8 @@ func TestDeletedImageCanBeHadBack(t *testing.T) {
 	if freed := s.collect(t, registry.CollectOptions{}); freed != 0 {
 		t.Errorf("the collection took %d bytes of an image that can be had back", freed)
 	}
-	back, err := s.Restore(t.Context(), "hello", "1")
-	if err != nil {
+	if err := s.SetTag(t.Context(), "hello", "1", pushed); err != nil {
 		t.Fatal(err)
-	}
-	if back.Digest != pushed {
-		t.Errorf("got %s back, want %s", back.Digest, pushed)
 	}
 	s.wantWhole(t, "hello:1")
 	if left, err := s.Deleted(); err != nil || len(left) != 0 {
@@ -54,21 +50,61 @@ func TestDeletedImageCanBeHadBack(t *testing.T) {
 	}
 }
 
-func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
+// A tag can be moved without a push, and only names become files.
+func TestTagsAreSet(t *testing.T) {
 	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
-	s.push(t, "hello:1", randomImage(t))
-	if _, err := s.Delete(t.Context(), "hello", "1", false); err != nil {
+	first := s.push(t, "hello:1", randomImage(t))
+	second := s.push(t, "hello:1", randomImage(t))
+	if err := s.SetTag(t.Context(), "hello", "1", first); err != nil {
 		t.Fatal(err)
 	}
-	newer := s.push(t, "hello:1", randomImage(t))
-	if _, err := s.Restore(t.Context(), "hello", "1"); !errors.Is(err, registry.ErrTaken) {
-		t.Errorf("got %v, want that the tag is taken", err)
+	if got, err := s.Digest(t.Context(), "hello", "1"); err != nil || got != first {
+		t.Errorf("the tag stands for %s, %v, and not for %s", got, err, first)
 	}
-	if got, err := s.Digest(t.Context(), "hello", "1"); err != nil || got != newer {
-		t.Errorf("the tag stands for %s, %v", got, err)
+	absent := "sha256:" + strings.Repeat("0", 64)
+	if err := s.SetTag(t.Context(), "hello", "2", absent); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := s.Restore(t.Context(), "nothing", "1"); !errors.Is(err, registry.ErrNotFound) {
-		t.Errorf("got %v, want that there is nothing to restore", err)
+	if got, err := s.Tagged(t.Context(), "hello", "2"); err != nil || got != absent {
+		t.Errorf("the tag of an image that is not here stands for %s, %v", got, err)
+	}
+	if _, err := s.Tagged(t.Context(), "hello", "3"); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("got %v, want that there is no such tag", err)
+	}
+	for _, bad := range [][3]string{{"hello", "../1", second}, {"../hello", "1", second}, {"hello", "1", "../x"}} {
+		if err := s.SetTag(t.Context(), bad[0], bad[1], bad[2]); err == nil {
+			t.Errorf("%v was taken", bad)
+		}
+	}
+}
+
+// An image that was deleted for good and is pushed again is not collected before
+// it has its tag; one that was deleted before goes when it is forgotten.
+func TestDeletedImageIsReclaimedOrForgotten(t *testing.T) {
+	s := serve(t, t.TempDir(), slog.New(slog.DiscardHandler))
+	again := s.push(t, "hello:1", randomImage(t))
+	if _, err := s.Delete(t.Context(), "hello", "1", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reclaim(t.Context(), "hello", again); err != nil {
+		t.Fatal(err)
+	}
+	s.collect(t, registry.CollectOptions{})
+	if err := s.SetTag(t.Context(), "hello", "1", again); err != nil {
+		t.Fatal(err)
+	}
+	s.wantWhole(t, "hello:1")
+
+	gone, err := s.Delete(t.Context(), "hello", "1", false)
+	if err != nil || len(gone) != 1 {
+		t.Fatalf("deleted %v, %v", gone, err)
+	}
+	if err := s.Forget(gone[0]); err != nil {
+		t.Fatal(err)
+	}
+	s.collect(t, registry.CollectOptions{})
+	if err := s.Reclaim(t.Context(), "hello", again); !errors.Is(err, registry.ErrNotFound) {
+		t.Errorf("got %v, want that it is gone", err)
 	}
 }
 
@@ -241,12 +277,21 @@ func TestCollectionWhileOthersPushAndPull(t *testing.T) {
 	pushers.Wait()
 	stop()
 	collector.Wait()
+	deleted, err := s.Deleted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := map[string]string{}
+	for _, d := range deleted {
+		was[d.Repository+":"+d.Tag] = d.Digest
+	}
 	for p := range 4 {
 		for round := 0; round < 12; round += 3 {
 			s.wantWhole(t, fmt.Sprintf("team%d:%d", p%2, p*100+round))
 		}
 		for round := 2; round < 12; round += 3 {
-			if _, err := s.Restore(t.Context(), fmt.Sprintf("team%d", p%2), fmt.Sprint(p*100+round)); err != nil {
+			repository, tag := fmt.Sprintf("team%d", p%2), fmt.Sprint(p*100+round)
+			if err := s.SetTag(t.Context(), repository, tag, was[repository+":"+tag]); err != nil {
 				t.Error(err)
 			}
 			s.wantWhole(t, fmt.Sprintf("team%d:%d", p%2, p*100+round))

@@ -16,15 +16,10 @@ import (
 
 	"github.com/distribution/distribution/v3"
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
-
-// ErrTaken is what Restore's error wraps when the tag stands for another image
-// by now.
-var ErrTaken = errors.New("the tag stands for another image by now")
 
 // Deleted is an image that was deleted and can still be had back. Its manifest
 // and blobs stay until it expires.
@@ -121,51 +116,6 @@ func (r *Registry) bury(d Deleted) error {
 		return fmt.Errorf("remember the deleted image: %w", err)
 	}
 	return nil
-}
-
-// Restore gives the image its tag back that was deleted last under this tag or
-// digest.
-func (r *Registry) Restore(ctx context.Context, name, ref string) (Deleted, error) {
-	ctx = r.log.context(ctx)
-	r.changing.Lock()
-	defer r.changing.Unlock()
-	defer r.digests.forget()
-	back, err := r.restore(ctx, name, ref)
-	if err != nil {
-		return Deleted{}, fmt.Errorf("restore image %s, reference %s: %w", name, ref, err)
-	}
-	return back, nil
-}
-
-func (r *Registry) restore(ctx context.Context, name, ref string) (Deleted, error) {
-	all, err := r.Deleted()
-	if err != nil {
-		return Deleted{}, err
-	}
-	i := slices.IndexFunc(all, func(d Deleted) bool {
-		return d.Repository == name && (d.Tag == ref || d.Digest == ref) && time.Now().Before(d.ExpireTime)
-	})
-	if i < 0 {
-		return Deleted{}, ErrNotFound
-	}
-	back := all[i]
-	repo, named, err := r.repository(ctx, name)
-	if err != nil {
-		return Deleted{}, err
-	}
-	if back.Tag != "" {
-		current, err := digestOf(ctx, repo, named, back.Tag)
-		if err == nil && current.String() != back.Digest {
-			return Deleted{}, ErrTaken
-		}
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return Deleted{}, err
-		}
-		if err := repo.Tags(ctx).Tag(ctx, back.Tag, ocispec.Descriptor{Digest: digest.Digest(back.Digest)}); err != nil {
-			return Deleted{}, fmt.Errorf("give the tag %s back: %w", back.Tag, err)
-		}
-	}
-	return back, r.unearth(back)
 }
 
 func (r *Registry) unearth(d Deleted) error {

@@ -84,6 +84,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 	})
 	b.Create(newConfiguration(uuid.Must(uuid.NewV7()).String(), firstConfiguration, founder.String(), settings))
 	b.Create(gossipKey)
+	b.Create(allTagsTaken()) // there are none yet
 	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})
 	_, err = c.Propose(ctx, b.Transaction(now))
 	return err

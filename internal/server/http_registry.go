@@ -1,8 +1,13 @@
 package server
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 
@@ -10,7 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // writeRegistryError answers in the form that registry clients show to people.
@@ -47,26 +54,195 @@ func (s *Server) registryHandler() http.Handler {
 }
 
 func (s *Server) checkUnused(r *http.Request) error {
-	name, reference, isManifest := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/")
+	name, reference, isManifest := manifestOf(r)
 	if !isManifest {
 		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.URL.Path, "/blobs/uploads/") {
 			return refuse(codes.FailedPrecondition, "a layer is not deleted by itself, because images may name it: delete the images, and it goes with the last of them")
 		}
 		return nil
 	}
-	found, err := s.registry.Resolve(r.Context(), name, reference)
-	if errors.Is(err, registry.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	tag := reference
-	if reference == found.Digest {
+	snap := s.store.Snapshot()
+	tag, digest := reference, digestIn(snap, name, reference)
+	if isDigest(reference) {
 		tag = ""
 	}
-	if users := imageUses(s.store.Snapshot()).of(name, tag, found.Digest); len(users) > 0 {
+	if digest == "" {
+		return nil
+	}
+	if users := imageUses(snap).of(name, tag, digest); len(users) > 0 {
 		return refuse(codes.FailedPrecondition, "image %s is used by %s; remove what uses it first, or delete it all the same with: cloudless image rm --force", name, listed(users))
 	}
 	return nil
+}
+
+// manifestOf is what a request about a manifest names: a tag or a digest.
+func manifestOf(r *http.Request) (repository, reference string, ok bool) {
+	path := strings.TrimPrefix(r.URL.Path, "/v2/")
+	if i := strings.LastIndex(path, "/manifests/"); i > 0 {
+		return path[:i], path[i+len("/manifests/"):], true
+	}
+	return "", "", false
+}
+
+// serveLeading answers at the leader: what tags stand for by the state, all else
+// by the registry.
+func (s *Server) serveLeading(local http.Handler, w http.ResponseWriter, r *http.Request) {
+	repository, reference, isManifest := manifestOf(r)
+	switch {
+	case !isManifest:
+		if strings.HasSuffix(r.URL.Path, "/tags/list") || strings.HasSuffix(r.URL.Path, "/_catalog") {
+			if _, err := s.readTags(r.Context()); err != nil {
+				writeRegistryError(w, err)
+				return
+			}
+			s.followTags(r.Context()) // the registry lists its own
+		}
+		local.ServeHTTP(w, r)
+	case !isDigest(reference) && registry.CheckTag(repository, reference) != nil:
+		local.ServeHTTP(w, r) // it finds the words
+	case r.Method == http.MethodPut:
+		s.servePush(local, w, r, repository, reference)
+	case r.Method == http.MethodDelete:
+		s.serveDelete(local, w, r, repository, reference)
+	default:
+		s.serveManifest(local, w, r, repository, reference)
+	}
+}
+
+// servePush stores the image by its digest, makes sure that a majority of the
+// servers has it, and has them agree on the tag, before the push is answered.
+func (s *Server) servePush(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
+	// The registry refuses what is longer.
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxManifest+1))
+	if err != nil {
+		writeRegistryError(w, refuse(codes.InvalidArgument, "the manifest could not be read: send it again"))
+		return
+	}
+	tag, digest := "", reference
+	if !isDigest(reference) {
+		tag, digest = reference, fmt.Sprintf("sha256:%x", sha256.Sum256(body))
+	}
+	held := &heldAnswer{header: http.Header{}, code: http.StatusOK}
+	put := named(r, repository, digest)
+	put.Body = io.NopCloser(bytes.NewReader(body))
+	local.ServeHTTP(held, put)
+	if held.code == http.StatusCreated {
+		if err := s.keepPushed(r.Context(), repository, tag, digest); err != nil {
+			writeRegistryError(w, err)
+			return
+		}
+	}
+	held.give(w)
+}
+
+// maxManifest is what a manifest may have in bytes.
+const maxManifest = 4 << 20
+
+func (s *Server) keepPushed(ctx context.Context, repository, tag, digest string) error {
+	if err := s.registry.Reclaim(ctx, repository, digest); err != nil {
+		return err
+	}
+	if err := s.spread(ctx, &v1.ImageCopy{Repository: repository, Digest: digest}); err != nil || tag == "" {
+		return err
+	}
+	if _, err := s.readTags(ctx); err != nil { // before tags of older releases are known, none is set
+		return err
+	}
+	return s.setTag(ctx, repository, tag, digest)
+}
+
+// serveDelete takes tags away. An image is not deleted by its digest for good
+// before that is agreed on.
+func (s *Server) serveDelete(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
+	snap, err := s.readTags(r.Context())
+	if err == nil {
+		err = s.checkUnused(r)
+	}
+	if err != nil {
+		writeRegistryError(w, err)
+		return
+	}
+	if !isDigest(reference) && digestIn(snap, repository, reference) == "" {
+		writeUnknownManifest(w, reference)
+		return
+	}
+	if _, err := s.deleteTags(r.Context(), repository, reference, isDigest(reference)); err != nil {
+		writeRegistryError(w, err)
+		return
+	}
+	if isDigest(reference) {
+		local.ServeHTTP(w, r)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// serveManifest reads by the digest that the state has for a tag, and gets what
+// is missing here from the other servers.
+func (s *Server) serveManifest(local http.Handler, w http.ResponseWriter, r *http.Request, repository, reference string) {
+	snap := s.store.Snapshot()
+	if !isDigest(reference) {
+		var err error
+		if snap, err = s.readTags(r.Context()); err != nil {
+			writeRegistryError(w, err)
+			return
+		}
+	}
+	digest := digestIn(snap, repository, reference)
+	if digest == "" {
+		writeUnknownManifest(w, reference)
+		return
+	}
+	if s.promised(snap, repository, digest) {
+		if err := s.have(r.Context(), repository, digest); err != nil && !errors.Is(err, registry.ErrNotFound) {
+			writeRegistryError(w, err)
+			return
+		}
+	}
+	local.ServeHTTP(w, named(r, repository, digest))
+}
+
+// promised reports whether an image is missing here that the cluster keeps.
+func (s *Server) promised(snap *state.Snapshot, repository, digest string) bool {
+	_, err := s.registry.Digest(s.stopping, repository, digest)
+	return errors.Is(err, registry.ErrNotFound) && s.keepImages(snap)(repository, digest)
+}
+
+// named is the request about a manifest by its digest.
+func named(r *http.Request, repository, digest string) *http.Request {
+	by := r.Clone(r.Context())
+	by.URL.Path, by.URL.RawPath = "/v2/"+repository+"/manifests/"+digest, ""
+	by.RequestURI = by.URL.RequestURI()
+	return by
+}
+
+func writeUnknownManifest(w http.ResponseWriter, reference string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"errors": []map[string]any{{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown", "detail": map[string]string{"Tag": reference}}},
+	})
+}
+
+// heldAnswer is one that has not been given yet; those to manifests are small.
+type heldAnswer struct {
+	header http.Header
+	code   int
+	body   []byte
+}
+
+func (h *heldAnswer) Header() http.Header  { return h.header }
+func (h *heldAnswer) WriteHeader(code int) { h.code = code }
+
+func (h *heldAnswer) Write(data []byte) (int, error) {
+	h.body = append(h.body, data...)
+	return len(data), nil
+}
+
+func (h *heldAnswer) give(w http.ResponseWriter) {
+	for key, values := range h.header {
+		w.Header()[key] = values
+	}
+	w.WriteHeader(h.code)
+	_, _ = w.Write(h.body)
 }

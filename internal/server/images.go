@@ -21,8 +21,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// imageService is the ImageService. Images are not in the replicated state:
-// the registry is the truth about them.
+// imageService is the ImageService. What a name stands for is in the replicated
+// state, and what an image consists of in the registry.
 type imageService struct {
 	v1.UnsafeImageServiceServer
 	*Server
@@ -38,26 +38,41 @@ func (s *imageService) GetImage(ctx context.Context, request *v1.GetImageRequest
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.readTags(ctx)
 	if err != nil {
 		return nil, err
 	}
 	uses := imageUses(snap)
-	found, err := s.registry.Resolve(ctx, name.Repository, name.Reference())
+	found, err := s.resolve(ctx, snap, name)
 	if err == nil {
 		return presentImage(name.Repository, name.Tag, found, uses), nil
 	}
 	if !errors.Is(err, registry.ErrNotFound) {
 		return nil, err
 	}
-	deleted, err := s.deletedImage(name)
-	if err != nil {
-		return nil, err
-	}
+	deleted := s.deletedImage(snap, name)
 	if deleted == nil {
-		return nil, s.missingImage(ctx, request.GetName())
+		return nil, missingImage(snap, request.GetName())
 	}
 	return s.presentDeleted(ctx, *deleted, uses)
+}
+
+// resolve reads what an image name stands for, from another server if need be.
+func (s *Server) resolve(ctx context.Context, snap *state.Snapshot, name image.Name) (registry.Descriptor, error) {
+	digest := digestIn(snap, name.Repository, name.Reference())
+	if digest == "" {
+		return registry.Descriptor{}, registry.ErrNotFound
+	}
+	if s.promised(snap, name.Repository, digest) {
+		if err := s.have(ctx, name.Repository, digest); err != nil {
+			return registry.Descriptor{}, err
+		}
+	}
+	found, err := s.registry.Resolve(ctx, name.Repository, digest)
+	if t := snap.Tag(name.Repository, name.Tag); err == nil && t.GetDigest() == digest {
+		found.PushTime = t.GetPushTime().AsTime()
+	}
+	return found, err
 }
 
 // localImage reads the name of an image in the cluster's own registry.
@@ -70,38 +85,27 @@ func localImage(from string) (image.Name, error) {
 }
 
 // deletedImage is what was deleted last under the name, if it can be had back.
-func (s *Server) deletedImage(name image.Name) (*registry.Deleted, error) {
-	all, err := s.registry.Deleted()
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range all {
-		if d.Repository == name.Repository && (d.Tag == name.Reference() || d.Digest == name.Reference()) && s.now().Before(d.ExpireTime) {
-			return &d, nil
+func (s *Server) deletedImage(snap *state.Snapshot, name image.Name) *registry.Deleted {
+	for _, d := range s.deletedIn(snap) {
+		if deletedAs(d, name.Repository, name.Reference()) {
+			return &d
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.readTags(ctx)
 	if err != nil {
 		return nil, err
 	}
 	uses := imageUses(snap)
-	all, err := s.readyImages(ctx, uses)
+	all, err := s.readyImages(ctx, snap, uses)
 	if err != nil {
 		return nil, err
 	}
 	if request.GetDeleted() {
-		deleted, err := s.registry.Deleted()
-		if err != nil {
-			return nil, err
-		}
-		for _, d := range deleted {
-			if !s.now().Before(d.ExpireTime) {
-				continue
-			}
+		for _, d := range s.deletedIn(snap) {
 			shown, err := s.presentDeleted(ctx, d, uses)
 			if err != nil {
 				return nil, err
@@ -136,24 +140,23 @@ func imagesAfter(all []*v1.Image) func(after string) iter.Seq[*v1.Image] {
 	}
 }
 
-// readyImages are all that have a tag.
-func (s *Server) readyImages(ctx context.Context, uses imageUsers) ([]*v1.Image, error) {
-	repositories, err := s.registry.List(ctx)
-	if err != nil {
-		return nil, err
-	}
+// readyImages are all that have a tag. Of what is still on its way to this
+// server only the digest is known here.
+func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses imageUsers) ([]*v1.Image, error) {
 	var all []*v1.Image
-	for _, repository := range repositories {
-		for _, tag := range repository.Tags {
-			found, err := s.registry.Resolve(ctx, repository.Name, tag)
-			if errors.Is(err, registry.ErrNotFound) {
-				continue // removed since it was listed
-			}
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, presentImage(repository.Name, tag, found, uses))
+	for t := range snap.Tags() {
+		if t.GetDigest() == "" {
+			continue
 		}
+		repository, tag := tagName(t)
+		found, err := s.registry.Resolve(ctx, repository, t.GetDigest())
+		if errors.Is(err, registry.ErrNotFound) {
+			found = registry.Descriptor{Digest: t.GetDigest()}
+		} else if err != nil {
+			return nil, err
+		}
+		found.PushTime = t.GetPushTime().AsTime()
+		all = append(all, presentImage(repository, tag, found, uses))
 	}
 	return all, nil
 }
@@ -193,14 +196,18 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err != nil {
 		return nil, err
 	}
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.readTags(ctx)
 	if err != nil {
 		return nil, err
 	}
 	uses := imageUses(snap)
-	found, err := s.registry.Resolve(ctx, name.Repository, name.Reference())
-	if errors.Is(err, registry.ErrNotFound) {
-		return s.deleteAgain(ctx, request, name, uses)
+	digest := digestIn(snap, name.Repository, name.Reference())
+	found, err := s.registry.Resolve(ctx, name.Repository, nonEmpty(digest, name.Reference()))
+	if tagged := !isDigest(name.Reference()) && digest != ""; tagged && errors.Is(err, registry.ErrNotFound) {
+		found, err = registry.Descriptor{Digest: digest}, nil // it can be deleted all the same
+	}
+	if digest == "" || errors.Is(err, registry.ErrNotFound) {
+		return s.deleteAgain(ctx, snap, request, name, uses)
 	}
 	if err != nil {
 		return nil, err
@@ -209,26 +216,28 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err := deletable(shown, request); err != nil {
 		return nil, err
 	}
-	gone, err := s.registry.Delete(ctx, name.Repository, name.Reference(), request.GetNow())
-	if errors.Is(err, registry.ErrNotFound) {
-		return nil, s.missingImage(ctx, request.GetName())
-	}
+	gone, err := s.deleteTags(ctx, name.Repository, name.Reference(), request.GetNow())
 	if err != nil {
 		return nil, err
 	}
-	shown.Status.Phase = imageDeleted
-	if len(gone) > 0 {
-		shown.Metadata.DeleteTime = timestamppb.New(gone[0].DeleteTime)
-		shown.Status.ExpireTime = timestamppb.New(gone[0].ExpireTime)
+	if len(gone) == 0 { // by somebody else, this moment
+		return nil, missingImage(snap, request.GetName())
 	}
-	s.dropEverywhere(ctx, name.Repository, name.Reference(), request.GetNow())
-	if request.GetNow() {
-		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: keepRevisions(snap)}); err != nil {
-			return nil, err
+	shown.Status.Phase = imageDeleted
+	shown.Metadata.DeleteTime = timestamppb.New(gone[0].DeleteTime)
+	shown.Status.ExpireTime = timestamppb.New(gone[0].ExpireTime)
+	return shown, s.afterDeletion(ctx, shown, request.GetNow())
+}
+
+// afterDeletion frees the room at once if nobody can have the image back.
+func (s *Server) afterDeletion(ctx context.Context, shown *v1.Image, now bool) error {
+	if now {
+		if _, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.store.Snapshot())}); err != nil {
+			return err
 		}
 	}
-	s.tell(ctx, shown, "Deleted", deletedUntil(shown, request.GetNow()))
-	return shown, nil
+	s.tell(ctx, shown, "Deleted", deletedUntil(shown, now))
+	return nil
 }
 
 func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
@@ -241,13 +250,10 @@ func deletable(i *v1.Image, request *v1.DeleteImageRequest) error {
 }
 
 // deleteAgain is about an image that was deleted before: with now, it goes.
-func (s *imageService) deleteAgain(ctx context.Context, request *v1.DeleteImageRequest, name image.Name, uses imageUsers) (*v1.Image, error) {
-	deleted, err := s.deletedImage(name)
-	if err != nil {
-		return nil, err
-	}
+func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, request *v1.DeleteImageRequest, name image.Name, uses imageUsers) (*v1.Image, error) {
+	deleted := s.deletedImage(snap, name)
 	if deleted == nil {
-		return nil, s.missingImage(ctx, request.GetName())
+		return nil, missingImage(snap, request.GetName())
 	}
 	shown, err := s.presentDeleted(ctx, *deleted, uses)
 	if err != nil || !request.GetNow() {
@@ -256,10 +262,17 @@ func (s *imageService) deleteAgain(ctx context.Context, request *v1.DeleteImageR
 	if err := deletable(shown, request); err != nil {
 		return nil, err
 	}
-	if _, err := s.registry.Restore(ctx, name.Repository, name.Reference()); err != nil {
+	err = s.forgetDeleted(ctx, func(d registry.Deleted) bool {
+		return d.Repository == deleted.Repository && d.Tag == deleted.Tag && d.Digest == deleted.Digest
+	})
+	if err != nil {
 		return nil, err
 	}
-	return s.DeleteImage(ctx, request)
+	if err := s.registry.Forget(*deleted); err != nil {
+		return nil, err
+	}
+	shown.Status.ExpireTime = timestamppb.New(s.now())
+	return shown, s.afterDeletion(ctx, shown, true)
 }
 
 func deletedUntil(i *v1.Image, now bool) string {
@@ -288,28 +301,35 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 	if err != nil {
 		return nil, err
 	}
-	back, err := s.registry.Restore(ctx, name.Repository, name.Reference())
+	if snap, err := s.readTags(ctx); err != nil {
+		return nil, err
+	} else if deleted := s.deletedImage(snap, name); deleted != nil {
+		err := s.have(ctx, deleted.Repository, deleted.Digest)
+		if errors.Is(err, registry.ErrNotFound) {
+			return nil, refuse(codes.NotFound, "image %s is deleted and no server has it any more: push it again", request.GetName())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	back, err := s.restoreTag(ctx, name.Repository, name.Reference())
 	switch {
+	case errors.Is(err, errNotDeleted):
+		return nil, refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 	case errors.Is(err, registry.ErrNotFound):
-		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil {
+		if _, err := s.registry.Digest(ctx, name.Repository, name.Reference()); err == nil && isDigest(name.Reference()) {
 			return nil, refuse(codes.FailedPrecondition, "image %s is not deleted", request.GetName())
 		}
 		return nil, refuse(codes.NotFound, "there is no deleted image %s to have back; see: cloudless image ls --deleted", request.GetName())
-	case errors.Is(err, registry.ErrTaken):
+	case errors.Is(err, errTaken):
 		return nil, refuse(codes.FailedPrecondition, "image %s was pushed anew since it was deleted; delete the new one first: cloudless image rm %s",
 			request.GetName(), request.GetName())
 	case err != nil:
 		return nil, err
 	}
-	snap, err := s.consensus.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ref := back.Tag
-	if ref == "" {
-		ref = back.Digest
-	}
-	found, err := s.registry.Resolve(ctx, back.Repository, ref)
+	snap := s.store.Snapshot()
+	name.Tag, name.Digest = back.Tag, back.Digest
+	found, err := s.resolve(ctx, snap, name)
 	if err != nil {
 		return nil, err
 	}
@@ -319,12 +339,12 @@ func (s *imageService) RestoreImage(ctx context.Context, request *v1.RestoreImag
 }
 
 func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesRequest) (*v1.PruneImagesResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	snap, err := s.readTags(ctx)
 	if err != nil {
 		return nil, err
 	}
 	uses := imageUses(snap)
-	all, err := s.readyImages(ctx, uses)
+	all, err := s.readyImages(ctx, snap, uses)
 	if err != nil {
 		return nil, err
 	}
@@ -342,20 +362,25 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 			}
 			continue
 		}
-		gone, err := s.registry.Delete(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
-		s.dropEverywhere(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
-		if errors.Is(err, registry.ErrNotFound) {
-			continue
-		}
+		gone, err := s.deleteTags(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
 		if err != nil {
 			return nil, err
 		}
-		st.Phase = imageDeleted
-		if len(gone) > 0 {
-			st.ExpireTime = timestamppb.New(gone[0].ExpireTime)
+		if len(gone) == 0 {
+			continue
 		}
+		st.Phase, st.ExpireTime = imageDeleted, timestamppb.New(gone[0].ExpireTime)
 		answer.Items = append(answer.Items, i)
 		s.tell(ctx, i, "Deleted", "nothing used it; "+deletedUntil(i, request.GetNow()))
+	}
+	if !request.GetDryRun() {
+		if request.GetNow() {
+			used := keepRevisions(snap)
+			if err := s.forgetDeleted(ctx, func(d registry.Deleted) bool { return !used(d.Repository, d.Digest) }); err != nil {
+				return nil, err
+			}
+		}
+		options.Keep = s.keepImages(s.store.Snapshot())
 	}
 	answer.FreedBytes, err = s.registry.Collect(ctx, options)
 	return answer, err
@@ -374,7 +399,7 @@ func (s *Server) pruneBlobs(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		freed, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: keepRevisions(s.store.Snapshot())})
+		freed, err := s.registry.Collect(ctx, registry.CollectOptions{Keep: s.keepImages(s.store.Snapshot())})
 		if err != nil && ctx.Err() == nil {
 			s.logger.WarnContext(ctx, "images could not be collected, will try again", "error", err, "in", collectInterval)
 		}
@@ -443,6 +468,23 @@ func keepRevisions(snap *state.Snapshot) registry.Keep {
 	}
 }
 
+// keepImages keeps also what a tag stands for, or stood for when it was deleted,
+// until it can no longer be had back: the tags of this server may lag behind.
+func (s *Server) keepImages(snap *state.Snapshot) registry.Keep {
+	used := keepRevisions(snap)
+	named := map[string]bool{}
+	for _, d := range s.deletedIn(snap) {
+		named[d.Repository+"@"+d.Digest] = true
+	}
+	for t := range snap.Tags() {
+		repository, _ := tagName(t)
+		named[repository+"@"+t.GetDigest()] = true
+	}
+	return func(repository, digest string) bool {
+		return named[repository+"@"+digest] || used(repository, digest)
+	}
+}
+
 // listed is a list for a sentence, cut where it gets long.
 func listed(names []string) string {
 	const most = 5
@@ -463,22 +505,32 @@ func (s *Server) pin(ctx context.Context, from string) (string, error) {
 	if !name.Local() {
 		return s.pinForeign(ctx, name)
 	}
-	digest, err := s.registry.Digest(ctx, name.Repository, name.Reference())
-	if errors.Is(err, registry.ErrNotFound) {
-		return "", s.unpushedImage(ctx, from, name)
-	}
+	snap, err := s.readTags(ctx)
 	if err != nil {
 		return "", err
+	}
+	digest := digestIn(snap, name.Repository, name.Reference())
+	if digest != "" {
+		_, err := s.registry.Digest(ctx, name.Repository, digest) // who has asked is waited for by a collection
+		switch missing := errors.Is(err, registry.ErrNotFound); {
+		case missing && !s.keepImages(snap)(name.Repository, digest):
+			digest = ""
+		case err != nil && !missing:
+			return "", err
+		}
+	}
+	if digest == "" {
+		return "", s.unpushedImage(snap, from, name)
 	}
 	return name.Pinned(digest), nil
 }
 
 // unpushedImage says what to do about an image that a workload cannot have.
-func (s *Server) unpushedImage(ctx context.Context, from string, name image.Name) error {
-	if deleted, err := s.deletedImage(name); err == nil && deleted != nil {
+func (s *Server) unpushedImage(snap *state.Snapshot, from string, name image.Name) error {
+	if deleted := s.deletedImage(snap, name); deleted != nil {
 		return refuse(codes.FailedPrecondition, "image %s was deleted; have it back with: cloudless image restore %s", from, from)
 	}
-	if near := s.nearestImage(ctx, from); near != "" {
+	if near := nearestImage(snap, from); near != "" {
 		return refuse(codes.FailedPrecondition, "image %s is not in the cluster's registry; did you mean %s?", from, near)
 	}
 	return refuse(codes.FailedPrecondition,

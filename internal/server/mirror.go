@@ -24,11 +24,12 @@ import (
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
-// The cluster's registry serves from every server. The leader's is the truth:
-// pushes and tags go there, whichever server is asked. A push is answered when a
-// majority of the servers has the image; the others follow, and a server that
-// was away receives what it has missed. What is named by its digest is served
-// by any server that has it.
+// The cluster's registry serves from every server. The registries hold images;
+// what a tag stands for is in the replicated state (tags.go). Pushes and tags go
+// to the leader, whichever server is asked. A push is answered when a majority
+// of the servers has the image and the tag is agreed on; the others follow, and
+// a server that was away receives what it has missed. What is named by its
+// digest is served by any server that has it.
 
 // headerCopy marks what servers ask of each other's registries: it is answered
 // by the asked one alone.
@@ -45,9 +46,9 @@ func (s *Server) mirrored(local http.Handler) http.Handler {
 		leader, known := s.consensus.Leader()
 		alone := len(s.consensus.Servers()) < 2
 		switch {
-		case alone || copying(caller(r.Context()), r):
+		case copying(caller(r.Context()), r):
 			local.ServeHTTP(w, r)
-		case known && leader.ID == s.uid:
+		case alone || known && leader.ID == s.uid:
 			s.serveLeading(local, w, r)
 		case byDigest(r):
 			missing := &unlessMissing{ResponseWriter: w}
@@ -171,48 +172,6 @@ func loopbackOf(address string) string {
 	return address
 }
 
-// serveLeading answers, and makes sure that what was pushed is on a majority of
-// the servers before the push is answered.
-func (s *Server) serveLeading(local http.Handler, w http.ResponseWriter, r *http.Request) {
-	repository, reference, isManifest := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/")
-	if !isManifest || r.Method != http.MethodPut {
-		local.ServeHTTP(w, r)
-		return
-	}
-	held := &heldAnswer{header: http.Header{}, code: http.StatusOK}
-	local.ServeHTTP(held, r)
-	if held.code == http.StatusCreated {
-		image := &v1.ImageCopy{Repository: repository, Tag: reference, Digest: held.header.Get("Docker-Content-Digest")}
-		if strings.Contains(reference, ":") {
-			image.Tag = ""
-		}
-		if err := s.spread(r.Context(), image); err != nil {
-			writeRegistryError(w, statusOf(err))
-			return
-		}
-	}
-	for key, values := range held.header {
-		w.Header()[key] = values
-	}
-	w.WriteHeader(held.code)
-	_, _ = w.Write(held.body)
-}
-
-// heldAnswer is one that has not been given yet; those to manifests are small.
-type heldAnswer struct {
-	header http.Header
-	code   int
-	body   []byte
-}
-
-func (h *heldAnswer) Header() http.Header  { return h.header }
-func (h *heldAnswer) WriteHeader(code int) { h.code = code }
-
-func (h *heldAnswer) Write(data []byte) (int, error) {
-	h.body = append(h.body, data...)
-	return len(data), nil
-}
-
 // spread has the other servers copy an image from this one, and returns when a
 // majority of the voters has it. The rest goes on without anybody waiting.
 func (s *Server) spread(ctx context.Context, image *v1.ImageCopy) error {
@@ -276,23 +235,22 @@ func (s *peerService) CopyImage(ctx context.Context, request *v1.CopyImageReques
 }
 
 func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
-	wanted := image.GetTag()
-	if wanted == "" {
-		wanted = image.GetDigest()
+	err := s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest())
+	if errors.Is(err, registry.ErrNotFound) {
+		err = s.fetchFrom(ctx, server, image)
 	}
-	if have, err := s.registry.Digest(ctx, image.GetRepository(), wanted); err == nil && have == image.GetDigest() {
-		return nil
+	if err == nil && image.GetTag() != "" {
+		err = s.registry.SetTag(ctx, image.GetRepository(), image.GetTag(), image.GetDigest())
 	}
+	return err
+}
+
+// fetchFrom copies what an image consists of from another server's registry.
+func (s *Server) fetchFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
 	const host = "registry.cloudless.internal/"
 	from, err := name.NewDigest(host+image.GetRepository()+"@"+image.GetDigest(), name.StrictValidation)
 	if err != nil {
 		return refuse(codes.InvalidArgument, "%s", err)
-	}
-	to := name.Reference(from)
-	if image.GetTag() != "" {
-		if to, err = name.NewTag(host+image.GetRepository()+":"+image.GetTag(), name.StrictValidation); err != nil {
-			return refuse(codes.InvalidArgument, "%s", err)
-		}
 	}
 	puller, err := remote.NewPuller(remote.WithTransport(copyTransport{s.peerTransport(server)}))
 	if err != nil {
@@ -306,7 +264,7 @@ func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCop
 	if err != nil {
 		return fmt.Errorf("read image %s of server %s: %w", image.GetRepository(), server, err)
 	}
-	if err := pusher.Push(ctx, to, found); err != nil {
+	if err := pusher.Push(ctx, from, found); err != nil {
 		return fmt.Errorf("write image %s: %w", image.GetRepository(), err)
 	}
 	return nil
@@ -357,20 +315,25 @@ func (s *peerService) DropImage(ctx context.Context, request *v1.DropImageReques
 	return &v1.DropImageResponse{}, err
 }
 
-// dropEverywhere tells the other servers that an image was deleted.
+// dropEverywhere tells the other servers that an image was deleted. One that
+// does not hear of it is told again by the next round of mirroring.
 func (s *Server) dropEverywhere(ctx context.Context, repository, reference string, now bool) {
 	for _, other := range s.consensus.Servers() {
 		if other.ID == s.uid {
 			continue
 		}
-		conn, err := s.peers.ready(ctx, other.ID)
-		if err == nil {
-			_, err = v1.NewPeerServiceClient(conn).DropImage(ctx, &v1.DropImageRequest{Repository: repository, Reference: reference, Now: now})
-		}
-		if err != nil {
-			s.logger.WarnContext(ctx, "a server still has an image that was deleted", "server", other.ID, "image", repository, "error", err)
+		if err := s.dropAt(ctx, other.ID, repository, reference, now); err != nil {
+			s.logger.InfoContext(ctx, "a server will hear later that an image was deleted", "server", other.ID, "image", repository, "error", err)
 		}
 	}
+}
+
+func (s *Server) dropAt(ctx context.Context, server, repository, reference string, now bool) error {
+	conn, err := s.peers.ready(ctx, server)
+	if err == nil {
+		_, err = v1.NewPeerServiceClient(conn).DropImage(ctx, &v1.DropImageRequest{Repository: repository, Reference: reference, Now: now})
+	}
+	return err
 }
 
 // mirrors are the copies of images on their way.
@@ -378,6 +341,11 @@ type mirrors struct {
 	mu         sync.Mutex
 	transports map[string]*http.Transport
 	work       sync.WaitGroup
+
+	taking   sync.Mutex // held while tags of older releases are taken over
+	settling sync.Mutex // held while a tag is made to follow the state
+
+	failing map[string]string // what could not be copied and why, guarded by mu
 }
 
 // close waits for copies that are on their way; they end with the server.
@@ -387,66 +355,5 @@ func (m *mirrors) close() {
 	defer m.mu.Unlock()
 	for _, t := range m.transports {
 		t.CloseIdleConnections()
-	}
-}
-
-// mirrorPause is how often the leader looks for servers that lack an image.
-const mirrorPause = 15 * time.Second
-
-// MirrorImages lets the leader's registry have every image that any server has,
-// and then every server what the leader has, until ctx ends.
-func (s *Server) MirrorImages(ctx context.Context) error {
-	ticker := time.NewTicker(mirrorPause)
-	defer ticker.Stop()
-	s.gatherImages(ctx)
-	for {
-		s.spreadImages(ctx)
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-ticker.C:
-		}
-	}
-}
-
-// gatherImages copies to a new leader what others have: a majority has
-// everything that was pushed, but the leader need not be one of it.
-func (s *Server) gatherImages(ctx context.Context) {
-	for _, other := range s.consensus.Servers() {
-		if other.ID == s.uid {
-			continue
-		}
-		conn, err := s.peers.ready(ctx, other.ID)
-		if err != nil {
-			continue
-		}
-		answer, err := v1.NewPeerServiceClient(conn).ListCopies(ctx, &v1.ListCopiesRequest{})
-		for _, image := range answer.GetItems() {
-			if _, missing := s.registry.Digest(ctx, image.GetRepository(), image.GetTag()); errors.Is(missing, registry.ErrNotFound) {
-				err = errors.Join(err, s.copyFrom(ctx, other.ID, image))
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			s.logger.WarnContext(ctx, "images of another server could not be copied", "server", other.ID, "error", err)
-		}
-	}
-}
-
-// spreadImages brings every server what it lacks.
-func (s *Server) spreadImages(ctx context.Context) {
-	all, err := s.copies(ctx)
-	for _, other := range s.consensus.Servers() {
-		for _, image := range all {
-			if other.ID == s.uid || err != nil || ctx.Err() != nil {
-				continue
-			}
-			if _, unreachable := s.peers.ready(ctx, other.ID); unreachable != nil {
-				break // it is told when it is back
-			}
-			err = s.copyTo(other.ID, image)
-		}
-	}
-	if err != nil && ctx.Err() == nil {
-		s.logger.WarnContext(ctx, "images could not be copied to all servers; trying again", "error", err)
 	}
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"slices"
@@ -62,26 +61,21 @@ func missingToken(snap *state.Snapshot, name string) error {
 	return refuse(codes.NotFound, "token %s does not exist%s", name, meant(near, "cloudless token ls"))
 }
 
-func (s *Server) missingImage(ctx context.Context, name string) error {
-	return refuse(codes.NotFound, "image %s does not exist%s", name, meant(s.nearestImage(ctx, name), "cloudless image ls"))
+func missingImage(snap *state.Snapshot, name string) error {
+	return refuse(codes.NotFound, "image %s does not exist%s", name, meant(nearestImage(snap, name), "cloudless image ls"))
 }
 
 // nearestImage is the name in the cluster's own registry that may have been
 // meant, if any.
-func (s *Server) nearestImage(ctx context.Context, name string) string {
-	repositories, err := s.registry.List(ctx)
-	if err != nil {
-		return "" // there is a better error to show
-	}
+func nearestImage(snap *state.Snapshot, name string) string {
 	return nearest.To(name, bounded(func(yield func(string) bool) {
-		for _, repository := range repositories {
-			if slices.Contains(repository.Tags, image.DefaultTag) && !yield(repository.Name) {
-				return
+		for t := range snap.Tags() {
+			if t.GetDigest() == "" {
+				continue
 			}
-			for _, tag := range repository.Tags {
-				if !yield(repository.Name + ":" + tag) {
-					return
-				}
+			repository, tag := tagName(t)
+			if tag == image.DefaultTag && !yield(repository) || !yield(repository+":"+tag) {
+				return
 			}
 		}
 	}))

@@ -28,6 +28,7 @@ const (
 
 	KindConfiguration Kind = "configuration"
 	KindGossipKey     Kind = "gossip_key"
+	KindTag           Kind = "tag"
 )
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
@@ -86,6 +87,7 @@ var tables = []table{
 		}),
 	}},
 	{kind: KindGossipKey, single: true},
+	{kind: KindTag},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -40,6 +40,8 @@ func KindOf(o Object) Kind {
 		return KindConfiguration
 	case *statev1.GossipKey:
 		return KindGossipKey
+	case *statev1.Tag:
+		return KindTag
 	}
 	return ""
 }
@@ -79,6 +81,8 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Configuration{Configuration: o}}
 	case *statev1.GossipKey:
 		return &statev1.Object{Kind: &statev1.Object_GossipKey{GossipKey: o}}
+	case *statev1.Tag:
+		return &statev1.Object{Kind: &statev1.Object_Tag{Tag: o}}
 	}
 	return &statev1.Object{}
 }
@@ -118,6 +122,8 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindConfiguration, o.Configuration
 	case *statev1.Object_GossipKey:
 		return KindGossipKey, o.GossipKey
+	case *statev1.Object_Tag:
+		return KindTag, o.Tag
 	}
 	return "", nil
 }

@@ -46,6 +46,7 @@ type Object struct {
 	//	*Object_Password
 	//	*Object_Revocation
 	//	*Object_GossipKey
+	//	*Object_Tag
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -232,6 +233,15 @@ func (x *Object) GetGossipKey() *GossipKey {
 	return nil
 }
 
+func (x *Object) GetTag() *Tag {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Tag); ok {
+			return x.Tag
+		}
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -300,6 +310,10 @@ type Object_GossipKey struct {
 	GossipKey *GossipKey `protobuf:"bytes,37,opt,name=gossip_key,json=gossipKey,proto3,oneof"`
 }
 
+type Object_Tag struct {
+	Tag *Tag `protobuf:"bytes,40,opt,name=tag,proto3,oneof"`
+}
+
 func (*Object_Cluster) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
@@ -331,6 +345,8 @@ func (*Object_Password) isObject_Kind() {}
 func (*Object_Revocation) isObject_Kind() {}
 
 func (*Object_GossipKey) isObject_Kind() {}
+
+func (*Object_Tag) isObject_Kind() {}
 
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
@@ -624,6 +640,149 @@ func (x *GossipKey) GetSealed() []byte {
 	return nil
 }
 
+// What a tag of the cluster's own registry stands for. The registries of the
+// servers hold the images; which of them a name means is decided here.
+type Tag struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid is repository:tag; with no tag it is about images of the repository
+	// that had none when they were deleted. The one that is only a colon says that
+	// the tags which older releases had in their registries alone were taken over.
+	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Empty if it stands for nothing now.
+	Digest   string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	PushTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
+	// What it stood for and can be had back, what was deleted last first.
+	Deleted       []*DeletedImage `protobuf:"bytes,4,rep,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tag) Reset() {
+	*x = Tag{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tag) ProtoMessage() {}
+
+func (x *Tag) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tag.ProtoReflect.Descriptor instead.
+func (*Tag) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Tag) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *Tag) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Tag) GetPushTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PushTime
+	}
+	return nil
+}
+
+func (x *Tag) GetDeleted() []*DeletedImage {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
+type DeletedImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	PushTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
+	DeleteTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletedImage) Reset() {
+	*x = DeletedImage{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletedImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletedImage) ProtoMessage() {}
+
+func (x *DeletedImage) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletedImage.ProtoReflect.Descriptor instead.
+func (*DeletedImage) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DeletedImage) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *DeletedImage) GetPushTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PushTime
+	}
+	return nil
+}
+
+func (x *DeletedImage) GetDeleteTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeleteTime
+	}
+	return nil
+}
+
+func (x *DeletedImage) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
 // Remembers a creating call by its idempotency key.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -637,7 +796,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +808,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[6]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +821,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -701,7 +860,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +872,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[7]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +885,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -767,7 +926,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +938,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +951,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -870,7 +1029,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1041,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1054,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Key) GetKind() string {
@@ -924,7 +1083,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1095,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1108,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -977,7 +1136,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x80\a\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xad\a\n" +
 	"\x06Object\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterH\x00R\acluster\x12(\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x124\n" +
@@ -1000,7 +1159,8 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"revocation\x18$ \x01(\v2\x1e.cloudless.state.v1.RevocationH\x00R\n" +
 	"revocation\x12>\n" +
 	"\n" +
-	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyH\x00R\tgossipKeyB\x06\n" +
+	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyH\x00R\tgossipKey\x12+\n" +
+	"\x03tag\x18( \x01(\v2\x17.cloudless.state.v1.TagH\x00R\x03tagB\x06\n" +
 	"\x04kind\"\x80\x01\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
@@ -1021,7 +1181,19 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"W\n" +
 	"\tGossipKey\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x16\n" +
-	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\x7f\n" +
+	"\x06sealed\x18\x02 \x01(\fR\x06sealed\"\xc6\x01\n" +
+	"\x03Tag\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x127\n" +
+	"\tpush_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bpushTime\x12:\n" +
+	"\adeleted\x18\x04 \x03(\v2 .cloudless.state.v1.DeletedImageR\adeleted\"\xd9\x01\n" +
+	"\fDeletedImage\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x127\n" +
+	"\tpush_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bpushTime\x12;\n" +
+	"\vdelete_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"deleteTime\x12;\n" +
+	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\"\x7f\n" +
 	"\aReceipt\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12!\n" +
 	"\frequest_hash\x18\x02 \x01(\fR\vrequestHash\x12\x1d\n" +
@@ -1058,7 +1230,7 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
@@ -1066,58 +1238,67 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Password)(nil),              // 3: cloudless.state.v1.Password
 	(*Revocation)(nil),            // 4: cloudless.state.v1.Revocation
 	(*GossipKey)(nil),             // 5: cloudless.state.v1.GossipKey
-	(*Receipt)(nil),               // 6: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 7: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 8: cloudless.state.v1.Change
-	(*Key)(nil),                   // 9: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 10: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 11: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 12: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 13: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 14: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 15: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 16: cloudless.v1.Token
-	(*v1.Event)(nil),              // 17: cloudless.v1.Event
-	(*v1.Login)(nil),              // 18: cloudless.v1.Login
-	(*v1.Server)(nil),             // 19: cloudless.v1.Server
-	(*v1.Configuration)(nil),      // 20: cloudless.v1.Configuration
-	(*v1.Metadata)(nil),           // 21: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Tag)(nil),                   // 6: cloudless.state.v1.Tag
+	(*DeletedImage)(nil),          // 7: cloudless.state.v1.DeletedImage
+	(*Receipt)(nil),               // 8: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 9: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 10: cloudless.state.v1.Change
+	(*Key)(nil),                   // 11: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 12: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 13: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 14: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 15: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 16: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 17: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 18: cloudless.v1.Token
+	(*v1.Event)(nil),              // 19: cloudless.v1.Event
+	(*v1.Login)(nil),              // 20: cloudless.v1.Login
+	(*v1.Server)(nil),             // 21: cloudless.v1.Server
+	(*v1.Configuration)(nil),      // 22: cloudless.v1.Configuration
+	(*v1.Metadata)(nil),           // 23: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	11, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	12, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	13, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	14, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	15, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	16, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	17, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	18, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
-	19, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
-	20, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
+	13, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	14, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	15, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	16, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	17, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	18, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	19, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	20, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	21, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
+	22, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
 	1,  // 10: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
 	2,  // 11: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	6,  // 12: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	8,  // 12: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
 	3,  // 13: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
 	4,  // 14: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
 	5,  // 15: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
-	21, // 16: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	21, // 17: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	21, // 18: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	21, // 19: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	21, // 20: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	21, // 21: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	8,  // 22: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	22, // 23: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	7,  // 24: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 25: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	9,  // 26: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	9,  // 27: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	6,  // 16: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
+	23, // 17: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	23, // 18: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	23, // 19: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	23, // 20: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	23, // 21: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	23, // 22: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	24, // 23: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	7,  // 24: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	24, // 25: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	24, // 26: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	24, // 27: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	23, // 28: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	10, // 29: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	24, // 30: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	9,  // 31: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 32: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	11, // 33: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	11, // 34: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1142,8 +1323,9 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Password)(nil),
 		(*Object_Revocation)(nil),
 		(*Object_GossipKey)(nil),
+		(*Object_Tag)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[8].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[10].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -1154,7 +1336,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

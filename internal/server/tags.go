@@ -1,0 +1,379 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// What a tag stands for, and which images were deleted and can be had back, is
+// in the replicated state, so that no change of leader can undo what was
+// acknowledged. The registry of a server has tags too, for its collection and
+// its lists; they follow the state.
+
+// readTags returns a state that has every tag.
+func (s *Server) readTags(ctx context.Context) (*state.Snapshot, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil || tagsTaken(snap) || consensus.IsStale(ctx) {
+		return snap, err
+	}
+	if err := s.takeTags(ctx); err != nil {
+		return nil, err
+	}
+	return s.consensus.Read(ctx)
+}
+
+// tagsTaken is whether the tags were taken over that older releases had in their
+// registries alone. Until then a tag that was deleted stays known, so that it is
+// not taken over later.
+func tagsTaken(snap *state.Snapshot) bool { return snap.Tag("", "") != nil }
+
+func allTagsTaken() *statev1.Tag {
+	return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("", "")}}
+}
+
+// takeTags takes over the tags that are in registries and that the state does
+// not know. A majority of the servers has everything that was acknowledged, so
+// that many are asked; where they differ, it is as this server has it.
+func (s *Server) takeTags(ctx context.Context) error {
+	s.mirrors.taking.Lock()
+	defer s.mirrors.taking.Unlock()
+	if tagsTaken(s.store.Snapshot()) {
+		return nil
+	}
+	found := map[string]*statev1.Tag{}
+	if err := s.ownTags(ctx, found); err != nil {
+		return err
+	}
+	voters, heard := 0, 0
+	for _, server := range s.consensus.Servers() {
+		if server.Voter {
+			voters++
+		}
+		if server.ID == s.uid {
+			heard++
+			continue
+		}
+		items, err := s.copiesAt(ctx, server.ID)
+		if err != nil {
+			continue
+		}
+		if server.Voter {
+			heard++
+		}
+		for _, i := range items {
+			addTag(found, i, s.now())
+		}
+	}
+	if heard <= voters/2 {
+		return refuse(codes.Unavailable, "what the tags of images stand for is not known before more servers are reached: try again")
+	}
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		if tagsTaken(snap) {
+			return nil
+		}
+		for uid, t := range found {
+			repository, tag := splitTag(uid)
+			if snap.Tag(repository, tag) == nil {
+				b.Create(proto.CloneOf(t))
+			}
+		}
+		b.Create(allTagsTaken())
+		return nil
+	})
+	return err
+}
+
+// ownTags are those of this server's registry, and what was deleted there.
+func (s *Server) ownTags(ctx context.Context, found map[string]*statev1.Tag) error {
+	own, err := s.copies(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range own {
+		at := s.now()
+		if d, err := s.registry.Resolve(ctx, i.GetRepository(), i.GetTag()); err == nil {
+			at = d.PushTime
+		}
+		addTag(found, i, at)
+	}
+	deleted, err := s.registry.Deleted()
+	for _, d := range deleted {
+		if !s.now().Before(d.ExpireTime) {
+			continue
+		}
+		uid := state.TagUID(d.Repository, d.Tag)
+		if found[uid] == nil {
+			found[uid] = &statev1.Tag{Metadata: &v1.Metadata{Uid: uid}}
+		}
+		found[uid].Deleted = append(found[uid].Deleted, &statev1.DeletedImage{
+			Digest: d.Digest, DeleteTime: timestamppb.New(d.DeleteTime), ExpireTime: timestamppb.New(d.ExpireTime),
+		})
+	}
+	return err
+}
+
+func addTag(found map[string]*statev1.Tag, i *v1.ImageCopy, pushed time.Time) {
+	uid := state.TagUID(i.GetRepository(), i.GetTag())
+	if found[uid] == nil {
+		found[uid] = &statev1.Tag{Metadata: &v1.Metadata{Uid: uid}, Digest: i.GetDigest(), PushTime: timestamppb.New(pushed)}
+	}
+}
+
+func splitTag(uid string) (repository, tag string) {
+	i := strings.LastIndexByte(uid, ':')
+	return uid[:max(i, 0)], uid[i+1:]
+}
+
+func tagName(t *statev1.Tag) (repository, tag string) { return splitTag(t.GetMetadata().GetUid()) }
+
+// digestIn is what a tag or digest stands for, if it stands for anything.
+func digestIn(snap *state.Snapshot, repository, ref string) string {
+	if isDigest(ref) {
+		return ref
+	}
+	return snap.Tag(repository, ref).GetDigest()
+}
+
+// isDigest tells digests from tags, which cannot contain a colon.
+func isDigest(ref string) bool { return strings.Contains(ref, ":") }
+
+// setTag lets a tag stand for an image, and returns when that is agreed on.
+func (s *Server) setTag(ctx context.Context, repository, tag, digest string) error {
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		made := s.tagOf(snap, repository, tag)
+		made.Digest, made.PushTime = digest, timestamppb.New(s.now())
+		s.putTag(snap, b, made)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.settleTag(ctx, repository, tag, false)
+	return nil
+}
+
+// tagOf is a tag to be changed, without what can no longer be had back.
+func (s *Server) tagOf(snap *state.Snapshot, repository, tag string) *statev1.Tag {
+	have := snap.Tag(repository, tag)
+	if have == nil {
+		return &statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID(repository, tag)}}
+	}
+	made := proto.CloneOf(have)
+	made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool { return !s.now().Before(d.GetExpireTime().AsTime()) })
+	return made
+}
+
+// putTag replaces a tag, or forgets one that there is nothing to say about.
+func (s *Server) putTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
+	repository, tag := tagName(t)
+	have := snap.Tag(repository, tag)
+	switch empty := t.GetDigest() == "" && len(t.GetDeleted()) == 0; {
+	case have == nil && empty && tagsTaken(snap):
+	case have == nil:
+		b.Create(t)
+	case empty && tagsTaken(snap):
+		b.DeleteVersion(state.KindTag, have.GetMetadata().GetUid(), have.GetMetadata().GetVersion())
+	default:
+		b.Update(t, have.GetMetadata().GetVersion())
+	}
+}
+
+// deleteTags takes the tags away that a tag or digest names, and returns what
+// was deleted when that is agreed on. With now, it cannot be had back.
+func (s *Server) deleteTags(ctx context.Context, repository, ref string, now bool) ([]registry.Deleted, error) {
+	var gone []registry.Deleted
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		gone = nil
+		at := s.now().UTC()
+		expire := at
+		if !now {
+			expire = at.Add(spec.RetentionOf(snap.Cluster().GetSpec()).Images)
+		}
+		for _, tag := range tagsNamed(snap, repository, ref) {
+			made := s.tagOf(snap, repository, tag)
+			one := registry.Deleted{Repository: repository, Tag: tag, Digest: digestIn(snap, repository, ref), DeleteTime: at, ExpireTime: expire}
+			made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool { return d.GetDigest() == one.Digest })
+			if !now {
+				made.Deleted = slices.Insert(made.Deleted, 0, &statev1.DeletedImage{
+					Digest: one.Digest, PushTime: made.GetPushTime(), DeleteTime: timestamppb.New(at), ExpireTime: timestamppb.New(expire),
+				})
+			}
+			made.Digest, made.PushTime = "", nil
+			s.putTag(snap, b, made)
+			gone = append(gone, one)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range gone {
+		if d.Tag != "" {
+			s.settleTag(ctx, repository, d.Tag, now)
+		} else if _, err := s.registry.Delete(ctx, repository, d.Digest, now); err != nil && !errors.Is(err, registry.ErrNotFound) {
+			s.logger.WarnContext(ctx, "a deleted image could not be removed here", "image", repository, "error", err)
+		}
+		s.dropEverywhere(ctx, repository, nonEmpty(d.Tag, d.Digest), now)
+	}
+	return gone, nil
+}
+
+// tagsNamed are the tags that a tag or digest names; an image without one has
+// the empty one.
+func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
+	if !isDigest(ref) {
+		if snap.Tag(repository, ref).GetDigest() == "" {
+			return nil
+		}
+		return []string{ref}
+	}
+	var tags []string
+	for t := range snap.TagsOf(repository) {
+		if t.GetDigest() == ref {
+			_, tag := tagName(t)
+			tags = append(tags, tag)
+		}
+	}
+	if len(tags) == 0 {
+		tags = []string{""}
+	}
+	return tags
+}
+
+func nonEmpty(first, second string) string {
+	if first != "" {
+		return first
+	}
+	return second
+}
+
+// settleTag lets a tag in this server's registry be as the state has it. Nobody
+// is answered by it, and the next round of mirroring tries again, so that an
+// error is only logged.
+func (s *Server) settleTag(ctx context.Context, repository, tag string, now bool) {
+	err := s.followTag(ctx, repository, tag, now)
+	s.note(ctx, "a tag of the registry does not follow; trying again", s.uid, &v1.ImageCopy{Repository: repository, Tag: tag}, err)
+}
+
+func (s *Server) followTag(ctx context.Context, repository, tag string, now bool) error {
+	s.mirrors.settling.Lock()
+	defer s.mirrors.settling.Unlock()
+	wanted := s.store.Snapshot().Tag(repository, tag).GetDigest()
+	have, err := s.registry.Tagged(ctx, repository, tag)
+	switch {
+	case err != nil && !errors.Is(err, registry.ErrNotFound):
+		return err
+	case have == wanted:
+		return nil
+	case wanted != "":
+		return s.registry.SetTag(ctx, repository, tag, wanted)
+	}
+	_, err = s.registry.Delete(ctx, repository, tag, now)
+	return err
+}
+
+// deletedIn are the images that can be had back, what was deleted last first.
+func (s *Server) deletedIn(snap *state.Snapshot) []registry.Deleted {
+	var all []registry.Deleted
+	for t := range snap.Tags() {
+		repository, tag := tagName(t)
+		for _, d := range t.GetDeleted() {
+			if expire := d.GetExpireTime().AsTime(); s.now().Before(expire) {
+				all = append(all, registry.Deleted{
+					Repository: repository, Tag: tag, Digest: d.GetDigest(), DeleteTime: d.GetDeleteTime().AsTime(), ExpireTime: expire,
+				})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b registry.Deleted) int { return b.DeleteTime.Compare(a.DeleteTime) })
+	return all
+}
+
+// Why restoreTag gives nothing back, beside registry.ErrNotFound.
+var (
+	errNotDeleted = errors.New("the image is not deleted")
+	errTaken      = errors.New("the tag stands for another image by now")
+)
+
+// restoreTag has the image back that was deleted last under a tag or digest.
+func (s *Server) restoreTag(ctx context.Context, repository, ref string) (registry.Deleted, error) {
+	var back registry.Deleted
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		all := s.deletedIn(snap)
+		i := slices.IndexFunc(all, func(d registry.Deleted) bool { return deletedAs(d, repository, ref) })
+		if i < 0 {
+			if isDigest(ref) || digestIn(snap, repository, ref) == "" {
+				return registry.ErrNotFound
+			}
+			return errNotDeleted
+		}
+		back = all[i]
+		made := s.tagOf(snap, repository, back.Tag)
+		if have := made.GetDigest(); have != "" && have != back.Digest {
+			return errTaken
+		}
+		was := takeDeleted(made, back.Digest)
+		if back.Tag != "" && made.GetDigest() == "" {
+			made.Digest, made.PushTime = back.Digest, was.GetPushTime()
+			if made.PushTime == nil {
+				made.PushTime = timestamppb.New(s.now())
+			}
+		}
+		s.putTag(snap, b, made)
+		return nil
+	})
+	if err == nil && back.Tag != "" {
+		s.settleTag(ctx, repository, back.Tag, false)
+	}
+	return back, err
+}
+
+func deletedAs(d registry.Deleted, repository, ref string) bool {
+	return d.Repository == repository && (d.Tag == ref || d.Digest == ref)
+}
+
+func takeDeleted(t *statev1.Tag, digest string) *statev1.DeletedImage {
+	i := slices.IndexFunc(t.Deleted, func(d *statev1.DeletedImage) bool { return d.GetDigest() == digest })
+	if i < 0 {
+		return nil
+	}
+	was := t.Deleted[i]
+	t.Deleted = slices.Delete(t.Deleted, i, i+1)
+	return was
+}
+
+// forgetDeleted forgets the deleted images that over says can no longer be had
+// back.
+func (s *Server) forgetDeleted(ctx context.Context, over func(registry.Deleted) bool) error {
+	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		for t := range snap.Tags() {
+			if len(t.GetDeleted()) == 0 {
+				continue
+			}
+			repository, tag := tagName(t)
+			made := s.tagOf(snap, repository, tag)
+			made.Deleted = slices.DeleteFunc(made.Deleted, func(d *statev1.DeletedImage) bool {
+				return over(registry.Deleted{Repository: repository, Tag: tag, Digest: d.GetDigest()})
+			})
+			if len(made.GetDeleted()) != len(t.GetDeleted()) {
+				s.putTag(snap, b, made)
+			}
+		}
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"google.golang.org/grpc/codes"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Tags that an older release had in its registry alone are taken over once, with
+// what was deleted; one that was deleted since does not come back.
+func TestTagsOfOlderReleasesAreTakenOver(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	_, err := c.propose(c.ctx, func(_ *state.Snapshot, b *state.Batch) error {
+		b.Delete(state.KindTag, state.TagUID("", "")) // as founded by an older release
+		return nil
+	})
+	must(t, err)
+	old := httptest.NewServer(c.registry.Handler())
+	defer old.Close()
+	digests := map[string]string{}
+	write := func(ref string) {
+		t.Helper()
+		img, err := random.Image(64, 1)
+		must(t, err)
+		tag, err := name.NewTag(strings.TrimPrefix(old.URL, "http://") + "/" + ref)
+		must(t, err)
+		must(t, remote.Write(tag, img))
+		digest, err := img.Digest()
+		must(t, err)
+		digests[ref] = digest.String()
+	}
+	write("old:1")
+	write("old:2")
+	write("buried:1")
+	_, err = c.registry.Delete(c.ctx, "buried", "1", false)
+	must(t, err)
+
+	got, err := op.GetImage(c.ctx, &v1.GetImageRequest{Name: "old:1"})
+	must(t, err)
+	if st := got.GetStatus(); st.GetDigest() != digests["old:1"] || st.GetPhase() != imageReady || time.Since(st.GetPushTime().AsTime()) > time.Hour {
+		t.Errorf("the tag was taken over as %v", st)
+	}
+	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "buried:1"})
+	must(t, err)
+	if back.GetStatus().GetDigest() != digests["buried:1"] {
+		t.Errorf("had back is %v", back.GetStatus())
+	}
+	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "old:2", Now: true})
+	must(t, err)
+	write("old:2") // behind the back of the state, as a server has it that was away
+	_, err = op.GetImage(c.ctx, &v1.GetImageRequest{Name: "old:2"})
+	wantCode(t, err, codes.NotFound)
+	listed, body := c.request(nil, http.MethodGet, "/v2/old/tags/list", "", "Authorization", "Bearer "+op.token)
+	if listed.StatusCode != http.StatusOK || !strings.Contains(body, `"tags":["1"]`) {
+		t.Errorf("the tags are %s", body)
+	}
+}
+
+// Clients of the registry read, move and delete tags as the state has them.
+func TestRegistryClientsSeeTheTagsOfTheState(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	ask := func(method, path string) (*http.Response, string) {
+		t.Helper()
+		return c.request(nil, method, path, "", "Authorization", "Bearer "+op.token)
+	}
+	first := c.push("web:latest")
+	second := c.push("web:latest")
+	answer, _ := ask(http.MethodHead, "/v2/web/manifests/latest")
+	if got := answer.Header.Get("Docker-Content-Digest"); got != second {
+		t.Errorf("the tag stands for %s, pushed last was %s", got, second)
+	}
+	if answer, body := ask(http.MethodGet, "/v2/web/manifests/"+first); answer.StatusCode != http.StatusOK {
+		t.Errorf("the image pushed before is answered with %d: %s", answer.StatusCode, body)
+	}
+	// A tag that only the registry's folder knows is not believed.
+	must(t, c.registry.SetTag(c.ctx, "web", "latest", first))
+	answer, _ = ask(http.MethodGet, "/v2/web/manifests/latest")
+	if got := answer.Header.Get("Docker-Content-Digest"); got != second {
+		t.Errorf("the registry has overruled the state: %s", got)
+	}
+	if answer, body := ask(http.MethodDelete, "/v2/web/manifests/latest"); answer.StatusCode != http.StatusAccepted {
+		t.Errorf("the deletion is answered with %d: %s", answer.StatusCode, body)
+	}
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		if answer, body := ask(method, "/v2/web/manifests/latest"); answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "MANIFEST_UNKNOWN") {
+			t.Errorf("after that, %s is answered with %d: %s", method, answer.StatusCode, body)
+		}
+	}
+	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web"})
+	must(t, err)
+	if back.GetStatus().GetDigest() != second {
+		t.Errorf("had back is %v", back.GetStatus())
+	}
+	if answer, body := ask(http.MethodDelete, "/v2/web/manifests/"+second); answer.StatusCode != http.StatusAccepted {
+		t.Errorf("the deletion by digest is answered with %d: %s", answer.StatusCode, body)
+	}
+	_, err = op.GetImage(c.ctx, &v1.GetImageRequest{Name: "web"})
+	wantCode(t, err, codes.NotFound)
+}
+
+// A tag that was pushed anew is not taken from the newer image.
+func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	first := c.push("web:1")
+	_, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1"})
+	must(t, err)
+	newer := c.push("web:1")
+	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web:1"})
+	wantCode(t, err, codes.FailedPrecondition, "pushed anew", "cloudless image rm web:1")
+	got, err := op.GetImage(c.ctx, &v1.GetImageRequest{Name: "web:1"})
+	must(t, err)
+	if got.GetStatus().GetDigest() != newer {
+		t.Errorf("the tag stands for %s", got.GetStatus().GetDigest())
+	}
+	// Both can be had back, each by its digest.
+	_, err = op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1"})
+	must(t, err)
+	back, err := op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "web@" + first})
+	must(t, err)
+	if st := back.GetStatus(); st.GetDigest() != first || st.GetTag() != "1" {
+		t.Errorf("had back is %v", st)
+	}
+	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "nothing:1"})
+	wantCode(t, err, codes.NotFound)
+}

@@ -1,0 +1,25 @@
+package state
+
+import (
+	"iter"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+)
+
+// TagUID is the uid of a tag, by which it is found.
+func TagUID(repository, tag string) string { return repository + ":" + tag }
+
+// Tag returns what is known of a tag of the cluster's own registry.
+func (s *Snapshot) Tag(repository, tag string) *statev1.Tag {
+	return byUID[*statev1.Tag](s, KindTag, TagUID(repository, tag))
+}
+
+// Tags lists the tags by repository and name.
+func (s *Snapshot) Tags() iter.Seq[*statev1.Tag] {
+	return listByPrefix[*statev1.Tag](s, KindTag, indexUID, nil)
+}
+
+// TagsOf lists the tags of a repository by name.
+func (s *Snapshot) TagsOf(repository string) iter.Seq[*statev1.Tag] {
+	return listByPrefix[*statev1.Tag](s, KindTag, indexUID, []byte(TagUID(repository, "")))
+}
