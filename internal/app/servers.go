@@ -90,7 +90,7 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 // meet lets the others reach this server and begins to look for them, unless
 // they say that it is a copy of one that runs already.
 func (p *controlPlane) meet(ctx context.Context, f *folder, o planeOptions, u *undo) error {
-	if err := p.server.RefuseCopy(ctx); err != nil {
+	if err := p.server.RefuseCopy(ctx, false); err != nil {
 		return err
 	}
 	p.server.OpenLink(p.fellows.raft, peers.Raft)

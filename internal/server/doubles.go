@@ -191,10 +191,12 @@ func (s *Server) noteServerCopy(uid, address string) {
 	}
 }
 
-// RefuseCopy is an error if a server with this one's identity runs elsewhere, as
-// most of the others see it, or if one of them knows that this one was removed.
-// It is asked before this one takes part in anything.
-func (s *Server) RefuseCopy(ctx context.Context) error {
+// RefuseCopy is an error if a server with this one's identity runs elsewhere, or
+// if one of the others knows that this one was removed. It is asked before this
+// one takes part in anything, when it is enough that one of the others has found
+// it elsewhere, and now and then later, when most must say so: of two that both
+// take part, not both should go.
+func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
 	ctx, cancel := context.WithTimeout(ctx, doubleTime)
 	defer cancel()
 	others := s.otherServers()
@@ -217,7 +219,7 @@ func (s *Server) RefuseCopy(ctx context.Context) error {
 		}
 	}
 	for address, voices := range elsewhere {
-		if 2*voices > said {
+		if !takesPart || 2*voices > said {
 			s.tellOriginal(ctx, address)
 			return fmt.Errorf("this data folder is a copy of that of a server which runs at %s: remove this copy with cloudless down --purge and join as a new server, or stop the other one first if this machine is to take its place", address)
 		}
@@ -282,7 +284,7 @@ func (s *Server) stayAlone(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		if err := s.RefuseCopy(ctx); err != nil && ctx.Err() == nil {
+		if err := s.RefuseCopy(ctx, true); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}

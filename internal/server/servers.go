@@ -91,17 +91,8 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 // key of the gossip is another one, and every server that can be reached has cut
 // it off (see removal.go).
 func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
-	snap, err := s.consensus.Read(ctx)
+	removed, err := s.untilRemovable(ctx, request)
 	if err != nil {
-		return nil, err
-	}
-	shown := s.presentServers(snap)
-	i := slices.IndexFunc(shown, func(one *v1.Server) bool { return one.GetMetadata().GetName() == request.GetName() })
-	if i < 0 {
-		return nil, notFound("server", "", request.GetName())
-	}
-	removed := shown[i]
-	if err := removable(removed, shown, request.GetForce()); err != nil {
 		return nil, err
 	}
 	uid := removed.GetMetadata().GetUid()
@@ -127,8 +118,43 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 	return removed, nil
 }
 
-// removable refuses what would stop the cluster.
-func removable(removed *v1.Server, all []*v1.Server, force bool) error {
+// removalPatience is for a leader that has just begun, or a busy machine: how
+// well the others are is known a moment later.
+const removalPatience = 3 * time.Second
+
+// untilRemovable finds a server that can be removed, and waits a little for the
+// others to be well.
+func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
+	late := time.After(removalPatience)
+	for {
+		snap, err := s.consensus.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		shown := s.presentServers(snap)
+		i := slices.IndexFunc(shown, func(one *v1.Server) bool { return one.GetMetadata().GetName() == request.GetName() })
+		if i < 0 {
+			return nil, notFound("server", "", request.GetName())
+		}
+		if err := removable(shown[i], shown); err != nil {
+			return nil, err
+		}
+		err = bearable(shown[i], shown)
+		if err == nil || request.GetForce() {
+			return shown[i], nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-late:
+			return nil, err
+		case <-time.After(removalPatience / 20):
+		}
+	}
+}
+
+// removable refuses what would end the cluster.
+func removable(removed *v1.Server, all []*v1.Server) error {
 	name := removed.GetMetadata().GetName()
 	if len(all) == 1 {
 		return refuse(codes.FailedPrecondition, "server %s is the only one: a cluster needs one; end it with: cloudless down --purge", name)
@@ -136,7 +162,12 @@ func removable(removed *v1.Server, all []*v1.Server, force bool) error {
 	if removed.GetStatus().GetLeader() {
 		return refuse(codes.FailedPrecondition, "server %s leads the cluster: let another one lead first with: cloudless leader transfer", name)
 	}
-	if !removed.GetStatus().GetVoter() || force {
+	return nil
+}
+
+// bearable refuses what would leave too few voters that are well.
+func bearable(removed *v1.Server, all []*v1.Server) error {
+	if !removed.GetStatus().GetVoter() {
 		return nil
 	}
 	voters, healthy := 0, 0
@@ -149,7 +180,7 @@ func removable(removed *v1.Server, all []*v1.Server, force bool) error {
 		}
 	}
 	if healthy < voters/2+1 {
-		return refuse(codes.FailedPrecondition, "without server %s only %d of %d voting servers would be healthy, too few to agree: repair the others first, or use --force", name, healthy, voters)
+		return refuse(codes.FailedPrecondition, "without server %s only %d of %d voting servers would be healthy, too few to agree: repair the others first, or use --force", removed.GetMetadata().GetName(), healthy, voters)
 	}
 	return nil
 }
