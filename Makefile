@@ -98,7 +98,7 @@ lint: $(SHIM) ## Check format, vet and staticcheck.
 
 .PHONY: test
 test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
-	go test -race -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
+	go test -race -p 3 -timeout 20m $$(go list ./... | grep -v '/test/sim$$') # many of them wait more than they work
 	go test -v -count=1 -timeout 20m ./test/sim # one goroutine: nothing to race with
 
 # How long test-chaos does harm, and in which order: 0 is a new one.
