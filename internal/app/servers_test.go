@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,13 +21,19 @@ import (
 	"github.com/cloudless/cloudless/internal/server"
 )
 
-// freeAddress is one that nothing listens on now. A server that joins must say where it will be.
+// freeAddress is one that nothing listens on now. A server that joins must say where it will be. It is none of those
+// that the kernel gives to outgoing connections: one of them could have it before it is used.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		if l, err := net.Listen("tcp", address); err == nil {
+			must(t, l.Close())
+			return address
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // several are the servers of one cluster in this process: separate folders, real TLS, real fsync.
