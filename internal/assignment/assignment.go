@@ -7,6 +7,7 @@
 package assignment
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -54,22 +55,22 @@ func Holds(r *v1.Replica, node string) bool {
 	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
 }
 
-// Concerned are the nodes for which the change of a replica means something: a
-// new status alone came from the agent itself and is no news to it.
-func Concerned(before, after *v1.Replica) []string {
+// Concerned are the replica that a change is of and the nodes for which it means
+// something: a new status alone came from the agent itself and is no news to it.
+func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
+	uid = cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())
 	was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
 	if before != nil && after != nil && proto.Equal(before.GetSpec(), after.GetSpec()) &&
 		rollout.Live(before.GetStatus().GetPhase()) == rollout.Live(after.GetStatus().GetPhase()) {
-		return nil
+		return uid, nil
 	}
-	var nodes []string
 	if was != "" {
 		nodes = append(nodes, was)
 	}
 	if is != "" && is != was {
 		nodes = append(nodes, is)
 	}
-	return nodes
+	return uid, nodes
 }
 
 // Reported is a replica after a node has reported a status of it, nil if that

@@ -65,7 +65,7 @@ func TestChangeConcernsWhoHasToAct(t *testing.T) {
 		{"moved", running, moved, []string{"n1", "n2"}},
 		{"deleted", stopped, nil, []string{"n1"}},
 	} {
-		if got := Concerned(c.before, c.after); !slices.Equal(got, c.want) {
+		if _, got := Concerned(c.before, c.after); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

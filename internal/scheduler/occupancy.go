@@ -138,14 +138,6 @@ func (v *View) RemoveReplica(uid string) {
 	v.waits.noteRoom(was.node, was.shape.space)
 }
 
-// Replica reports on which node a replica is, empty if on none.
-func (v *View) Replica(uid string) (nodeUID string) {
-	if at, known := v.work.byUID[uid]; known {
-		return v.nodes[v.work.replicas[at].node].UID
-	}
-	return ""
-}
-
 func (o *occupancy) slot() int32 {
 	if last := len(o.unused) - 1; last >= 0 {
 		at := o.unused[last]

@@ -117,19 +117,3 @@ func demand(asks []Ask) (n int) {
 	}
 	return min(n, 1<<20)
 }
-
-// Fits reports whether a node would take one more replica of a revision now. It
-// is what a commit asks about a placement of a plan that was made before.
-func (v *View) Fits(r *Revision, nodeUID string) bool {
-	i, known := v.slots[nodeUID]
-	if !known {
-		return false
-	}
-	v.refresh()
-	s := v.enter(r)
-	defer v.leave(s)
-	p := &v.place
-	p.begin(v, s)
-	of := &p.verdicts[v.class[i]]
-	return of.passes && p.passesNode(i) && p.open(of.group) && s.space.room(&p.need) > 0
-}

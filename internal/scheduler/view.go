@@ -80,9 +80,6 @@ func (v *View) SetOptions(o Options) {
 	v.weights, v.preempts = o.Weights.orElse(DefaultWeights), o.Preempt
 }
 
-// Nodes counts the nodes.
-func (v *View) Nodes() int { return len(v.order) }
-
 // ApplyNode adds a node or replaces what is known of it. Its replicas stay.
 func (v *View) ApplyNode(n Node) {
 	i, known := v.slots[n.UID]

@@ -94,20 +94,9 @@ func (s *session) answered(sequence uint64, now time.Time) (time.Duration, bool)
 	return took, true
 }
 
-func (s *session) markTune() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tune = true
-	s.signal()
-}
+func (s *session) markTune() { s.raise(&s.tune) }
 
-func (s *session) takeTune() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	tune := s.tune
-	s.tune = false
-	return tune
-}
+func (s *session) takeTune() bool { return s.lower(&s.tune) }
 
 // withPace adds to what is sent to an agent how often it should report, if that
 // is not what it was told.

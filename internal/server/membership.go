@@ -148,21 +148,10 @@ func withConsistency(r *http.Request) *http.Request {
 }
 
 // markServers has the agent told where the servers are.
-func (s *session) markServers() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.servers = true
-	s.signal()
-}
+func (s *session) markServers() { s.raise(&s.servers) }
 
 // takeServers reports whether the agent must be told, once.
-func (s *session) takeServers() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	must := s.servers
-	s.servers = false
-	return must
-}
+func (s *session) takeServers() bool { return s.lower(&s.servers) }
 
 // A client says which servers it knows, and is told if that is not right.
 const (

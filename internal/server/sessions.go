@@ -177,6 +177,23 @@ func (s *session) open(o *v1.Open) {
 	s.signal()
 }
 
+// raise sets something that the agent must be told of.
+func (s *session) raise(flag *bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*flag = true
+	s.signal()
+}
+
+// lower reports whether it was set, and that once.
+func (s *session) lower(flag *bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := *flag
+	*flag = false
+	return was
+}
+
 // take empties the session.
 func (s *session) take() (full bool, dirty []string, opens []*v1.Open) {
 	s.mu.Lock()
@@ -364,11 +381,8 @@ func (s *Server) route(c state.Change) {
 	case c.Kind == state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
-		uid := before.GetMetadata().GetUid()
-		if after != nil {
-			uid = after.GetMetadata().GetUid()
-		}
-		for _, node := range assignment.Concerned(before, after) {
+		uid, nodes := assignment.Concerned(before, after)
+		for _, node := range nodes {
 			if current := s.sessions.get(node); current != nil {
 				current.mark(uid)
 			}

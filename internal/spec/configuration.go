@@ -139,14 +139,9 @@ func canonicalDuration(s *string) {
 	}
 }
 
-// EqualCluster reports whether two configurations mean the same.
-func EqualCluster(a, b *v1.ClusterSpec) bool {
-	return proto.Equal(NormalizedCluster(a), NormalizedCluster(b))
-}
-
 // DiffCluster lists the settings in which two configurations differ, by their
 // keys: in the order of the contract, and those of node classes last. It is
-// empty exactly if they are equal.
+// empty exactly if they mean the same.
 func DiffCluster(a, b *v1.ClusterSpec) []FieldChange {
 	a, b = NormalizedCluster(a), NormalizedCluster(b)
 	classesA, classesB := a.NodeClasses, b.NodeClasses

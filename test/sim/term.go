@@ -135,11 +135,8 @@ func (t *term) route(c state.Change) {
 	case state.KindReplica:
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
-		uid := before.GetMetadata().GetUid()
-		if after != nil {
-			uid = after.GetMetadata().GetUid()
-		}
-		for _, node := range assignment.Concerned(before, after) {
+		uid, nodes := assignment.Concerned(before, after)
+		for _, node := range nodes {
 			if s := t.sessions[node]; s != nil {
 				s.mark(uid)
 			}
