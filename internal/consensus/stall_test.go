@@ -97,16 +97,14 @@ func TestDiskThatStalls(t *testing.T) {
 			}
 			more(10)
 			freeze()
-			atStall := acknowledged.Load()
+			if !leads {
+				more(10) // the others go on while it stalls
+			}
 			time.Sleep(stall) // the fault itself
-			during := acknowledged.Load() - atStall
 			thaw()
 			more(10)
 			cancel()
 			written := <-done
-			if !leads && during < 10 {
-				t.Errorf("while the follower's disk stalled, %d changes were made", during)
-			}
 			now := leaderOf(members)
 			eventually(t, "somebody leads", func() bool { now = leaderOf(members); return now != nil })
 			if after := now.Stats().Term; after > before+1 {
