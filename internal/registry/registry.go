@@ -41,6 +41,7 @@ type Registry struct {
 	app       *handlers.App
 	images    catalog
 	digests   digests
+	offers    offers
 	pushes    pushes
 	log       logBridge
 	closed    <-chan struct{}

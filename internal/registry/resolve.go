@@ -67,20 +67,9 @@ func (r *Registry) resolve(ctx context.Context, name, ref string) (Descriptor, e
 	if err != nil {
 		return Descriptor{}, err
 	}
-	manifest, err := manifests.Get(ctx, dgst)
-	if _, unknown := errors.AsType[distribution.ErrManifestUnknownRevision](err); unknown {
-		return Descriptor{}, ErrNotFound
-	}
+	mediaType, payload, body, err := readManifest(ctx, manifests, dgst)
 	if err != nil {
-		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
-	}
-	mediaType, payload, err := manifest.Payload()
-	if err != nil {
-		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
-	}
-	var body manifestBody
-	if err := json.Unmarshal(payload, &body); err != nil {
-		return Descriptor{}, fmt.Errorf("read the manifest: %w", err)
+		return Descriptor{}, err
 	}
 	platforms, err := body.platforms(ctx, repo)
 	if err != nil {
@@ -176,6 +165,24 @@ type manifestBody struct {
 	Layers    []ocispec.Descriptor `json:"layers"`
 	Manifests []ocispec.Descriptor `json:"manifests"`
 	Subject   *ocispec.Descriptor  `json:"subject"`
+}
+
+// readManifest is ErrNotFound if there is none of the digest.
+func readManifest(ctx context.Context, manifests distribution.ManifestService, dgst digest.Digest) (mediaType string, payload []byte, body manifestBody, err error) {
+	manifest, err := manifests.Get(ctx, dgst)
+	if _, unknown := errors.AsType[distribution.ErrManifestUnknownRevision](err); unknown {
+		return "", nil, manifestBody{}, ErrNotFound
+	}
+	if err == nil {
+		mediaType, payload, err = manifest.Payload()
+	}
+	if err == nil {
+		err = json.Unmarshal(payload, &body)
+	}
+	if err != nil {
+		return "", nil, manifestBody{}, fmt.Errorf("read the manifest: %w", err)
+	}
+	return mediaType, payload, body, nil
 }
 
 // addSizes adds the sizes of everything that the manifest names, each once. An

@@ -26,6 +26,8 @@ type foreign struct {
 
 	mu    sync.Mutex
 	known map[string]answer // by name of the image and of the login
+	// offers are what images are for, by registry, repository and digest.
+	offers map[string][]string
 	away  map[string]time.Time
 }
 
@@ -52,7 +54,7 @@ func newForeign(base http.RoundTripper, now func() time.Time) *foreign {
 	if base == nil {
 		base = remote.DefaultTransport
 	}
-	return &foreign{transport: secretKeeper{base}, now: now, known: map[string]answer{}, away: map[string]time.Time{}}
+	return &foreign{transport: secretKeeper{base}, now: now, known: map[string]answer{}, offers: map[string][]string{}, away: map[string]time.Time{}}
 }
 
 // secretKeeper speaks plain HTTP to this machine only: elsewhere a password
@@ -108,10 +110,7 @@ func (f *foreign) ask(ctx context.Context, n image.Name, login *registryLogin) (
 		return "", err
 	}
 	ref := registry.Repo(strings.Split(n.Repository, "/")...).Tag(n.Tag)
-	options := []remote.Option{
-		remote.WithContext(ctx), remote.WithTransport(f.transport), remote.WithAuth(login.authenticator()),
-		remote.WithUserAgent("cloudless"), remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
-	}
+	options := f.options(ctx, login)
 	head, err := remote.Head(ref, options...)
 	if err == nil {
 		return head.Digest.String(), nil
@@ -129,6 +128,13 @@ func (f *foreign) ask(ctx context.Context, n image.Name, login *registryLogin) (
 	return "", err
 }
 
+func (f *foreign) options(ctx context.Context, login *registryLogin) []remote.Option {
+	return []remote.Option{
+		remote.WithContext(ctx), remote.WithTransport(f.transport), remote.WithAuth(login.authenticator()),
+		remote.WithUserAgent("cloudless"), remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
+	}
+}
+
 // refused is the status of an answer that will be the same next time, or 0.
 func refused(err error) int {
 	if refusal, ok := errors.AsType[*transport.Error](err); ok {
@@ -141,33 +147,33 @@ func refused(err error) int {
 }
 
 // pinForeign pins an image of another registry, as far as that can be asked.
-func (s *Server) pinForeign(ctx context.Context, n image.Name) (string, error) {
-	if n.Digest != "" {
-		return n.Pinned(n.Digest), nil
-	}
+func (s *Server) pinForeign(ctx context.Context, n image.Name) (pinned, error) {
 	login, err := s.loginFor(s.store.Snapshot(), n.Registry)
 	if err != nil {
-		return "", err
+		return pinned{}, err
 	}
-	digest, err := s.foreign.digest(ctx, n, login)
+	digest := n.Digest
+	if digest == "" {
+		digest, err = s.foreign.digest(ctx, n, login)
+	}
 	switch {
 	case err == nil:
-		return n.Pinned(digest), nil
+		return pinned{n.Pinned(digest), s.foreignPlatforms(ctx, n, digest, login)}, nil
 	case errors.Is(err, errAway):
 		s.logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
-		return n.String(), nil
+		return pinned{image: n.String()}, nil
 	case refused(err) == http.StatusNotFound:
-		return "", refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
+		return pinned{}, refuse(codes.FailedPrecondition, "image %s does not exist in the registry %s; correct its name or tag", n, n.Registry)
 	case refused(err) != 0 && login == nil:
-		return "", refuse(codes.FailedPrecondition,
+		return pinned{}, refuse(codes.FailedPrecondition,
 			"image %s may not be pulled or does not exist: the registry %s refuses it without a login; log in with: cloudless image login %s --username USER",
 			n, n.Registry, n.Registry)
 	case refused(err) != 0:
-		return "", refuse(codes.FailedPrecondition,
+		return pinned{}, refuse(codes.FailedPrecondition,
 			"image %s may not be pulled or does not exist: the registry %s refuses it to %s; correct the name, or log in anew with: cloudless image login %s --username USER",
 			n, n.Registry, login.username, n.Registry)
 	}
-	return "", err
+	return pinned{}, err
 }
 
 // unpinned is whether an image is still to be resolved by the nodes.

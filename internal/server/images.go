@@ -497,17 +497,17 @@ func listed(names []string) string {
 // pin resolves an image name to what a revision runs: by digest, so that every
 // replica runs the same. Where a registry of others cannot be reached from
 // here, the name is kept and the node resolves it.
-func (s *Server) pin(ctx context.Context, from string) (string, error) {
+func (s *Server) pin(ctx context.Context, from string) (pinned, error) {
 	name, err := parseImage("spec.image", from)
 	if err != nil {
-		return "", err
+		return pinned{}, err
 	}
 	if !name.Local() {
 		return s.pinForeign(ctx, name)
 	}
 	snap, err := s.readTags(ctx)
 	if err != nil {
-		return "", err
+		return pinned{}, err
 	}
 	digest := digestIn(snap, name.Repository, name.Reference())
 	if digest != "" {
@@ -516,13 +516,13 @@ func (s *Server) pin(ctx context.Context, from string) (string, error) {
 		case missing && !s.keepImages(snap)(name.Repository, digest):
 			digest = ""
 		case err != nil && !missing:
-			return "", err
+			return pinned{}, err
 		}
 	}
 	if digest == "" {
-		return "", s.unpushedImage(snap, from, name)
+		return pinned{}, s.unpushedImage(snap, from, name)
 	}
-	return name.Pinned(digest), nil
+	return pinned{name.Pinned(digest), s.platforms(ctx, name.Repository, digest)}, nil
 }
 
 // unpushedImage says what to do about an image that a workload cannot have.

@@ -123,7 +123,7 @@ type wish struct {
 
 type wanted struct {
 	given, workload *v1.Workload
-	image           string
+	image           pinned
 }
 
 func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, error) {
@@ -132,7 +132,7 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 	if made.prune, err = parsePrune(request.GetPrune()); err != nil {
 		return nil, err
 	}
-	images, seen := map[string]string{}, map[string]bool{}
+	images, seen := map[string]pinned{}, map[string]bool{}
 	for i, given := range request.GetWorkloads() {
 		if err := checkAt(i, given); err != nil {
 			return nil, err
@@ -144,7 +144,7 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 		}
 		seen[path] = true
 		from := w.workload.GetSpec().GetImage()
-		if images[from] == "" {
+		if images[from].image == "" {
 			if images[from], err = s.pin(ctx, from); err != nil {
 				return nil, fmt.Errorf("workload %s: %w", path, err)
 			}
@@ -230,7 +230,7 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 		}
 		w := s.create(ctx, p.batch, wish, wanted.image)
 		given := withClusterDefaults(p.base, wanted)
-		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(given)), Image: wanted.image})
+		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(given)), Image: wanted.image.image})
 		return nil
 	}
 	if err := changeable(old, m.GetVersion()); err != nil {
@@ -239,15 +239,15 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 	if err := replicasAllowed(p.base, old, wish.GetSpec().GetReplicas()); err != nil {
 		return err
 	}
-	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: wanted.image}
+	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: wanted.image.image}
 	w, changed := s.update(ctx, p.base, p.batch, old, wish, wanted.image)
 	if changed {
 		change.Action = actionUpdate
 		change.Fields = fieldChanges(spec.DiffWorkload(old, wanted.workload))
 		before := p.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
-		if before != wanted.image && old.GetSpec().GetImage() == wanted.workload.GetSpec().GetImage() {
+		if before != wanted.image.image && old.GetSpec().GetImage() == wanted.workload.GetSpec().GetImage() {
 			// The same name means another image now.
-			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: wanted.image})
+			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: wanted.image.image})
 		}
 	}
 	p.add(w, change)

@@ -49,9 +49,9 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 
 // pinNew pins the image of a call that has not been made before: what a
 // repeated one is answered does not depend on the image any more.
-func (s *Server) pinNew(ctx context.Context, r receipt, wanted *v1.Workload) (string, error) {
+func (s *Server) pinNew(ctx context.Context, r receipt, wanted *v1.Workload) (pinned, error) {
 	if done, err := r.find(s.store.Snapshot()); done != nil || err != nil {
-		return "", err
+		return pinned{}, err
 	}
 	return s.pin(ctx, wanted.GetSpec().GetImage())
 }
@@ -150,7 +150,7 @@ func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWork
 		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
 			w := proto.CloneOf(old)
 			current := snap.Revision(old.GetStatus().GetRevisionUid())
-			revision := s.revise(b, w, current.GetSpec().GetImage())
+			revision := s.revise(b, w, pinnedBy(current))
 			revision.Spec.Restart = current.GetSpec().GetRestart() + 1
 			b.Update(w, old.GetMetadata().GetVersion())
 			b.Create(s.event(ctx, w, "Restarted", fmt.Sprintf("every replica is replaced by one of revision %d", revision.GetSpec().GetNumber())))
@@ -185,7 +185,7 @@ func (s *Server) remove(ctx context.Context, b *state.Batch, old *v1.Workload) *
 }
 
 // create adds a new workload and its first revision to the batch.
-func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload, image string) *v1.Workload {
+func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload, image pinned) *v1.Workload {
 	w := &v1.Workload{
 		ApiVersion: wanted.GetApiVersion(),
 		Kind:       wanted.GetKind(),
@@ -201,7 +201,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 	}
 	s.revise(b, w, image)
 	b.Create(w)
-	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", countedReplicas(w.GetSpec().GetReplicas()), w.GetSpec().GetImage(), pinNote(image))))
+	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", countedReplicas(w.GetSpec().GetReplicas()), w.GetSpec().GetImage(), pinNote(image.image))))
 	return w
 }
 
@@ -215,12 +215,12 @@ func countedReplicas(n int32) string {
 
 // update brings an existing workload to what is wanted, with a new revision
 // only where what runs would differ.
-func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batch, old, wanted *v1.Workload, image string) (*v1.Workload, bool) {
+func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batch, old, wanted *v1.Workload, image pinned) (*v1.Workload, bool) {
 	current := snap.Revision(old.GetStatus().GetRevisionUid())
-	if unpinned(image) && old.GetSpec().GetImage() == wanted.GetSpec().GetImage() {
-		image = current.GetSpec().GetImage() // a registry that is away is no reason to run something else
+	if unpinned(image.image) && old.GetSpec().GetImage() == wanted.GetSpec().GetImage() {
+		image = pinnedBy(current) // a registry that is away is no reason to run something else
 	}
-	sameTemplate := image == current.GetSpec().GetImage() && spec.EqualExceptReplicas(old.GetSpec(), wanted.GetSpec())
+	sameTemplate := image.image == current.GetSpec().GetImage() && spec.EqualExceptReplicas(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
@@ -237,12 +237,12 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 		revision.Spec.Restart = current.GetSpec().GetRestart()
 	}
 	b.Update(w, old.GetMetadata().GetVersion())
-	b.Create(s.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image))))
+	b.Create(s.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image.image))))
 	return w, true
 }
 
 // revise adds the next revision of w to the batch and points w at it.
-func (s *Server) revise(b *state.Batch, w *v1.Workload, image string) *v1.Revision {
+func (s *Server) revise(b *state.Batch, w *v1.Workload, image pinned) *v1.Revision {
 	w.Status.Revision++
 	w.Status.RevisionUid = s.newUID()
 	revision := &v1.Revision{
@@ -257,7 +257,8 @@ func (s *Server) revise(b *state.Batch, w *v1.Workload, image string) *v1.Revisi
 			WorkloadUid: w.GetMetadata().GetUid(),
 			Number:      w.GetStatus().GetRevision(),
 			Workload:    w.GetSpec(), // shared, since what is stored never changes
-			Image:       image,
+			Image:       image.image,
+			Platforms:   image.platforms,
 		},
 	}
 	b.Create(revision)

@@ -1,0 +1,153 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	ocispec "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/registry"
+)
+
+// pinned is what a revision runs: an image by digest where that is known, and
+// what it is for, where that is.
+type pinned struct {
+	image     string
+	platforms []string
+}
+
+func pinnedBy(r *v1.Revision) pinned {
+	return pinned{r.GetSpec().GetImage(), r.GetSpec().GetPlatforms()}
+}
+
+// platforms are what an image of the cluster's registry is for. They are not known
+// of one that is still on its way to this server: then the node that pulls it sees.
+func (s *Server) platforms(ctx context.Context, repository, digest string) []string {
+	offers, err := s.registry.Platforms(ctx, repository, digest)
+	if err != nil && !errors.Is(err, registry.ErrNotFound) {
+		s.logger.WarnContext(ctx, "cannot see what an image is for", "image", repository, "digest", digest, "error", err)
+	}
+	return plainPlatforms(offers)
+}
+
+// foreignPlatforms are what an image of another registry is for. A registry that
+// does not say is no reason to refuse the image.
+func (s *Server) foreignPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) []string {
+	offers, err := s.foreign.platforms(ctx, n, digest, login)
+	if err != nil {
+		s.logger.DebugContext(ctx, "cannot see what an image is for", "image", n.String(), "error", err)
+	}
+	return plainPlatforms(offers)
+}
+
+// plainPlatforms leaves variants of an architecture out, such as v7 of arm: which
+// of them a machine can run is known there.
+func plainPlatforms(offers []string) []string {
+	var plain []string
+	for _, offer := range offers {
+		if parts := strings.Split(offer, "/"); len(parts) >= 2 {
+			plain = append(plain, parts[0]+"/"+parts[1])
+		}
+	}
+	slices.Sort(plain)
+	return slices.Compact(plain)
+}
+
+// platforms asks once for each digest, since what it stands for never changes.
+func (f *foreign) platforms(ctx context.Context, n image.Name, digest string, login *registryLogin) ([]string, error) {
+	key := n.Registry + "/" + n.Repository + "@" + digest
+	f.mu.Lock()
+	known, ok := f.offers[key]
+	away := f.now().Before(f.away[n.Registry])
+	f.mu.Unlock()
+	switch {
+	case ok:
+		return known, nil
+	case away:
+		return nil, errAway
+	}
+	ctx, cancel := context.WithTimeout(ctx, foreignPatience)
+	defer cancel()
+	offers, err := f.askPlatforms(ctx, n, digest, login)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errors.Is(err, errAway) {
+		f.away[n.Registry] = f.now().Add(awayLife)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(f.offers) >= maxAnswers {
+		clear(f.offers)
+	}
+	f.offers[key] = offers
+	return offers, nil
+}
+
+// maxConfig bounds what a registry of others can make us read.
+const maxConfig = 4 << 20
+
+func (f *foreign) askPlatforms(ctx context.Context, n image.Name, digest string, login *registryLogin) ([]string, error) {
+	from, err := name.NewRegistry(n.Registry)
+	if err != nil {
+		return nil, err
+	}
+	got, err := remote.Get(from.Repo(strings.Split(n.Repository, "/")...).Digest(digest), f.options(ctx, login)...)
+	if err != nil && refused(err) == 0 {
+		err = fmt.Errorf("%w: %w", errAway, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if got.MediaType.IsIndex() {
+		index, err := got.ImageIndex()
+		if err != nil {
+			return nil, err
+		}
+		list, err := index.IndexManifest()
+		if err != nil {
+			return nil, err
+		}
+		return indexPlatforms(list), nil
+	}
+	img, err := got.Image()
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := img.Manifest()
+	if err != nil || manifest.Config.Size > maxConfig || !manifest.Config.MediaType.IsConfig() {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	return platformNames(config.Platform()), nil
+}
+
+// indexPlatforms are none if an index does not say it of all that it holds.
+func indexPlatforms(list *ocispec.IndexManifest) []string {
+	var all []string
+	for _, m := range list.Manifests {
+		if m.Platform == nil {
+			return nil
+		}
+		all = append(all, platformNames(m.Platform)...)
+	}
+	return all
+}
+
+// platformNames leaves out what only accompanies an image, as signatures do.
+func platformNames(p *ocispec.Platform) []string {
+	if p == nil || p.OS == "" || p.OS == "unknown" || p.Architecture == "" {
+		return nil
+	}
+	return []string{p.OS + "/" + p.Architecture}
+}
