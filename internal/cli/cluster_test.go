@@ -49,16 +49,17 @@ type cluster struct {
 	config   string       // client configuration that leads here
 	registry http.Handler // answers what is not gRPC
 
-	mu        sync.Mutex
-	workloads map[string]*cloudlessv1.Workload
-	version   uint64
-	replicas  []*cloudlessv1.Replica
-	entries   []*cloudlessv1.LogEntry
-	events    []*cloudlessv1.Event
-	usage     []*cloudlessv1.Usage // the frames of a watch, which then stays silent
-	lastLogs  *cloudlessv1.LogsRequest
-	lastToken *cloudlessv1.CreateTokenRequest
-	lastLogin *cloudlessv1.SetLoginRequest
+	mu         sync.Mutex
+	workloads  map[string]*cloudlessv1.Workload
+	version    uint64
+	replicas   []*cloudlessv1.Replica
+	entries    []*cloudlessv1.LogEntry
+	events     []*cloudlessv1.Event
+	usage      []*cloudlessv1.Usage // the frames of a watch, which then stays silent
+	lastLogs   *cloudlessv1.LogsRequest
+	lastUpdate *cloudlessv1.UpdateNodeRequest
+	lastToken  *cloudlessv1.CreateTokenRequest
+	lastLogin  *cloudlessv1.SetLoginRequest
 	// standing is what every workload is said to be; "running" with all its replicas if nil.
 	standing func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus
 	// moved is called before a plan is applied, and says whether the world has moved on.
@@ -467,6 +468,20 @@ func (c *cluster) CordonNode(ctx context.Context, r *cloudlessv1.CordonNodeReque
 
 func (c *cluster) UncordonNode(ctx context.Context, r *cloudlessv1.UncordonNodeRequest) (*cloudlessv1.Node, error) {
 	return c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
+}
+
+// UpdateNode plays a node that has what it is told, and nothing else.
+func (c *cluster) UpdateNode(ctx context.Context, r *cloudlessv1.UpdateNodeRequest) (*cloudlessv1.Node, error) {
+	found, err := c.GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: r.GetName()})
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lastUpdate = r
+	n := proto.CloneOf(found)
+	n.Metadata.Labels, n.Spec.Taints, n.Spec.Price, n.Spec.Bandwidth = r.GetLabels(), r.GetTaints(), r.GetPrice(), r.GetBandwidth()
+	return n, nil
 }
 
 func (c *cluster) CreateToken(_ context.Context, r *cloudlessv1.CreateTokenRequest) (*cloudlessv1.CreateTokenResponse, error) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	cmd := group("node", "Show, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
-		c.nodeListCommand(), c.nodeGetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
+	cmd := group("node", "Show, mark, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
+		c.nodeListCommand(), c.nodeGetCommand(), c.nodeLabelCommand(), c.nodeTaintCommand(), c.nodeSetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
 	cmd.Aliases = []string{"nodes"}
 	return cmd
 }
@@ -142,8 +143,15 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	f.add("Name", node.GetMetadata().GetName())
 	f.add("Uid", node.GetMetadata().GetUid())
 	f.add("Labels", pairs(node.GetMetadata().GetLabels()))
+	f.add("Taints", taints(node))
 	f.add("State", status.GetState())
 	f.add("Reason", status.GetReason())
+	if price := node.GetSpec().GetPrice(); price != 0 {
+		f.add("Price", fmt.Sprint(price))
+	}
+	if info.GetBattery() {
+		f.add("Power", "battery")
+	}
 	f.add("System", strings.TrimSpace(fmt.Sprintf("%s %s %s", info.GetOs(), info.GetArch(), info.GetKernel())))
 	f.add("Version", info.GetVersion())
 	for _, driver := range status.GetDrivers() {
@@ -166,7 +174,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	if err := c.printf("\n"); err != nil {
 		return err
 	}
-	if err := c.nodeTables(status); err != nil {
+	if err := c.nodeTables(node); err != nil {
 		return err
 	}
 	if len(replicas) == 0 {
@@ -178,12 +186,19 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	return c.replicaTable(true, replicas).flush()
 }
 
-func (c *cli) nodeTables(status *cloudlessv1.NodeStatus) error {
+func (c *cli) nodeTables(node *cloudlessv1.Node) error {
+	status := node.GetStatus()
 	t := newTable(c.Stdout, "RESOURCE", "CAPACITY", "REQUESTED", "USED")
 	has, asked, used := status.GetCapacity(), status.GetRequested(), status.GetUsage()
 	t.row("CPU", has.GetCpu(), asked.GetCpu(), used.GetCpu())
 	t.row("memory", shortQuantity(has.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
 	t.row("disk", shortQuantity(has.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
+	if link := spec.LinkOf(node); link != "" {
+		t.row("bandwidth", link, asked.GetBandwidth(), "")
+	}
+	if has.GetGpu() > 0 {
+		t.row("GPU", strings.TrimSpace(fmt.Sprint(has.GetGpu(), " ", gpuModels(status))), fmt.Sprint(asked.GetGpu()), "")
+	}
 	if err := t.flush(); err != nil {
 		return err
 	}
@@ -202,6 +217,20 @@ func (c *cli) nodeTables(status *cloudlessv1.NodeStatus) error {
 		t.row(condition.GetType(), word, age(condition.GetChangeTime(), time.Now()), condition.GetReason())
 	}
 	return t.flush()
+}
+
+// gpuModels are the models of the node's GPUs, each once.
+func gpuModels(status *cloudlessv1.NodeStatus) string {
+	models := []string{status.GetCapacity().GetGpuModel()}
+	if models[0] == "" {
+		models = models[:0]
+		for _, gpu := range status.GetGpus() {
+			models = append(models, gpu.GetModel())
+		}
+		slices.Sort(models)
+		models = slices.Compact(models)
+	}
+	return strings.Join(models, ", ")
 }
 
 func ago(status *cloudlessv1.NodeStatus) string {

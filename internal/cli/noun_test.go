@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -375,6 +376,55 @@ func TestCordon(t *testing.T) {
 	c.run(t.Context(), "", "node", "uncordon", "box").expect(t, 0, "node box uncordoned; it is ready\n", "")
 	c.run(t.Context(), "", "node", "cordon", "nix").expect(t, 1, "", "cloudless: node nix does not exist\n")
 	c.run(t.Context(), "", "node", "cordon").expect(t, 2, "", "cloudless: NAME is missing: cloudless node cordon NAME [flags]\nSee: cloudless node cordon --help\n")
+}
+
+func TestNodeLabelsTaintsAndFigures(t *testing.T) {
+	c := newCluster(t)
+	asked := func(want *cloudlessv1.UpdateNodeRequest) {
+		t.Helper()
+		want.Name = "box"
+		if !proto.Equal(c.lastUpdate, want) {
+			t.Errorf("asked for %v, want %v", c.lastUpdate, want)
+		}
+	}
+	c.run(t.Context(), "", "node", "label", "box", "disk=ssd", "old-", "empty=").expect(t, 0, "node box has the labels disk=ssd, empty=\n", "")
+	asked(&cloudlessv1.UpdateNodeRequest{Labels: map[string]string{"disk": "ssd", "empty": ""}, RemoveLabels: []string{"old"}})
+	c.run(t.Context(), "", "node", "label", "box", "old-").expect(t, 0, "node box has no labels\n", "")
+	c.run(t.Context(), "", "node", "taint", "box", "gpu=only:NoSchedule", "spot:NoExecute", "a-", "b:NoExecute-", "c=d:PreferNoSchedule-").expect(t, 0,
+		"node box has the taints gpu=only:NoSchedule, spot:NoExecute\n", "")
+	asked(&cloudlessv1.UpdateNodeRequest{
+		Taints:       []*cloudlessv1.Taint{{Key: "gpu", Value: "only", Effect: "NoSchedule"}, {Key: "spot", Effect: "NoExecute"}},
+		RemoveTaints: []*cloudlessv1.TaintName{{Key: "a"}, {Key: "b", Effect: "NoExecute"}, {Key: "c", Effect: "PreferNoSchedule"}},
+	})
+	c.run(t.Context(), "", "node", "taint", "box", "gpu-").expect(t, 0, "node box has no taints\n", "")
+	c.run(t.Context(), "", "node", "set", "box", "--price", "40", "--bandwidth", "1G", "--region", "eu", "--zone", "").expect(t, 0,
+		"node box has price 40, region eu, bandwidth 1G\n", "")
+	asked(&cloudlessv1.UpdateNodeRequest{
+		Price: proto.Int64(40), Bandwidth: proto.String("1G"), Labels: map[string]string{"region": "eu"}, RemoveLabels: []string{"zone"},
+	})
+	c.run(t.Context(), "", "node", "set", "box", "--bandwidth", "auto").expect(t, 0, "node box has price 0\n", "")
+	asked(&cloudlessv1.UpdateNodeRequest{Bandwidth: proto.String("")})
+	if got := c.run(t.Context(), "", "node", "set", "box", "--price", "40", "-o", "json"); got.code != 0 || !strings.Contains(got.stdout, `"price": "40"`) {
+		t.Errorf("%+v", got)
+	}
+
+	for _, wrong := range []struct {
+		words string
+		args  []string
+	}{
+		{"KEY=VALUE or KEY- is missing", []string{"label", "box"}},
+		{"NAME is missing", []string{"taint"}},
+		{`label "disk" has no value: write disk=VALUE`, []string{"label", "box", "disk"}},
+		{`label "disk" is given twice`, []string{"label", "box", "disk=a", "disk=b"}},
+		{`taint "gpu=only" has no effect: write gpu=only:NoSchedule, or PreferNoSchedule or NoExecute; to take it away, gpu-`, []string{"taint", "box", "gpu=only"}},
+		{`taint ":NoSchedule" has no key`, []string{"taint", "box", ":NoSchedule"}},
+		{"nothing is to be set; say what, such as --price 40", []string{"set", "box"}},
+	} {
+		if got := c.run(t.Context(), "", append([]string{"node"}, wrong.args...)...); got.code != 2 || !strings.Contains(got.stderr, wrong.words) {
+			t.Errorf("%q: %+v, want %q", wrong.args, got, wrong.words)
+		}
+	}
+	c.run(t.Context(), "", "node", "label", "nix", "a=b").expect(t, 1, "", "cloudless: node nix does not exist\n")
 }
 
 func TestTokens(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // Filters decide whether a node may take a replica. Whether it passes is asked
@@ -49,6 +51,7 @@ var (
 	// fit is asked by passesNode itself, because it is asked most.
 	fit         = filter{"fit", explainFit}
 	nodeFilters = []nodeFilter{
+		{filter{"name", explainName}, passesName, func(p *placing) bool { return len(p.otherwise) > 0 }},
 		{filter{"volumes", explainOnly}, passesOnly, func(p *placing) bool { return p.only != nil }},
 		{filter{"ports", explainPorts}, passesPorts, func(p *placing) bool { return len(p.rev.Needs.Ports) > 0 }},
 		{filter{"affinity", explainAffinity}, passesAffinity, hasNodeTerm},
@@ -149,7 +152,7 @@ func explainPlace(p *placing, i int32) string {
 
 func passesLabels(p *placing, c *class) bool {
 	for i := range p.rev.Needs.Rules {
-		if !p.rev.Needs.Rules[i].holds(c.labels) {
+		if r := &p.rev.Needs.Rules[i]; !r.singles() && !r.holds(c.labels) {
 			return false
 		}
 	}
@@ -159,8 +162,9 @@ func passesLabels(p *placing, c *class) bool {
 func explainLabels(p *placing, i int32) string {
 	var reasons []string
 	for k := range p.rev.Needs.Rules {
-		if r := &p.rev.Needs.Rules[k]; !r.holds(p.v.nodes[i].Labels) {
-			reasons = append(reasons, r.explain(p.v.nodes[i].Labels))
+		if r := &p.rev.Needs.Rules[k]; !r.singles() && !r.holds(p.v.nodes[i].Labels) {
+			value, has := p.v.nodes[i].Labels[r.Key]
+			reasons = append(reasons, r.explain(value, has))
 		}
 	}
 	return joined(reasons...)
@@ -190,7 +194,7 @@ func explainTaints(p *placing, i int32) string {
 }
 
 func passesGPU(p *placing, c *class) bool {
-	return p.rev.Needs.GPUModel == c.gpuModel
+	return spec.ModelMatches(c.gpuModel, p.rev.Needs.GPUModel)
 }
 
 func explainGPU(p *placing, i int32) string {

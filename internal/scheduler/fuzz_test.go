@@ -114,20 +114,25 @@ func TestFromProto(t *testing.T) {
 
 	n := scheduler.NodeFromProto(&v1.Node{
 		Metadata: &v1.Metadata{Uid: "n", Name: "n", Labels: map[string]string{"region": "eu", "zone": "eu-1"}},
-		Spec:     &v1.NodeSpec{Price: 7, Taints: []*v1.Taint{{Key: "spot", Value: "yes", Effect: "NoExecute"}}},
+		Spec:     &v1.NodeSpec{Price: 7, Bandwidth: "1G", Taints: []*v1.Taint{{Key: "spot", Value: "yes", Effect: "NoExecute"}}},
 		Status: &v1.NodeStatus{
 			State: "ready", Conditions: []*v1.Condition{{Type: "DiskPressure", Status: true, Reason: "2% are free"}},
-			Capacity: &v1.NodeResources{Cpu: "4"}, Info: &v1.NodeInfo{Os: "linux", Arch: "arm64", Battery: true}, Reliability: &v1.Reliability{Score: 87},
+			Capacity: &v1.NodeResources{Cpu: "4", Bandwidth: "100M", Gpu: 2, GpuModel: "tesla-t4"},
+			Info:     &v1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1.0-18", Hostname: "box", Battery: true}, Reliability: &v1.Reliability{Score: 87},
 		},
 	}, spec.NodePolicyOf(&v1.ClusterSpec{
 		Overcommit:  &v1.Overcommit{Cpu: new(int32(200)), Memory: new(int32(150))},
 		NodeClasses: []*v1.NodeClass{{Name: "edge", Labels: "region=eu", Overcommit: &v1.Overcommit{Cpu: new(int32(100))}, Reserved: &v1.ResourceAmounts{Cpu: "500m"}}},
 	}, map[string]string{"region": "eu"}))
 	wanted := scheduler.Node{
-		UID: "n", Name: "n", Labels: map[string]string{"region": "eu", "zone": "eu-1"}, Region: "eu", Zone: "eu-1",
+		UID: "n", Name: "n", Hostname: "box", Region: "eu", Zone: "eu-1", GPUModel: "tesla-t4", Link: 1e9,
+		Labels: map[string]string{
+			"region": "eu", "zone": "eu-1", "node.cloudless/os": "linux", "node.cloudless/arch": "arm64",
+			"node.cloudless/kernel": "6.1.0-18", "node.cloudless/gpu": "tesla-t4",
+		},
 		Unschedulable: "has DiskPressure: 2% are free", Platform: "linux/arm64", Battery: true, Reliability: 870, Price: 7,
 		Taints:   []scheduler.Taint{{Key: "spot", Value: "yes", Effect: scheduler.NoExecute}},
-		Capacity: scheduler.Resources{scheduler.CPU: 4000}, Reserved: scheduler.Resources{scheduler.CPU: 500},
+		Capacity: scheduler.Resources{scheduler.CPU: 4000, scheduler.Bandwidth: 1e9, scheduler.GPU: 2}, Reserved: scheduler.Resources{scheduler.CPU: 500},
 		Overcommit: scheduler.Resources{scheduler.CPU: 1000, scheduler.Memory: 1500},
 	}
 	if !reflect.DeepEqual(n, wanted) {

@@ -2,8 +2,11 @@ package scheduler
 
 // Node is a machine as the scheduler sees it, without what runs there.
 type Node struct {
-	UID    string
-	Name   string
+	UID  string
+	Name string
+	// Hostname is what the machine calls itself.
+	Hostname string
+	// Labels are those that nodes may have in common: all but its names.
 	Labels map[string]string
 	// Region and Zone are where it stands; empty if that is not known.
 	Region, Zone string

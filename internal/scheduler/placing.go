@@ -14,8 +14,13 @@ type placing struct {
 	// verdicts are about classes, by number.
 	verdicts []verdict
 	// mine counts the replicas of the workload by slot.
-	mine   []int32
-	only   map[int32]bool // slots that alone may be used, nil for all
+	mine []int32
+	only map[int32]bool // slots that alone may be used, nil for all
+	// otherwise is whether a node is called otherwise than it must be, liked the sum
+	// of the preferences about what it is called; by slot, empty where there are none.
+	otherwise []bool
+	liked     []int32
+
 	axes   []axis
 	levels []level
 	terms  []term
@@ -67,6 +72,7 @@ func (p *placing) begin(v *View, s *shape) {
 		}
 	}
 	p.survey()
+	p.callNodes()
 	p.simplify()
 	p.judgeClasses()
 	p.floors()
@@ -88,7 +94,7 @@ func (p *placing) simplify() {
 			p.asked = append(p.asked, f)
 		}
 	}
-	p.free, p.plain = true, len(p.asked) == 0
+	p.free, p.plain = true, len(p.asked)+len(p.liked) == 0
 	for k := range p.levels {
 		p.free = p.free && p.levels[k].maxSkew == 0
 	}
@@ -132,7 +138,7 @@ func (p *placing) judgeClass(c *class) verdict {
 	}
 	v.base = p.weights.Locality * v.locality
 	for i := range p.rev.Wishes.Prefer {
-		if r := &p.rev.Wishes.Prefer[i]; r.holds(c.labels) {
+		if r := &p.rev.Wishes.Prefer[i]; !r.singles() && r.holds(c.labels) {
 			v.affinity += r.Weight
 		}
 	}

@@ -10,12 +10,6 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// The labels that say where a node stands.
-const (
-	labelRegion = "region"
-	labelZone   = "zone"
-)
-
 // unknownReliability is that of a node about which nothing is known yet.
 const unknownReliability = thousandth
 
@@ -24,9 +18,12 @@ const unknownReliability = thousandth
 func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 	status := n.GetStatus()
 	capacity := status.GetCapacity()
+	labels := spec.NodeLabels(n)
+	delete(labels, spec.LabelName)
+	delete(labels, spec.LabelHostname)
 	node := Node{
-		UID: n.GetMetadata().GetUid(), Name: n.GetMetadata().GetName(), Labels: n.GetMetadata().GetLabels(),
-		Region: n.GetMetadata().GetLabels()[labelRegion], Zone: n.GetMetadata().GetLabels()[labelZone],
+		UID: n.GetMetadata().GetUid(), Name: n.GetMetadata().GetName(), Hostname: status.GetInfo().GetHostname(),
+		Labels: labels, Region: labels[spec.LabelRegion], Zone: labels[spec.LabelZone],
 		Unschedulable: unschedulable(status),
 		GPUModel:      capacity.GetGpuModel(),
 		Reliability:   unknownReliability,
@@ -51,7 +48,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 	}
 	var err, kept error
 	node.Capacity, err = amounts(&v1.ResourceAmounts{
-		Cpu: capacity.GetCpu(), Memory: capacity.GetMemory(), Disk: capacity.GetDisk(), Bandwidth: capacity.GetBandwidth(),
+		Cpu: capacity.GetCpu(), Memory: capacity.GetMemory(), Disk: capacity.GetDisk(), Bandwidth: spec.LinkOf(n),
 	})
 	node.Capacity[GPU] = max(0, capacity.GetGpu())
 	node.Link = node.Capacity[Bandwidth]
@@ -188,7 +185,7 @@ func wishes(p *v1.Placement) (Wishes, error) {
 		w.Prefer = append(w.Prefer, PreferredRule{Rule: rule, Weight: one.GetWeight()})
 	}
 	for _, s := range p.GetSpread() {
-		w.Spread = append(w.Spread, Spread{Key: s.GetKey(), MaxSkew: int(s.GetMaxSkew())})
+		w.Spread = append(w.Spread, Spread{Key: topologyKey(s.GetKey()), MaxSkew: int(s.GetMaxSkew())})
 	}
 	for _, a := range p.GetAffinity() {
 		selector, err := spec.ParseSelector(a.GetLabels())
@@ -196,10 +193,18 @@ func wishes(p *v1.Placement) (Wishes, error) {
 			return Wishes{}, fmt.Errorf("read an affinity of the placement: %w", err)
 		}
 		w.Affinity = append(w.Affinity, Affinity{
-			Workload: a.GetWorkload(), Selector: selector, Key: a.GetKey(), Anti: a.GetAnti(), Weight: a.GetWeight(),
+			Workload: a.GetWorkload(), Selector: selector, Key: topologyKey(a.GetKey()), Anti: a.GetAnti(), Weight: a.GetWeight(),
 		})
 	}
 	return w, nil
+}
+
+// topologyKey takes the labels that tell nodes apart for the node itself.
+func topologyKey(key string) string {
+	if key == spec.LabelName || key == spec.LabelHostname {
+		return KeyNode
+	}
+	return key
 }
 
 // WeightsFromProto reads weights; nil gives those of the cluster.

@@ -85,6 +85,11 @@ func NewRule(key, operator string, values ...string) (Rule, error) {
 // holds reports whether labels fulfil the rule.
 func (r *Rule) holds(labels map[string]string) bool {
 	value, has := labels[r.Key]
+	return r.accepts(value, has)
+}
+
+// accepts reports whether a label with the value fulfils the rule, or a missing one.
+func (r *Rule) accepts(value string, has bool) bool {
 	switch r.Operator {
 	case OpIn:
 		return has && slices.Contains(r.Values, value)
@@ -104,9 +109,8 @@ func (r *Rule) holds(labels map[string]string) bool {
 	}
 }
 
-// explain says why labels do not fulfil the rule.
-func (r *Rule) explain(labels map[string]string) string {
-	value, has := labels[r.Key]
+// explain says why a label with the value does not fulfil the rule, or a missing one.
+func (r *Rule) explain(value string, has bool) string {
 	switch {
 	case !has && r.Operator == OpIn && len(r.Values) == 1:
 		return fmt.Sprintf("label %s=%s is missing", r.Key, r.Values[0])

@@ -219,6 +219,17 @@ func TestFilters(t *testing.T) {
 			"has GPUs of model t4, not a100",
 		},
 		{
+			"name", func(n *scheduler.Node) { n.Hostname = "b" },
+			func(r *scheduler.Revision) {
+				r.Needs.Rules = []scheduler.Rule{
+					rule(t, spec.LabelName, scheduler.OpMatches, "[u-z]"), rule(t, spec.LabelHostname, scheduler.OpNotIn, "b"),
+					rule(t, spec.LabelHostname, scheduler.OpNotExists),
+				}
+			},
+			"label node.cloudless/name is a, not what matches [u-z], label node.cloudless/hostname is b, not something else, " +
+				"label node.cloudless/hostname is b, not left out",
+		},
+		{
 			"fit", func(n *scheduler.Node) { n.Capacity[scheduler.Disk], n.Capacity[scheduler.Bandwidth] = gi, 1e8 },
 			func(r *scheduler.Revision) {
 				r.Needs.Resources[scheduler.Disk], r.Needs.Resources[scheduler.Bandwidth] = 2*gi, 1e9
@@ -254,6 +265,38 @@ func TestFilters(t *testing.T) {
 		plan := view(node("a", c.a)).Plan(ask(r, 1))
 		if len(plan.Unplaced) != 1 || plan.Unplaced[0].Nodes[0].Refusals[0].Filter != c.filter || plan.Unplaced[0].Nodes[0].String() != c.why {
 			t.Errorf("%s: %+v, want %q", c.filter, plan.Unplaced, c.why)
+		}
+	}
+}
+
+// A preferred name outranks the score as every preference does, and the labels of
+// nodes do not tell them apart by it.
+func TestPreferredNames(t *testing.T) {
+	v := view(node("a"), node("b"), node("c"))
+	r := revision("web", 100, func(r *scheduler.Revision) {
+		r.Wishes.Prefer = []scheduler.PreferredRule{
+			{Rule: rule(t, spec.LabelName, scheduler.OpIn, "c"), Weight: 10}, {Rule: rule(t, spec.LabelName, scheduler.OpMatches, "[bc]"), Weight: 1},
+		}
+	})
+	plan := v.Plan(ask(r, 2))
+	if got := places(plan); got != "c c" || plan.Placements[0].Score.Affinity != 11 {
+		t.Errorf("placed on %q, %+v", got, plan.Placements)
+	}
+	// The next ask is not about names.
+	if got := places(v.Plan(ask(revision("api", 100), 3))); got != "a b c" {
+		t.Errorf("placed on %q", got)
+	}
+}
+
+// A model is named whole or by some of its words.
+func TestModelsOfGPUs(t *testing.T) {
+	gpus := func(n *scheduler.Node) { n.GPUModel, n.Capacity[scheduler.GPU] = "a100-sxm4-40gb", 2 }
+	for model, fits := range map[string]bool{
+		"": true, "a100": true, "A100": true, "a100-sxm4-40gb": true, "NVIDIA": false, "a10": false, "sxm4 40gb": true, "40gb-a100": false,
+	} {
+		r := revision("train", 100, func(r *scheduler.Revision) { r.Needs.GPUModel, r.Needs.Resources[scheduler.GPU] = model, 2 })
+		if got := places(view(node("a", gpus)).Plan(ask(r, 1))) == "a"; got != fits {
+			t.Errorf("%q is %v", model, got)
 		}
 	}
 }

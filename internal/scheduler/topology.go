@@ -283,8 +283,11 @@ func (p *placing) groupAffinity(g int32) (sum int32) {
 	return sum
 }
 
-// nodeAffinity is the sum of the preferences about what is on a node.
+// nodeAffinity is the sum of the preferences about a node itself and what is on it.
 func (p *placing) nodeAffinity(i int32) (sum int32) {
+	if len(p.liked) > 0 {
+		sum = p.liked[i]
+	}
 	for k := range p.terms {
 		if t := &p.terms[k]; t.axis < 0 {
 			sum += t.gain(t.count[i])

@@ -58,6 +58,7 @@ var permissions = map[string][]string{
 	v1.NodeService_DeleteNode_FullMethodName:   admins,
 	v1.NodeService_CordonNode_FullMethodName:   writers,
 	v1.NodeService_UncordonNode_FullMethodName: writers,
+	v1.NodeService_UpdateNode_FullMethodName:   writers,
 
 	v1.ClusterService_GetConfiguration_FullMethodName:      readers,
 	v1.ClusterService_ListConfigurations_FullMethodName:    readers,

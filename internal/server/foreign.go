@@ -28,7 +28,7 @@ type foreign struct {
 	known map[string]answer // by name of the image and of the login
 	// offers are what images are for, by registry, repository and digest.
 	offers map[string][]string
-	away  map[string]time.Time
+	away   map[string]time.Time
 }
 
 // answer is remembered for a moment, so that a file with many workloads of one

@@ -44,7 +44,7 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 		return nil, err
 	}
 	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Node] { return snap.Nodes(after) }, byPath,
-		func(n *v1.Node) bool { return selector.Matches(n.GetMetadata().GetLabels()) })
+		func(n *v1.Node) bool { return selector.Empty() || selector.Matches(spec.NodeLabels(n)) })
 	if err != nil {
 		return nil, err
 	}
@@ -86,23 +86,25 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 const wishCordoned = "cordoned"
 
 func (s *nodeService) CordonNode(ctx context.Context, request *v1.CordonNodeRequest) (*v1.Node, error) {
-	return s.wish(ctx, request, func(spec *v1.NodeSpec) (reason, message string) {
+	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
+		spec := n.GetSpec()
 		if spec.GetAvailability() == wishCordoned && (request.GetReason() == "" || request.GetReason() == spec.GetAvailabilityReason()) {
-			return "", ""
+			return "", "", nil
 		}
 		spec.Availability, spec.AvailabilityReason, spec.AvailabilityBy = wishCordoned, request.GetReason(), s.actor(ctx)
-		return "Cordoned", cmp.Or(request.GetReason(), "nothing new is placed on it; what runs there stays")
+		return "Cordoned", cmp.Or(request.GetReason(), "nothing new is placed on it; what runs there stays"), nil
 	})
 }
 
 func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNodeRequest) (*v1.Node, error) {
-	return s.wish(ctx, request, func(spec *v1.NodeSpec) (reason, message string) {
+	return s.wish(ctx, request, func(n *v1.Node) (reason, message string, _ error) {
+		spec := n.GetSpec()
 		if spec.GetAvailability() == "" {
-			return "", ""
+			return "", "", nil
 		}
 		before := spec.GetAvailability()
 		spec.Availability, spec.AvailabilityReason, spec.AvailabilityBy = "", "", ""
-		return "Uncordoned", "was " + before
+		return "Uncordoned", "was " + before, nil
 	})
 }
 
@@ -112,7 +114,7 @@ func (s *nodeService) UncordonNode(ctx context.Context, request *v1.UncordonNode
 func (s *nodeService) wish(ctx context.Context, request interface {
 	GetName() string
 	GetVersion() uint64
-}, change func(*v1.NodeSpec) (reason, message string),
+}, change func(*v1.Node) (reason, message string, err error),
 ) (*v1.Node, error) {
 	var uid string
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
@@ -128,9 +130,9 @@ func (s *nodeService) wish(ctx context.Context, request interface {
 		if wished.Spec == nil {
 			wished.Spec = &v1.NodeSpec{}
 		}
-		reason, message := change(wished.GetSpec())
-		if reason == "" {
-			return nil
+		reason, message, err := change(wished)
+		if err != nil || reason == "" {
+			return err
 		}
 		s.nodes.Settle(wished)
 		b.Update(wished, old.GetMetadata().GetVersion())
@@ -179,7 +181,7 @@ func (s *nodeService) WatchNodes(request *v1.WatchNodesRequest, stream grpc.Serv
 	if err != nil {
 		return err
 	}
-	matches := func(n *v1.Node) bool { return selector.Matches(n.GetMetadata().GetLabels()) }
+	matches := func(n *v1.Node) bool { return selector.Empty() || selector.Matches(spec.NodeLabels(n)) }
 	out := newTracker(func(change string, n *v1.Node) error {
 		return stream.Send(&v1.NodeChange{Change: change, Node: n})
 	})

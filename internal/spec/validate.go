@@ -49,6 +49,7 @@ func violationsOf(msg proto.Message) (violations, error) {
 	if c := configurationIn(msg); c != nil {
 		checkConfiguration(c, &found)
 	}
+	checkNode(msg, &found)
 	return found, nil
 }
 

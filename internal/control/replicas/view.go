@@ -80,7 +80,14 @@ func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResourc
 	c := emptyCluster(snap)
 	c.addNode(snap, n)
 	requested := c.view.Requested(nodeUID)
-	return &v1.NodeResources{Cpu: spec.FormatCPU(requested[scheduler.CPU]), Memory: spec.FormatBytes(requested[scheduler.Memory])}
+	sum := &v1.NodeResources{Cpu: spec.FormatCPU(requested[scheduler.CPU]), Memory: spec.FormatBytes(requested[scheduler.Memory]), Gpu: requested[scheduler.GPU]}
+	if disk := requested[scheduler.Disk]; disk > 0 {
+		sum.Disk = spec.FormatBytes(disk)
+	}
+	if bandwidth := requested[scheduler.Bandwidth]; bandwidth > 0 {
+		sum.Bandwidth = spec.FormatBandwidth(bandwidth)
+	}
+	return sum
 }
 
 // Pending counts the replicas that have no node by what speaks against most of

@@ -573,6 +573,169 @@ func (x *CordonNodeRequest) GetVersion() uint64 {
 	return 0
 }
 
+type UpdateNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// If set, the node must still have this version.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Labels to set, whatever they were before. "region" and "zone" say where the
+	// node stands; those that begin with "node.cloudless/" are the cluster's own.
+	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Keys of labels to take away.
+	RemoveLabels []string `protobuf:"bytes,4,rep,name=remove_labels,json=removeLabels,proto3" json:"remove_labels,omitempty"`
+	// Taints to set; one of the same key and effect is replaced.
+	Taints []*Taint `protobuf:"bytes,5,rep,name=taints,proto3" json:"taints,omitempty"`
+	// Taints to take away; done before the others are set.
+	RemoveTaints []*TaintName `protobuf:"bytes,6,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
+	// What the node costs, in a unit that is the same for all nodes.
+	Price *int64 `protobuf:"varint,7,opt,name=price,proto3,oneof" json:"price,omitempty"`
+	// What the node's link carries in bits per second, such as "1G"; empty to believe
+	// the machine.
+	Bandwidth     *string `protobuf:"bytes,8,opt,name=bandwidth,proto3,oneof" json:"bandwidth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateNodeRequest) Reset() {
+	*x = UpdateNodeRequest{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateNodeRequest) ProtoMessage() {}
+
+func (x *UpdateNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateNodeRequest.ProtoReflect.Descriptor instead.
+func (*UpdateNodeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UpdateNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdateNodeRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *UpdateNodeRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *UpdateNodeRequest) GetRemoveLabels() []string {
+	if x != nil {
+		return x.RemoveLabels
+	}
+	return nil
+}
+
+func (x *UpdateNodeRequest) GetTaints() []*Taint {
+	if x != nil {
+		return x.Taints
+	}
+	return nil
+}
+
+func (x *UpdateNodeRequest) GetRemoveTaints() []*TaintName {
+	if x != nil {
+		return x.RemoveTaints
+	}
+	return nil
+}
+
+func (x *UpdateNodeRequest) GetPrice() int64 {
+	if x != nil && x.Price != nil {
+		return *x.Price
+	}
+	return 0
+}
+
+func (x *UpdateNodeRequest) GetBandwidth() string {
+	if x != nil && x.Bandwidth != nil {
+		return *x.Bandwidth
+	}
+	return ""
+}
+
+// Taints of a key.
+type TaintName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Only of this effect; of all if empty.
+	Effect        string `protobuf:"bytes,2,opt,name=effect,proto3" json:"effect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaintName) Reset() {
+	*x = TaintName{}
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaintName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaintName) ProtoMessage() {}
+
+func (x *TaintName) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaintName.ProtoReflect.Descriptor instead.
+func (*TaintName) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TaintName) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *TaintName) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
 type UncordonNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -584,7 +747,7 @@ type UncordonNodeRequest struct {
 
 func (x *UncordonNodeRequest) Reset() {
 	*x = UncordonNodeRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +759,7 @@ func (x *UncordonNodeRequest) String() string {
 func (*UncordonNodeRequest) ProtoMessage() {}
 
 func (x *UncordonNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +772,7 @@ func (x *UncordonNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncordonNodeRequest.ProtoReflect.Descriptor instead.
 func (*UncordonNodeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UncordonNodeRequest) GetName() string {
@@ -637,7 +800,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +812,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +825,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListNodesRequest) GetLabels() string {
@@ -689,7 +852,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +864,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +877,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListNodesResponse) GetItems() []*Node {
@@ -740,7 +903,7 @@ type WatchNodesRequest struct {
 
 func (x *WatchNodesRequest) Reset() {
 	*x = WatchNodesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +915,7 @@ func (x *WatchNodesRequest) String() string {
 func (*WatchNodesRequest) ProtoMessage() {}
 
 func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +928,7 @@ func (x *WatchNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchNodesRequest.ProtoReflect.Descriptor instead.
 func (*WatchNodesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchNodesRequest) GetLabels() string {
@@ -786,7 +949,7 @@ type NodeChange struct {
 
 func (x *NodeChange) Reset() {
 	*x = NodeChange{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +961,7 @@ func (x *NodeChange) String() string {
 func (*NodeChange) ProtoMessage() {}
 
 func (x *NodeChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +974,7 @@ func (x *NodeChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeChange.ProtoReflect.Descriptor instead.
 func (*NodeChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeChange) GetChange() string {
@@ -845,7 +1008,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +1020,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1033,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreateTokenRequest) GetName() string {
@@ -919,7 +1082,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1094,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1107,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateTokenResponse) GetToken() *Token {
@@ -970,7 +1133,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1145,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1158,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTokensRequest) GetPage() *Page {
@@ -1015,7 +1178,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1190,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1203,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTokensResponse) GetItems() []*Token {
@@ -1066,7 +1229,7 @@ type DeleteTokenRequest struct {
 
 func (x *DeleteTokenRequest) Reset() {
 	*x = DeleteTokenRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1241,7 @@ func (x *DeleteTokenRequest) String() string {
 func (*DeleteTokenRequest) ProtoMessage() {}
 
 func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1254,7 @@ func (x *DeleteTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTokenRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteTokenRequest) GetName() string {
@@ -1109,7 +1272,7 @@ type DeleteTokenResponse struct {
 
 func (x *DeleteTokenResponse) Reset() {
 	*x = DeleteTokenResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1284,7 @@ func (x *DeleteTokenResponse) String() string {
 func (*DeleteTokenResponse) ProtoMessage() {}
 
 func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1297,7 @@ func (x *DeleteTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTokenResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTokenResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
 }
 
 type GetImageRequest struct {
@@ -1147,7 +1310,7 @@ type GetImageRequest struct {
 
 func (x *GetImageRequest) Reset() {
 	*x = GetImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1322,7 @@ func (x *GetImageRequest) String() string {
 func (*GetImageRequest) ProtoMessage() {}
 
 func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1335,7 @@ func (x *GetImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetImageRequest.ProtoReflect.Descriptor instead.
 func (*GetImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetImageRequest) GetName() string {
@@ -1193,7 +1356,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1368,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1381,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListImagesRequest) GetPage() *Page {
@@ -1245,7 +1408,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1420,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1433,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListImagesResponse) GetItems() []*Image {
@@ -1301,7 +1464,7 @@ type DeleteImageRequest struct {
 
 func (x *DeleteImageRequest) Reset() {
 	*x = DeleteImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1476,7 @@ func (x *DeleteImageRequest) String() string {
 func (*DeleteImageRequest) ProtoMessage() {}
 
 func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1489,7 @@ func (x *DeleteImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteImageRequest.ProtoReflect.Descriptor instead.
 func (*DeleteImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteImageRequest) GetName() string {
@@ -1359,7 +1522,7 @@ type RestoreImageRequest struct {
 
 func (x *RestoreImageRequest) Reset() {
 	*x = RestoreImageRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1534,7 @@ func (x *RestoreImageRequest) String() string {
 func (*RestoreImageRequest) ProtoMessage() {}
 
 func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1547,7 @@ func (x *RestoreImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreImageRequest.ProtoReflect.Descriptor instead.
 func (*RestoreImageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RestoreImageRequest) GetName() string {
@@ -1406,7 +1569,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1581,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1594,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PruneImagesRequest) GetDryRun() bool {
@@ -1458,7 +1621,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1633,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1646,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PruneImagesResponse) GetItems() []*Image {
@@ -1512,7 +1675,7 @@ type SetLoginRequest struct {
 
 func (x *SetLoginRequest) Reset() {
 	*x = SetLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1687,7 @@ func (x *SetLoginRequest) String() string {
 func (*SetLoginRequest) ProtoMessage() {}
 
 func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1700,7 @@ func (x *SetLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLoginRequest.ProtoReflect.Descriptor instead.
 func (*SetLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetLoginRequest) GetHost() string {
@@ -1570,7 +1733,7 @@ type ListLoginsRequest struct {
 
 func (x *ListLoginsRequest) Reset() {
 	*x = ListLoginsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1745,7 @@ func (x *ListLoginsRequest) String() string {
 func (*ListLoginsRequest) ProtoMessage() {}
 
 func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1758,7 @@ func (x *ListLoginsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsRequest.ProtoReflect.Descriptor instead.
 func (*ListLoginsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListLoginsRequest) GetPage() *Page {
@@ -1615,7 +1778,7 @@ type ListLoginsResponse struct {
 
 func (x *ListLoginsResponse) Reset() {
 	*x = ListLoginsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1790,7 @@ func (x *ListLoginsResponse) String() string {
 func (*ListLoginsResponse) ProtoMessage() {}
 
 func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1803,7 @@ func (x *ListLoginsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLoginsResponse.ProtoReflect.Descriptor instead.
 func (*ListLoginsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListLoginsResponse) GetItems() []*Login {
@@ -1666,7 +1829,7 @@ type DeleteLoginRequest struct {
 
 func (x *DeleteLoginRequest) Reset() {
 	*x = DeleteLoginRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1841,7 @@ func (x *DeleteLoginRequest) String() string {
 func (*DeleteLoginRequest) ProtoMessage() {}
 
 func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1854,7 @@ func (x *DeleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeleteLoginRequest) GetHost() string {
@@ -1709,7 +1872,7 @@ type DeleteLoginResponse struct {
 
 func (x *DeleteLoginResponse) Reset() {
 	*x = DeleteLoginResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1884,7 @@ func (x *DeleteLoginResponse) String() string {
 func (*DeleteLoginResponse) ProtoMessage() {}
 
 func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1897,7 @@ func (x *DeleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
 }
 
 type ListEventsRequest struct {
@@ -1751,7 +1914,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1926,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +1939,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListEventsRequest) GetNamespace() string {
@@ -1818,7 +1981,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1993,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +2006,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListEventsResponse) GetItems() []*Event {
@@ -1871,7 +2034,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +2046,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_cluster_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2059,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_cluster_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WatchEventsRequest) GetNamespace() string {
@@ -1953,7 +2116,27 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x11CordonNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12 \n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"Q\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"\x87\x04\n" +
+	"\x11UpdateNodeRequest\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12]\n" +
+	"\x06labels\x18\x03 \x03(\v2+.cloudless.v1.UpdateNodeRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x125\n" +
+	"\rremove_labels\x18\x04 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10@\"\x06r\x04\xe0\xc6'\x01R\fremoveLabels\x125\n" +
+	"\x06taints\x18\x05 \x03(\v2\x13.cloudless.v1.TaintB\b\xbaH\x05\x92\x01\x02\x10@R\x06taints\x12F\n" +
+	"\rremove_taints\x18\x06 \x03(\v2\x17.cloudless.v1.TaintNameB\b\xbaH\x05\x92\x01\x02\x10@R\fremoveTaints\x12\"\n" +
+	"\x05price\x18\a \x01(\x03B\a\xbaH\x04\"\x02(\x00H\x00R\x05price\x88\x01\x01\x12*\n" +
+	"\tbandwidth\x18\b \x01(\tB\a\xbaH\x04r\x02\x18 H\x01R\tbandwidth\x88\x01\x01\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
+	"\x06_priceB\f\n" +
+	"\n" +
+	"_bandwidth\"u\n" +
+	"\tTaintName\x12\x1e\n" +
+	"\x03key\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xe0\xc6'\x01R\x03key\x12H\n" +
+	"\x06effect\x18\x02 \x01(\tB0\xbaH-r+R\x00R\n" +
+	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\"Q\n" +
 	"\x13UncordonNodeRequest\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\\\n" +
@@ -2047,7 +2230,7 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x10GetConfiguration\x12%.cloudless.v1.GetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/cluster/configuration\x12|\n" +
 	"\x10SetConfiguration\x12%.cloudless.v1.SetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\x1a\x19/v1/cluster/configuration\x12\x8b\x01\n" +
 	"\x12ListConfigurations\x12'.cloudless.v1.ListConfigurationsRequest\x1a(.cloudless.v1.ListConfigurationsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/cluster/configurations\x12\x8f\x01\n" +
-	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xda\x04\n" +
+	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xba\x05\n" +
 	"\vNodeService\x12U\n" +
 	"\aGetNode\x12\x1c.cloudless.v1.GetNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12_\n" +
 	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12[\n" +
@@ -2055,7 +2238,9 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12e\n" +
 	"\n" +
 	"CordonNode\x12\x1f.cloudless.v1.CordonNodeRequest\x1a\x12.cloudless.v1.Node\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:cordon\x12k\n" +
-	"\fUncordonNode\x12!.cloudless.v1.UncordonNodeRequest\x1a\x12.cloudless.v1.Node\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/nodes/{name}:uncordon\x12b\n" +
+	"\fUncordonNode\x12!.cloudless.v1.UncordonNodeRequest\x1a\x12.cloudless.v1.Node\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/nodes/{name}:uncordon\x12^\n" +
+	"\n" +
+	"UpdateNode\x12\x1f.cloudless.v1.UpdateNodeRequest\x1a\x12.cloudless.v1.Node\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*2\x10/v1/nodes/{name}\x12b\n" +
 	"\n" +
 	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xcd\x02\n" +
 	"\fTokenService\x12i\n" +
@@ -2097,7 +2282,7 @@ func file_cloudless_v1_cluster_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_cluster_service_proto_rawDescData
 }
 
-var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_cloudless_v1_cluster_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetClusterRequest)(nil),            // 0: cloudless.v1.GetClusterRequest
 	(*GetConfigurationRequest)(nil),      // 1: cloudless.v1.GetConfigurationRequest
@@ -2110,113 +2295,122 @@ var file_cloudless_v1_cluster_service_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),               // 8: cloudless.v1.GetNodeRequest
 	(*DeleteNodeRequest)(nil),            // 9: cloudless.v1.DeleteNodeRequest
 	(*CordonNodeRequest)(nil),            // 10: cloudless.v1.CordonNodeRequest
-	(*UncordonNodeRequest)(nil),          // 11: cloudless.v1.UncordonNodeRequest
-	(*ListNodesRequest)(nil),             // 12: cloudless.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),            // 13: cloudless.v1.ListNodesResponse
-	(*WatchNodesRequest)(nil),            // 14: cloudless.v1.WatchNodesRequest
-	(*NodeChange)(nil),                   // 15: cloudless.v1.NodeChange
-	(*CreateTokenRequest)(nil),           // 16: cloudless.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),          // 17: cloudless.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),            // 18: cloudless.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),           // 19: cloudless.v1.ListTokensResponse
-	(*DeleteTokenRequest)(nil),           // 20: cloudless.v1.DeleteTokenRequest
-	(*DeleteTokenResponse)(nil),          // 21: cloudless.v1.DeleteTokenResponse
-	(*GetImageRequest)(nil),              // 22: cloudless.v1.GetImageRequest
-	(*ListImagesRequest)(nil),            // 23: cloudless.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),           // 24: cloudless.v1.ListImagesResponse
-	(*DeleteImageRequest)(nil),           // 25: cloudless.v1.DeleteImageRequest
-	(*RestoreImageRequest)(nil),          // 26: cloudless.v1.RestoreImageRequest
-	(*PruneImagesRequest)(nil),           // 27: cloudless.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),          // 28: cloudless.v1.PruneImagesResponse
-	(*SetLoginRequest)(nil),              // 29: cloudless.v1.SetLoginRequest
-	(*ListLoginsRequest)(nil),            // 30: cloudless.v1.ListLoginsRequest
-	(*ListLoginsResponse)(nil),           // 31: cloudless.v1.ListLoginsResponse
-	(*DeleteLoginRequest)(nil),           // 32: cloudless.v1.DeleteLoginRequest
-	(*DeleteLoginResponse)(nil),          // 33: cloudless.v1.DeleteLoginResponse
-	(*ListEventsRequest)(nil),            // 34: cloudless.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),           // 35: cloudless.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),           // 36: cloudless.v1.WatchEventsRequest
-	(*Configuration)(nil),                // 37: cloudless.v1.Configuration
-	(*Page)(nil),                         // 38: cloudless.v1.Page
-	(*Node)(nil),                         // 39: cloudless.v1.Node
-	(*Token)(nil),                        // 40: cloudless.v1.Token
-	(*Image)(nil),                        // 41: cloudless.v1.Image
-	(*Login)(nil),                        // 42: cloudless.v1.Login
-	(*Event)(nil),                        // 43: cloudless.v1.Event
-	(*Cluster)(nil),                      // 44: cloudless.v1.Cluster
+	(*UpdateNodeRequest)(nil),            // 11: cloudless.v1.UpdateNodeRequest
+	(*TaintName)(nil),                    // 12: cloudless.v1.TaintName
+	(*UncordonNodeRequest)(nil),          // 13: cloudless.v1.UncordonNodeRequest
+	(*ListNodesRequest)(nil),             // 14: cloudless.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),            // 15: cloudless.v1.ListNodesResponse
+	(*WatchNodesRequest)(nil),            // 16: cloudless.v1.WatchNodesRequest
+	(*NodeChange)(nil),                   // 17: cloudless.v1.NodeChange
+	(*CreateTokenRequest)(nil),           // 18: cloudless.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),          // 19: cloudless.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),            // 20: cloudless.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),           // 21: cloudless.v1.ListTokensResponse
+	(*DeleteTokenRequest)(nil),           // 22: cloudless.v1.DeleteTokenRequest
+	(*DeleteTokenResponse)(nil),          // 23: cloudless.v1.DeleteTokenResponse
+	(*GetImageRequest)(nil),              // 24: cloudless.v1.GetImageRequest
+	(*ListImagesRequest)(nil),            // 25: cloudless.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),           // 26: cloudless.v1.ListImagesResponse
+	(*DeleteImageRequest)(nil),           // 27: cloudless.v1.DeleteImageRequest
+	(*RestoreImageRequest)(nil),          // 28: cloudless.v1.RestoreImageRequest
+	(*PruneImagesRequest)(nil),           // 29: cloudless.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),          // 30: cloudless.v1.PruneImagesResponse
+	(*SetLoginRequest)(nil),              // 31: cloudless.v1.SetLoginRequest
+	(*ListLoginsRequest)(nil),            // 32: cloudless.v1.ListLoginsRequest
+	(*ListLoginsResponse)(nil),           // 33: cloudless.v1.ListLoginsResponse
+	(*DeleteLoginRequest)(nil),           // 34: cloudless.v1.DeleteLoginRequest
+	(*DeleteLoginResponse)(nil),          // 35: cloudless.v1.DeleteLoginResponse
+	(*ListEventsRequest)(nil),            // 36: cloudless.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),           // 37: cloudless.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),           // 38: cloudless.v1.WatchEventsRequest
+	nil,                                  // 39: cloudless.v1.UpdateNodeRequest.LabelsEntry
+	(*Configuration)(nil),                // 40: cloudless.v1.Configuration
+	(*Page)(nil),                         // 41: cloudless.v1.Page
+	(*Taint)(nil),                        // 42: cloudless.v1.Taint
+	(*Node)(nil),                         // 43: cloudless.v1.Node
+	(*Token)(nil),                        // 44: cloudless.v1.Token
+	(*Image)(nil),                        // 45: cloudless.v1.Image
+	(*Login)(nil),                        // 46: cloudless.v1.Login
+	(*Event)(nil),                        // 47: cloudless.v1.Event
+	(*Cluster)(nil),                      // 48: cloudless.v1.Cluster
 }
 var file_cloudless_v1_cluster_service_proto_depIdxs = []int32{
-	37, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
-	38, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
-	37, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
-	38, // 3: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
-	39, // 4: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
-	39, // 5: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
-	40, // 6: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
-	38, // 7: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
-	40, // 8: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
-	38, // 9: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
-	41, // 10: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
-	41, // 11: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
-	38, // 12: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
-	42, // 13: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
-	38, // 14: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
-	43, // 15: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
-	0,  // 16: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
-	6,  // 17: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
-	1,  // 18: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
-	2,  // 19: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
-	3,  // 20: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
-	5,  // 21: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
-	8,  // 22: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
-	12, // 23: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
-	9,  // 24: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
-	10, // 25: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
-	11, // 26: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
-	14, // 27: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
-	16, // 28: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
-	18, // 29: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
-	20, // 30: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
-	22, // 31: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
-	23, // 32: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
-	25, // 33: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
-	26, // 34: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
-	27, // 35: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
-	29, // 36: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
-	30, // 37: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
-	32, // 38: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
-	34, // 39: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
-	36, // 40: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
-	44, // 41: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
-	7,  // 42: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
-	37, // 43: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
-	37, // 44: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
-	4,  // 45: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
-	37, // 46: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
-	39, // 47: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
-	13, // 48: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
-	39, // 49: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
-	39, // 50: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
-	39, // 51: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
-	15, // 52: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
-	17, // 53: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
-	19, // 54: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
-	21, // 55: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
-	41, // 56: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
-	24, // 57: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
-	41, // 58: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
-	41, // 59: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
-	28, // 60: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
-	42, // 61: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
-	31, // 62: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
-	33, // 63: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
-	35, // 64: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
-	43, // 65: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
-	41, // [41:66] is the sub-list for method output_type
-	16, // [16:41] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	40, // 0: cloudless.v1.SetConfigurationRequest.configuration:type_name -> cloudless.v1.Configuration
+	41, // 1: cloudless.v1.ListConfigurationsRequest.page:type_name -> cloudless.v1.Page
+	40, // 2: cloudless.v1.ListConfigurationsResponse.items:type_name -> cloudless.v1.Configuration
+	39, // 3: cloudless.v1.UpdateNodeRequest.labels:type_name -> cloudless.v1.UpdateNodeRequest.LabelsEntry
+	42, // 4: cloudless.v1.UpdateNodeRequest.taints:type_name -> cloudless.v1.Taint
+	12, // 5: cloudless.v1.UpdateNodeRequest.remove_taints:type_name -> cloudless.v1.TaintName
+	41, // 6: cloudless.v1.ListNodesRequest.page:type_name -> cloudless.v1.Page
+	43, // 7: cloudless.v1.ListNodesResponse.items:type_name -> cloudless.v1.Node
+	43, // 8: cloudless.v1.NodeChange.node:type_name -> cloudless.v1.Node
+	44, // 9: cloudless.v1.CreateTokenResponse.token:type_name -> cloudless.v1.Token
+	41, // 10: cloudless.v1.ListTokensRequest.page:type_name -> cloudless.v1.Page
+	44, // 11: cloudless.v1.ListTokensResponse.items:type_name -> cloudless.v1.Token
+	41, // 12: cloudless.v1.ListImagesRequest.page:type_name -> cloudless.v1.Page
+	45, // 13: cloudless.v1.ListImagesResponse.items:type_name -> cloudless.v1.Image
+	45, // 14: cloudless.v1.PruneImagesResponse.items:type_name -> cloudless.v1.Image
+	41, // 15: cloudless.v1.ListLoginsRequest.page:type_name -> cloudless.v1.Page
+	46, // 16: cloudless.v1.ListLoginsResponse.items:type_name -> cloudless.v1.Login
+	41, // 17: cloudless.v1.ListEventsRequest.page:type_name -> cloudless.v1.Page
+	47, // 18: cloudless.v1.ListEventsResponse.items:type_name -> cloudless.v1.Event
+	0,  // 19: cloudless.v1.ClusterService.GetCluster:input_type -> cloudless.v1.GetClusterRequest
+	6,  // 20: cloudless.v1.ClusterService.WhoAmI:input_type -> cloudless.v1.WhoAmIRequest
+	1,  // 21: cloudless.v1.ClusterService.GetConfiguration:input_type -> cloudless.v1.GetConfigurationRequest
+	2,  // 22: cloudless.v1.ClusterService.SetConfiguration:input_type -> cloudless.v1.SetConfigurationRequest
+	3,  // 23: cloudless.v1.ClusterService.ListConfigurations:input_type -> cloudless.v1.ListConfigurationsRequest
+	5,  // 24: cloudless.v1.ClusterService.RollbackConfiguration:input_type -> cloudless.v1.RollbackConfigurationRequest
+	8,  // 25: cloudless.v1.NodeService.GetNode:input_type -> cloudless.v1.GetNodeRequest
+	14, // 26: cloudless.v1.NodeService.ListNodes:input_type -> cloudless.v1.ListNodesRequest
+	9,  // 27: cloudless.v1.NodeService.DeleteNode:input_type -> cloudless.v1.DeleteNodeRequest
+	10, // 28: cloudless.v1.NodeService.CordonNode:input_type -> cloudless.v1.CordonNodeRequest
+	13, // 29: cloudless.v1.NodeService.UncordonNode:input_type -> cloudless.v1.UncordonNodeRequest
+	11, // 30: cloudless.v1.NodeService.UpdateNode:input_type -> cloudless.v1.UpdateNodeRequest
+	16, // 31: cloudless.v1.NodeService.WatchNodes:input_type -> cloudless.v1.WatchNodesRequest
+	18, // 32: cloudless.v1.TokenService.CreateToken:input_type -> cloudless.v1.CreateTokenRequest
+	20, // 33: cloudless.v1.TokenService.ListTokens:input_type -> cloudless.v1.ListTokensRequest
+	22, // 34: cloudless.v1.TokenService.DeleteToken:input_type -> cloudless.v1.DeleteTokenRequest
+	24, // 35: cloudless.v1.ImageService.GetImage:input_type -> cloudless.v1.GetImageRequest
+	25, // 36: cloudless.v1.ImageService.ListImages:input_type -> cloudless.v1.ListImagesRequest
+	27, // 37: cloudless.v1.ImageService.DeleteImage:input_type -> cloudless.v1.DeleteImageRequest
+	28, // 38: cloudless.v1.ImageService.RestoreImage:input_type -> cloudless.v1.RestoreImageRequest
+	29, // 39: cloudless.v1.ImageService.PruneImages:input_type -> cloudless.v1.PruneImagesRequest
+	31, // 40: cloudless.v1.ImageService.SetLogin:input_type -> cloudless.v1.SetLoginRequest
+	32, // 41: cloudless.v1.ImageService.ListLogins:input_type -> cloudless.v1.ListLoginsRequest
+	34, // 42: cloudless.v1.ImageService.DeleteLogin:input_type -> cloudless.v1.DeleteLoginRequest
+	36, // 43: cloudless.v1.EventService.ListEvents:input_type -> cloudless.v1.ListEventsRequest
+	38, // 44: cloudless.v1.EventService.WatchEvents:input_type -> cloudless.v1.WatchEventsRequest
+	48, // 45: cloudless.v1.ClusterService.GetCluster:output_type -> cloudless.v1.Cluster
+	7,  // 46: cloudless.v1.ClusterService.WhoAmI:output_type -> cloudless.v1.WhoAmIResponse
+	40, // 47: cloudless.v1.ClusterService.GetConfiguration:output_type -> cloudless.v1.Configuration
+	40, // 48: cloudless.v1.ClusterService.SetConfiguration:output_type -> cloudless.v1.Configuration
+	4,  // 49: cloudless.v1.ClusterService.ListConfigurations:output_type -> cloudless.v1.ListConfigurationsResponse
+	40, // 50: cloudless.v1.ClusterService.RollbackConfiguration:output_type -> cloudless.v1.Configuration
+	43, // 51: cloudless.v1.NodeService.GetNode:output_type -> cloudless.v1.Node
+	15, // 52: cloudless.v1.NodeService.ListNodes:output_type -> cloudless.v1.ListNodesResponse
+	43, // 53: cloudless.v1.NodeService.DeleteNode:output_type -> cloudless.v1.Node
+	43, // 54: cloudless.v1.NodeService.CordonNode:output_type -> cloudless.v1.Node
+	43, // 55: cloudless.v1.NodeService.UncordonNode:output_type -> cloudless.v1.Node
+	43, // 56: cloudless.v1.NodeService.UpdateNode:output_type -> cloudless.v1.Node
+	17, // 57: cloudless.v1.NodeService.WatchNodes:output_type -> cloudless.v1.NodeChange
+	19, // 58: cloudless.v1.TokenService.CreateToken:output_type -> cloudless.v1.CreateTokenResponse
+	21, // 59: cloudless.v1.TokenService.ListTokens:output_type -> cloudless.v1.ListTokensResponse
+	23, // 60: cloudless.v1.TokenService.DeleteToken:output_type -> cloudless.v1.DeleteTokenResponse
+	45, // 61: cloudless.v1.ImageService.GetImage:output_type -> cloudless.v1.Image
+	26, // 62: cloudless.v1.ImageService.ListImages:output_type -> cloudless.v1.ListImagesResponse
+	45, // 63: cloudless.v1.ImageService.DeleteImage:output_type -> cloudless.v1.Image
+	45, // 64: cloudless.v1.ImageService.RestoreImage:output_type -> cloudless.v1.Image
+	30, // 65: cloudless.v1.ImageService.PruneImages:output_type -> cloudless.v1.PruneImagesResponse
+	46, // 66: cloudless.v1.ImageService.SetLogin:output_type -> cloudless.v1.Login
+	33, // 67: cloudless.v1.ImageService.ListLogins:output_type -> cloudless.v1.ListLoginsResponse
+	35, // 68: cloudless.v1.ImageService.DeleteLogin:output_type -> cloudless.v1.DeleteLoginResponse
+	37, // 69: cloudless.v1.EventService.ListEvents:output_type -> cloudless.v1.ListEventsResponse
+	47, // 70: cloudless.v1.EventService.WatchEvents:output_type -> cloudless.v1.Event
+	45, // [45:71] is the sub-list for method output_type
+	19, // [19:45] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_cluster_service_proto_init() }
@@ -2228,13 +2422,14 @@ func file_cloudless_v1_cluster_service_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_cluster_service_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_cluster_service_proto_rawDesc), len(file_cloudless_v1_cluster_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

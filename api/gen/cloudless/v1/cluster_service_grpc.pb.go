@@ -330,6 +330,7 @@ const (
 	NodeService_DeleteNode_FullMethodName   = "/cloudless.v1.NodeService/DeleteNode"
 	NodeService_CordonNode_FullMethodName   = "/cloudless.v1.NodeService/CordonNode"
 	NodeService_UncordonNode_FullMethodName = "/cloudless.v1.NodeService/UncordonNode"
+	NodeService_UpdateNode_FullMethodName   = "/cloudless.v1.NodeService/UpdateNode"
 	NodeService_WatchNodes_FullMethodName   = "/cloudless.v1.NodeService/WatchNodes"
 )
 
@@ -348,6 +349,9 @@ type NodeServiceClient interface {
 	CordonNode(ctx context.Context, in *CordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// Uses a node again that was cordoned.
 	UncordonNode(ctx context.Context, in *UncordonNodeRequest, opts ...grpc.CallOption) (*Node, error)
+	// Changes what operators say of a node: labels, taints, price, bandwidth. What is
+	// not named stays as it is, and saying again what is so does no harm.
+	UpdateNode(ctx context.Context, in *UpdateNodeRequest, opts ...grpc.CallOption) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error)
 }
@@ -410,6 +414,16 @@ func (c *nodeServiceClient) UncordonNode(ctx context.Context, in *UncordonNodeRe
 	return out, nil
 }
 
+func (c *nodeServiceClient) UpdateNode(ctx context.Context, in *UpdateNodeRequest, opts ...grpc.CallOption) (*Node, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Node)
+	err := c.cc.Invoke(ctx, NodeService_UpdateNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) WatchNodes(ctx context.Context, in *WatchNodesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NodeChange], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[0], NodeService_WatchNodes_FullMethodName, cOpts...)
@@ -444,6 +458,9 @@ type NodeServiceServer interface {
 	CordonNode(context.Context, *CordonNodeRequest) (*Node, error)
 	// Uses a node again that was cordoned.
 	UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error)
+	// Changes what operators say of a node: labels, taints, price, bandwidth. What is
+	// not named stays as it is, and saying again what is so does no harm.
+	UpdateNode(context.Context, *UpdateNodeRequest) (*Node, error)
 	// First every node that is there, then "synced", then every change.
 	WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error
 	mustEmbedUnimplementedNodeServiceServer()
@@ -470,6 +487,9 @@ func (UnimplementedNodeServiceServer) CordonNode(context.Context, *CordonNodeReq
 }
 func (UnimplementedNodeServiceServer) UncordonNode(context.Context, *UncordonNodeRequest) (*Node, error) {
 	return nil, status.Error(codes.Unimplemented, "method UncordonNode not implemented")
+}
+func (UnimplementedNodeServiceServer) UpdateNode(context.Context, *UpdateNodeRequest) (*Node, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateNode not implemented")
 }
 func (UnimplementedNodeServiceServer) WatchNodes(*WatchNodesRequest, grpc.ServerStreamingServer[NodeChange]) error {
 	return status.Error(codes.Unimplemented, "method WatchNodes not implemented")
@@ -585,6 +605,24 @@ func _NodeService_UncordonNode_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_UpdateNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).UpdateNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_UpdateNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).UpdateNode(ctx, req.(*UpdateNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_WatchNodes_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchNodesRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -622,6 +660,10 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UncordonNode",
 			Handler:    _NodeService_UncordonNode_Handler,
+		},
+		{
+			MethodName: "UpdateNode",
+			Handler:    _NodeService_UpdateNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

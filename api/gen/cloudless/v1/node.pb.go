@@ -115,7 +115,10 @@ type NodeSpec struct {
 	// Keep replicas away that do not tolerate them.
 	Taints []*Taint `protobuf:"bytes,10,rep,name=taints,proto3" json:"taints,omitempty"`
 	// What the node costs, in a unit that is the same for all nodes.
-	Price         int64 `protobuf:"varint,11,opt,name=price,proto3" json:"price,omitempty"`
+	Price int64 `protobuf:"varint,11,opt,name=price,proto3" json:"price,omitempty"`
+	// What the operator says that its link carries, in bits per second such as "1G";
+	// what the machine says if empty.
+	Bandwidth     string `protobuf:"bytes,20,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,13 +202,22 @@ func (x *NodeSpec) GetPrice() int64 {
 	return 0
 }
 
+func (x *NodeSpec) GetBandwidth() string {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return ""
+}
+
 type Taint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Value string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	// "NoSchedule" places nothing new here, "PreferNoSchedule" only if nothing else
 	// will do, "NoExecute" ends what is here too.
-	Effect        string `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
+	Effect string `protobuf:"bytes,3,opt,name=effect,proto3" json:"effect,omitempty"`
+	// When it was set; given by the cluster.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -261,6 +273,13 @@ func (x *Taint) GetEffect() string {
 	return ""
 }
 
+func (x *Taint) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "enrolling", "ready", "draining", "cordoned", "offline" or "failed".
@@ -279,7 +298,9 @@ type NodeStatus struct {
 	LastSeen   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// How far the node can be relied on; the newest is kept by the leader and
 	// replicated now and then.
-	Reliability   *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
+	Reliability *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
+	// The GPUs that are counted in the capacity.
+	Gpus          []*NodeGpu `protobuf:"bytes,20,rep,name=gpus,proto3" json:"gpus,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +412,68 @@ func (x *NodeStatus) GetReliability() *Reliability {
 	return nil
 }
 
+func (x *NodeStatus) GetGpus() []*NodeGpu {
+	if x != nil {
+		return x.Gpus
+	}
+	return nil
+}
+
+type NodeGpu struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By which the machine knows it, such as "0000:01:00.0".
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// In lower case with dashes, such as "tesla-t4"; by the numbers of its maker where
+	// the name is not known, such as "amd-744c".
+	Model         string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeGpu) Reset() {
+	*x = NodeGpu{}
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeGpu) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeGpu) ProtoMessage() {}
+
+func (x *NodeGpu) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeGpu.ProtoReflect.Descriptor instead.
+func (*NodeGpu) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NodeGpu) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *NodeGpu) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
 // How far a node can be relied on, 0 to 100, and the five parts of which that is
 // the weighted mean.
 type Reliability struct {
@@ -415,7 +498,7 @@ type Reliability struct {
 
 func (x *Reliability) Reset() {
 	*x = Reliability{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -427,7 +510,7 @@ func (x *Reliability) String() string {
 func (*Reliability) ProtoMessage() {}
 
 func (x *Reliability) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[4]
+	mi := &file_cloudless_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -440,7 +523,7 @@ func (x *Reliability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reliability.ProtoReflect.Descriptor instead.
 func (*Reliability) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Reliability) GetScore() int32 {
@@ -511,7 +594,7 @@ type ReliabilityPart struct {
 
 func (x *ReliabilityPart) Reset() {
 	*x = ReliabilityPart{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +606,7 @@ func (x *ReliabilityPart) String() string {
 func (*ReliabilityPart) ProtoMessage() {}
 
 func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[5]
+	mi := &file_cloudless_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +619,7 @@ func (x *ReliabilityPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityPart.ProtoReflect.Descriptor instead.
 func (*ReliabilityPart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReliabilityPart) GetScore() int32 {
@@ -572,7 +655,7 @@ type ReliabilityRecord struct {
 
 func (x *ReliabilityRecord) Reset() {
 	*x = ReliabilityRecord{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +667,7 @@ func (x *ReliabilityRecord) String() string {
 func (*ReliabilityRecord) ProtoMessage() {}
 
 func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[6]
+	mi := &file_cloudless_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +680,7 @@ func (x *ReliabilityRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReliabilityRecord.ProtoReflect.Descriptor instead.
 func (*ReliabilityRecord) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReliabilityRecord) GetWatchedSeconds() float64 {
@@ -663,7 +746,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +758,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[7]
+	mi := &file_cloudless_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +771,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Condition) GetType() string {
@@ -735,7 +818,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +830,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[8]
+	mi := &file_cloudless_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +843,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NodeResources) GetCpu() string {
@@ -826,7 +909,7 @@ type Interface struct {
 
 func (x *Interface) Reset() {
 	*x = Interface{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +921,7 @@ func (x *Interface) String() string {
 func (*Interface) ProtoMessage() {}
 
 func (x *Interface) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[9]
+	mi := &file_cloudless_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +934,7 @@ func (x *Interface) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interface.ProtoReflect.Descriptor instead.
 func (*Interface) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Interface) GetName() string {
@@ -905,7 +988,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1000,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[10]
+	mi := &file_cloudless_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1013,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NodeInfo) GetBootId() string {
@@ -994,7 +1077,7 @@ type DriverInfo struct {
 
 func (x *DriverInfo) Reset() {
 	*x = DriverInfo{}
-	mi := &file_cloudless_v1_node_proto_msgTypes[11]
+	mi := &file_cloudless_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1089,7 @@ func (x *DriverInfo) String() string {
 func (*DriverInfo) ProtoMessage() {}
 
 func (x *DriverInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_node_proto_msgTypes[11]
+	mi := &file_cloudless_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1102,7 @@ func (x *DriverInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DriverInfo.ProtoReflect.Descriptor instead.
 func (*DriverInfo) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DriverInfo) GetName() string {
@@ -1047,7 +1130,7 @@ var File_cloudless_v1_node_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x17cloudless/v1/node.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x01\n" +
+	"\x17cloudless/v1/node.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x01\n" +
 	"\x04Node\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12!\n" +
@@ -1055,7 +1138,7 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"r\bR\x00R\x04NodeR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"\xbf\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"\xdd\x02\n" +
 	"\bNodeSpec\x12\x1b\n" +
 	"\tsubnet_v4\x18\x01 \x01(\tR\bsubnetV4\x12\x1b\n" +
 	"\tsubnet_v6\x18\x02 \x01(\tR\bsubnetV6\x12?\n" +
@@ -1064,12 +1147,14 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x0favailability_by\x18\x05 \x01(\tR\x0eavailabilityBy\x125\n" +
 	"\x06taints\x18\n" +
 	" \x03(\v2\x13.cloudless.v1.TaintB\b\xbaH\x05\x92\x01\x02\x10@R\x06taints\x12\x1d\n" +
-	"\x05price\x18\v \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05price\"\x8d\x01\n" +
-	"\x05Taint\x12\x1d\n" +
-	"\x03key\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\xfd\x01R\x03key\x12\x1d\n" +
-	"\x05value\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x05value\x12F\n" +
+	"\x05price\x18\v \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05price\x12\x1c\n" +
+	"\tbandwidth\x18\x14 \x01(\tR\tbandwidth\"\xc0\x01\n" +
+	"\x05Taint\x12\x1e\n" +
+	"\x03key\x18\x01 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xe0\xc6'\x01R\x03key\x12\x1f\n" +
+	"\x05value\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x05value\x12F\n" +
 	"\x06effect\x18\x03 \x01(\tB.\xbaH+r)R\n" +
-	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\"\xa9\x04\n" +
+	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\x12.\n" +
+	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xd4\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -1087,7 +1172,11 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\adrivers\x18\t \x03(\v2\x18.cloudless.v1.DriverInfoR\adrivers\x127\n" +
 	"\tlast_seen\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12;\n" +
-	"\vreliability\x18\v \x01(\v2\x19.cloudless.v1.ReliabilityR\vreliability\"\xc1\x03\n" +
+	"\vreliability\x18\v \x01(\v2\x19.cloudless.v1.ReliabilityR\vreliability\x12)\n" +
+	"\x04gpus\x18\x14 \x03(\v2\x15.cloudless.v1.NodeGpuR\x04gpus\"/\n" +
+	"\aNodeGpu\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xc1\x03\n" +
 	"\vReliability\x12\x14\n" +
 	"\x05score\x18\x01 \x01(\x05R\x05score\x125\n" +
 	"\x06uptime\x18\x02 \x01(\v2\x1d.cloudless.v1.ReliabilityPartR\x06uptime\x12B\n" +
@@ -1159,50 +1248,53 @@ func file_cloudless_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_node_proto_rawDescData
 }
 
-var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_cloudless_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_cloudless_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: cloudless.v1.Node
 	(*NodeSpec)(nil),              // 1: cloudless.v1.NodeSpec
 	(*Taint)(nil),                 // 2: cloudless.v1.Taint
 	(*NodeStatus)(nil),            // 3: cloudless.v1.NodeStatus
-	(*Reliability)(nil),           // 4: cloudless.v1.Reliability
-	(*ReliabilityPart)(nil),       // 5: cloudless.v1.ReliabilityPart
-	(*ReliabilityRecord)(nil),     // 6: cloudless.v1.ReliabilityRecord
-	(*Condition)(nil),             // 7: cloudless.v1.Condition
-	(*NodeResources)(nil),         // 8: cloudless.v1.NodeResources
-	(*Interface)(nil),             // 9: cloudless.v1.Interface
-	(*NodeInfo)(nil),              // 10: cloudless.v1.NodeInfo
-	(*DriverInfo)(nil),            // 11: cloudless.v1.DriverInfo
-	(*Metadata)(nil),              // 12: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*NodeGpu)(nil),               // 4: cloudless.v1.NodeGpu
+	(*Reliability)(nil),           // 5: cloudless.v1.Reliability
+	(*ReliabilityPart)(nil),       // 6: cloudless.v1.ReliabilityPart
+	(*ReliabilityRecord)(nil),     // 7: cloudless.v1.ReliabilityRecord
+	(*Condition)(nil),             // 8: cloudless.v1.Condition
+	(*NodeResources)(nil),         // 9: cloudless.v1.NodeResources
+	(*Interface)(nil),             // 10: cloudless.v1.Interface
+	(*NodeInfo)(nil),              // 11: cloudless.v1.NodeInfo
+	(*DriverInfo)(nil),            // 12: cloudless.v1.DriverInfo
+	(*Metadata)(nil),              // 13: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
 }
 var file_cloudless_v1_node_proto_depIdxs = []int32{
-	12, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
+	13, // 0: cloudless.v1.Node.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Node.spec:type_name -> cloudless.v1.NodeSpec
 	3,  // 2: cloudless.v1.Node.status:type_name -> cloudless.v1.NodeStatus
 	2,  // 3: cloudless.v1.NodeSpec.taints:type_name -> cloudless.v1.Taint
-	7,  // 4: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
-	8,  // 5: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
-	8,  // 6: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
-	8,  // 7: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	9,  // 8: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	10, // 9: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	11, // 10: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	13, // 11: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	4,  // 12: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
-	5,  // 13: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 14: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 15: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 16: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 17: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
-	13, // 18: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
-	6,  // 19: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
-	13, // 20: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	14, // 4: cloudless.v1.Taint.time:type_name -> google.protobuf.Timestamp
+	8,  // 5: cloudless.v1.NodeStatus.conditions:type_name -> cloudless.v1.Condition
+	9,  // 6: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
+	9,  // 7: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
+	9,  // 8: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
+	10, // 9: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	11, // 10: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	12, // 11: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	14, // 12: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	5,  // 13: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	4,  // 14: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
+	6,  // 15: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 16: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 17: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 18: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 19: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	14, // 20: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	7,  // 21: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	14, // 22: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }
@@ -1211,14 +1303,15 @@ func file_cloudless_v1_node_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
-	file_cloudless_v1_node_proto_msgTypes[6].OneofWrappers = []any{}
+	file_cloudless_v1_rules_proto_init()
+	file_cloudless_v1_node_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_node_proto_rawDesc), len(file_cloudless_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func (c *cli) nodeLabelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "label NAME KEY=VALUE|KEY-...",
+		Short: "Set and take away labels of a machine",
+		Long: "Label sets labels of a node, whatever they were before, and takes those away whose key has a dash behind it.\n" +
+			"Workloads choose nodes by them, and what waits for one is placed at once. What runs stays where it is.\n" +
+			"Labels stay when the node's agent or machine restarts. Those that begin with " + spec.OwnLabels + " are the\n" +
+			"cluster's own and cannot be set.",
+		Example: "  cloudless node label box1 disk=ssd\n  cloudless node label box1 disk=nvme old-",
+		Args:    namesAnd("NAME", "KEY=VALUE or KEY-"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
+			var set []string
+			for _, word := range args[1:] {
+				if key, removed := removal(word); removed {
+					request.RemoveLabels = append(request.RemoveLabels, key)
+				} else {
+					set = append(set, word)
+				}
+			}
+			var err error
+			if request.Labels, err = parsePairs("label", set, nil); err != nil {
+				return usage(cmd, "%v", err)
+			}
+			return c.updateNode(ctx, cl, request, func(n *cloudlessv1.Node) string {
+				return has("labels", pairs(n.GetMetadata().GetLabels()))
+			})
+		}),
+	}
+}
+
+// removal reads a word such as "disk-", which takes something away. Neither keys
+// nor values end with a dash.
+func removal(word string) (key string, removed bool) {
+	key, removed = strings.CutSuffix(word, "-")
+	return key, removed && key != "" && !strings.Contains(key, "=")
+}
+
+func (c *cli) nodeTaintCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "taint NAME KEY[=VALUE]:EFFECT|KEY[:EFFECT]-...",
+		Short: "Keep work away from a machine that does not tolerate it",
+		Long: "Taint marks a node, so that only workloads with a toleration for the mark use it. Effects are:\n\n" +
+			"  NoSchedule        nothing new is placed there\n" +
+			"  PreferNoSchedule  something new is placed there only if nothing else will do\n" +
+			"  NoExecute         nothing new is placed there, and what is there has to go\n\n" +
+			"A node has one taint of each key and effect. With a dash behind it, taints of the key are taken away, and\n" +
+			"what waited for that is placed at once.",
+		Example: "  cloudless node taint box1 gpu=only:NoSchedule\n  cloudless node taint box1 gpu-\n  cloudless node taint box1 gpu:NoSchedule-",
+		Args:    namesAnd("NAME", "KEY=VALUE:EFFECT or KEY-"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
+			for _, word := range args[1:] {
+				if text, removed := strings.CutSuffix(word, "-"); removed && text != "" {
+					request.RemoveTaints = append(request.RemoveTaints, parseTaintName(text))
+					continue
+				}
+				taint, err := parseTaint(word)
+				if err != nil {
+					return usage(cmd, "%v", err)
+				}
+				request.Taints = append(request.Taints, taint)
+			}
+			return c.updateNode(ctx, cl, request, func(n *cloudlessv1.Node) string {
+				return has("taints", taints(n))
+			})
+		}),
+	}
+}
+
+// parseTaint reads KEY=VALUE:EFFECT, of which the value may be missing. Whether
+// they are right is for the cluster to say.
+func parseTaint(word string) (*cloudlessv1.Taint, error) {
+	at := strings.LastIndexByte(word, ':')
+	if at < 0 {
+		return nil, fmt.Errorf("taint %.64q has no effect: write %.64s:NoSchedule, or PreferNoSchedule or NoExecute; to take it away, %.64s-",
+			word, word, strings.Split(word, "=")[0])
+	}
+	key, value, _ := strings.Cut(word[:at], "=")
+	if key == "" {
+		return nil, fmt.Errorf("taint %.64q has no key: write KEY=VALUE:EFFECT", word)
+	}
+	return &cloudlessv1.Taint{Key: key, Value: value, Effect: word[at+1:]}, nil
+}
+
+// parseTaintName reads KEY, KEY:EFFECT or the whole taint.
+func parseTaintName(text string) *cloudlessv1.TaintName {
+	text, effect, _ := strings.Cut(text, ":")
+	key, _, _ := strings.Cut(text, "=")
+	return &cloudlessv1.TaintName{Key: key, Effect: effect}
+}
+
+func (c *cli) nodeSetCommand() *cobra.Command {
+	var price int64
+	var bandwidth, region, zone string
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Say what a machine costs, where it stands and what its link carries",
+		Long: "Set says of a node what it cannot know itself. Cheaper nodes are used before dearer ones that are as good in\n" +
+			"all else; region and zone are labels, over which replicas are spread. What runs stays where it is.",
+		Example: "  cloudless node set box1 --price 40\n  cloudless node set box1 --region eu --zone eu-1 --bandwidth 1G\n  cloudless node set box1 --bandwidth auto",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
+			given := cmd.Flags().Changed
+			if given("price") {
+				request.Price = &price
+			}
+			if given("bandwidth") {
+				if bandwidth == "auto" {
+					bandwidth = ""
+				}
+				request.Bandwidth = &bandwidth
+			}
+			for key, value := range map[string]string{spec.LabelRegion: region, spec.LabelZone: zone} {
+				switch {
+				case !given(key):
+				case value == "":
+					request.RemoveLabels = append(request.RemoveLabels, key)
+				default:
+					if request.Labels == nil {
+						request.Labels = map[string]string{}
+					}
+					request.Labels[key] = value
+				}
+			}
+			slices.Sort(request.RemoveLabels)
+			if len(request.Labels)+len(request.RemoveLabels) == 0 && request.Price == nil && request.Bandwidth == nil {
+				return usage(cmd, "nothing is to be set; say what, such as --price 40")
+			}
+			return c.updateNode(ctx, cl, request, describeSettings)
+		}),
+	}
+	cmd.Flags().Int64Var(&price, "price", 0, "what it costs, a whole `number` in a unit that is the same for all nodes; 0 for nothing")
+	cmd.Flags().StringVar(&bandwidth, "bandwidth", "", "what its link carries in `bits` per second, such as 1G; auto for what the machine says")
+	cmd.Flags().StringVar(&region, "region", "", "`name` of the region that it stands in; empty to take it away")
+	cmd.Flags().StringVar(&zone, "zone", "", "`name` of the zone that it stands in; empty to take it away")
+	return cmd
+}
+
+func describeSettings(n *cloudlessv1.Node) string {
+	all := []string{fmt.Sprintf("price %d", n.GetSpec().GetPrice())}
+	for _, one := range []struct{ what, value string }{
+		{"region", n.GetMetadata().GetLabels()[spec.LabelRegion]},
+		{"zone", n.GetMetadata().GetLabels()[spec.LabelZone]},
+		{"bandwidth", spec.LinkOf(n)},
+	} {
+		if one.value != "" {
+			all = append(all, one.what+" "+one.value)
+		}
+	}
+	return "has " + strings.Join(all, ", ")
+}
+
+// updateNode says what the node is like afterwards, so that a slip is seen.
+func (c *cli) updateNode(ctx context.Context, cl *client.Client, request *cloudlessv1.UpdateNodeRequest, describe func(*cloudlessv1.Node) string) error {
+	node, err := cl.Nodes().UpdateNode(ctx, request)
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printObject(node)
+	}
+	return c.printf("node %s %s\n", node.GetMetadata().GetName(), describe(node))
+}
+
+func has(what, list string) string {
+	if list == "" {
+		return "has no " + what
+	}
+	return "has the " + what + " " + list
+}
+
+// taints shows the taints of a node.
+func taints(n *cloudlessv1.Node) string {
+	var all []string
+	for _, t := range n.GetSpec().GetTaints() {
+		all = append(all, spec.FormatTaint(t))
+	}
+	return strings.Join(all, ", ")
+}
+
+// namesAnd asks for one name and at least one of what follows it.
+func namesAnd(name, rest string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for i, word := range []string{name, rest} {
+			if len(args) <= i {
+				return usage(cmd, "%s is missing: %s", word, cmd.UseLine())
+			}
+		}
+		return nil
+	}
+}

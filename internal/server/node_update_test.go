@@ -1,0 +1,214 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// on waits until all replicas of a workload are on a node.
+func (c *cluster) on(workloadUID, nodeUID string) {
+	c.t.Helper()
+	c.until(func(snap *state.Snapshot) bool {
+		count, there := 0, 0
+		for r := range snap.ReplicasOf(workloadUID) {
+			count++
+			if r.GetSpec().GetNodeUid() == nodeUID {
+				there++
+			}
+		}
+		return count > 0 && there == count
+	})
+}
+
+// pendingFor waits until a replica of a workload has no node because of something.
+func (c *cluster) pendingFor(workloadUID, reason string) {
+	c.t.Helper()
+	c.until(func(snap *state.Snapshot) bool {
+		for r := range snap.ReplicasOf(workloadUID) {
+			if r.GetSpec().GetNodeUid() == "" && strings.Contains(r.GetStatus().GetReason(), reason) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// What operators say of a node decides at once about what waits, and nothing is
+// polled: a label that comes and a taint that goes let it in.
+func TestLabelsAndTaintsWakeWhatWaits(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	n := c.work("n1", idle)
+	ssd := c.submit(op, workload("ssd", func(w *v1.Workload) {
+		w.Spec.Placement = &v1.Placement{Labels: map[string]string{"disk": "ssd"}}
+	}))
+	c.pendingFor(ssd.GetMetadata().GetUid(), "label disk=ssd is missing")
+	tainted, err := op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{
+		Name: "n1", Labels: map[string]string{"disk": "ssd"}, Taints: []*v1.Taint{{Key: "gpu", Value: "only", Effect: "NoSchedule"}},
+	})
+	must(t, err)
+	if got := tainted.GetSpec().GetTaints(); len(got) != 1 || got[0].GetTime() == nil {
+		t.Errorf("the taints are %v", got)
+	}
+	shown, err := op.GetWorkload(c.ctx, &v1.GetWorkloadRequest{Name: "ssd"})
+	must(t, err)
+	if reasons := shown.GetStatus().GetUnplaced(); len(reasons) != 1 || reasons[0].GetReason() != "has the taint gpu=only:NoSchedule, which is not tolerated" {
+		t.Errorf("the reasons are %v", reasons)
+	}
+	tolerant := c.create(op, workload("tolerant", func(w *v1.Workload) {
+		w.Spec.Placement = &v1.Placement{Tolerations: []*v1.Toleration{{Key: "gpu"}}}
+	}))
+	c.on(tolerant.GetMetadata().GetUid(), n.uid())
+	_, err = op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1", RemoveTaints: []*v1.TaintName{{Key: "gpu"}}})
+	must(t, err)
+	c.on(ssd.GetMetadata().GetUid(), n.uid())
+
+	// What runs stays, and a new session of the agent changes nothing of it.
+	_, err = op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1", RemoveLabels: []string{"disk"}, Labels: map[string]string{"rack": "7"}})
+	must(t, err)
+	n.leave()
+	assignments(t, n.connect(c.ctx))
+	c.inState(n.uid(), "ready")
+	got, err := op.GetNode(c.ctx, &v1.GetNodeRequest{Name: "n1"})
+	must(t, err)
+	if labels := got.GetMetadata().GetLabels(); len(labels) != 1 || labels["rack"] != "7" {
+		t.Errorf("the labels are %v", labels)
+	}
+	c.on(ssd.GetMetadata().GetUid(), n.uid())
+}
+
+func TestTaintsKeepTheirTimeWhileTheyAreTheSame(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.join("n1")
+	taint := func(value string, effects ...string) *v1.Node {
+		t.Helper()
+		request := &v1.UpdateNodeRequest{Name: "n1"}
+		for _, effect := range effects {
+			request.Taints = append(request.Taints, &v1.Taint{Key: "spot", Value: value, Effect: effect})
+		}
+		n, err := op.UpdateNode(c.ctx, request)
+		must(t, err)
+		return n
+	}
+	first := taint("a", "NoSchedule", "NoExecute")
+	again := taint("a", "NoExecute")
+	if again.GetMetadata().GetVersion() != first.GetMetadata().GetVersion() || !proto.Equal(first.GetSpec(), again.GetSpec()) {
+		t.Errorf("the same taint has changed the node from %v to %v", first, again)
+	}
+	other := taint("b", "NoExecute")
+	times := map[string]bool{}
+	for _, one := range other.GetSpec().GetTaints() {
+		times[one.GetEffect()] = one.GetTime().AsTime().Equal(first.GetSpec().GetTaints()[0].GetTime().AsTime())
+	}
+	if len(times) != 2 || !times["NoSchedule"] || times["NoExecute"] {
+		t.Errorf("the taints are %v after %v", other.GetSpec().GetTaints(), first.GetSpec().GetTaints())
+	}
+	// One who names a time himself is not believed.
+	lie := proto.CloneOf(first.GetSpec().GetTaints()[0])
+	lie.Key, lie.Time.Seconds = "lie", 1
+	told, err := op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1", Taints: []*v1.Taint{lie}, RemoveTaints: []*v1.TaintName{{Key: "spot", Effect: "NoExecute"}}})
+	must(t, err)
+	if got := told.GetSpec().GetTaints(); len(got) != 2 || got[0].GetKey() != "lie" || got[0].GetTime().GetSeconds() == 1 || got[1].GetEffect() != "NoSchedule" {
+		t.Errorf("the taints are %v", got)
+	}
+}
+
+func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.join("n1")
+	update := func(request *v1.UpdateNodeRequest) error {
+		request.Name = "n1"
+		_, err := op.UpdateNode(c.ctx, request)
+		return err
+	}
+	must(t, update(&v1.UpdateNodeRequest{Price: proto.Int64(40), Bandwidth: proto.String("1000M"), Labels: map[string]string{"zone": "a"}}))
+	must(t, update(&v1.UpdateNodeRequest{Labels: map[string]string{"zone": "b"}, RemoveLabels: []string{"nothing"}}))
+	must(t, update(&v1.UpdateNodeRequest{Labels: map[string]string{"zone": "b"}, Price: proto.Int64(40), Bandwidth: proto.String("1G")})) // no news
+	must(t, update(&v1.UpdateNodeRequest{Bandwidth: proto.String("")}))
+	events, err := op.ListEvents(c.ctx, &v1.ListEventsRequest{Object: "n1"})
+	must(t, err)
+	var told []string
+	for _, e := range events.GetItems() {
+		if e.GetSpec().GetReason() == "Updated" {
+			told = append([]string{e.GetSpec().GetMessage()}, told...) // oldest first
+		}
+	}
+	want := "label zone=a; price 40 instead of 0; bandwidth 1G | label zone=b instead of a | bandwidth as the machine says"
+	if got := strings.Join(told, " | "); got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+
+	for _, one := range []struct {
+		request *v1.UpdateNodeRequest
+		words   string
+	}{
+		{&v1.UpdateNodeRequest{Labels: map[string]string{"a b": "c"}}, "must be a label key"},
+		{&v1.UpdateNodeRequest{Labels: map[string]string{"a": "b c"}}, "must be at most 63 letters"},
+		{&v1.UpdateNodeRequest{Labels: map[string]string{"node.cloudless/arch": "z80"}}, "node.cloudless/arch is the cluster's own"},
+		{&v1.UpdateNodeRequest{RemoveLabels: []string{"node.cloudless/arch"}}, "is the cluster's own and cannot be taken away"},
+		{&v1.UpdateNodeRequest{Labels: map[string]string{"a": "b"}, RemoveLabels: []string{"a"}}, "is set by the same change"},
+		{&v1.UpdateNodeRequest{Taints: []*v1.Taint{{Key: "a", Effect: "Never"}}}, "NoSchedule"},
+		{&v1.UpdateNodeRequest{Taints: []*v1.Taint{{Key: "a=b", Effect: "NoSchedule"}}}, "must be a label key"},
+		{&v1.UpdateNodeRequest{Taints: []*v1.Taint{{Key: "a", Effect: "NoExecute"}, {Key: "a", Value: "x", Effect: "NoExecute"}}}, "a:NoExecute is given twice"},
+		{&v1.UpdateNodeRequest{Price: proto.Int64(-1)}, "price"},
+		{&v1.UpdateNodeRequest{Bandwidth: proto.String("fast")}, "must be a number of bits per second such as 100M"},
+		{&v1.UpdateNodeRequest{Bandwidth: proto.String("0")}, "must be more than 0"},
+	} {
+		wantCode(t, update(one.request), codes.InvalidArgument, one.words)
+	}
+	wantCode(t, update(&v1.UpdateNodeRequest{Version: 1, Price: proto.Int64(1)}), codes.Aborted, "n1")
+	_, err = op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n2"})
+	wantCode(t, err, codes.NotFound, "node n2 does not exist")
+	_, err = c.as(roleViewer).UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "n1"})
+	wantCode(t, err, codes.PermissionDenied, "viewer")
+	many := map[string]string{}
+	for i := range 64 {
+		many[fmt.Sprint("l", i)] = ""
+	}
+	wantCode(t, update(&v1.UpdateNodeRequest{Labels: many}), codes.FailedPrecondition, "would have 65 labels", "cloudless node label n1 KEY-")
+
+	// The same words at the door where machines come in.
+	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
+		Token: c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}), Csr: []byte("x"), Name: "n3", Labels: map[string]string{"node.cloudless/arch": "z80"},
+	})
+	wantCode(t, err, codes.InvalidArgument, "node.cloudless/arch is the cluster's own")
+}
+
+// Lists and watches see the labels that the cluster knows by itself.
+func TestNodesAreChosenByWhatTheyAre(t *testing.T) {
+	c := newCluster(t)
+	for _, arch := range []string{"amd64", "arm64"} {
+		status := machineStatus()
+		status.Info = &v1.NodeInfo{Os: "linux", Arch: arch, Kernel: "6.1.0"}
+		c.join("node-"+arch).introduce(c.ctx, status)
+	}
+	for selector, want := range map[string]int{"node.cloudless/arch=arm64": 1, "node.cloudless/os=linux": 2, "node.cloudless/name=node-amd64": 1, "node.cloudless/arch=z80": 0} {
+		got, err := c.as(roleViewer).ListNodes(c.ctx, &v1.ListNodesRequest{Labels: selector})
+		must(t, err)
+		if len(got.GetItems()) != want {
+			t.Errorf("%s: %d nodes, want %d", selector, len(got.GetItems()), want)
+		}
+	}
+}
+
+// A price and the place of a node count from the change on.
+func TestCheaperNodeIsTaken(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.join("a").introduce(c.ctx, machineStatus())
+	b := c.join("b")
+	b.introduce(c.ctx, machineStatus())
+	_, err := op.UpdateNode(c.ctx, &v1.UpdateNodeRequest{Name: "a", Price: proto.Int64(40)})
+	must(t, err)
+	w := c.submit(op, workload("web"))
+	c.on(w.GetMetadata().GetUid(), b.uid())
+}

@@ -1,0 +1,133 @@
+package spec
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// The labels of a node that the cluster knows by itself. Rules and selectors see
+// them as they see those of operators.
+const (
+	// OwnLabels is what they begin with; nobody else can set such a label.
+	OwnLabels = "node.cloudless/"
+
+	LabelName     = OwnLabels + "name"
+	LabelHostname = OwnLabels + "hostname"
+	LabelOS       = OwnLabels + "os"
+	LabelArch     = OwnLabels + "arch"
+	LabelKernel   = OwnLabels + "kernel"
+	LabelVersion  = OwnLabels + "version"
+	LabelGPU      = OwnLabels + "gpu"
+)
+
+// The labels that say where a node stands.
+const (
+	LabelRegion = "region"
+	LabelZone   = "zone"
+)
+
+// NodeLabels are all labels of a node: those that it was given, and those that the
+// cluster knows by itself. What is not known is left out.
+func NodeLabels(n *v1.Node) map[string]string {
+	given := n.GetMetadata().GetLabels()
+	all := make(map[string]string, len(given)+7)
+	maps.Copy(all, given)
+	info := n.GetStatus().GetInfo()
+	for _, one := range [...]struct{ key, value string }{
+		{LabelName, n.GetMetadata().GetName()},
+		{LabelHostname, info.GetHostname()},
+		{LabelOS, info.GetOs()},
+		{LabelArch, info.GetArch()},
+		{LabelKernel, info.GetKernel()},
+		{LabelVersion, info.GetVersion()},
+		{LabelGPU, n.GetStatus().GetCapacity().GetGpuModel()},
+	} {
+		if one.value != "" {
+			all[one.key] = one.value
+		} else {
+			delete(all, one.key)
+		}
+	}
+	return all
+}
+
+// checkNode finds what the rules of the contract cannot say about what
+// somebody wants to be said of a node.
+func checkNode(msg proto.Message, found *violations) {
+	switch m := msg.(type) {
+	case *v1.EnrollRequest:
+		checkNodeLabels(m.GetLabels(), found)
+	case *v1.UpdateNodeRequest:
+		checkNodeLabels(m.GetLabels(), found)
+		for i, key := range m.GetRemoveLabels() {
+			if strings.HasPrefix(key, OwnLabels) {
+				found.add(indexPath("removeLabels", i), "%s is the cluster's own and cannot be taken away", key)
+			} else if _, set := m.GetLabels()[key]; set {
+				found.add(indexPath("removeLabels", i), "%s is set by the same change; leave one of them out", key)
+			}
+		}
+		if n, ok := readAmount("bandwidth", m.GetBandwidth(), ParseBandwidth, found); ok && n == 0 {
+			found.add("bandwidth", "must be more than 0; leave it empty to believe the machine")
+		}
+		checkTaints(m.GetTaints(), found)
+	}
+}
+
+func checkNodeLabels(labels map[string]string, found *violations) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if strings.HasPrefix(key, OwnLabels) {
+			found.add("labels", "%s is the cluster's own: labels that begin with %s cannot be set", key, OwnLabels)
+		}
+	}
+}
+
+// checkTaints refuses two of which one would replace the other.
+func checkTaints(taints []*v1.Taint, found *violations) {
+	for i, t := range taints {
+		if slices.ContainsFunc(taints[:i], func(o *v1.Taint) bool { return SameTaint(o, t) }) {
+			found.add(indexPath("taints", i), "%s:%s is given twice", t.GetKey(), t.GetEffect())
+		}
+	}
+}
+
+// SameTaint is whether one taint takes the place of the other: a node has one of
+// each key and effect.
+func SameTaint(a, b *v1.Taint) bool {
+	return a.GetKey() == b.GetKey() && a.GetEffect() == b.GetEffect()
+}
+
+// FormatTaint writes a taint as it is given on the command line.
+func FormatTaint(t *v1.Taint) string {
+	if t.GetValue() == "" {
+		return t.GetKey() + ":" + t.GetEffect()
+	}
+	return t.GetKey() + "=" + t.GetValue() + ":" + t.GetEffect()
+}
+
+// LinkOf is what a node's network carries in bits per second: what the operator
+// says, or else the machine; empty if nobody does.
+func LinkOf(n *v1.Node) string {
+	if said := n.GetSpec().GetBandwidth(); said != "" {
+		return said
+	}
+	return n.GetStatus().GetCapacity().GetBandwidth()
+}
+
+// ModelMatches is whether a GPU of a model is one of the wished: of that name, or
+// with those words in its name, as "a100" is in "a100-sxm4-40gb".
+func ModelMatches(model, wished string) bool {
+	return wished == "" || strings.Contains("-"+model+"-", "-"+GPUModel(wished)+"-")
+}
+
+// GPUModel is the name of a GPU in the form in which names are compared: lower
+// case, and dashes between the words.
+func GPUModel(name string) string {
+	return strings.Join(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
+		return r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+	}), "-")
+}
