@@ -40,5 +40,6 @@ func withoutUsage(status *v1.NodeStatus) *v1.NodeStatus {
 		Interfaces: status.GetInterfaces(),
 		Info:       status.GetInfo(),
 		Drivers:    status.GetDrivers(),
+		Gpus:       status.GetGpus(),
 	}
 }

@@ -1,6 +1,6 @@
 // Package machine reads what the agent tells the cluster about the computer it
-// runs on: what it has, what of it is used, its network interfaces and whether
-// it is under pressure.
+// runs on: what it has, what of it is used, its network interfaces, whether it is
+// under pressure and whether it lives on its battery.
 //
 // Amounts are those that this process may really use: CPUs under the affinity
 // and the cgroup quota, memory under the cgroup limit. They are read anew every
@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -87,15 +89,15 @@ func (m *Machine) Status() (*v1.NodeStatus, error) {
 	if err != nil {
 		return nil, err
 	}
+	info := proto.CloneOf(m.info)
+	info.Battery = onBattery(m.root)
+	status := &v1.NodeStatus{Capacity: r.capacity(), Interfaces: interfaces, Info: info}
+	countGPUs(status, m.GPUs())
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &v1.NodeStatus{
-		Capacity:   r.capacity(),
-		Usage:      r.usage(m.cpuUsed(r)),
-		Conditions: m.assess(r, interfaces, time.Now()),
-		Interfaces: interfaces,
-		Info:       m.info,
-	}, nil
+	status.Usage = r.usage(m.cpuUsed(r))
+	status.Conditions = m.assess(r, interfaces, time.Now())
+	return status, nil
 }
 
 // readings is one look at all the amounts.
@@ -105,6 +107,7 @@ type readings struct {
 	memory, disk amount
 	diskReserved int64 // for root: neither used nor to be had
 	pids         amount
+	link         int64 // bits per second; 0 if that is not known
 }
 
 // amount is how much there is of something, and how much of that is used.
@@ -134,16 +137,21 @@ func (m *Machine) read() (r readings, err error) {
 	if r.disk, r.diskReserved, err = readDisk(m.dataDir); err != nil {
 		return readings{}, err
 	}
+	r.link = readLink(m.root)
 	return r, nil
 }
 
 func (r readings) capacity() *v1.NodeResources {
-	return &v1.NodeResources{
+	has := &v1.NodeResources{
 		Cpu:    spec.FormatCPU(r.cpu),
 		Memory: spec.FormatBytes(r.memory.total),
 		Disk:   spec.FormatBytes(r.disk.total),
 		Pids:   r.pids.total,
 	}
+	if r.link > 0 {
+		has.Bandwidth = spec.FormatBandwidth(r.link)
+	}
+	return has
 }
 
 func (r readings) usage(cpu int64) *v1.NodeResources {

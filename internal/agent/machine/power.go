@@ -1,0 +1,30 @@
+package machine
+
+import "path"
+
+// onBattery is whether the machine lives on its battery: one is discharged, and
+// nothing else feeds the machine. A kernel that says nothing has none.
+func onBattery(root root) bool {
+	discharging := false
+	for _, name := range root.list("sys/class/power_supply") {
+		read := func(file string) string {
+			text, err := root.line(path.Join("sys/class/power_supply", name, file))
+			if err != nil { // it has none, or is being taken out
+				return ""
+			}
+			return text
+		}
+		switch read("type") {
+		case "Battery", "UPS":
+			// Those of mice and headsets have the scope of a device.
+			if read("scope") != "Device" && read("status") == "Discharging" {
+				discharging = true
+			}
+		default: // mains, USB, wireless
+			if online := read("online"); online != "" && online != "0" && read("scope") != "Device" {
+				return false
+			}
+		}
+	}
+	return discharging
+}
