@@ -59,6 +59,8 @@ type Machine interface {
 	Status() (*v1.NodeStatus, error)
 	// Traffic is what has gone through its devices.
 	Traffic() (machine.Traffic, error)
+	// GPUs are those that replicas can be given now.
+	GPUs() []machine.GPU
 	// Watch calls changed once it is watching, and then whenever the machine may
 	// have changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
@@ -161,6 +163,7 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 	h = &house{
 		boot:    opts.Machine.BootID(),
 		network: opts.Network,
+		gpus:    newGPUs(opts.Machine.GPUs),
 		reports: newReports(),
 		drivers: map[string]driver.Driver{},
 		limits:  opts.LogLimits,
@@ -235,6 +238,11 @@ func (a *Agent) takeUp(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running = ctx
+	for _, rec := range a.records { // before any of them asks for more
+		if !ended(rec.Status.GetPhase()) {
+			a.gpus.hold(rec.uid(), rec.GPUs)
+		}
+	}
 	for _, rec := range a.records {
 		a.startReplica(*rec, true, nil)
 	}

@@ -107,12 +107,19 @@ type fakeMachine struct {
 	mu         sync.Mutex
 	disk       string
 	conditions []*v1.Condition
+	gpus       []machine.GPU
 }
 
 func (m *fakeMachine) BootID() string { return m.boot }
 
 func (*fakeMachine) Traffic() (machine.Traffic, error) {
 	return machine.Traffic{Received: 1, Sent: 2, Read: 3, Written: 4}, nil
+}
+
+func (m *fakeMachine) GPUs() []machine.GPU {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.gpus
 }
 
 func (m *fakeMachine) Status() (*v1.NodeStatus, error) {

@@ -123,6 +123,8 @@ func (r *replica) start(ctx context.Context) error {
 		})
 	case ctx.Err() != nil:
 		return nil // a failed start leaves nothing
+	case errors.Is(err, errNoGPU):
+		return err // no fault of the replica
 	}
 	r.log.Warn("replica could not be started", "attempt", r.rec.Attempt, "error", err)
 	hopeless := errors.Is(err, driver.ErrInvalid)
@@ -145,6 +147,9 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	task.Login = r.login()
+	if err := r.equip(&task); err != nil {
+		return started, err
+	}
 	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.prepare(ctx, task) }); err != nil {
 		return started, err
 	}
@@ -288,6 +293,7 @@ func (r *replica) stop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.gpus.release(r.uid)
 	return r.advance(func(rec *record) {
 		rec.Status.Phase, rec.Status.Pid, rec.Status.Reason = phaseStopped, 0, ""
 		rec.Status.EndTime = now()
@@ -339,6 +345,7 @@ func (r *replica) rest(ctx, armed context.Context) error {
 	if err := r.removeTask(ctx); err != nil {
 		return err
 	}
+	r.gpus.release(r.uid)
 	<-armed.Done()
 	return nil
 }
@@ -348,6 +355,7 @@ func (r *replica) leave(ctx context.Context) (gone bool, err error) {
 	if err := r.removeTask(ctx); err != nil {
 		return false, err
 	}
+	r.gpus.release(r.uid)
 	if err := r.network.Detach(ctx, r.uid); err != nil {
 		return false, err
 	}

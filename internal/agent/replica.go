@@ -20,6 +20,7 @@ type house struct {
 	network Network
 	store   *store
 	logs    *logs
+	gpus    *gpus
 	reports *reports
 	drivers map[string]driver.Driver
 	limits  driver.LogLimits

@@ -32,6 +32,7 @@ type recordState struct {
 	Started  bool      `json:"started,omitempty"`  // the present attempt was started
 	Failures int       `json:"failures,omitempty"` // pauses in a row
 	Resume   time.Time `json:"resume,omitzero"`    // when the present pause ends
+	GPUs     []string  `json:"gpus,omitempty"`     // ids of those that it was given last
 }
 
 func (r *record) uid() string { return r.Assignment.GetReplica().GetMetadata().GetUid() }

@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func sampleRecord() *record {
 		Assignment: assignment("a"),
 		Status:     &v1.ReplicaStatus{Phase: "backoff", Restarts: 3, LastExit: &v1.Exit{Code: 1}},
 		recordState: recordState{
-			Boot: "boot-1", Attempt: 4, Started: true, Failures: 2, Resume: time.Unix(1_700_000_000, 5).UTC(),
+			Boot: "boot-1", Attempt: 4, Started: true, Failures: 2, Resume: time.Unix(1_700_000_000, 5).UTC(), GPUs: []string{"0000:01:00.0"},
 		},
 	}
 }
@@ -38,7 +39,7 @@ func TestStoreKeepsRecords(t *testing.T) {
 	if err != nil || len(got) != 1 {
 		t.Fatalf("load: %v, %v", got, err)
 	}
-	if !proto.Equal(got[0].Assignment, want.Assignment) || !proto.Equal(got[0].Status, want.Status) || got[0].recordState != want.recordState {
+	if !proto.Equal(got[0].Assignment, want.Assignment) || !proto.Equal(got[0].Status, want.Status) || !reflect.DeepEqual(got[0].recordState, want.recordState) {
 		t.Errorf("got %+v, want %+v", got[0], want)
 	}
 	info, err := os.Stat(s.path("a"))

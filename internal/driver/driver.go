@@ -151,7 +151,10 @@ type Task struct {
 	// makes it before the start and takes it away after the removal.
 	NetworkNamespace string
 	// Files of this machine, by the path at which the task sees them, read-only.
-	Files     map[string]string
+	Files map[string]string
+	// Devices are device files of this machine that the task may read and write, at
+	// the same paths.
+	Devices   []string
 	Resources Resources
 
 	LogDir string

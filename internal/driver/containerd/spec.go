@@ -131,6 +131,9 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 	if uid, gid, ok := numericUser(firstOf(task.User, config.User, "0:0")); ok {
 		spec.Process.User = specs.User{UID: uid, GID: gid, AdditionalGids: []uint32{gid}}
 	}
+	if err := allowDevices(spec, task.Devices); err != nil {
+		return nil, fmt.Errorf("task %s: %w", task.ID, err)
+	}
 	d.setResources(spec.Linux.Resources, task.Resources)
 	d.setCgroupView(spec)
 	switch task.Network {
@@ -143,6 +146,22 @@ func (d *Driver) spec(ctx context.Context, task driver.Task, container *containe
 		spec.Mounts = append(spec.Mounts, readOnlyFile(task.Files[path], path))
 	}
 	return spec, nil
+}
+
+// allowDevices lets a task use devices besides those that every task has. It can
+// make none itself.
+func allowDevices(spec *oci.Spec, paths []string) error {
+	for _, path := range paths {
+		device, err := oci.DeviceFromPath(path)
+		if err != nil {
+			return fmt.Errorf("give it the device %s: %w", path, err)
+		}
+		spec.Linux.Devices = append(spec.Linux.Devices, *device)
+		spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{
+			Allow: true, Type: device.Type, Major: &device.Major, Minor: &device.Minor, Access: "rw",
+		})
+	}
+	return nil
 }
 
 // ownArchitectureOnly refuses the system calls of the other architectures that

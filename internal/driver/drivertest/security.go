@@ -118,6 +118,24 @@ func security(t *testing.T, s *suite) {
 			t.Errorf("without a namespace: %v", err)
 		}
 	})
+	t.Run("a device is there for those who are given it", func(t *testing.T) {
+		const device = "/dev/net/tun" // which most machines have and no task by itself
+		const try = "exec 3<>" + device + " && echo opened"
+		task := s.shell(t, try)
+		task.Devices = []string{device}
+		if got := s.output(t, task); got != "opened" {
+			t.Errorf("with the device: %q", got)
+		}
+		task = s.shell(t, "ls "+device+" 2>/dev/null || echo none")
+		if got := s.output(t, task); got != "none" {
+			t.Errorf("without it: %q", got)
+		}
+		task = s.shell(t, "true")
+		task.Devices = []string{"/dev/nothing"}
+		if _, err := s.driver.Start(s.ctx(t), task); err == nil || !strings.Contains(err.Error(), "/dev/nothing") {
+			t.Errorf("with a device that is not there: %v", err)
+		}
+	})
 	t.Run("other namespaces are its own", func(t *testing.T) {
 		task := s.shell(t, "echo pid $$; hostname; ls -l /proc/self/ns")
 		task.Hostname = "replica-7"
