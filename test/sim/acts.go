@@ -29,6 +29,7 @@ var kinds = []struct {
 	{"token", 1, (*World).actToken},
 	{"remove node", 2, (*World).actRemoveNode},
 	{"cordon", 3, (*World).actCordon},
+	{"mark", 4, (*World).actMark},
 	{"configure", 2, (*World).actConfigure},
 	{"lose leader", 4, (*World).actLoseLeader},
 	{"isolate leader", 2, (*World).actIsolateLeader},

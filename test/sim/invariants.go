@@ -269,7 +269,7 @@ func may(n *v1.Node, need needs) bool {
 			return false
 		}
 	}
-	return n.GetStatus().GetState() == "ready"
+	return n.GetStatus().GetState() == "ready" && !refusedByTaint(n, need.Tolerations)
 }
 
 // checkNodes holds that nobody is taken offline who is heard of, nor by a leader

@@ -104,6 +104,12 @@ func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 	if c.IntN(4) == 0 {
 		s.Placement = &v1.Placement{Labels: map[string]string{"zone": string(rune('a' + c.IntN(3)))}}
 	}
+	if c.IntN(4) == 0 {
+		if s.Placement == nil {
+			s.Placement = &v1.Placement{}
+		}
+		s.Placement.Tolerations = []*v1.Toleration{{Key: taintKey}}
+	}
 	return spec.Normalized(s)
 }
 
