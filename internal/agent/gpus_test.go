@@ -96,6 +96,29 @@ func TestReplicaWaitsForAGPUThatIsGivenBack(t *testing.T) {
 	})
 }
 
+// A card or a battery that comes or goes is news; what is used is not.
+func TestChangesOfTheMachineAreNews(t *testing.T) {
+	of := func() *v1.NodeStatus {
+		return &v1.NodeStatus{Info: &v1.NodeInfo{Arch: "arm64"}, Capacity: &v1.NodeResources{Gpu: 1}, Gpus: []*v1.NodeGpu{{Id: "a"}}}
+	}
+	for name, change := range map[string]func(*v1.NodeStatus){
+		"a card in the place of another": func(s *v1.NodeStatus) { s.Gpus[0].Id = "b" },
+		"a pulled plug":                  func(s *v1.NodeStatus) { s.Info.Battery = true },
+		"a slower link":                  func(s *v1.NodeStatus) { s.Capacity.Bandwidth = "10M" },
+	} {
+		changed := of()
+		change(changed)
+		if sameButUsage(of(), changed) {
+			t.Errorf("%s is no news", name)
+		}
+	}
+	used := of()
+	used.Usage = &v1.NodeResources{Cpu: "1"}
+	if !sameButUsage(of(), used) {
+		t.Error("what is used is news")
+	}
+}
+
 func TestClaims(t *testing.T) {
 	list := cards()
 	g := newGPUs(func() []machine.GPU { return list })

@@ -436,13 +436,17 @@ func (c *cluster) GetNode(_ context.Context, r *cloudlessv1.GetNodeRequest) (*cl
 
 var box = &cloudlessv1.Node{
 	Metadata: &cloudlessv1.Metadata{Name: "box", Uid: "uid-box", Labels: map[string]string{"disk": "ssd", "arch": "arm"}},
-	Spec:     &cloudlessv1.NodeSpec{SubnetV4: "10.64.0.0/24"},
+	Spec: &cloudlessv1.NodeSpec{
+		SubnetV4: "10.64.0.0/24", Price: 40, Bandwidth: "1G", Taints: []*cloudlessv1.Taint{{Key: "spot", Effect: "PreferNoSchedule"}},
+	},
 	Status: &cloudlessv1.NodeStatus{
 		State:      "ready",
-		Capacity:   &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi"},
+		Capacity:   &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi", Gpu: 2},
+		Gpus:       []*cloudlessv1.NodeGpu{{Id: "0000:01:00.0", Model: "tesla-t4"}, {Id: "0000:02:00.0", Model: "a100"}},
+		Requested:  &cloudlessv1.NodeResources{Cpu: "1", Memory: "1Gi", Gpu: 1, Bandwidth: "100M"},
 		Usage:      &cloudlessv1.NodeResources{Cpu: "250m", Memory: "1Gi"},
 		Conditions: []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
-		Info:       &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1"},
+		Info:       &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1", Battery: true},
 		Drivers:    []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
 		LastSeen:   timestamppb.New(time.Now().Add(-3 * time.Hour)),
 		Reliability: &cloudlessv1.Reliability{

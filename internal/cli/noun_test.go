@@ -338,7 +338,10 @@ func TestNodes(t *testing.T) {
 	c.run(t.Context(), "", "node", "get", "box").expect(t, 0, `Name:         box
 Uid:          uid-box
 Labels:       arch=arm, disk=ssd
+Taints:       spot:PreferNoSchedule
 State:        ready
+Price:        40
+Power:        battery
 System:       linux arm64 6.1
 Version:      v1
 Driver:       container 1.6
@@ -347,10 +350,12 @@ Subnets:      10.64.0.0/24
 Seen:         3h ago
 Reliability:  91/100
 
-RESOURCE  CAPACITY  REQUESTED  USED
-CPU       4         -          250m
-memory    8Gi       -          1Gi
-disk      100Gi     -          -
+RESOURCE   CAPACITY          REQUESTED  USED
+CPU        4                 1          250m
+memory     8Gi               1Gi        1Gi
+disk       100Gi             -          -
+bandwidth  1G                100M       -
+GPU        2 a100, tesla-t4  1          -
 
 RELIABILITY    WEIGHT  SCORE  BECAUSE
 uptime         30 %    99     there for 99h of the 100h that count

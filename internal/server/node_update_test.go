@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -175,6 +176,11 @@ func TestUpdateNodeSaysWhatItDidAndRefusesInWords(t *testing.T) {
 		many[fmt.Sprint("l", i)] = ""
 	}
 	wantCode(t, update(&v1.UpdateNodeRequest{Labels: many}), codes.FailedPrecondition, "would have 65 labels", "cloudless node label n1 KEY-")
+
+	response, body := c.request(nil, http.MethodPatch, "/v1/nodes/n1", `{"labels": {"by": "http"}}`, "Authorization", "Bearer "+op.token)
+	if response.StatusCode != http.StatusOK || !strings.Contains(body, `"by"`) {
+		t.Errorf("answered with %d: %s", response.StatusCode, body)
+	}
 
 	// The same words at the door where machines come in.
 	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
