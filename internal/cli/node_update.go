@@ -23,6 +23,8 @@ func (c *cli) nodeLabelCommand() *cobra.Command {
 			"cluster's own and cannot be set.",
 		Example: "  cloudless node label box1 disk=ssd\n  cloudless node label box1 disk=nvme old-",
 		Args:    namesAnd("NAME", "KEY=VALUE or KEY-"),
+
+		ValidArgsFunction: c.completeBy(nodeNames, false),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			var set []string
@@ -63,6 +65,8 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 			"what waited for that is placed at once.",
 		Example: "  cloudless node taint box1 gpu=only:NoSchedule\n  cloudless node taint box1 gpu-\n  cloudless node taint box1 gpu:NoSchedule-",
 		Args:    namesAnd("NAME", "KEY=VALUE:EFFECT or KEY-"),
+
+		ValidArgsFunction: c.completeBy(nodeNames, false),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			for _, word := range args[1:] {
