@@ -51,6 +51,18 @@ func (p *placing) callNodes() {
 	}
 }
 
+// calledGroups are the groups with a node that is called as it must be: a spread is
+// over those alone.
+func (p *placing) calledGroups() []bool {
+	called := make([]bool, len(p.groups))
+	for i, c := range p.v.class {
+		if of := &p.verdicts[c]; of.passes && !p.otherwise[i] {
+			called[of.group] = true
+		}
+	}
+	return called
+}
+
 func passesName(p *placing, i int32) bool { return !p.otherwise[i] }
 
 func explainName(p *placing, i int32) string {

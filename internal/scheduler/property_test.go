@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // model is a cluster that knows the rules but no classes, heaps, scores or
@@ -75,7 +76,11 @@ func (m *model) fits(node int, r *scheduler.Revision) bool {
 func (m *model) rules(node int, r *scheduler.Revision) bool {
 	n := &m.nodes[node]
 	for _, rule := range r.Needs.Rules {
-		if !slices.Contains(rule.Values, n.Labels[rule.Key]) {
+		value := n.Labels[rule.Key]
+		if rule.Key == spec.LabelName {
+			value = n.Name
+		}
+		if !slices.Contains(rule.Values, value) {
 			return false
 		}
 	}
@@ -198,6 +203,10 @@ func anyRevisions(t *rapid.T) map[string]*scheduler.Revision {
 		if rapid.Bool().Draw(t, "labelled") {
 			rule, _ := scheduler.NewRule("disk", scheduler.OpIn, "ssd")
 			r.Needs.Rules = []scheduler.Rule{rule}
+		}
+		if rapid.IntRange(0, 3).Draw(t, "named") == 0 {
+			rule, _ := scheduler.NewRule(spec.LabelName, scheduler.OpIn, "n0", "n2", "n4")
+			r.Needs.Rules = append(r.Needs.Rules, rule)
 		}
 		if rapid.Bool().Draw(t, "tolerant") {
 			r.Needs.Tolerations = []scheduler.Toleration{{Key: "spot"}}
