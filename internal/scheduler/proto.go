@@ -28,6 +28,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 		UID: n.GetMetadata().GetUid(), Name: n.GetMetadata().GetName(), Labels: n.GetMetadata().GetLabels(),
 		Region: n.GetMetadata().GetLabels()[labelRegion], Zone: n.GetMetadata().GetLabels()[labelZone],
 		Unschedulable: unschedulable(status),
+		Away:          status.GetState() == "offline",
 		GPUModel:      capacity.GetGpuModel(),
 		Reliability:   unknownReliability,
 		Battery:       status.GetInfo().GetBattery(),

@@ -272,11 +272,14 @@ type NodeStatus struct {
 	// Newest measurement; kept by the leader, not replicated.
 	Usage *NodeResources `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Promised to replicas on this node.
-	Requested  *NodeResources         `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
-	Interfaces []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
-	Info       *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
-	Drivers    []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
-	LastSeen   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Requested *NodeResources `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
+	// What may be promised in all: the capacity times overcommit, less what is
+	// reserved for the system.
+	Allocatable *NodeResources         `protobuf:"bytes,30,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
+	Interfaces  []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
+	Info        *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
+	Drivers     []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
+	LastSeen    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// How far the node can be relied on; the newest is kept by the leader and
 	// replicated now and then.
 	Reliability   *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
@@ -352,6 +355,13 @@ func (x *NodeStatus) GetUsage() *NodeResources {
 func (x *NodeStatus) GetRequested() *NodeResources {
 	if x != nil {
 		return x.Requested
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetAllocatable() *NodeResources {
+	if x != nil {
+		return x.Allocatable
 	}
 	return nil
 }
@@ -1069,7 +1079,7 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\xfd\x01R\x03key\x12\x1d\n" +
 	"\x05value\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\x05value\x12F\n" +
 	"\x06effect\x18\x03 \x01(\tB.\xbaH+r)R\n" +
-	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\"\xa9\x04\n" +
+	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\"\xe8\x04\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -1079,7 +1089,8 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"conditions\x127\n" +
 	"\bcapacity\x18\x04 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\bcapacity\x121\n" +
 	"\x05usage\x18\x05 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x129\n" +
-	"\trequested\x18\x06 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\trequested\x127\n" +
+	"\trequested\x18\x06 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\trequested\x12=\n" +
+	"\vallocatable\x18\x1e \x01(\v2\x1b.cloudless.v1.NodeResourcesR\vallocatable\x127\n" +
 	"\n" +
 	"interfaces\x18\a \x03(\v2\x17.cloudless.v1.InterfaceR\n" +
 	"interfaces\x12*\n" +
@@ -1185,24 +1196,25 @@ var file_cloudless_v1_node_proto_depIdxs = []int32{
 	8,  // 5: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
 	8,  // 6: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
 	8,  // 7: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	9,  // 8: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	10, // 9: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	11, // 10: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	13, // 11: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	4,  // 12: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
-	5,  // 13: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 14: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 15: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 16: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
-	5,  // 17: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
-	13, // 18: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
-	6,  // 19: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
-	13, // 20: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	8,  // 8: cloudless.v1.NodeStatus.allocatable:type_name -> cloudless.v1.NodeResources
+	9,  // 9: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	10, // 10: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	11, // 11: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	13, // 12: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	4,  // 13: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	5,  // 14: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 15: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 16: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 17: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	5,  // 18: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	13, // 19: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	6,  // 20: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	13, // 21: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }
