@@ -45,6 +45,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedEventServiceServer
 	cloudlessv1.UnimplementedClusterServiceServer
 	cloudlessv1.UnimplementedPlanServiceServer
+	cloudlessv1.UnimplementedNamespaceServiceServer
 
 	config   string       // client configuration that leads here
 	registry http.Handler // answers what is not gRPC
@@ -67,6 +68,7 @@ type cluster struct {
 	story func(send func(*cloudlessv1.Replica))
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 
+	namespaces  map[string]*cloudlessv1.Namespace
 	versions    *settled // of the configuration
 	revisions   []*cloudlessv1.Revision
 	copy        func(copyServer) error
@@ -100,8 +102,8 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{
-		workloads: map[string]*cloudlessv1.Workload{},
-		config:    filepath.Join(t.TempDir(), "config.yaml"),
+		workloads: map[string]*cloudlessv1.Workload{}, namespaces: map[string]*cloudlessv1.Namespace{},
+		config: filepath.Join(t.TempDir(), "config.yaml"),
 	}
 	server := grpc.NewServer()
 	cloudlessv1.RegisterWorkloadServiceServer(server, c)
@@ -111,6 +113,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterEventServiceServer(server, c)
 	cloudlessv1.RegisterClusterServiceServer(server, c)
 	cloudlessv1.RegisterPlanServiceServer(server, c)
+	cloudlessv1.RegisterNamespaceServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Content-Type") == "application/grpc" {
@@ -247,6 +250,16 @@ func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 		}
 		plan.Changes = append(plan.Changes, change)
 	}
+	for _, n := range r.GetNamespaces() {
+		before := c.namespaces[n.GetMetadata().GetName()]
+		planned := &cloudlessv1.PlanNamespace{Name: n.GetMetadata().GetName(), Action: "unchanged"}
+		if before == nil {
+			planned.Action = "create"
+		} else if !proto.Equal(before.GetSpec(), n.GetSpec()) {
+			planned.Action = "update"
+		}
+		plan.Namespaces = append(plan.Namespaces, planned)
+	}
 	if r.GetPrune() != "" {
 		for _, name := range slices.Sorted(maps.Keys(c.workloads)) {
 			if w := c.workloads[name]; !named[name] && w.GetMetadata().GetNamespace() == r.GetPruneNamespace() {
@@ -275,6 +288,9 @@ func (c *cluster) ApplyPlan(_ context.Context, r *cloudlessv1.ApplyPlanRequest) 
 	answer := &cloudlessv1.ApplyPlanResponse{Plan: c.makePlan(r.GetRequest())}
 	if answer.GetPlan().GetFingerprint() != r.GetFingerprint() {
 		return nil, status.Error(codes.Aborted, "the world has moved on")
+	}
+	for _, n := range r.GetRequest().GetNamespaces() {
+		c.putNamespace(n)
 	}
 	for i, w := range r.GetRequest().GetWorkloads() {
 		if answer.GetPlan().GetChanges()[i].GetAction() == "unchanged" {
@@ -437,13 +453,14 @@ var box = &cloudlessv1.Node{
 	Metadata: &cloudlessv1.Metadata{Name: "box", Uid: "uid-box", Labels: map[string]string{"disk": "ssd", "arch": "arm"}},
 	Spec:     &cloudlessv1.NodeSpec{SubnetV4: "10.64.0.0/24"},
 	Status: &cloudlessv1.NodeStatus{
-		State:      "ready",
-		Capacity:   &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi"},
-		Usage:      &cloudlessv1.NodeResources{Cpu: "250m", Memory: "1Gi"},
-		Conditions: []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
-		Info:       &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1"},
-		Drivers:    []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
-		LastSeen:   timestamppb.New(time.Now().Add(-3 * time.Hour)),
+		State:       "ready",
+		Capacity:    &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi"},
+		Allocatable: &cloudlessv1.NodeResources{Cpu: "6", Memory: "7Gi"},
+		Usage:       &cloudlessv1.NodeResources{Cpu: "250m", Memory: "1Gi"},
+		Conditions:  []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
+		Info:        &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1"},
+		Drivers:     []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
+		LastSeen:    timestamppb.New(time.Now().Add(-3 * time.Hour)),
 		Reliability: &cloudlessv1.Reliability{
 			Score:        91,
 			Uptime:       &cloudlessv1.ReliabilityPart{Score: 99, Basis: "there for 99h of the 100h that count"},

@@ -346,10 +346,10 @@ Subnets:      10.64.0.0/24
 Seen:         3h ago
 Reliability:  91/100
 
-RESOURCE  CAPACITY  REQUESTED  USED
-CPU       4         -          250m
-memory    8Gi       -          1Gi
-disk      100Gi     -          -
+RESOURCE  CAPACITY  ALLOCATABLE  REQUESTED  USED
+CPU       4         6            -          250m
+memory    8Gi       7Gi          -          1Gi
+disk      100Gi     -            -          -
 
 RELIABILITY    WEIGHT  SCORE  BECAUSE
 uptime         30 %    99     there for 99h of the 100h that count
