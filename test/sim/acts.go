@@ -30,6 +30,7 @@ var kinds = []struct {
 	{"remove node", 2, (*World).actRemoveNode},
 	{"cordon", 3, (*World).actCordon},
 	{"configure", 2, (*World).actConfigure},
+	{"quota", 4, (*World).actQuota},
 	{"lose leader", 4, (*World).actLoseLeader},
 	{"isolate leader", 2, (*World).actIsolateLeader},
 	{"transfer leader", 2, (*World).actTransfer},

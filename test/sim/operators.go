@@ -117,12 +117,12 @@ func (w *World) actCreate(c *rand.Rand) {
 }
 
 func (w *World) buildCreate(s *server, snap *state.Snapshot, b *state.Batch, name string, wanted *v1.WorkloadSpec) bool {
-	if snap.WorkloadByName(spec.DefaultNamespace, name) != nil || snap.Count(state.KindWorkload) >= maxWorkloads {
+	if snap.WorkloadByName(namespaceOf(name), name) != nil || snap.Count(state.KindWorkload) >= maxWorkloads {
 		return false
 	}
 	one := &v1.Workload{
 		ApiVersion: spec.APIVersion, Kind: "Workload",
-		Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name, Namespace: spec.DefaultNamespace},
+		Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name, Namespace: namespaceOf(name)},
 		Spec:     proto.CloneOf(wanted), Status: &v1.WorkloadStatus{},
 	}
 	w.revise(s, b, one)
