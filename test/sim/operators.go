@@ -239,18 +239,21 @@ func (w *World) actRemoveNode(c *rand.Rand) {
 		b.DeleteVersion(state.KindNode, uid, n.GetMetadata().GetVersion())
 		return true
 	}, func() {
-		w.after(draw(c, time.Second, 10*time.Minute), func() {
-			if m.uid != uid {
-				return
-			}
-			w.note("%s is wiped and joins again", m.name)
-			m.powerOff()
-			m.wipe()
-			m.uid = ""
-			m.cutUp, m.cutDown = false, false
-			w.join(m)
-		})
+		w.after(draw(c, time.Second, 10*time.Minute), func() { w.startOver(m, uid) })
 	})
+}
+
+// startOver wipes a machine whose node was removed and has it join again.
+func (w *World) startOver(m *machine, uid string) {
+	if m.uid != uid || m.clone {
+		return
+	}
+	w.note("%s is wiped and joins again", m.name)
+	m.powerOff()
+	m.wipe()
+	m.uid = ""
+	m.cutUp, m.cutDown = false, false
+	w.join(m)
 }
 
 // actCordon takes a node out of service, or puts it back.
