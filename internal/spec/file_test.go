@@ -242,7 +242,8 @@ func TestTextSurvivesYAMLAndJSON(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		app, `{"kind":"Workload","metadata":{"name":"a"},"spec":{"image":"a"}}`, "a: &a [*a]", "kind: Workload\rspec: {",
-		"kind: Workload\nmetadata: {name: a}\nspec: {image: a, args: [~, !!x y]}", "%YAML 1.1\n---\nkind: Workload", "? [a]\n: b", "{}{}", "<<: {kind: Workload}",
+		"kind: Workload\nmetadata: {name: a}\nspec: {image: a, args: [~, !!x y]}", "%YAML 1.1\n---\nkind: Workload", "? [a]\n: b", "{}{}",
+		"kind: Namespace\nmetadata: {name: a}\nspec: {quota: {cpu: 1.5, memory: 0, replicas: 3, gpu: 0}}", "<<: {kind: Workload}",
 	} {
 		f.Add([]byte(s))
 	}
@@ -257,6 +258,13 @@ func FuzzDecode(f *testing.F) {
 		for _, doc := range docs {
 			if err := spec.Validate(doc.Message); err != nil {
 				t.Fatalf("an accepted document is not valid: %v", err)
+			}
+			if n, ok := doc.Message.(*v1.Namespace); ok {
+				normal := proto.CloneOf(n)
+				spec.NormalizeNamespace(normal)
+				if err := spec.Validate(normal); err != nil || len(spec.DiffNamespace(n, normal)) != 0 {
+					t.Fatalf("%v in canonical form is %v: %v", n, normal, err)
+				}
 			}
 		}
 	})
