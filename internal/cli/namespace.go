@@ -124,6 +124,20 @@ func (c *cli) namespaceGetCommand() *cobra.Command {
 	}
 }
 
+func (c *cli) describeNamespace(ctx context.Context, cl *client.Client, name string) error {
+	n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printObject(n)
+	}
+	if err := c.showNamespace(n); err != nil {
+		return err
+	}
+	return c.eventsAbout(ctx, cl, name)
+}
+
 func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
 	f := newFacts(c.Stdout)
 	f.add("Name", n.GetMetadata().GetName())

@@ -91,6 +91,10 @@ GPU        0      0
 replicas   3      unlimited
 `, "")
 
+	if got := c.run(t.Context(), "", "describe", "namespace/shop"); got.code != 0 || !strings.Contains(got.stdout, "bandwidth  0      unlimited\n") {
+		t.Errorf("described: %+v", got)
+	}
+
 	// What is not given stays, whoever else changes something meanwhile.
 	beaten := 1
 	c.moved = func() bool {
