@@ -71,6 +71,11 @@ func (c *Client) Plans() cloudlessv1.PlanServiceClient {
 	return cloudlessv1.NewPlanServiceClient(c.conn)
 }
 
+// Namespaces calls the service for namespaces and their quotas.
+func (c *Client) Namespaces() cloudlessv1.NamespaceServiceClient {
+	return cloudlessv1.NewNamespaceServiceClient(c.conn)
+}
+
 // Nodes calls the service for nodes.
 func (c *Client) Nodes() cloudlessv1.NodeServiceClient {
 	return cloudlessv1.NewNodeServiceClient(c.conn)
@@ -158,6 +163,11 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.ImageService"},
 		{"service": "cloudless.v1.EventService"},
 		{"service": "cloudless.v1.PlanService"},
+		{"service": "cloudless.v1.NamespaceService", "method": "CreateNamespace"},
+		{"service": "cloudless.v1.NamespaceService", "method": "ApplyNamespace"},
+		{"service": "cloudless.v1.NamespaceService", "method": "GetNamespace"},
+		{"service": "cloudless.v1.NamespaceService", "method": "ListNamespaces"},
+		{"service": "cloudless.v1.NamespaceService", "method": "WatchNamespaces"},
 		{"service": "cloudless.v1.TokenService", "method": "CreateToken"},
 		{"service": "cloudless.v1.TokenService", "method": "ListTokens"},
 		{"service": "cloudless.v1.WorkloadService", "method": "CreateWorkload"},

@@ -39,7 +39,11 @@ func configurationReference(openAPI []byte) (string, error) {
 	var rows strings.Builder
 	rows.WriteString("| setting | default | what |\n| --- | --- | --- |\n")
 	for _, s := range spec.Settings(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{Name: "NAME"}}}) {
-		about := d.about("v1ClusterSpec", strings.Split(s.Key, "."))
+		steps := strings.Split(s.Key, ".")
+		if last := len(steps) - 1; steps[last-min(1, last)] == "reserved" {
+			steps = steps[:last] // the amounts are described as those of workloads
+		}
+		about := d.about("v1ClusterSpec", steps)
 		if about == "" {
 			return "", fmt.Errorf("the contract says nothing about the setting %s", s.Key)
 		}
@@ -48,7 +52,7 @@ func configurationReference(openAPI []byte) (string, error) {
 		switch {
 		case foundedWith[s.Key] != "":
 			standard = foundedWith[s.Key]
-		case strings.HasPrefix(s.Key, "nodeClasses.") && s.Value != "none":
+		case strings.HasPrefix(s.Key, "nodeClasses.") && (s.Value != "none" || strings.Contains(s.Key, ".reserved.")):
 			standard = "as for the cluster"
 		case s.Value == "none":
 			standard = "none"

@@ -20,9 +20,9 @@ func (c *cli) applyCommand() *cobra.Command {
 	var fingerprint string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|FOLDER|-",
-		Short: "Bring workloads to what a file says",
+		Short: "Bring workloads and namespaces to what a file says",
 		Long: "Apply makes the workloads of a file, or changes those that are there to what the file says: all of them or,\n" +
-			"if one cannot be, none. Then it shows their replicas until all run, or says why they will not.\n" +
+			"if one cannot be, none. The same goes for namespaces and their quotas. Then it shows their replicas until all run, or says why they will not.\n" +
 			"A file is YAML or JSON and may hold several documents; - is standard input; of a folder it takes all files.\n\n" +
 			"It makes a plan and carries out exactly that. See it first with cloudless plan, and have that one carried out\n" +
 			"with --plan: it is refused, and nothing is changed, if the world has moved on since.",
@@ -55,7 +55,7 @@ func (c *cli) applyCommand() *cobra.Command {
 	return cmd
 }
 
-// done are the words for what became of a workload.
+// done are the words for what became of a workload or a namespace.
 var done = map[string]string{
 	actionCreate: "created", actionUpdate: "updated", actionDelete: "deleted", actionUnchanged: "unchanged",
 }
@@ -72,13 +72,21 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 		return err
 	}
 	if c.forPeople() {
+		for _, n := range answer.GetPlan().GetNamespaces() {
+			if err := c.printf("namespace %s %s\n", n.GetName(), done[n.GetAction()]); err != nil {
+				return err
+			}
+			if len(n.GetOver()) > 0 {
+				c.note("%s", overQuota(n.GetName(), n.GetOver()))
+			}
+		}
 		for _, change := range answer.GetPlan().GetChanges() {
 			if err := c.printf("workload %s %s\n", change.GetName(), done[change.GetAction()]); err != nil {
 				return err
 			}
 		}
 	}
-	if w.on {
+	if w.on && len(answer.GetPlan().GetChanges()) > 0 {
 		if answer.Workloads, err = c.awaitScene(ctx, cl, w, sceneOf(answer)); err != nil {
 			return err
 		}
@@ -119,7 +127,15 @@ func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanR
 
 // sameChanges reports whether two plans do the same with the same workloads, wherever their replicas go.
 func sameChanges(a, b *cloudlessv1.Plan) bool {
-	return proto.Equal(&cloudlessv1.Plan{Changes: withoutPlaces(a)}, &cloudlessv1.Plan{Changes: withoutPlaces(b)})
+	return proto.Equal(&cloudlessv1.Plan{Changes: withoutPlaces(a), Namespaces: withoutUse(a)}, &cloudlessv1.Plan{Changes: withoutPlaces(b), Namespaces: withoutUse(b)})
+}
+
+func withoutUse(plan *cloudlessv1.Plan) []*cloudlessv1.PlanNamespace {
+	var all []*cloudlessv1.PlanNamespace
+	for _, n := range plan.GetNamespaces() {
+		all = append(all, &cloudlessv1.PlanNamespace{Name: n.GetName(), Action: n.GetAction(), Fields: n.GetFields()})
+	}
+	return all
 }
 
 func withoutPlaces(plan *cloudlessv1.Plan) []*cloudlessv1.PlanChange {

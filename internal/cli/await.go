@@ -185,8 +185,8 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
 		if err != nil {
 			return err
 		}
-		reasons := w.GetStatus().GetUnplaced()
-		if len(reasons) == 0 {
+		reasons, quota := w.GetStatus().GetUnplaced(), w.GetStatus().GetQuota()
+		if len(reasons) == 0 && quota == "" {
 			if none, err := noNodes(ctx, cl); err != nil || !none {
 				return err
 			}
@@ -195,7 +195,7 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
 		if w.GetStatus().GetOutdated() > 0 {
 			what = "has no place for what is new"
 		}
-		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, counts(w.GetStatus()), nodeReasons(reasons)))
+		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, counts(w.GetStatus()), noPlace(quota, reasons)))
 	}
 	return fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
 }

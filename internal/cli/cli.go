@@ -102,7 +102,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	)
 	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.copyCommand(), c.statsCommand(), c.topCommand())
-	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(),
+	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())
 	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand(),
 		c.installCommand(), c.uninstallCommand(), c.doctorCommand())

@@ -45,6 +45,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedEventServiceServer
 	cloudlessv1.UnimplementedClusterServiceServer
 	cloudlessv1.UnimplementedPlanServiceServer
+	cloudlessv1.UnimplementedNamespaceServiceServer
 
 	config   string       // client configuration that leads here
 	registry http.Handler // answers what is not gRPC
@@ -68,6 +69,7 @@ type cluster struct {
 	story func(send func(*cloudlessv1.Replica))
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 
+	namespaces  map[string]*cloudlessv1.Namespace
 	versions    *settled // of the configuration
 	revisions   []*cloudlessv1.Revision
 	copy        func(copyServer) error
@@ -101,8 +103,8 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{
-		workloads: map[string]*cloudlessv1.Workload{},
-		config:    filepath.Join(t.TempDir(), "config.yaml"),
+		workloads: map[string]*cloudlessv1.Workload{}, namespaces: map[string]*cloudlessv1.Namespace{},
+		config: filepath.Join(t.TempDir(), "config.yaml"),
 	}
 	server := grpc.NewServer()
 	cloudlessv1.RegisterWorkloadServiceServer(server, c)
@@ -112,6 +114,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterEventServiceServer(server, c)
 	cloudlessv1.RegisterClusterServiceServer(server, c)
 	cloudlessv1.RegisterPlanServiceServer(server, c)
+	cloudlessv1.RegisterNamespaceServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Content-Type") == "application/grpc" {
@@ -248,6 +251,16 @@ func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 		}
 		plan.Changes = append(plan.Changes, change)
 	}
+	for _, n := range r.GetNamespaces() {
+		before := c.namespaces[n.GetMetadata().GetName()]
+		planned := &cloudlessv1.PlanNamespace{Name: n.GetMetadata().GetName(), Action: "unchanged"}
+		if before == nil {
+			planned.Action = "create"
+		} else if !proto.Equal(before.GetSpec(), n.GetSpec()) {
+			planned.Action = "update"
+		}
+		plan.Namespaces = append(plan.Namespaces, planned)
+	}
 	if r.GetPrune() != "" {
 		for _, name := range slices.Sorted(maps.Keys(c.workloads)) {
 			if w := c.workloads[name]; !named[name] && w.GetMetadata().GetNamespace() == r.GetPruneNamespace() {
@@ -276,6 +289,9 @@ func (c *cluster) ApplyPlan(_ context.Context, r *cloudlessv1.ApplyPlanRequest) 
 	answer := &cloudlessv1.ApplyPlanResponse{Plan: c.makePlan(r.GetRequest())}
 	if answer.GetPlan().GetFingerprint() != r.GetFingerprint() {
 		return nil, status.Error(codes.Aborted, "the world has moved on")
+	}
+	for _, n := range r.GetRequest().GetNamespaces() {
+		c.putNamespace(n)
 	}
 	for i, w := range r.GetRequest().GetWorkloads() {
 		if answer.GetPlan().GetChanges()[i].GetAction() == "unchanged" {
@@ -440,15 +456,16 @@ var box = &cloudlessv1.Node{
 		SubnetV4: "10.64.0.0/24", Price: 40, Bandwidth: "1G", Taints: []*cloudlessv1.Taint{{Key: "spot", Effect: "PreferNoSchedule"}},
 	},
 	Status: &cloudlessv1.NodeStatus{
-		State:      "ready",
-		Capacity:   &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi", Gpu: 2},
-		Gpus:       []*cloudlessv1.NodeGpu{{Id: "0000:01:00.0", Model: "tesla-t4"}, {Id: "0000:02:00.0", Model: "a100"}},
-		Requested:  &cloudlessv1.NodeResources{Cpu: "1", Memory: "1Gi", Gpu: 1, Bandwidth: "100M"},
-		Usage:      &cloudlessv1.NodeResources{Cpu: "250m", Memory: "1Gi"},
-		Conditions: []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
-		Info:       &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1", Battery: true},
-		Drivers:    []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
-		LastSeen:   timestamppb.New(time.Now().Add(-3 * time.Hour)),
+		State:       "ready",
+		Capacity:    &cloudlessv1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi", Gpu: 2},
+		Gpus:        []*cloudlessv1.NodeGpu{{Id: "0000:01:00.0", Model: "tesla-t4"}, {Id: "0000:02:00.0", Model: "a100"}},
+		Allocatable: &cloudlessv1.NodeResources{Cpu: "6", Memory: "7Gi", Bandwidth: "1G", Gpu: 2},
+		Requested:   &cloudlessv1.NodeResources{Cpu: "1", Memory: "1Gi", Gpu: 1, Bandwidth: "100M"},
+		Usage:       &cloudlessv1.NodeResources{Cpu: "250m", Memory: "1Gi"},
+		Conditions:  []*cloudlessv1.Condition{{Type: "Ready", Status: true}, {Type: "DiskPressure", Status: true, Reason: "91 % used"}},
+		Info:        &cloudlessv1.NodeInfo{Os: "linux", Arch: "arm64", Kernel: "6.1", Version: "v1", Battery: true},
+		Drivers:     []*cloudlessv1.DriverInfo{{Name: "container", Version: "1.6", Missing: []string{"keep logs across restarts of containerd"}}},
+		LastSeen:    timestamppb.New(time.Now().Add(-3 * time.Hour)),
 		Reliability: &cloudlessv1.Reliability{
 			Score:        91,
 			Uptime:       &cloudlessv1.ReliabilityPart{Score: 99, Basis: "there for 99h of the 100h that count"},

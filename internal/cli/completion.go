@@ -54,7 +54,7 @@ type lister func(ctx context.Context, c *cli, cl *client.Client) ([]string, erro
 // completeNames lets arguments and flags be completed: those of a group by the noun that it is named after, those of
 // other commands by the table here.
 func (c *cli) completeNames(root *cobra.Command) {
-	nouns := map[string]lister{"workload": workloadNames, "node": nodeNames, "image": imageNames, "token": tokenNames}
+	nouns := map[string]lister{"workload": workloadNames, "node": nodeNames, "image": imageNames, "token": tokenNames, "namespace": namespaceNames}
 	for _, group := range root.Commands() {
 		list := nouns[group.Name()]
 		for _, cmd := range group.Commands() {
@@ -164,12 +164,8 @@ func workloadNames(ctx context.Context, c *cli, cl *client.Client) ([]string, er
 }
 
 func namespaceNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, error) {
-	answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Page: &cloudlessv1.Page{Size: 1000}})
-	var all []string
-	for _, w := range answer.GetItems() {
-		all = append(all, w.GetMetadata().GetNamespace())
-	}
-	return all, err
+	answer, err := cl.Namespaces().ListNamespaces(ctx, &cloudlessv1.ListNamespacesRequest{Page: &cloudlessv1.Page{Size: 1000}})
+	return namesOf(answer.GetItems()), err
 }
 
 func replicaNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {

@@ -23,7 +23,7 @@ func (c *cli) describeCommand() *cobra.Command {
 		Use:   "describe NAME|KIND/NAME",
 		Short: "Show everything about a workload: what runs, what ran, and why",
 		Long: "Describe shows a workload's spec, replicas, last exits, revisions and events, and what keeps it from running.\n" +
-			"With a kind before the name it does so for a node, a replica or an image.",
+			"With a kind before the name it does so for a node, a replica, an image or a namespace.",
 		Example:    "  cloudless describe web\n  cloudless describe node/box1\n  cloudless describe replica/web-x7k2p\n  cloudless describe image/web:1 -o yaml",
 		SuggestFor: []string{"inspect", "show"},
 		Args:       names("NAME"),
@@ -33,10 +33,10 @@ func (c *cli) describeCommand() *cobra.Command {
 				kind, name = "workload", args[0]
 			}
 			describe := map[string]describer{
-				"workload": c.describeWorkload, "node": c.describeNodeByName, "replica": c.describeReplica, "image": c.describeImage,
+				"workload": c.describeWorkload, "node": c.describeNodeByName, "replica": c.describeReplica, "image": c.describeImage, "namespace": c.describeNamespace,
 			}[strings.TrimSuffix(kind, "s")]
 			if describe == nil || name == "" {
-				return usage(cmd, "%q is not something to describe: write the name of a workload, or node/NAME, replica/NAME or image/NAME", args[0])
+				return usage(cmd, "%q is not something to describe: write the name of a workload, or node/NAME, replica/NAME, image/NAME or namespace/NAME", args[0])
 			}
 			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				return describe(ctx, cl, name)

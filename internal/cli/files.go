@@ -15,12 +15,12 @@ import (
 )
 
 // readFiles reads and checks all documents before any of them is used.
-func (c *cli) readFiles(cmd *cobra.Command, files []string) ([]*cloudlessv1.Workload, error) {
+func (c *cli) readFiles(cmd *cobra.Command, files []string) (*cloudlessv1.PlanRequest, error) {
 	files, err := unfold(files)
 	if err != nil {
 		return nil, err
 	}
-	var workloads []*cloudlessv1.Workload
+	request := &cloudlessv1.PlanRequest{}
 	first := map[string]string{}
 	for _, file := range files {
 		data, err := c.readFile(file)
@@ -33,28 +33,40 @@ func (c *cli) readFiles(cmd *cobra.Command, files []string) ([]*cloudlessv1.Work
 		}
 		for _, document := range documents {
 			at := fmt.Sprintf("%s:%d", file, document.Line)
-			workload, err := c.documentWorkload(cmd, at, document)
+			name, err := c.addDocument(cmd, request, at, document)
 			if err != nil {
 				return nil, err
 			}
-			name := pathOf(workload.GetMetadata())
 			if other, twice := first[name]; twice {
-				return nil, fmt.Errorf("%s: workload %s is given twice, first at %s: leave one of them out", at, name, other)
+				return nil, fmt.Errorf("%s: %s is given twice, first at %s: leave one of them out", at, name, other)
 			}
 			first[name] = at
-			workloads = append(workloads, workload)
 		}
 	}
-	if len(workloads) == 0 {
+	if len(request.GetWorkloads())+len(request.GetNamespaces()) == 0 {
 		return nil, errors.New("there is nothing to apply: the input holds no document")
 	}
-	return workloads, nil
+	return request, nil
+}
+
+// addDocument adds what a document holds to a request, and returns what it is.
+func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, at string, document spec.Document) (string, error) {
+	if n, ok := document.Message.(*cloudlessv1.Namespace); ok {
+		request.Namespaces = append(request.Namespaces, n)
+		return "namespace " + n.GetMetadata().GetName(), nil
+	}
+	workload, err := c.documentWorkload(cmd, at, document)
+	if err != nil {
+		return "", err
+	}
+	request.Workloads = append(request.Workloads, workload)
+	return "workload " + pathOf(workload.GetMetadata()), nil
 }
 
 func (c *cli) documentWorkload(cmd *cobra.Command, at string, document spec.Document) (*cloudlessv1.Workload, error) {
 	workload, ok := document.Message.(*cloudlessv1.Workload)
 	if !ok {
-		return nil, fmt.Errorf("%s: a %s cannot be applied: only a Workload can", at, document.Kind)
+		return nil, fmt.Errorf("%s: a %s cannot be applied: only a Workload and a Namespace can", at, document.Kind)
 	}
 	given := workload.GetMetadata().GetNamespace()
 	if given != "" && given != c.namespace && cmd.Flags().Changed("namespace") {

@@ -188,16 +188,16 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 
 func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 	status := node.GetStatus()
-	t := newTable(c.Stdout, "RESOURCE", "CAPACITY", "REQUESTED", "USED")
-	has, asked, used := status.GetCapacity(), status.GetRequested(), status.GetUsage()
-	t.row("CPU", has.GetCpu(), asked.GetCpu(), used.GetCpu())
-	t.row("memory", shortQuantity(has.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
-	t.row("disk", shortQuantity(has.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
+	t := newTable(c.Stdout, "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "USED")
+	has, may, asked, used := status.GetCapacity(), status.GetAllocatable(), status.GetRequested(), status.GetUsage()
+	t.row("CPU", has.GetCpu(), may.GetCpu(), asked.GetCpu(), used.GetCpu())
+	t.row("memory", shortQuantity(has.GetMemory()), shortQuantity(may.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
+	t.row("disk", shortQuantity(has.GetDisk()), shortQuantity(may.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
 	if link := spec.LinkOf(node); link != "" {
-		t.row("bandwidth", link, asked.GetBandwidth(), "")
+		t.row("bandwidth", link, may.GetBandwidth(), asked.GetBandwidth(), "")
 	}
 	if has.GetGpu() > 0 {
-		t.row("GPU", strings.TrimSpace(fmt.Sprint(has.GetGpu(), " ", gpuModels(status))), fmt.Sprint(asked.GetGpu()), "")
+		t.row("GPU", strings.TrimSpace(fmt.Sprint(has.GetGpu(), " ", gpuModels(status))), fmt.Sprint(may.GetGpu()), fmt.Sprint(asked.GetGpu()), "")
 	}
 	if err := t.flush(); err != nil {
 		return err

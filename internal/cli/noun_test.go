@@ -350,12 +350,12 @@ Subnets:      10.64.0.0/24
 Seen:         3h ago
 Reliability:  91/100
 
-RESOURCE   CAPACITY          REQUESTED  USED
-CPU        4                 1          250m
-memory     8Gi               1Gi        1Gi
-disk       100Gi             -          -
-bandwidth  1G                100M       -
-GPU        2 a100, tesla-t4  1          -
+RESOURCE   CAPACITY          ALLOCATABLE  REQUESTED  USED
+CPU        4                 6            1          250m
+memory     8Gi               7Gi          1Gi        1Gi
+disk       100Gi             -            -          -
+bandwidth  1G                1G           100M       -
+GPU        2 a100, tesla-t4  2            1          -
 
 RELIABILITY    WEIGHT  SCORE  BECAUSE
 uptime         30 %    99     there for 99h of the 100h that count

@@ -149,7 +149,7 @@ func TestDescribeShowsAllThatIsKnown(t *testing.T) {
 		}
 	}
 	c.run(t.Context(), "", "describe", "replica/web-bb").expect(t, 1, "", "cloudless: replica web-bb does not exist in namespace default; did you mean web-b?\n")
-	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or node/NAME, replica/NAME or image/NAME") {
+	if got := c.run(t.Context(), "", "describe", "pod/web"); got.code != 2 || !strings.Contains(got.stderr, "or node/NAME, replica/NAME, image/NAME or namespace/NAME") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -65,11 +65,11 @@ func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanReques
 	if w.prune == "" && cmd.Flags().Changed("prune") {
 		return nil, usage(cmd, "--prune needs labels such as app=shop: without them it would delete everything else")
 	}
-	workloads, err := c.readFiles(cmd, w.files)
+	request, err := c.readFiles(cmd, w.files)
 	if err != nil {
 		return nil, err
 	}
-	request := &cloudlessv1.PlanRequest{Workloads: workloads, Prune: w.prune}
+	request.Prune = w.prune
 	if size := proto.Size(request); size > maxRequest {
 		return nil, fmt.Errorf("the files hold %d MB of workloads together and one request may have %d: apply them one after the other", megabytes(size), megabytes(maxRequest))
 	}
@@ -77,7 +77,8 @@ func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanReques
 		return request, nil
 	}
 	request.PruneNamespace = c.namespace
-	if cmd.Flags().Changed("namespace") {
+	workloads := request.GetWorkloads()
+	if cmd.Flags().Changed("namespace") || len(workloads) == 0 {
 		return request, nil
 	}
 	request.PruneNamespace = workloads[0].GetMetadata().GetNamespace()
@@ -111,6 +112,11 @@ func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.
 
 // changes reports whether a plan would change anything.
 func changes(plan *cloudlessv1.Plan) bool {
+	for _, n := range plan.GetNamespaces() {
+		if n.GetAction() != actionUnchanged {
+			return true
+		}
+	}
 	for _, change := range plan.GetChanges() {
 		if change.GetAction() != actionUnchanged {
 			return true

@@ -53,6 +53,10 @@ func (t *planText) line(indent int, action, format string, args ...any) {
 func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	t := &planText{style: styleFor(c.Stdout)}
 	counts := map[string]int{}
+	for _, n := range plan.GetNamespaces() {
+		counts[n.GetAction()]++
+		t.namespace(n)
+	}
 	for _, change := range plan.GetChanges() {
 		counts[change.GetAction()]++
 		t.change(change, c.namespace)
@@ -68,7 +72,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	return err
 }
 
-// would are the words for what becomes of a workload.
+// would are the words for what becomes of a workload or a namespace.
 var would = map[string]string{
 	actionCreate: "would be created", actionUpdate: "would be updated", actionDelete: "would be deleted", actionUnchanged: "is unchanged",
 }
@@ -90,6 +94,26 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 	}
 	t.unplaced(change)
 	if change.GetAction() != actionUnchanged {
+		t.WriteByte('\n')
+	}
+}
+
+func (t *planText) namespace(n *cloudlessv1.PlanNamespace) {
+	t.line(0, n.GetAction(), "namespace %s %s", n.GetName(), would[n.GetAction()])
+	for _, field := range n.GetFields() {
+		t.field(field)
+	}
+	if n.GetWoken() > 0 {
+		who := "1 replica that waits gets"
+		if n.GetWoken() > 1 {
+			who = fmt.Sprintf("%d replicas that wait get", n.GetWoken())
+		}
+		t.line(4, actionCreate, "%s a node", who)
+	}
+	if len(n.GetOver()) > 0 {
+		t.WriteString("    " + t.style.paint(yellow, "! "+overQuota(n.GetName(), n.GetOver())) + "\n")
+	}
+	if n.GetAction() != actionUnchanged {
 		t.WriteByte('\n')
 	}
 }
@@ -171,7 +195,16 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 	if n > 1 {
 		who = fmt.Sprintf("%d replicas have no place", n)
 	}
-	t.WriteString("    " + t.style.paint(red, "! "+who+nodeReasons(change.GetUnplacedReasons())) + "\n")
+	t.WriteString("    " + t.style.paint(red, "! "+who+noPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
+}
+
+// noPlace continues a sentence with the quota that is used up, or else with what
+// speaks against each node.
+func noPlace(quota string, reasons []*cloudlessv1.NodeReason) string {
+	if quota != "" {
+		return ": " + plain(quota)
+	}
+	return nodeReasons(reasons)
 }
 
 // shownReasons is how many nodes a sentence names.

@@ -141,6 +141,8 @@ func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
 		"an empty folder":     {"", []string{"-f", t.TempDir()}, "holds no file that ends in .yaml"},
 		"twice":               {twoDocuments + "---\n" + twoDocuments, []string{"-f", "-"}, "-:10: workload default/web is given twice, first at -:1"},
 		"several namespaces":  {twoDocuments + "---\nkind: Workload\nmetadata: {name: x, namespace: other}\nspec: {image: y}\n", []string{"-f", "-", "--prune", "a=b"}, "say by --namespace"},
+		"a namespace twice":   {"kind: Namespace\nmetadata: {name: shop}\n---\nkind: Namespace\nmetadata: {name: shop}\n", []string{"-f", "-"}, "-:4: namespace shop is given twice, first at -:1"},
+		"a wrong quota":       {"kind: Namespace\nmetadata: {name: shop}\nspec:\n  quota: {cpu: much}\n", []string{"-f", "-"}, "-:4:16: spec.quota.cpu: must be an amount of CPU"},
 		"an unknown field":    {"kind: Workload\nmetadata: {name: x}\nspec:\n  image: y\n  replica: 3\n", []string{"-f", "-"}, "-:5:3: spec.replica: is not a known field; did you mean replicas?"},
 		"a wrong unit":        {"kind: Workload\nmetadata: {name: x}\nspec:\n  image: y\n  resources: {limits: {memory: 5 apples}}\n", []string{"-f", "-"}, "-:5:32: spec.resources.limits.memory: must be"},
 		"negative replicas":   {"kind: Workload\nmetadata: {name: x}\nspec:\n  image: y\n  replicas: -1\n", []string{"-f", "-"}, "-:5:13: spec.replicas: must be between 0 and 100000"},

@@ -13,8 +13,11 @@ type Node struct {
 	// Unschedulable says why nothing may be placed here, continuing the name:
 	// "is offline: it does not answer". Empty if something may.
 	Unschedulable string
-	Taints        []Taint
-	Drivers       []string
+	// Away is whether nobody hears of it. What is promised here does not count
+	// against quotas, because others may have to take its place.
+	Away    bool
+	Taints  []Taint
+	Drivers []string
 	// Platform is such as "linux/amd64".
 	Platform string
 	GPUModel string
@@ -33,8 +36,8 @@ type Node struct {
 	Link int64
 }
 
-// allocatable is what may be promised on a node.
-func (n *Node) allocatable() Resources {
+// Allocatable is what may be promised on a node.
+func (n *Node) Allocatable() Resources {
 	var all Resources
 	for i := range all {
 		share := n.Overcommit[i]

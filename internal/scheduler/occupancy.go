@@ -173,7 +173,9 @@ func (v *View) seat(list []int32, at int32) (int, bool) {
 // occupy promises to one replica of a shape what it needs of a node.
 func (v *View) occupy(i int32, s *shape) {
 	v.free[i] = v.free[i].minus(s.Needs.Resources)
-	s.space.take(&s.Needs.Resources)
+	if !v.nodes[i].Away {
+		s.space.used.Take(&s.Needs.Resources)
+	}
 	v.nodes[i].count(s.work, i)
 	v.traits[i].idle = false
 	for _, p := range s.Needs.Ports {
@@ -185,7 +187,9 @@ func (v *View) occupy(i int32, s *shape) {
 // vacate takes the promise back.
 func (v *View) vacate(i int32, s *shape) {
 	v.free[i] = v.free[i].plus(s.Needs.Resources)
-	s.space.give(&s.Needs.Resources)
+	if !v.nodes[i].Away {
+		s.space.used.Give(&s.Needs.Resources)
+	}
 	v.uncount(i, s.work)
 	if len(s.Needs.Ports) == 0 {
 		return

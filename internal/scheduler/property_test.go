@@ -27,14 +27,20 @@ type running struct {
 	node int // index
 }
 
-// view builds the real thing from the model, in some order.
+// view builds the real thing from the model, in some order. Nodes that are away
+// have not always been.
 func (m *model) view(order []int) *scheduler.View {
 	v := scheduler.NewView(scheduler.Options{Preempt: true})
 	for _, i := range order {
-		v.ApplyNode(m.nodes[i])
+		n := m.nodes[i]
+		n.Away = n.Away != (i%2 == 0)
+		v.ApplyNode(n)
 	}
 	for _, r := range m.replicas {
 		v.ApplyReplica(r.uid, r.r, m.nodes[r.node].UID)
+	}
+	for _, i := range order {
+		v.ApplyNode(m.nodes[i])
 	}
 	for name, q := range m.quotas {
 		v.SetQuota(name, q)
@@ -164,6 +170,9 @@ func (m *model) quota(r *scheduler.Revision) bool {
 	var used scheduler.Resources
 	count := int64(0)
 	for _, o := range m.replicas {
+		if m.nodes[o.node].Away {
+			continue
+		}
 		count++
 		for k, n := range o.r.Needs.Resources {
 			used[k] += n
@@ -241,7 +250,7 @@ func anyNode(t *rapid.T, i int) scheduler.Node {
 			n.Taints = []scheduler.Taint{{Key: "spot", Effect: rapid.SampledFrom([]string{scheduler.NoSchedule, scheduler.PreferNoSchedule}).Draw(t, "effect")}}
 		}
 		if rapid.IntRange(0, 6).Draw(t, "off") == 0 {
-			n.Unschedulable = "is offline"
+			n.Unschedulable, n.Away = "is offline", true
 		}
 	})
 }

@@ -25,6 +25,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 		UID: n.GetMetadata().GetUid(), Name: n.GetMetadata().GetName(), Hostname: status.GetInfo().GetHostname(),
 		Labels: labels, Region: labels[spec.LabelRegion], Zone: labels[spec.LabelZone],
 		Unschedulable: unschedulable(status),
+		Away:          status.GetState() == "offline",
 		GPUModel:      capacity.GetGpuModel(),
 		Reliability:   unknownReliability,
 		Battery:       status.GetInfo().GetBattery(),

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // Quota is the most that a namespace may have promised to it. An amount of 0 is
@@ -16,12 +18,107 @@ type Quota struct {
 // NoneAtAll is the quota of what may not be used.
 const NoneAtAll = -1
 
+// Usage is what is promised to the replicas of a namespace: those that have a
+// node, and not one of which nobody hears.
+type Usage struct {
+	Resources Resources
+	Replicas  int64
+}
+
+// Take adds one replica, and Give takes it away again.
+func (u *Usage) Take(r *Resources) {
+	u.Resources = u.Resources.plus(*r)
+	u.Replicas++
+}
+
+// Give takes one replica away.
+func (u *Usage) Give(r *Resources) {
+	u.Resources = u.Resources.minus(*r)
+	u.Replicas--
+}
+
+// QuotaFromProto reads a quota, in which 0 is none at all and what is not set is
+// not limited.
+func QuotaFromProto(q *v1.Quota) (Quota, error) {
+	read, err := amounts(&v1.ResourceAmounts{Cpu: q.GetCpu(), Memory: q.GetMemory(), Disk: q.GetDisk(), Bandwidth: q.GetBandwidth()})
+	if err != nil {
+		return Quota{}, fmt.Errorf("read the quota: %w", err)
+	}
+	for i, text := range map[Resource]string{CPU: q.GetCpu(), Memory: q.GetMemory(), Disk: q.GetDisk(), Bandwidth: q.GetBandwidth()} {
+		if text != "" && read[i] == 0 {
+			read[i] = NoneAtAll
+		}
+	}
+	limit := func(n *int64) int64 {
+		switch {
+		case n == nil:
+			return 0
+		case *n <= 0:
+			return NoneAtAll
+		}
+		return *n
+	}
+	quota := Quota{Resources: read}
+	var replicas, gpu *int64
+	if q != nil {
+		replicas, gpu = q.Replicas, q.Gpu
+	}
+	quota.Replicas, quota.Resources[GPU] = limit(replicas), limit(gpu)
+	return quota, nil
+}
+
+// Room is for how many more replicas of the needs there is room.
+func (q *Quota) Room(used *Usage, need *Resources) int {
+	room := int64(math.MaxInt32)
+	for i, limit := range q.Resources {
+		if limit != 0 && need[i] > 0 {
+			room = min(room, (max(0, limit)-used.Resources[i])/need[i])
+		}
+	}
+	if q.Replicas != 0 {
+		room = min(room, max(0, q.Replicas)-used.Replicas)
+	}
+	return int(max(0, room))
+}
+
+// Short says what of the quota is used up for one more replica, empty if there is
+// room.
+func (q *Quota) Short(namespace string, used *Usage, need *Resources) string {
+	var reasons []string
+	for i, limit := range q.Resources {
+		most, of := max(0, limit), Resource(i)
+		if limit != 0 && need[i] > 0 && used.Resources[i]+need[i] > most {
+			reasons = append(reasons, fmt.Sprintf("needs %s %s, %s of %s left",
+				of.format(need[i]), of, of.format(max(0, most-used.Resources[i])), of.format(most)))
+		}
+	}
+	if q.Replicas != 0 && used.Replicas+1 > max(0, q.Replicas) {
+		reasons = append(reasons, fmt.Sprintf("has %d of at most %s", used.Replicas, plural(int(max(0, q.Replicas)), "replica")))
+	}
+	if reasons == nil {
+		return ""
+	}
+	return fmt.Sprintf("the quota of namespace %s is used up: %s", namespace, strings.Join(reasons, ", "))
+}
+
+// Over says what is used beyond the quota, which happens when it was lowered.
+func (q *Quota) Over(used *Usage) (all []string) {
+	for i, limit := range q.Resources {
+		if of := Resource(i); limit != 0 && used.Resources[i] > max(0, limit) {
+			all = append(all, fmt.Sprintf("%s %s of %s", of.format(used.Resources[i]), of, of.format(max(0, limit))))
+		}
+	}
+	if q.Replicas != 0 && used.Replicas > max(0, q.Replicas) {
+		all = append(all, fmt.Sprintf("%s of %d", plural(int(used.Replicas), "replica"), max(0, q.Replicas)))
+	}
+	return all
+}
+
 // namespace is what a namespace has and may have.
 type namespace struct {
-	name     string
-	quota    Quota
-	used     Resources
-	replicas int64
+	name  string
+	quota Quota
+	used  Usage
 }
 
 func (v *View) space(name string) *namespace {
@@ -40,45 +137,11 @@ func (v *View) SetQuota(name string, q Quota) {
 	v.waits.noteQuota(s)
 }
 
-func (n *namespace) take(r *Resources) {
-	n.used = n.used.plus(*r)
-	n.replicas++
-}
-
-func (n *namespace) give(r *Resources) {
-	n.used = n.used.minus(*r)
-	n.replicas--
-}
+// Used is what a namespace has.
+func (v *View) Used(name string) Usage { return v.space(name).used }
 
 // room is for how many replicas of the needs the quota has room.
-func (n *namespace) room(need *Resources) int {
-	room := int64(math.MaxInt32)
-	for i, limit := range n.quota.Resources {
-		if limit != 0 && need[i] > 0 {
-			room = min(room, (max(0, limit)-n.used[i])/need[i])
-		}
-	}
-	if limit := n.quota.Replicas; limit != 0 {
-		room = min(room, max(0, limit)-n.replicas)
-	}
-	return int(max(0, room))
-}
+func (n *namespace) room(need *Resources) int { return n.quota.Room(&n.used, need) }
 
 // explain says what of the quota is used up, empty if there is room.
-func (n *namespace) explain(need *Resources) string {
-	var reasons []string
-	for i, limit := range n.quota.Resources {
-		limit, of := max(0, limit), Resource(i)
-		if n.quota.Resources[i] != 0 && need[i] > 0 && n.used[i]+need[i] > limit {
-			reasons = append(reasons, fmt.Sprintf("needs %s %s, %s of %s left",
-				of.format(need[i]), of, of.format(max(0, limit-n.used[i])), of.format(limit)))
-		}
-	}
-	if limit := n.quota.Replicas; limit != 0 && n.replicas+1 > max(0, limit) {
-		reasons = append(reasons, fmt.Sprintf("has %d of at most %d replicas", n.replicas, max(0, limit)))
-	}
-	if reasons == nil {
-		return ""
-	}
-	return fmt.Sprintf("the quota of namespace %s is used up: %s", n.name, strings.Join(reasons, ", "))
-}
+func (n *namespace) explain(need *Resources) string { return n.quota.Short(n.name, &n.used, need) }

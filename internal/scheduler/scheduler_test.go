@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -571,6 +572,62 @@ func TestQuota(t *testing.T) {
 	other := revision("web", 300, func(r *scheduler.Revision) { r.Namespace = "team" })
 	if got := len(v.Plan(ask(other, 4)).Placements); got != 4 {
 		t.Errorf("another namespace has %d", got)
+	}
+}
+
+// What is promised on a node of which nobody hears does not count: others may
+// have to take its place. When the node is back, it does.
+func TestQuotaOfWhatIsAway(t *testing.T) {
+	away := func(n *scheduler.Node) { n.Unschedulable, n.Away = "is offline", true }
+	v := view(node("a"), node("b"))
+	web := revision("web", 500)
+	run(v, web, "a", 2)
+	v.SetQuota("default", scheduler.Quota{Replicas: 2})
+	v.Wait(web)
+	if got := len(v.Plan(ask(web, 2)).Placements); got != 0 {
+		t.Errorf("%d more fit", got)
+	}
+	v.ApplyNode(node("a", away))
+	if got := strings.Join(v.Wake(), " "); got != "workload-web" || v.Used("default") != (scheduler.Usage{}) {
+		t.Errorf("a lost node wakes %q and leaves %+v", got, v.Used("default"))
+	}
+	if got := len(v.Plan(ask(web, 3)).Placements); got != 2 {
+		t.Errorf("%d take the place of 2", got)
+	}
+	run(v, web, "b", 1)
+	v.ApplyNode(node("a"))
+	if got := v.Used("default"); got.Replicas != 3 || got.Resources[scheduler.CPU] != 1500 {
+		t.Errorf("with the node back %+v is used", got)
+	}
+}
+
+// What is not set is not limited, and 0 is none at all.
+func TestQuotaFromProto(t *testing.T) {
+	quota, err := scheduler.QuotaFromProto(&v1.Quota{Cpu: "1.5", Memory: "0", Replicas: new(int64(3)), Gpu: new(int64(0))})
+	want := scheduler.Quota{
+		Resources: scheduler.Resources{scheduler.CPU: 1500, scheduler.Memory: scheduler.NoneAtAll, scheduler.GPU: scheduler.NoneAtAll}, Replicas: 3,
+	}
+	if err != nil || quota != want {
+		t.Errorf("%+v, %v", quota, err)
+	}
+	if none, err := scheduler.QuotaFromProto(nil); err != nil || none != (scheduler.Quota{}) {
+		t.Errorf("nothing said is %+v, %v", none, err)
+	}
+	if _, err := scheduler.QuotaFromProto(&v1.Quota{Disk: "much"}); err == nil || !strings.Contains(err.Error(), "read the quota: disk") {
+		t.Errorf("nonsense gives %v", err)
+	}
+	used := scheduler.Usage{Replicas: 4}
+	need := scheduler.Resources{scheduler.CPU: 1000, scheduler.Memory: 1 << 20, scheduler.GPU: 1}
+	used.Resources[scheduler.CPU] = 1000
+	short := "the quota of namespace shop is used up: needs 1 CPU, 500m of 1500m left, needs 1Mi memory, 0 of 0 left, needs 1 GPU, 0 of 0 left, has 4 of at most 3 replicas"
+	if got := quota.Short("shop", &used, &need); got != short {
+		t.Errorf("short of %q", got)
+	}
+	if got := strings.Join(quota.Over(&used), ", "); got != "4 replicas of 3" {
+		t.Errorf("over by %q", got)
+	}
+	if got := quota.Room(&used, &need); got != 0 {
+		t.Errorf("room for %d", got)
 	}
 }
 

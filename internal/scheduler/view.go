@@ -88,7 +88,7 @@ func (v *View) ApplyNode(n Node) {
 		v.slots[n.UID] = i
 	}
 	cell := &v.nodes[i]
-	room := n.allocatable()
+	room := n.Allocatable()
 	if !known || cell.Name != n.Name {
 		v.unlist(i, known)
 		cell.Name, cell.UID = n.Name, n.UID
@@ -105,8 +105,24 @@ func (v *View) ApplyNode(n Node) {
 	if !known || cell.Price != n.Price || cell.room != room {
 		v.stale = true
 	}
+	if cell.Away != n.Away {
+		v.recount(cell, n.Away)
+	}
 	cell.Node, cell.room = n, room
 	v.waits.noteNode(i)
+}
+
+// recount takes what is promised on a node out of the quotas, or puts it back.
+func (v *View) recount(cell *nodeCell, away bool) {
+	for _, at := range cell.replicas {
+		s := v.work.replicas[at].shape
+		if away {
+			s.space.used.Give(&s.Needs.Resources)
+			v.waits.noteQuota(s.space)
+		} else {
+			s.space.used.Take(&s.Needs.Resources)
+		}
+	}
 }
 
 // RemoveNode forgets a node and the replicas on it.

@@ -41,6 +41,14 @@ var permissions = map[string][]string{
 	v1.PlanService_MakePlan_FullMethodName:            readers,
 	v1.PlanService_ApplyPlan_FullMethodName:           writers,
 
+	v1.NamespaceService_GetNamespace_FullMethodName:    readers,
+	v1.NamespaceService_ListNamespaces_FullMethodName:  readers,
+	v1.NamespaceService_WatchNamespaces_FullMethodName: readers,
+	v1.NamespaceService_CreateNamespace_FullMethodName: admins,
+	v1.NamespaceService_ApplyNamespace_FullMethodName:  admins,
+	v1.NamespaceService_UpdateNamespace_FullMethodName: admins,
+	v1.NamespaceService_DeleteNamespace_FullMethodName: admins,
+
 	v1.ClusterService_GetCluster_FullMethodName: everyone,
 	v1.ClusterService_WhoAmI_FullMethodName:     everyone,
 	v1.NodeService_GetNode_FullMethodName:       readers,

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -76,6 +77,9 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		if p.plan.GetFingerprint() != request.GetFingerprint() {
 			return s.plans.movedOn(request.GetFingerprint(), p)
 		}
+		if err := mayChangeNamespaces(ctx, p.plan); err != nil {
+			return err
+		}
 		return p.propose(b, receipt)
 	})
 	if err != nil {
@@ -84,7 +88,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if done != nil { // by the same call at the same time
 		return s.repeatedPlan(done, request.GetFingerprint())
 	}
-	return &v1.ApplyPlanResponse{Plan: p.plan, Workloads: s.planWorkloads(snap, p.plan)}, nil
+	return &v1.ApplyPlanResponse{Plan: p.plan, Workloads: s.planWorkloads(snap, p.plan), Namespaces: s.planNamespaces(snap, p.plan)}, nil
 }
 
 // planWorkloads are the workloads of a plan as they are now.
@@ -110,15 +114,17 @@ func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.Ap
 		return nil, fmt.Errorf("read the receipt of a plan: %w", err)
 	}
 	plan.Fingerprint = fingerprint
-	return &v1.ApplyPlanResponse{Plan: plan, Workloads: s.planWorkloads(s.store.Snapshot(), plan)}, nil
+	snap := s.store.Snapshot()
+	return &v1.ApplyPlanResponse{Plan: plan, Workloads: s.planWorkloads(snap, plan), Namespaces: s.planNamespaces(snap, plan)}, nil
 }
 
 // wish is what a request asks for, checked, in canonical form and with images
 // pinned.
 type wish struct {
-	workloads []wanted
-	prune     spec.Selector
-	namespace string
+	workloads  []wanted
+	namespaces []*v1.Namespace
+	prune      spec.Selector
+	namespace  string
 }
 
 type wanted struct {
@@ -130,6 +136,9 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 	made := &wish{namespace: orDefault(request.GetPruneNamespace())}
 	var err error
 	if made.prune, err = parsePrune(request.GetPrune()); err != nil {
+		return nil, err
+	}
+	if made.namespaces, err = wishNamespaces(request.GetNamespaces()); err != nil {
 		return nil, err
 	}
 	images, seen := map[string]pinned{}, map[string]bool{}
@@ -185,14 +194,20 @@ type planned struct {
 	batch *state.Batch
 	// base is the state that the plan rests on.
 	base *state.Snapshot
-	// uids are those of the workloads, in the order of the changes.
-	uids []string
+	// uids are those of the workloads, in the order of the changes, and namespaces
+	// those of the namespaces in theirs.
+	uids, namespaces []string
 }
 
 // plan works out a wish on the newest state.
 func (s *Server) plan(ctx context.Context, wish *wish) (*planned, error) {
 	fork := s.store.Fork()
 	p := &planned{plan: &v1.Plan{}, batch: &state.Batch{}, base: fork.Snapshot()}
+	for _, n := range wish.namespaces {
+		if err := s.planNamespace(ctx, p, n); err != nil {
+			return nil, err
+		}
+	}
 	inWish := map[string]bool{}
 	for _, w := range wish.workloads {
 		inWish[state.Path(w.workload)] = true
@@ -283,12 +298,23 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 			return fmt.Errorf("apply the plan to a fork of the state: %w", err)
 		}
 	}
-	outcomes, err := s.placement.Forecast(now, fork, changes, p.uids)
+	uids, waiting := slices.Clone(p.uids), p.waiting()
+	at := map[string]int{} // where in uids those of a namespace begin that wait
+	for _, n := range p.plan.GetNamespaces() {
+		at[n.GetName()] = len(uids)
+		uids = append(uids, waiting[n.GetName()]...)
+	}
+	outcomes, err := s.placement.Forecast(now, fork, changes, uids)
 	if err != nil {
 		return err
 	}
 	for i, change := range p.plan.GetChanges() {
 		change.Replicas, change.Unplaced, change.UnplacedReasons = outcomes[i].GetReplicas(), outcomes[i].GetUnplaced(), outcomes[i].GetUnplacedReasons()
+		change.Quota = outcomes[i].GetQuota()
+	}
+	for _, n := range p.plan.GetNamespaces() {
+		from := at[n.GetName()]
+		n.Woken = woken(outcomes[from : from+len(waiting[n.GetName()])])
 	}
 	return nil
 }
@@ -301,6 +327,7 @@ func (p *planned) propose(b *state.Batch, receipt receipt) error {
 	}
 	*b = *p.batch
 	kept := &v1.Plan{}
+	p.proposeNamespaces(b, kept)
 	for i, change := range p.plan.GetChanges() {
 		if change.GetAction() == actionUnchanged {
 			b.Check(state.KindWorkload, p.uids[i], change.GetVersion())

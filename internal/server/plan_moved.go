@@ -26,11 +26,14 @@ func fingerprint(wish *wish, plan *v1.Plan) string {
 		fmt.Fprintf(hash, "%d:", len(data))
 		hash.Write(data)
 	}
+	for _, n := range wish.namespaces {
+		add(n)
+	}
 	for _, w := range wish.workloads {
 		add(w.workload)
 	}
 	fmt.Fprintf(hash, "prune %q in %q:", wish.prune, wish.namespace)
-	add(&v1.Plan{Changes: plan.GetChanges()})
+	add(&v1.Plan{Changes: plan.GetChanges(), Namespaces: plan.GetNamespaces()})
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
@@ -47,6 +50,8 @@ type memory struct {
 	index   uint64 // of the state that it rests on
 	nodes   int
 	changes map[string]*v1.PlanChange // by path, without fields and replicas
+	// namespaces are the versions of the namespaces, by name.
+	namespaces map[string]uint64
 }
 
 // maxPlans is how many plans are remembered.
@@ -55,7 +60,10 @@ const maxPlans = 128
 func newPlans() *plans { return &plans{known: map[string]memory{}} }
 
 func (p *plans) remember(made *planned) {
-	m := memory{index: made.base.Index(), nodes: made.base.Count(state.KindNode), changes: map[string]*v1.PlanChange{}}
+	m := memory{index: made.base.Index(), nodes: made.base.Count(state.KindNode), changes: map[string]*v1.PlanChange{}, namespaces: map[string]uint64{}}
+	for _, n := range made.plan.GetNamespaces() {
+		m.namespaces[n.GetName()] = n.GetVersion()
+	}
 	for _, c := range made.plan.GetChanges() {
 		m.changes[pathOf(c)] = &v1.PlanChange{Action: c.GetAction(), Version: c.GetVersion(), Image: c.GetImage(), Unplaced: c.GetUnplaced()}
 	}
@@ -89,7 +97,7 @@ func (p *plans) movedOn(fingerprint string, now *planned) error {
 
 // difference is what has changed since, the nearest cause first.
 func (m memory) difference(now *planned) string {
-	var found []string
+	found := m.namespaceDifference(now.plan)
 	for _, c := range now.plan.GetChanges() {
 		was, path := m.changes[pathOf(c)], pathOf(c)
 		switch {

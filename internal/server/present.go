@@ -65,7 +65,10 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	st.Phase = phaseOf(w, completed)
 	if explain && st.Pending+st.Outdated > 0 {
 		st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
+		st.Quota = s.placement.ShortOfQuota(snap, w.GetMetadata().GetUid())
 		switch {
+		case st.Quota != "":
+			st.Reason = st.Quota
 		case len(st.Unplaced) == 0:
 		case offline != "":
 			st.Reason = "node " + offline + " is offline, and no other node can take its replicas"
@@ -109,5 +112,6 @@ func (s *Server) presentNode(snap *state.Snapshot, stored *v1.Node) *v1.Node {
 	}
 	s.nodes.Observe(n)
 	n.Status.Requested = s.placement.Requested(snap, n.GetMetadata().GetUid())
+	n.Status.Allocatable = s.placement.Allocatable(snap, n)
 	return n
 }

@@ -58,6 +58,13 @@ type Placement interface {
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
 	// Pending counts the replicas that have no node by one word for the reason.
 	Pending(snap *state.Snapshot) map[string]int
+	// Allocatable is what may be promised to the replicas on a node in all.
+	Allocatable(snap *state.Snapshot, n *v1.Node) *v1.NodeResources
+	// Used is what a namespace has now, and how far that is beyond its quota.
+	Used(snap *state.Snapshot, n *v1.Namespace) *v1.NamespaceStatus
+	// ShortOfQuota says what of the namespace's quota is used up for the pending
+	// replicas of a workload, empty if that is not the reason.
+	ShortOfQuota(snap *state.Snapshot, workloadUID string) string
 	// Forecast plays on the fork what would follow the changes made to it, and
 	// returns what would become of the workloads' replicas, one for each.
 	Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, error)
@@ -268,6 +275,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterImageServiceServer(server, &imageService{Server: s})
 	v1.RegisterEventServiceServer(server, &eventService{Server: s})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
+	v1.RegisterNamespaceServiceServer(server, &namespaceService{Server: s})
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
 	v1.RegisterServerServiceServer(server, &serverService{Server: s})

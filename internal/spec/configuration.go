@@ -87,6 +87,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		if selector, err := ParseSelector(class.Labels); err == nil {
 			class.Labels = selector.String()
 		}
+		class.Overcommit, class.Reserved = unlessEmpty(class.Overcommit), normalAmounts(class.Reserved)
 	}
 	if r := n.Retention; r != nil {
 		for _, d := range []*string{&r.Replicas, &r.Events, &r.Tokens, &r.Images} {
@@ -109,6 +110,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		n.Defaults = unlessEmpty(d)
 	}
 	n.Limits = unlessEmpty(n.Limits)
+	n.Overcommit, n.Reserved = unlessEmpty(n.Overcommit), normalAmounts(n.Reserved)
 	return n
 }
 

@@ -52,6 +52,15 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkClasses(s, found)
 	checkRetention(s.GetRetention(), found)
 	checkDefaults(s.GetDefaults(), found)
+	checkReserved(clusterPath+".reserved", s.GetReserved(), found)
+}
+
+// checkReserved refuses amounts that no node could read: it would take nothing.
+func checkReserved(path string, a *v1.ResourceAmounts, found *violations) {
+	readAmount(path+".cpu", a.GetCpu(), ParseCPU, found)
+	readAmount(path+".memory", a.GetMemory(), ParseBytes, found)
+	readAmount(path+".disk", a.GetDisk(), ParseBytes, found)
+	readAmount(path+".bandwidth", a.GetBandwidth(), ParseBandwidth, found)
 }
 
 func checkRanges(s *v1.ClusterSpec, found *violations) {
@@ -156,6 +165,7 @@ func checkClasses(s *v1.ClusterSpec, found *violations) {
 		case selector.Empty():
 			found.add(path+".labels", "is missing: say which nodes are of the class, such as kind=laptop; what holds for all nodes is set in liveness")
 		}
+		checkReserved(path+".reserved", class.GetReserved(), found)
 		// As for a node of this class: what it does not say is as for the cluster.
 		judged := LivenessOf(&v1.ClusterSpec{Liveness: overlay(s.GetLiveness(), class.GetLiveness())}, nil)
 		if l := class.GetLiveness(); l.GetHeartbeat() != "" || l.GetSilence() != "" || l.GetReconnect() != "" {

@@ -23,8 +23,8 @@ type position struct{ line, column int }
 // decoder fills a message from a tree and remembers where every field stands,
 // so that what is found wrong later can be pointed at.
 type decoder struct {
-	// kind is that of the objects that the file may hold.
-	kind      string
+	// kinds are those of the objects that the file may hold, the usual one first.
+	kinds     []string
 	positions map[string]position
 	found     violations
 }
@@ -57,7 +57,7 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 	}
 	kind, version := scalarAt(node, "kind"), scalarAt(node, "apiVersion")
 	if kind == nil || kind.Value == "" {
-		d.refuse(node, "kind", "is missing: write kind: %s", d.kind)
+		d.refuse(node, "kind", "is missing: write kind: %s", d.kinds[0])
 		return nil
 	}
 	if version != nil && version.Value != "" && version.Value != APIVersion {
@@ -65,8 +65,8 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 		return nil
 	}
 	msg := newObject(kind.Value)
-	if msg == nil || kind.Value != d.kind {
-		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, d.kind)
+	if msg == nil || !slices.Contains(d.kinds, kind.Value) {
+		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, strings.Join(d.kinds, " and "))
 		return nil
 	}
 	d.message("", msg.ProtoReflect(), node, 0)

@@ -40,6 +40,8 @@ func newObject(kind string) proto.Message {
 		return &v1.Workload{}
 	case KindConfiguration:
 		return &v1.Configuration{}
+	case KindNamespace:
+		return &v1.Namespace{}
 	}
 	return nil
 }
@@ -58,7 +60,7 @@ func Decode(name string, data []byte) ([]Document, error) {
 	var docs []Document
 	broken := &Error{File: name}
 	for _, node := range nodes {
-		doc, found, err := decodeObject(node, KindWorkload)
+		doc, found, err := decodeObject(node, KindWorkload, KindNamespace)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
@@ -153,8 +155,8 @@ func syntaxError(name string, err error) error {
 
 // decodeObject reads one document and checks it. Its error is for what is not
 // the author's fault.
-func decodeObject(node *yaml.Node, kind string) (Document, violations, error) {
-	d := &decoder{kind: kind, positions: map[string]position{"": {node.Line, node.Column}}}
+func decodeObject(node *yaml.Node, kinds ...string) (Document, violations, error) {
+	d := &decoder{kinds: kinds, positions: map[string]position{"": {node.Line, node.Column}}}
 	msg := d.object(node)
 	if len(d.found) == 0 {
 		found, err := violationsOf(msg)
@@ -168,8 +170,8 @@ func decodeObject(node *yaml.Node, kind string) (Document, violations, error) {
 	}
 	slices.SortStableFunc(d.found, func(a, b Violation) int { return a.Line - b.Line })
 	doc := Document{Message: msg, Line: node.Line}
-	if w, ok := msg.(*v1.Workload); ok {
-		doc.Kind = w.GetKind()
+	if kinded, ok := msg.(interface{ GetKind() string }); ok {
+		doc.Kind = kinded.GetKind()
 	}
 	return doc, d.found, nil
 }

@@ -111,7 +111,7 @@ func TestDecodeRefusals(t *testing.T) {
 		{head + "  ports:\n  - name: http\n", `f:6:5: spec.ports[0].port: must be between 1 and 65535`},
 		{"kind: Workload\nmetadata:\n  labels: {}\nspec: {image: a}\n", `f:2:1: metadata.name: is missing`},
 		{"kind: Workload\nspec: {image: a}\n", `f:1:1: metadata: is missing`},
-		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold Workload`},
+		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold Workload and Namespace`},
 		{"metadata: {name: web}\n", `f:1:1: kind: is missing: write kind: Workload`},
 		{"apiVersion: v1\nkind: Workload\n", `f:1:13: apiVersion: "v1" is not known; this version of cloudless reads cloudless/v1`},
 		{"- a\n", `f:1:1: must be an object with kind, metadata and spec, not a list`},
@@ -242,7 +242,8 @@ func TestTextSurvivesYAMLAndJSON(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		app, `{"kind":"Workload","metadata":{"name":"a"},"spec":{"image":"a"}}`, "a: &a [*a]", "kind: Workload\rspec: {",
-		"kind: Workload\nmetadata: {name: a}\nspec: {image: a, args: [~, !!x y]}", "%YAML 1.1\n---\nkind: Workload", "? [a]\n: b", "{}{}", "<<: {kind: Workload}",
+		"kind: Workload\nmetadata: {name: a}\nspec: {image: a, args: [~, !!x y]}", "%YAML 1.1\n---\nkind: Workload", "? [a]\n: b", "{}{}",
+		"kind: Namespace\nmetadata: {name: a}\nspec: {quota: {cpu: 1.5, memory: 0, replicas: 3, gpu: 0}}", "<<: {kind: Workload}",
 	} {
 		f.Add([]byte(s))
 	}
@@ -257,6 +258,13 @@ func FuzzDecode(f *testing.F) {
 		for _, doc := range docs {
 			if err := spec.Validate(doc.Message); err != nil {
 				t.Fatalf("an accepted document is not valid: %v", err)
+			}
+			if n, ok := doc.Message.(*v1.Namespace); ok {
+				normal := proto.CloneOf(n)
+				spec.NormalizeNamespace(normal)
+				if err := spec.Validate(normal); err != nil || len(spec.DiffNamespace(n, normal)) != 0 {
+					t.Fatalf("%v in canonical form is %v: %v", n, normal, err)
+				}
 			}
 		}
 	})

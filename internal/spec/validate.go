@@ -21,8 +21,8 @@ import (
 var validator = sync.OnceValues(func() (protovalidate.Validator, error) { return protovalidate.New() })
 
 // Validate checks a request or an object against the rules of the contract and,
-// if it is or carries a workload or a configuration, against what rules cannot
-// say. What is wrong comes as *Error, with the same paths for an object and for
+// if it is or carries a workload, a namespace or a configuration, against what
+// rules cannot say. What is wrong comes as *Error, with the same paths for an object and for
 // a request that carries it.
 func Validate(msg proto.Message) error {
 	found, err := violationsOf(msg)
@@ -50,6 +50,9 @@ func violationsOf(msg proto.Message) (violations, error) {
 		checkConfiguration(c, &found)
 	}
 	checkNode(msg, &found)
+	if n := namespaceIn(msg); n != nil {
+		checkNamespace(n, &found)
+	}
 	return found, nil
 }
 

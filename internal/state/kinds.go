@@ -29,6 +29,7 @@ const (
 	KindConfiguration Kind = "configuration"
 	KindGossipKey     Kind = "gossip_key"
 	KindTag           Kind = "tag"
+	KindNamespace     Kind = "namespace"
 )
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
@@ -88,6 +89,7 @@ var tables = []table{
 	}},
 	{kind: KindGossipKey, single: true},
 	{kind: KindTag},
+	{kind: KindNamespace, named: true},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -42,6 +42,8 @@ func KindOf(o Object) Kind {
 		return KindGossipKey
 	case *statev1.Tag:
 		return KindTag
+	case *v1.Namespace:
+		return KindNamespace
 	}
 	return ""
 }
@@ -83,6 +85,8 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_GossipKey{GossipKey: o}}
 	case *statev1.Tag:
 		return &statev1.Object{Kind: &statev1.Object_Tag{Tag: o}}
+	case *v1.Namespace:
+		return &statev1.Object{Kind: &statev1.Object_Namespace{Namespace: o}}
 	}
 	return &statev1.Object{}
 }
@@ -124,6 +128,8 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindGossipKey, o.GossipKey
 	case *statev1.Object_Tag:
 		return KindTag, o.Tag
+	case *statev1.Object_Namespace:
+		return KindNamespace, o.Namespace
 	}
 	return "", nil
 }

@@ -31,6 +31,7 @@ var kinds = []struct {
 	{"cordon", 3, (*World).actCordon},
 	{"mark", 4, (*World).actMark},
 	{"configure", 2, (*World).actConfigure},
+	{"quota", 4, (*World).actQuota},
 	{"lose leader", 4, (*World).actLoseLeader},
 	{"isolate leader", 2, (*World).actIsolateLeader},
 	{"transfer leader", 2, (*World).actTransfer},

@@ -33,6 +33,8 @@ const (
 	Amnesic Flaw = "amnesic"
 	// Servers apply an entry each by its own clock.
 	Wilful Flaw = "wilful"
+	// The loop of replicas does not look at quotas.
+	Generous Flaw = "generous"
 	// A plan says something else than what will be done.
 	Lying Flaw = "lying"
 )

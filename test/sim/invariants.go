@@ -51,6 +51,7 @@ func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
 // checkEntry holds what must be true after every entry of the log.
 func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.checkReplacing(p, before)
+	w.checkQuotas(p, before, after)
 	nodes := map[string]bool{}
 	for _, change := range p.tx.GetChanges() {
 		if r := change.GetPut().GetReplica(); r != nil {

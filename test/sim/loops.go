@@ -109,7 +109,11 @@ func (l *replicaLoop) tick() {
 		}
 	}
 	snap := store.Snapshot()
-	batch, left := replicas.Tick(w.wall(l.t.server), snap, l.due, w.uidsOf(l.t.server))
+	seen := snap
+	if w.flaw == Generous {
+		seen = unlimited(store)
+	}
+	batch, left := replicas.Tick(w.wall(l.t.server), seen, l.due, w.uidsOf(l.t.server))
 	l.memory.Keep(left)
 	if batch.Len() == 0 {
 		l.due = replicas.Due{}

@@ -173,6 +173,9 @@ func (m *machine) dial() {
 	}
 	if t.server.store.Snapshot().Node(m.uid) == nil {
 		m.w.note("%s is refused: its node does not exist", m.name)
+		// Who removed it may not have learned that it came to pass.
+		uid := m.uid
+		m.w.after(10*time.Minute, func() { m.w.startOver(m, uid) })
 		return
 	}
 	clear(m.pending) // hello says everything

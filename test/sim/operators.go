@@ -123,12 +123,12 @@ func (w *World) actCreate(c *rand.Rand) {
 }
 
 func (w *World) buildCreate(s *server, snap *state.Snapshot, b *state.Batch, name string, wanted *v1.WorkloadSpec) bool {
-	if snap.WorkloadByName(spec.DefaultNamespace, name) != nil || snap.Count(state.KindWorkload) >= maxWorkloads {
+	if snap.WorkloadByName(namespaceOf(name), name) != nil || snap.Count(state.KindWorkload) >= maxWorkloads {
 		return false
 	}
 	one := &v1.Workload{
 		ApiVersion: spec.APIVersion, Kind: "Workload",
-		Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name, Namespace: spec.DefaultNamespace},
+		Metadata: &v1.Metadata{Uid: w.uidsOf(s)(), Name: name, Namespace: namespaceOf(name)},
 		Spec:     proto.CloneOf(wanted), Status: &v1.WorkloadStatus{},
 	}
 	w.revise(s, b, one)
@@ -245,18 +245,21 @@ func (w *World) actRemoveNode(c *rand.Rand) {
 		b.DeleteVersion(state.KindNode, uid, n.GetMetadata().GetVersion())
 		return true
 	}, func() {
-		w.after(draw(c, time.Second, 10*time.Minute), func() {
-			if m.uid != uid {
-				return
-			}
-			w.note("%s is wiped and joins again", m.name)
-			m.powerOff()
-			m.wipe()
-			m.uid = ""
-			m.cutUp, m.cutDown = false, false
-			w.join(m)
-		})
+		w.after(draw(c, time.Second, 10*time.Minute), func() { w.startOver(m, uid) })
 	})
+}
+
+// startOver wipes a machine whose node was removed and has it join again.
+func (w *World) startOver(m *machine, uid string) {
+	if m.uid != uid || m.clone {
+		return
+	}
+	w.note("%s is wiped and joins again", m.name)
+	m.powerOff()
+	m.wipe()
+	m.uid = ""
+	m.cutUp, m.cutDown = false, false
+	w.join(m)
 }
 
 // actCordon takes a node out of service, or puts it back.

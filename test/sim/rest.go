@@ -184,7 +184,7 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 // one that would go.
 func (w *World) fits(snap *state.Snapshot, one *v1.Workload, without string) bool {
 	need, ok := w.needsOf(snap, one.GetStatus().GetRevisionUid())
-	if !ok {
+	if !ok || !w.withinQuota(snap, one, need, without) {
 		return false
 	}
 	for n := range snap.Nodes("") {

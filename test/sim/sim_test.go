@@ -105,6 +105,7 @@ func TestFlawsAreFound(t *testing.T) {
 		Greedy:    {"retention never deletes what is needed"},
 		Amnesic:   {"work that is done is not done again", "retention never deletes what is needed"},
 		Wilful:    {"the same log gives the same state to the byte"},
+		Generous:  {"nothing is placed beyond a quota"},
 		Lying:     {"what the plan showed is what was done"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {

@@ -185,7 +185,8 @@ func TestOfflineNodesAreCoveredExactly(t *testing.T) {
 			if here > want || away > 0 && here+away > want {
 				t.Fatalf("%s has %d running and %d away, want %d", of.GetMetadata().GetName(), here, away, want)
 			}
-			if why := (Placement{}).Explain(w.snap(), of.GetMetadata().GetUid()); here < want && len(why) == 0 {
+			uid := of.GetMetadata().GetUid()
+			if here < want && len((Placement{}).Explain(w.snap(), uid)) == 0 && (Placement{}).ShortOfQuota(w.snap(), uid) == "" {
 				t.Fatalf("%s has %d of %d although nothing speaks against any node", of.GetMetadata().GetName(), here, want)
 			}
 		}

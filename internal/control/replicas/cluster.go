@@ -28,6 +28,7 @@ func emptyCluster(snap *state.Snapshot) *cluster {
 
 func newCluster(snap *state.Snapshot) *cluster {
 	c := emptyCluster(snap)
+	c.addQuotas(snap)
 	for n := range snap.Nodes("") {
 		c.addNode(snap, n)
 	}
@@ -46,6 +47,8 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 			c.configure(snap)
 		case state.KindNode:
 			c.followNode(snap, change)
+		case state.KindNamespace:
+			c.followNamespace(snap, change)
 		case state.KindWorkload:
 			c.followWorkload(snap, change)
 		case state.KindRevision:

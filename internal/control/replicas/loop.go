@@ -139,6 +139,10 @@ func dueAfter(changes []state.Change) Due {
 			if c.New != nil {
 				due.Workloads[c.New.GetMetadata().GetUid()] = true
 			}
+		case state.KindCluster:
+			due.Placement = due.Placement || otherPromises(c)
+		case state.KindNamespace:
+			due.Placement = due.Placement || otherQuota(c)
 		case state.KindNode:
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)

@@ -29,7 +29,7 @@ var (
 func drawSteps(t *rapid.T) []step {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{
-			what:     rapid.SampledFrom([]string{"create", "scale", "restart", "delete", "offline", "ready", "tick", "work", "work"}).Draw(t, "what"),
+			what:     rapid.SampledFrom([]string{"create", "scale", "restart", "delete", "offline", "ready", "quota", "tick", "work", "work"}).Draw(t, "what"),
 			workload: rapid.SampledFrom(workloadNames).Draw(t, "workload"),
 			node:     rapid.SampledFrom(nodeNames).Draw(t, "node"),
 			replicas: rapid.Int32Range(0, 6).Draw(t, "replicas"),
@@ -52,6 +52,8 @@ func (w *world) take(s step) {
 		w.delete(s.workload)
 	case "offline", "ready":
 		w.setNode(s.node, s.what)
+	case "quota":
+		w.setQuota(s.replicas, s.cpu)
 	case "tick":
 		w.tickCarefully()
 	case "work":
@@ -59,7 +61,8 @@ func (w *world) take(s step) {
 	}
 }
 
-// tickCarefully checks that the tick puts nothing on a node that is not ready.
+// tickCarefully checks that the tick puts nothing on a node that is not ready, and
+// nothing anywhere beyond the quota.
 func (w *world) tickCarefully() {
 	w.t.Helper()
 	before := w.snap()
@@ -68,6 +71,9 @@ func (w *world) tickCarefully() {
 		placed := r.GetSpec().GetNodeUid() != "" && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == ""
 		if n := before.Node(r.GetSpec().GetNodeUid()); placed && n.GetStatus().GetState() != "ready" {
 			w.t.Fatalf("%s was placed on %s, which is %s", r.GetMetadata().GetName(), n.GetMetadata().GetName(), n.GetStatus().GetState())
+		}
+		if placed {
+			w.checkQuota(r)
 		}
 	}
 }
@@ -97,6 +103,8 @@ func (w *world) checkSettled() {
 			switch {
 			case rollout.Ended(r.GetStatus().GetPhase()):
 				continue
+			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid() && Placement{}.ShortOfQuota(w.snap(), uid) != "":
+				running++ // there is more than the quota allows, so that it stays
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid():
 				w.t.Fatalf("replica %s is still of an older revision", r.GetMetadata().GetName())
 			case r.GetStatus().GetPhase() == rollout.PhaseRunning:
@@ -110,7 +118,7 @@ func (w *world) checkSettled() {
 		if running+pending != int(of.GetSpec().GetReplicas()) {
 			w.t.Fatalf("workload %s has %d running and %d pending replicas, want %d", name, running, pending, of.GetSpec().GetReplicas())
 		}
-		if why := (Placement{}).Explain(w.snap(), uid); pending > 0 && len(why) == 0 {
+		if why := (Placement{}).Explain(w.snap(), uid); pending > 0 && len(why) == 0 && (Placement{}).ShortOfQuota(w.snap(), uid) == "" {
 			w.t.Fatalf("workload %s has %d pending replicas although nothing speaks against any node", name, pending)
 		}
 	}

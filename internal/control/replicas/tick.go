@@ -62,7 +62,7 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	t := &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
-		stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
+		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
 		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}},
 	}
 	for _, uid := range due.workloads(snap) {
@@ -106,6 +106,8 @@ type tick struct {
 	// room is how many more replicas may be changed, left what there was none for.
 	room int
 	left Due
+	// held are the namespaces in which the tick has placed something.
+	held map[string]bool
 	// stopped are the replicas that this tick stops.
 	stopped map[string]bool
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
@@ -341,6 +343,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
+	t.holdQuota(r.GetMetadata().GetNamespace())
 	message := "on node " + p.NodeName
 	if away := t.covers[r.GetMetadata().GetUid()]; away != "" {
 		message += ", because " + away + " is offline"

@@ -38,17 +38,7 @@ type Placement struct{}
 // they fit.
 func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
-	pending := 0
-	var outdated *v1.Replica
-	for r := range snap.ReplicasOf(workloadUID) {
-		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()):
-		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
-			pending++
-		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
-			outdated = r
-		}
-	}
+	pending, outdated := missing(snap, w)
 	if pending == 0 && outdated == nil {
 		return nil
 	}
@@ -65,10 +55,28 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	var reasons []*v1.NodeReason
 	for _, u := range plan.Unplaced {
 		for _, n := range u.Nodes {
+			if len(n.Refusals) == 0 {
+				continue // it is the quota that refuses
+			}
 			reasons = append(reasons, &v1.NodeReason{Node: n.NodeName, Reason: n.String()})
 		}
 	}
 	return reasons
+}
+
+// missing counts the replicas of a workload that wait for a node, and finds the
+// oldest outdated one.
+func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Replica) {
+	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		switch {
+		case rollout.Ended(r.GetStatus().GetPhase()):
+		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
+			pending++
+		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
+			outdated = r
+		}
+	}
+	return pending, outdated
 }
 
 // Requested is the sum of what is promised to the replicas on a node.
@@ -79,15 +87,30 @@ func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResourc
 	}
 	c := emptyCluster(snap)
 	c.addNode(snap, n)
-	requested := c.view.Requested(nodeUID)
-	sum := &v1.NodeResources{Cpu: spec.FormatCPU(requested[scheduler.CPU]), Memory: spec.FormatBytes(requested[scheduler.Memory]), Gpu: requested[scheduler.GPU]}
-	if disk := requested[scheduler.Disk]; disk > 0 {
-		sum.Disk = spec.FormatBytes(disk)
+	return nodeResources(c.view.Requested(nodeUID))
+}
+
+// Allocatable is what may be promised to the replicas on a node in all, empty
+// while it has not said what it has.
+func (Placement) Allocatable(snap *state.Snapshot, n *v1.Node) *v1.NodeResources {
+	if n.GetStatus().GetCapacity() == nil {
+		return nil
 	}
-	if bandwidth := requested[scheduler.Bandwidth]; bandwidth > 0 {
-		sum.Bandwidth = spec.FormatBandwidth(bandwidth)
+	node := viewNode(snap, n)
+	return nodeResources(node.Allocatable())
+}
+
+func nodeResources(r scheduler.Resources) *v1.NodeResources {
+	all := &v1.NodeResources{
+		Cpu: spec.FormatCPU(r[scheduler.CPU]), Memory: spec.FormatBytes(r[scheduler.Memory]), Gpu: r[scheduler.GPU],
 	}
-	return sum
+	if r[scheduler.Disk] != 0 {
+		all.Disk = spec.FormatBytes(r[scheduler.Disk])
+	}
+	if r[scheduler.Bandwidth] != 0 {
+		all.Bandwidth = spec.FormatBandwidth(r[scheduler.Bandwidth])
+	}
+	return all
 }
 
 // Pending counts the replicas that have no node by what speaks against most of

@@ -124,7 +124,7 @@ type ClusterSpec struct {
 	// How much of what a node has may be promised, in percent, where the node's
 	// class does not say otherwise; 100 if 0.
 	Overcommit *Overcommit `protobuf:"bytes,21,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
-	// What every node keeps for the system.
+	// What every node keeps for the system, where its class does not say otherwise.
 	Reserved      *ResourceAmounts `protobuf:"bytes,22,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,8 +378,10 @@ type NodeClass struct {
 	// Label selector such as "kind=laptop": which nodes are of the class.
 	Labels string `protobuf:"bytes,2,opt,name=labels,proto3" json:"labels,omitempty"`
 	// What is not set here is as for the cluster.
-	Liveness      *Liveness        `protobuf:"bytes,3,opt,name=liveness,proto3" json:"liveness,omitempty"`
-	Overcommit    *Overcommit      `protobuf:"bytes,20,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
+	Liveness *Liveness `protobuf:"bytes,3,opt,name=liveness,proto3" json:"liveness,omitempty"`
+	// How much of what a node of the class has may be promised, in percent.
+	Overcommit *Overcommit `protobuf:"bytes,20,opt,name=overcommit,proto3" json:"overcommit,omitempty"`
+	// What a node of the class keeps for the system.
 	Reserved      *ResourceAmounts `protobuf:"bytes,21,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

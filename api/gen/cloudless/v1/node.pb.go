@@ -291,11 +291,14 @@ type NodeStatus struct {
 	// Newest measurement; kept by the leader, not replicated.
 	Usage *NodeResources `protobuf:"bytes,5,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Promised to replicas on this node.
-	Requested  *NodeResources         `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
-	Interfaces []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
-	Info       *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
-	Drivers    []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
-	LastSeen   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Requested *NodeResources `protobuf:"bytes,6,opt,name=requested,proto3" json:"requested,omitempty"`
+	// What may be promised in all: the capacity times overcommit, less what is
+	// reserved for the system.
+	Allocatable *NodeResources         `protobuf:"bytes,30,opt,name=allocatable,proto3" json:"allocatable,omitempty"`
+	Interfaces  []*Interface           `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
+	Info        *NodeInfo              `protobuf:"bytes,8,opt,name=info,proto3" json:"info,omitempty"`
+	Drivers     []*DriverInfo          `protobuf:"bytes,9,rep,name=drivers,proto3" json:"drivers,omitempty"`
+	LastSeen    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// How far the node can be relied on; the newest is kept by the leader and
 	// replicated now and then.
 	Reliability *Reliability `protobuf:"bytes,11,opt,name=reliability,proto3" json:"reliability,omitempty"`
@@ -373,6 +376,13 @@ func (x *NodeStatus) GetUsage() *NodeResources {
 func (x *NodeStatus) GetRequested() *NodeResources {
 	if x != nil {
 		return x.Requested
+	}
+	return nil
+}
+
+func (x *NodeStatus) GetAllocatable() *NodeResources {
+	if x != nil {
+		return x.Allocatable
 	}
 	return nil
 }
@@ -1154,7 +1164,7 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xe8\xc6'\x01R\x05value\x12F\n" +
 	"\x06effect\x18\x03 \x01(\tB.\xbaH+r)R\n" +
 	"NoScheduleR\x10PreferNoScheduleR\tNoExecuteR\x06effect\x12.\n" +
-	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xd4\x04\n" +
+	"\x04time\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\x93\x05\n" +
 	"\n" +
 	"NodeStatus\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x16\n" +
@@ -1164,7 +1174,8 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"conditions\x127\n" +
 	"\bcapacity\x18\x04 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\bcapacity\x121\n" +
 	"\x05usage\x18\x05 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\x05usage\x129\n" +
-	"\trequested\x18\x06 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\trequested\x127\n" +
+	"\trequested\x18\x06 \x01(\v2\x1b.cloudless.v1.NodeResourcesR\trequested\x12=\n" +
+	"\vallocatable\x18\x1e \x01(\v2\x1b.cloudless.v1.NodeResourcesR\vallocatable\x127\n" +
 	"\n" +
 	"interfaces\x18\a \x03(\v2\x17.cloudless.v1.InterfaceR\n" +
 	"interfaces\x12*\n" +
@@ -1276,25 +1287,26 @@ var file_cloudless_v1_node_proto_depIdxs = []int32{
 	9,  // 6: cloudless.v1.NodeStatus.capacity:type_name -> cloudless.v1.NodeResources
 	9,  // 7: cloudless.v1.NodeStatus.usage:type_name -> cloudless.v1.NodeResources
 	9,  // 8: cloudless.v1.NodeStatus.requested:type_name -> cloudless.v1.NodeResources
-	10, // 9: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
-	11, // 10: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
-	12, // 11: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
-	14, // 12: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
-	5,  // 13: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
-	4,  // 14: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
-	6,  // 15: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 16: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 17: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 18: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
-	6,  // 19: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
-	14, // 20: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
-	7,  // 21: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
-	14, // 22: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	9,  // 9: cloudless.v1.NodeStatus.allocatable:type_name -> cloudless.v1.NodeResources
+	10, // 10: cloudless.v1.NodeStatus.interfaces:type_name -> cloudless.v1.Interface
+	11, // 11: cloudless.v1.NodeStatus.info:type_name -> cloudless.v1.NodeInfo
+	12, // 12: cloudless.v1.NodeStatus.drivers:type_name -> cloudless.v1.DriverInfo
+	14, // 13: cloudless.v1.NodeStatus.last_seen:type_name -> google.protobuf.Timestamp
+	5,  // 14: cloudless.v1.NodeStatus.reliability:type_name -> cloudless.v1.Reliability
+	4,  // 15: cloudless.v1.NodeStatus.gpus:type_name -> cloudless.v1.NodeGpu
+	6,  // 16: cloudless.v1.Reliability.uptime:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 17: cloudless.v1.Reliability.response_time:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 18: cloudless.v1.Reliability.success_rate:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 19: cloudless.v1.Reliability.capacity:type_name -> cloudless.v1.ReliabilityPart
+	6,  // 20: cloudless.v1.Reliability.stability:type_name -> cloudless.v1.ReliabilityPart
+	14, // 21: cloudless.v1.Reliability.time:type_name -> google.protobuf.Timestamp
+	7,  // 22: cloudless.v1.Reliability.record:type_name -> cloudless.v1.ReliabilityRecord
+	14, // 23: cloudless.v1.Condition.change_time:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_node_proto_init() }

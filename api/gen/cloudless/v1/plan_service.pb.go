@@ -32,8 +32,11 @@ type PlanRequest struct {
 	Prune string `protobuf:"bytes,2,opt,name=prune,proto3" json:"prune,omitempty"`
 	// Where to prune; "default" if empty.
 	PruneNamespace string `protobuf:"bytes,3,opt,name=prune_namespace,json=pruneNamespace,proto3" json:"prune_namespace,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Made or changed together with the workloads. If metadata.version is set, it
+	// must still be the current one.
+	Namespaces    []*Namespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanRequest) Reset() {
@@ -87,11 +90,19 @@ func (x *PlanRequest) GetPruneNamespace() string {
 	return ""
 }
 
+func (x *PlanRequest) GetNamespaces() []*Namespace {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
 type Plan struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Changes []*PlanChange          `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Stands for all that the plan says and rests on.
-	Fingerprint   string `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Fingerprint   string           `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Namespaces    []*PlanNamespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -140,6 +151,103 @@ func (x *Plan) GetFingerprint() string {
 	return ""
 }
 
+func (x *Plan) GetNamespaces() []*PlanNamespace {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+// What would become of one namespace.
+type PlanNamespace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "create", "update" or "unchanged".
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	// The version that the plan rests on, 0 if nobody has made the namespace yet.
+	Version uint64         `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Fields  []*FieldChange `protobuf:"bytes,4,rep,name=fields,proto3" json:"fields,omitempty"`
+	// What of the quota would be used beyond it, in words. Nothing that runs is
+	// stopped for it; new replicas wait.
+	Over []string `protobuf:"bytes,5,rep,name=over,proto3" json:"over,omitempty"`
+	// Replicas that wait now and would get a node.
+	Woken         int32 `protobuf:"varint,6,opt,name=woken,proto3" json:"woken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanNamespace) Reset() {
+	*x = PlanNamespace{}
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanNamespace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanNamespace) ProtoMessage() {}
+
+func (x *PlanNamespace) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanNamespace.ProtoReflect.Descriptor instead.
+func (*PlanNamespace) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PlanNamespace) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanNamespace) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *PlanNamespace) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PlanNamespace) GetFields() []*FieldChange {
+	if x != nil {
+		return x.Fields
+	}
+	return nil
+}
+
+func (x *PlanNamespace) GetOver() []string {
+	if x != nil {
+		return x.Over
+	}
+	return nil
+}
+
+func (x *PlanNamespace) GetWoken() int32 {
+	if x != nil {
+		return x.Woken
+	}
+	return 0
+}
+
 // What would become of one workload.
 type PlanChange struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -157,14 +265,17 @@ type PlanChange struct {
 	Unplaced        int32         `protobuf:"varint,7,opt,name=unplaced,proto3" json:"unplaced,omitempty"`
 	UnplacedReasons []*NodeReason `protobuf:"bytes,8,rep,name=unplaced_reasons,json=unplacedReasons,proto3" json:"unplaced_reasons,omitempty"`
 	// The image by digest, where it is known.
-	Image         string `protobuf:"bytes,9,opt,name=image,proto3" json:"image,omitempty"`
+	Image string `protobuf:"bytes,9,opt,name=image,proto3" json:"image,omitempty"`
+	// What of the namespace's quota is used up for those without a place, empty if
+	// that is not the reason.
+	Quota         string `protobuf:"bytes,25,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanChange) Reset() {
 	*x = PlanChange{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -176,7 +287,7 @@ func (x *PlanChange) String() string {
 func (*PlanChange) ProtoMessage() {}
 
 func (x *PlanChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -189,7 +300,7 @@ func (x *PlanChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanChange.ProtoReflect.Descriptor instead.
 func (*PlanChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PlanChange) GetNamespace() string {
@@ -255,6 +366,13 @@ func (x *PlanChange) GetImage() string {
 	return ""
 }
 
+func (x *PlanChange) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
+}
+
 type ReplicaStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "create", "replace", "move", "stop" or "keep".
@@ -270,7 +388,7 @@ type ReplicaStep struct {
 
 func (x *ReplicaStep) Reset() {
 	*x = ReplicaStep{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +400,7 @@ func (x *ReplicaStep) String() string {
 func (*ReplicaStep) ProtoMessage() {}
 
 func (x *ReplicaStep) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +413,7 @@ func (x *ReplicaStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStep.ProtoReflect.Descriptor instead.
 func (*ReplicaStep) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReplicaStep) GetAction() string {
@@ -338,7 +456,7 @@ type ApplyPlanRequest struct {
 
 func (x *ApplyPlanRequest) Reset() {
 	*x = ApplyPlanRequest{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +468,7 @@ func (x *ApplyPlanRequest) String() string {
 func (*ApplyPlanRequest) ProtoMessage() {}
 
 func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +481,7 @@ func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ApplyPlanRequest) GetRequest() *PlanRequest {
@@ -392,14 +510,15 @@ type ApplyPlanResponse struct {
 	// The plan that was carried out.
 	Plan *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
 	// As they are now; those deleted are not among them.
-	Workloads     []*Workload `protobuf:"bytes,2,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	Workloads     []*Workload  `protobuf:"bytes,2,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	Namespaces    []*Namespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyPlanResponse) Reset() {
 	*x = ApplyPlanResponse{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -411,7 +530,7 @@ func (x *ApplyPlanResponse) String() string {
 func (*ApplyPlanResponse) ProtoMessage() {}
 
 func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -424,7 +543,7 @@ func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ApplyPlanResponse) GetPlan() *Plan {
@@ -441,18 +560,38 @@ func (x *ApplyPlanResponse) GetWorkloads() []*Workload {
 	return nil
 }
 
+func (x *ApplyPlanResponse) GetNamespaces() []*Namespace {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
 var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xa2\x01\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe6\x01\n" +
 	"\vPlanRequest\x12?\n" +
 	"\tworkloads\x18\x01 \x03(\v2\x16.cloudless.v1.WorkloadB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tworkloads\x12\x1e\n" +
 	"\x05prune\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05prune\x122\n" +
-	"\x0fprune_namespace\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x0epruneNamespace\"\\\n" +
+	"\x0fprune_namespace\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x0epruneNamespace\x12B\n" +
+	"\n" +
+	"namespaces\x18\x19 \x03(\v2\x17.cloudless.v1.NamespaceB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\n" +
+	"namespaces\"\x99\x01\n" +
 	"\x04Plan\x122\n" +
 	"\achanges\x18\x01 \x03(\v2\x18.cloudless.v1.PlanChangeR\achanges\x12 \n" +
-	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\"\xd1\x02\n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12;\n" +
+	"\n" +
+	"namespaces\x18\x19 \x03(\v2\x1b.cloudless.v1.PlanNamespaceR\n" +
+	"namespaces\"\xb2\x01\n" +
+	"\rPlanNamespace\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x121\n" +
+	"\x06fields\x18\x04 \x03(\v2\x19.cloudless.v1.FieldChangeR\x06fields\x12\x12\n" +
+	"\x04over\x18\x05 \x03(\tR\x04over\x12\x14\n" +
+	"\x05woken\x18\x06 \x01(\x05R\x05woken\"\xe7\x02\n" +
 	"\n" +
 	"PlanChange\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -463,7 +602,8 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\breplicas\x18\x06 \x03(\v2\x19.cloudless.v1.ReplicaStepR\breplicas\x12\x1a\n" +
 	"\bunplaced\x18\a \x01(\x05R\bunplaced\x12C\n" +
 	"\x10unplaced_reasons\x18\b \x03(\v2\x18.cloudless.v1.NodeReasonR\x0funplacedReasons\x12\x14\n" +
-	"\x05image\x18\t \x01(\tR\x05image\"u\n" +
+	"\x05image\x18\t \x01(\tR\x05image\x12\x14\n" +
+	"\x05quota\x18\x19 \x01(\tR\x05quota\"u\n" +
 	"\vReplicaStep\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x1b\n" +
@@ -473,10 +613,13 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\arequest\x18\x01 \x01(\v2\x19.cloudless.v1.PlanRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12,\n" +
 	"\vfingerprint\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\vfingerprint\x121\n" +
-	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"q\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\xaa\x01\n" +
 	"\x11ApplyPlanResponse\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.cloudless.v1.PlanR\x04plan\x124\n" +
-	"\tworkloads\x18\x02 \x03(\v2\x16.cloudless.v1.WorkloadR\tworkloads2\xc6\x01\n" +
+	"\tworkloads\x18\x02 \x03(\v2\x16.cloudless.v1.WorkloadR\tworkloads\x127\n" +
+	"\n" +
+	"namespaces\x18\x19 \x03(\v2\x17.cloudless.v1.NamespaceR\n" +
+	"namespaces2\xc6\x01\n" +
 	"\vPlanService\x12N\n" +
 	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12g\n" +
 	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
@@ -493,36 +636,42 @@ func file_cloudless_v1_plan_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_plan_service_proto_rawDescData
 }
 
-var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*PlanRequest)(nil),       // 0: cloudless.v1.PlanRequest
 	(*Plan)(nil),              // 1: cloudless.v1.Plan
-	(*PlanChange)(nil),        // 2: cloudless.v1.PlanChange
-	(*ReplicaStep)(nil),       // 3: cloudless.v1.ReplicaStep
-	(*ApplyPlanRequest)(nil),  // 4: cloudless.v1.ApplyPlanRequest
-	(*ApplyPlanResponse)(nil), // 5: cloudless.v1.ApplyPlanResponse
-	(*Workload)(nil),          // 6: cloudless.v1.Workload
-	(*FieldChange)(nil),       // 7: cloudless.v1.FieldChange
-	(*NodeReason)(nil),        // 8: cloudless.v1.NodeReason
+	(*PlanNamespace)(nil),     // 2: cloudless.v1.PlanNamespace
+	(*PlanChange)(nil),        // 3: cloudless.v1.PlanChange
+	(*ReplicaStep)(nil),       // 4: cloudless.v1.ReplicaStep
+	(*ApplyPlanRequest)(nil),  // 5: cloudless.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil), // 6: cloudless.v1.ApplyPlanResponse
+	(*Workload)(nil),          // 7: cloudless.v1.Workload
+	(*Namespace)(nil),         // 8: cloudless.v1.Namespace
+	(*FieldChange)(nil),       // 9: cloudless.v1.FieldChange
+	(*NodeReason)(nil),        // 10: cloudless.v1.NodeReason
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
-	6,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
-	2,  // 1: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	7,  // 2: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	3,  // 3: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
-	8,  // 4: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
-	0,  // 5: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
-	1,  // 6: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	6,  // 7: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
-	0,  // 8: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	4,  // 9: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	1,  // 10: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	5,  // 11: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	10, // [10:12] is the sub-list for method output_type
-	8,  // [8:10] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	7,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
+	8,  // 1: cloudless.v1.PlanRequest.namespaces:type_name -> cloudless.v1.Namespace
+	3,  // 2: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
+	2,  // 3: cloudless.v1.Plan.namespaces:type_name -> cloudless.v1.PlanNamespace
+	9,  // 4: cloudless.v1.PlanNamespace.fields:type_name -> cloudless.v1.FieldChange
+	9,  // 5: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	4,  // 6: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	10, // 7: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
+	0,  // 8: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
+	1,  // 9: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
+	7,  // 10: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
+	8,  // 11: cloudless.v1.ApplyPlanResponse.namespaces:type_name -> cloudless.v1.Namespace
+	0,  // 12: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	5,  // 13: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	1,  // 14: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	6,  // 15: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	14, // [14:16] is the sub-list for method output_type
+	12, // [12:14] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -531,6 +680,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_namespace_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	type x struct{}
@@ -539,7 +689,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_plan_service_proto_rawDesc), len(file_cloudless_v1_plan_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1231,6 +1231,9 @@ type WorkloadStatus struct {
 	Unplaced []*NodeReason `protobuf:"bytes,10,rep,name=unplaced,proto3" json:"unplaced,omitempty"`
 	// The number of the cluster's configuration whose defaults it has.
 	Configuration uint64 `protobuf:"varint,11,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// What of the namespace's quota is used up for the pending replicas, empty if
+	// that is not the reason.
+	Quota         string `protobuf:"bytes,20,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1340,6 +1343,13 @@ func (x *WorkloadStatus) GetConfiguration() uint64 {
 		return x.Configuration
 	}
 	return 0
+}
+
+func (x *WorkloadStatus) GetQuota() string {
+	if x != nil {
+		return x.Quota
+	}
+	return ""
 }
 
 type NodeReason struct {
@@ -2096,7 +2106,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
-	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xdb\x02\n" +
+	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xf1\x02\n" +
 	"\x0eWorkloadStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12!\n" +
@@ -2109,7 +2119,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x124\n" +
 	"\bunplaced\x18\n" +
 	" \x03(\v2\x18.cloudless.v1.NodeReasonR\bunplaced\x12$\n" +
-	"\rconfiguration\x18\v \x01(\x04R\rconfiguration\"8\n" +
+	"\rconfiguration\x18\v \x01(\x04R\rconfiguration\x12\x14\n" +
+	"\x05quota\x18\x14 \x01(\tR\x05quota\"8\n" +
 	"\n" +
 	"NodeReason\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +

@@ -40,6 +40,7 @@ type Object struct {
 	//	*Object_Login
 	//	*Object_Server
 	//	*Object_Configuration
+	//	*Object_Namespace
 	//	*Object_Authority
 	//	*Object_Credential
 	//	*Object_Receipt
@@ -179,6 +180,15 @@ func (x *Object) GetConfiguration() *v1.Configuration {
 	return nil
 }
 
+func (x *Object) GetNamespace() *v1.Namespace {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Namespace); ok {
+			return x.Namespace
+		}
+	}
+	return nil
+}
+
 func (x *Object) GetAuthority() *Authority {
 	if x != nil {
 		if x, ok := x.Kind.(*Object_Authority); ok {
@@ -286,6 +296,10 @@ type Object_Configuration struct {
 	Configuration *v1.Configuration `protobuf:"bytes,10,opt,name=configuration,proto3,oneof"`
 }
 
+type Object_Namespace struct {
+	Namespace *v1.Namespace `protobuf:"bytes,11,opt,name=namespace,proto3,oneof"`
+}
+
 type Object_Authority struct {
 	Authority *Authority `protobuf:"bytes,32,opt,name=authority,proto3,oneof"`
 }
@@ -333,6 +347,8 @@ func (*Object_Login) isObject_Kind() {}
 func (*Object_Server) isObject_Kind() {}
 
 func (*Object_Configuration) isObject_Kind() {}
+
+func (*Object_Namespace) isObject_Kind() {}
 
 func (*Object_Authority) isObject_Kind() {}
 
@@ -1136,7 +1152,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xad\a\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\a\n" +
 	"\x06Object\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterH\x00R\acluster\x12(\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x124\n" +
@@ -1148,7 +1164,8 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\x05login\x18\b \x01(\v2\x13.cloudless.v1.LoginH\x00R\x05login\x12.\n" +
 	"\x06server\x18\t \x01(\v2\x14.cloudless.v1.ServerH\x00R\x06server\x12C\n" +
 	"\rconfiguration\x18\n" +
-	" \x01(\v2\x1b.cloudless.v1.ConfigurationH\x00R\rconfiguration\x12=\n" +
+	" \x01(\v2\x1b.cloudless.v1.ConfigurationH\x00R\rconfiguration\x127\n" +
+	"\tnamespace\x18\v \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x12=\n" +
 	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityH\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
@@ -1255,8 +1272,9 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*v1.Login)(nil),              // 20: cloudless.v1.Login
 	(*v1.Server)(nil),             // 21: cloudless.v1.Server
 	(*v1.Configuration)(nil),      // 22: cloudless.v1.Configuration
-	(*v1.Metadata)(nil),           // 23: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*v1.Namespace)(nil),          // 23: cloudless.v1.Namespace
+	(*v1.Metadata)(nil),           // 24: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	13, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
@@ -1269,36 +1287,37 @@ var file_cloudless_state_v1_state_proto_depIdxs = []int32{
 	20, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
 	21, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
 	22, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
-	1,  // 10: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
-	2,  // 11: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	8,  // 12: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
-	3,  // 13: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
-	4,  // 14: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
-	5,  // 15: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
-	6,  // 16: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
-	23, // 17: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	23, // 18: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	23, // 19: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	23, // 20: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	23, // 21: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	23, // 22: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	24, // 23: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	7,  // 24: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	24, // 25: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	24, // 26: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	24, // 27: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	23, // 28: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	10, // 29: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	24, // 30: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	9,  // 31: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 32: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	11, // 33: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	11, // 34: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	23, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
+	1,  // 11: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
+	2,  // 12: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
+	8,  // 13: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	3,  // 14: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
+	4,  // 15: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
+	5,  // 16: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
+	6,  // 17: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
+	24, // 18: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	24, // 19: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	24, // 20: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	24, // 21: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	24, // 22: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	24, // 23: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	25, // 24: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	7,  // 25: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	25, // 26: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	25, // 27: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	25, // 28: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	24, // 29: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	10, // 30: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	25, // 31: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	9,  // 32: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 33: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	11, // 34: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	11, // 35: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1317,6 +1336,7 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Login)(nil),
 		(*Object_Server)(nil),
 		(*Object_Configuration)(nil),
+		(*Object_Namespace)(nil),
 		(*Object_Authority)(nil),
 		(*Object_Credential)(nil),
 		(*Object_Receipt)(nil),

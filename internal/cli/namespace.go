@@ -1,0 +1,362 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+func (c *cli) namespaceCommand() *cobra.Command {
+	cmd := group("namespace", "Show namespaces, and limit what their workloads may have together",
+		"  cloudless namespace ls\n  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n  cloudless namespace get shop",
+		c.namespaceListCommand(), c.namespaceGetCommand(), c.namespaceCreateCommand(), c.namespaceSetCommand(), c.namespaceRemoveCommand())
+	cmd.Aliases = []string{"namespaces", "ns"}
+	return cmd
+}
+
+func (c *cli) namespaceListCommand() *cobra.Command {
+	var labels string
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List namespaces with what they use of what they may",
+		Long: "Ls lists the namespaces that somebody has made, those that have workloads, and default. An amount such as\n" +
+			"500m/4 is what is promised to its replicas and its quota; without a quota there is no second part.",
+		Example: "  cloudless namespace ls\n  cloudless namespace ls -l team=shop -o json",
+		Args:    names(),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			all, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Namespace, string, error) {
+				answer, err := cl.Namespaces().ListNamespaces(ctx, &cloudlessv1.ListNamespacesRequest{Labels: labels, Page: page})
+				return answer.GetItems(), answer.GetNext(), err
+			})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return printList(c, all)
+			}
+			t := newTable(c.Stdout, "NAME", "WORKLOADS", "REPLICAS", "PENDING", "CPU", "MEMORY", "DISK", "GPU", "AGE")
+			for _, n := range all {
+				cells := []string{n.GetMetadata().GetName(), fmt.Sprint(n.GetStatus().GetWorkloads())}
+				rows := quotaRows(n)
+				cells = append(cells, rows[quotaReplicas].share(), fmt.Sprint(n.GetStatus().GetPending()))
+				for _, of := range []int{quotaCPU, quotaMemory, quotaDisk, quotaGPU} {
+					cells = append(cells, rows[of].share())
+				}
+				t.row(append(cells, age(n.GetMetadata().GetCreateTime(), time.Now()))...)
+			}
+			return t.flush()
+		}),
+	}
+	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as team=shop")
+	return cmd
+}
+
+// The rows of a quota.
+const (
+	quotaCPU = iota
+	quotaMemory
+	quotaDisk
+	quotaBandwidth
+	quotaGPU
+	quotaReplicas
+)
+
+// quotaRow is one thing that a quota limits.
+type quotaRow struct{ what, used, limit string }
+
+// share is what is used of the limit, if there is one.
+func (r quotaRow) share() string {
+	if r.limit == "" {
+		return shortQuantity(r.used)
+	}
+	return shortQuantity(r.used) + "/" + shortQuantity(r.limit)
+}
+
+func quotaRows(n *cloudlessv1.Namespace) []quotaRow {
+	q, s := n.GetSpec().GetQuota(), n.GetStatus()
+	count := func(n *int64) string {
+		if n == nil {
+			return ""
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	var gpu, replicas *int64
+	if q != nil {
+		gpu, replicas = q.Gpu, q.Replicas
+	}
+	return []quotaRow{
+		quotaCPU:       {"CPU", s.GetCpu(), q.GetCpu()},
+		quotaMemory:    {"memory", s.GetMemory(), q.GetMemory()},
+		quotaDisk:      {"disk", s.GetDisk(), q.GetDisk()},
+		quotaBandwidth: {"bandwidth", s.GetBandwidth(), q.GetBandwidth()},
+		quotaGPU:       {"GPU", strconv.FormatInt(s.GetGpu(), 10), count(gpu)},
+		quotaReplicas:  {"replicas", strconv.FormatInt(s.GetReplicas(), 10), count(replicas)},
+	}
+}
+
+func (c *cli) namespaceGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "get NAME",
+		Short:   "Show one namespace, its quota and what of it is used",
+		Example: "  cloudless namespace get shop\n  cloudless namespace get shop -o yaml",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			if !c.forPeople() {
+				return c.printObject(n)
+			}
+			return c.showNamespace(n)
+		}),
+	}
+}
+
+func (c *cli) describeNamespace(ctx context.Context, cl *client.Client, name string) error {
+	n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printObject(n)
+	}
+	if err := c.showNamespace(n); err != nil {
+		return err
+	}
+	return c.eventsAbout(ctx, cl, name)
+}
+
+func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
+	f := newFacts(c.Stdout)
+	f.add("Name", n.GetMetadata().GetName())
+	f.add("Uid", n.GetMetadata().GetUid())
+	f.add("Labels", pairs(n.GetMetadata().GetLabels()))
+	f.add("Workloads", fmt.Sprint(n.GetStatus().GetWorkloads()))
+	f.add("Pending", fmt.Sprint(n.GetStatus().GetPending()))
+	f.add("Over quota", strings.Join(n.GetStatus().GetOver(), ", "))
+	f.add("Age", age(n.GetMetadata().GetCreateTime(), time.Now()))
+	if err := f.flush(); err != nil {
+		return err
+	}
+	if err := c.printf("\n"); err != nil {
+		return err
+	}
+	t := newTable(c.Stdout, "RESOURCE", "USED", "QUOTA")
+	for _, row := range quotaRows(n) {
+		limit := shortQuantity(row.limit)
+		if limit == "" {
+			limit = unlimited
+		}
+		t.row(row.what, shortQuantity(row.used), limit)
+	}
+	return t.flush()
+}
+
+// unlimited is the word for no limit.
+const unlimited = "unlimited"
+
+// The flags that change a quota. What is not given stays as it is.
+var (
+	quotaAmounts = map[string]string{
+		"cpu":       "the most `CPU` for all replicas together, such as 4 or 500m; unlimited for no limit",
+		"memory":    "the most `memory`, such as 8Gi",
+		"disk":      "the most `disk`, such as 100Gi",
+		"bandwidth": "the most `bandwidth` in bits per second, such as 1G",
+	}
+	quotaCounts = map[string]string{
+		"gpu":      "the most `GPUs`; 0 for none at all",
+		"replicas": "the most `replicas` that may have a node at once",
+	}
+)
+
+func quotaFlags(cmd *cobra.Command) {
+	for _, flags := range []map[string]string{quotaAmounts, quotaCounts} {
+		for name, help := range flags {
+			cmd.Flags().String(name, "", help)
+		}
+	}
+}
+
+// changeQuota brings a quota to what the flags say, and reports whether they say anything.
+func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (said bool, err error) {
+	amounts := map[string]*string{"cpu": &to.Cpu, "memory": &to.Memory, "disk": &to.Disk, "bandwidth": &to.Bandwidth}
+	for name, field := range amounts {
+		text, given := givenFlag(cmd, name)
+		switch {
+		case !given:
+			continue
+		case text == "":
+			return false, usage(cmd, "--%s needs an amount: 0 for none at all, %s for no limit", name, unlimited)
+		case text == unlimited:
+			text = ""
+		}
+		*field, said = text, true
+	}
+	for name, field := range map[string]**int64{"gpu": &to.Gpu, "replicas": &to.Replicas} {
+		text, given := givenFlag(cmd, name)
+		if !given {
+			continue
+		}
+		if said = true; text == unlimited {
+			*field = nil
+			continue
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 0 {
+			return false, usage(cmd, "--%s %q is not a number: write one such as 20, 0 for none at all, or %s for no limit", name, text, unlimited)
+		}
+		*field = &n
+	}
+	return said, nil
+}
+
+func givenFlag(cmd *cobra.Command, name string) (text string, given bool) {
+	return cmd.Flags().Lookup(name).Value.String(), cmd.Flags().Changed(name)
+}
+
+func (c *cli) namespaceCreateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a namespace",
+		Long: "Create makes a namespace, with a quota if one is given. A namespace need not be made: it is there from its first\n" +
+			"workload on, without limits.",
+		Example: "  cloudless namespace create shop --cpu 4 --memory 8Gi --replicas 20",
+		Args:    names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n := &cloudlessv1.Namespace{
+				Metadata: &cloudlessv1.Metadata{Name: args[0]}, Spec: &cloudlessv1.NamespaceSpec{Quota: &cloudlessv1.Quota{}},
+			}
+			if _, err := changeQuota(cmd, n.GetSpec().GetQuota()); err != nil {
+				return err
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				made, err := cl.Namespaces().CreateNamespace(ctx, &cloudlessv1.CreateNamespaceRequest{Namespace: n})
+				if err != nil {
+					return err
+				}
+				return c.namespaceChanged(made, "created")
+			})(cmd, args)
+		},
+	}
+	quotaFlags(cmd)
+	return cmd
+}
+
+func (c *cli) namespaceSetCommand() *cobra.Command {
+	var lift bool
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Change the quota of a namespace",
+		Long: "Set changes what is given and leaves the rest of the quota as it is. An amount of 0 is none at all, and\n" +
+			"unlimited lifts a limit. Nothing that runs is stopped by a lower quota: new replicas wait until there is room.\n" +
+			"A higher one lets those that wait go on at once.",
+		Example: "  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n" +
+			"  cloudless namespace set shop --replicas unlimited\n  cloudless namespace set shop --unlimited",
+		Args: names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			said, err := changeQuota(cmd, &cloudlessv1.Quota{})
+			if err != nil {
+				return err
+			}
+			if !said && !lift {
+				return usage(cmd, "nothing is given to change: %s --cpu 4", cmd.CommandPath()+" "+args[0])
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				answer, err := setQuota(ctx, cl, args[0], func(to *cloudlessv1.Quota) {
+					if lift {
+						proto.Reset(to)
+					}
+					_, _ = changeQuota(cmd, to) // it was tried above
+				})
+				if err != nil {
+					return err
+				}
+				return c.namespaceChanged(answer.GetNamespace(), answer.GetResult())
+			})(cmd, args)
+		},
+	}
+	quotaFlags(cmd)
+	cmd.Flags().BoolVar(&lift, "unlimited", false, "lift all limits, except for those that are given")
+	return cmd
+}
+
+// maxSets is how often a quota is changed anew because somebody else has changed it meanwhile.
+const maxSets = 10
+
+// setQuota changes the quota that is there now, whoever else is changing another part of it.
+func setQuota(ctx context.Context, cl *client.Client, name string, change func(*cloudlessv1.Quota)) (*cloudlessv1.ApplyNamespaceResponse, error) {
+	for try := 1; ; try++ {
+		n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: name})
+		switch {
+		case status.Code(err) == codes.NotFound:
+			n = &cloudlessv1.Namespace{Metadata: &cloudlessv1.Metadata{Name: name}}
+		case err != nil:
+			return nil, err
+		}
+		quota := n.GetSpec().GetQuota()
+		if quota == nil {
+			quota = &cloudlessv1.Quota{}
+		}
+		change(quota)
+		n.Spec, n.Status = &cloudlessv1.NamespaceSpec{Quota: quota}, nil
+		if n.GetMetadata().GetUid() == "" { // nobody has made it yet
+			made, err := cl.Namespaces().CreateNamespace(ctx, &cloudlessv1.CreateNamespaceRequest{Namespace: n})
+			if status.Code(err) == codes.AlreadyExists && try < maxSets {
+				continue
+			}
+			return &cloudlessv1.ApplyNamespaceResponse{Namespace: made, Result: "created"}, err
+		}
+		answer, err := cl.Namespaces().ApplyNamespace(ctx, &cloudlessv1.ApplyNamespaceRequest{Namespace: n})
+		if status.Code(err) != codes.Aborted || try == maxSets {
+			return answer, err
+		}
+	}
+}
+
+func (c *cli) namespaceRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME",
+		Aliases: []string{"remove", "delete"},
+		Short:   "Remove a namespace in which there are no workloads",
+		Example: "  cloudless namespace rm shop",
+		Args:    names("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			removed, err := cl.Namespaces().DeleteNamespace(ctx, &cloudlessv1.DeleteNamespaceRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return c.namespaceChanged(removed, "removed")
+		}),
+	}
+}
+
+// namespaceChanged shows what became of a namespace, and warns where it has more than it may.
+func (c *cli) namespaceChanged(n *cloudlessv1.Namespace, what string) error {
+	if !c.forPeople() {
+		return c.printObject(n)
+	}
+	if err := c.printf("namespace %s %s\n", n.GetMetadata().GetName(), what); err != nil {
+		return err
+	}
+	if over := n.GetStatus().GetOver(); len(over) > 0 {
+		c.note("%s", overQuota(n.GetMetadata().GetName(), over))
+	}
+	return nil
+}
+
+// overQuota says what more than the quota means.
+func overQuota(name string, over []string) string {
+	return plain(fmt.Sprintf("namespace %s has more than its quota: %s: nothing that runs is stopped, and new replicas wait", name, strings.Join(over, ", ")))
+}

@@ -1,0 +1,150 @@
+package replicas
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// quotaOf reads what a namespace may have. One that nobody has made, and one that
+// cannot be read, is not limited: it was validated when it was set.
+func quotaOf(n *v1.Namespace) scheduler.Quota {
+	quota, err := scheduler.QuotaFromProto(n.GetSpec().GetQuota())
+	if err != nil {
+		return scheduler.Quota{}
+	}
+	return quota
+}
+
+// addQuotas tells the view what the namespaces may have.
+func (c *cluster) addQuotas(snap *state.Snapshot) {
+	for n := range snap.Namespaces("") {
+		c.view.SetQuota(n.GetMetadata().GetName(), quotaOf(n))
+	}
+}
+
+// followNamespace takes note of another quota. By whatever way the state came
+// there, what it is now counts.
+func (c *cluster) followNamespace(snap *state.Snapshot, change state.Change) {
+	about := change.New
+	if about == nil {
+		about = change.Old
+	}
+	name := about.GetMetadata().GetName()
+	c.view.SetQuota(name, quotaOf(snap.NamespaceByName(name)))
+}
+
+// otherQuota reports whether a change of a namespace may let something fit.
+func otherQuota(change state.Change) bool {
+	before, _ := change.Old.(*v1.Namespace)
+	after, _ := change.New.(*v1.Namespace)
+	return !proto.Equal(before.GetSpec().GetQuota(), after.GetSpec().GetQuota())
+}
+
+// otherPromises reports whether nodes may promise something else after a change of
+// the cluster's configuration.
+func otherPromises(change state.Change) bool {
+	before, _ := change.Old.(*v1.Cluster)
+	after, _ := change.New.(*v1.Cluster)
+	said := func(c *v1.Cluster) *v1.ClusterSpec {
+		s := &v1.ClusterSpec{Overcommit: c.GetSpec().GetOvercommit(), Reserved: c.GetSpec().GetReserved()}
+		for _, class := range c.GetSpec().GetNodeClasses() {
+			s.NodeClasses = append(s.NodeClasses, &v1.NodeClass{
+				Labels: class.GetLabels(), Overcommit: class.GetOvercommit(), Reserved: class.GetReserved(),
+			})
+		}
+		return s
+	}
+	return !proto.Equal(said(before), said(after))
+}
+
+// holdQuota lets what a tick places count only as long as the quota is the one
+// that it has looked at.
+func (t *tick) holdQuota(namespace string) {
+	if t.held[namespace] {
+		return
+	}
+	t.held[namespace] = true
+	if n := t.snap.NamespaceByName(namespace); n.GetSpec().GetQuota() != nil {
+		// Whoever lowers the quota meanwhile makes the tick look again.
+		t.batch.Check(state.KindNamespace, n.GetMetadata().GetUid(), n.GetMetadata().GetVersion())
+	}
+}
+
+// counts reports whether a replica counts against its quota, by the same rules as
+// the view.
+func counts(snap *state.Snapshot, r *v1.Replica) bool {
+	node := r.GetSpec().GetNodeUid()
+	return node != "" && !rollout.Ended(r.GetStatus().GetPhase()) && snap.Node(node) != nil && !Away(snap, r)
+}
+
+// usage adds up what a namespace has. It is what a view of the whole cluster says,
+// for the price of the namespace alone.
+func (c *cluster) usage(snap *state.Snapshot, namespace string) (used scheduler.Usage, pending int64) {
+	for r := range snap.Replicas(namespace, "") {
+		if r.GetSpec().GetNodeUid() == "" && !rollout.Ended(r.GetStatus().GetPhase()) {
+			pending++
+		}
+		if !counts(snap, r) {
+			continue
+		}
+		if revision, err := c.revision(snap, r.GetSpec().GetRevisionUid()); err == nil {
+			used.Take(&revision.Needs.Resources)
+		}
+	}
+	return used, pending
+}
+
+// Used is what a namespace has, and how far that is beyond the quota that it is
+// given here.
+func (Placement) Used(snap *state.Snapshot, n *v1.Namespace) *v1.NamespaceStatus {
+	namespace, quota := n.GetMetadata().GetName(), quotaOf(n)
+	used, pending := emptyCluster(snap).usage(snap, namespace)
+	status := &v1.NamespaceStatus{
+		Cpu:       spec.FormatCPU(used.Resources[scheduler.CPU]),
+		Memory:    spec.FormatBytes(used.Resources[scheduler.Memory]),
+		Disk:      spec.FormatBytes(used.Resources[scheduler.Disk]),
+		Bandwidth: spec.FormatBandwidth(used.Resources[scheduler.Bandwidth]),
+		Gpu:       used.Resources[scheduler.GPU],
+		Replicas:  used.Replicas,
+		Pending:   pending,
+		Over:      quota.Over(&used),
+	}
+	for range snap.Workloads(namespace, "") {
+		status.Workloads++
+	}
+	return status
+}
+
+// ShortOfQuota says what of its namespace's quota is used up for one more replica
+// of a workload that has pending ones, or else for the successor of its oldest
+// outdated one. It is empty if that is not the reason.
+func (Placement) ShortOfQuota(snap *state.Snapshot, workloadUID string) string {
+	w := snap.Workload(workloadUID)
+	namespace := w.GetMetadata().GetNamespace()
+	quota := quotaOf(snap.NamespaceByName(namespace))
+	if quota == (scheduler.Quota{}) {
+		return ""
+	}
+	c := emptyCluster(snap)
+	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
+	if err != nil {
+		return ""
+	}
+	used, _ := c.usage(snap, namespace)
+	pending, outdated := missing(snap, w)
+	switch {
+	case pending > 0:
+	case outdated == nil:
+		return ""
+	case counts(snap, outdated):
+		if old, err := c.revision(snap, outdated.GetSpec().GetRevisionUid()); err == nil {
+			used.Give(&old.Needs.Resources)
+		}
+	}
+	return quota.Short(namespace, &used, &revision.Needs.Resources)
+}

@@ -1,0 +1,257 @@
+package replicas
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// quota makes or changes the quota of the default namespace; nil lifts it.
+func (w *world) quota(q *v1.Quota) {
+	w.t.Helper()
+	old := w.snap().NamespaceByName(spec.DefaultNamespace)
+	w.change(func(b *state.Batch) {
+		if old == nil {
+			b.Create(&v1.Namespace{
+				Metadata: &v1.Metadata{Uid: w.newUID(), Name: spec.DefaultNamespace}, Spec: &v1.NamespaceSpec{Quota: q},
+			})
+			return
+		}
+		n := proto.CloneOf(old)
+		n.Spec = &v1.NamespaceSpec{Quota: q}
+		b.Update(n, old.GetMetadata().GetVersion())
+	})
+}
+
+// setQuota draws on a step: so many replicas and so much CPU, none for 6.
+func (w *world) setQuota(replicas int32, cpu string) {
+	if replicas == 6 {
+		w.quota(nil)
+		return
+	}
+	w.quota(&v1.Quota{Replicas: new(int64(replicas) * 2), Cpu: cpu + "0"})
+}
+
+// checkQuota: what was just placed is within the quota, as far as it needs of it.
+func (w *world) checkQuota(r *v1.Replica) {
+	w.t.Helper()
+	n := w.snap().NamespaceByName(r.GetMetadata().GetNamespace())
+	if over := (Placement{}).Used(w.snap(), n).GetOver(); len(over) > 0 {
+		w.t.Fatalf("%s was placed, and now there is %v", r.GetMetadata().GetName(), over)
+	}
+}
+
+// What does not fit into the quota waits, whatever room there is, and says why. A
+// higher quota lets it go on at once.
+func TestAQuotaIsHeldAndWakes(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "16")
+	w.quota(&v1.Quota{Replicas: new(int64(2))})
+	w.addWorkload("web", 3, "1")
+	d := drive(w)
+	d.rest()
+	uid := w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()
+	const why = "the quota of namespace default is used up: has 2 of at most 2 replicas"
+	if got := w.phases("web"); got[rollout.PhaseRunning] != 2 || got[rollout.PhasePending] != 1 {
+		t.Fatalf("web is %v", got)
+	}
+	for r := range w.snap().ReplicasOn("") {
+		if got := r.GetStatus().GetReason(); got != "1 replica of web cannot be placed: "+why {
+			t.Errorf("the reason is %q", got)
+		}
+	}
+	if got := (Placement{}).ShortOfQuota(w.snap(), uid); got != why {
+		t.Errorf("short of %q", got)
+	}
+	if got := (Placement{}).Explain(w.snap(), uid); len(got) != 0 {
+		t.Errorf("nodes are blamed: %v", got)
+	}
+	if got := (Placement{}).Pending(w.snap()); got["quota"] != 1 {
+		t.Errorf("pending is counted as %v", got)
+	}
+
+	// Labels of the namespace are no reason to look, a quota is.
+	labelled := proto.CloneOf(w.snap().NamespaceByName("default"))
+	labelled.Metadata.Labels = map[string]string{"team": "shop"}
+	w.change(func(b *state.Batch) { b.Update(labelled, labelled.GetMetadata().GetVersion()) })
+	if _, changes, _ := d.loop.feed.Newest(); d.loop.memory.After(changes).Placement {
+		t.Errorf("a label makes placement due")
+	}
+	w.quota(&v1.Quota{Replicas: new(int64(3))})
+	_, changes, err := d.loop.feed.Newest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := d.loop.follow(changes)
+	if !due.Workloads[uid] {
+		t.Fatalf("a higher quota makes due %v", due)
+	}
+	if err := d.loop.settle(context.Background(), due); err != nil {
+		t.Fatal(err)
+	}
+	d.rest()
+	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 {
+		t.Errorf("with a higher quota web is %v", got)
+	}
+
+	// A lower quota stops nothing; what ends gives back what it had.
+	w.quota(&v1.Quota{Replicas: new(int64(1))})
+	d.rest()
+	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 {
+		t.Errorf("with a lower quota web is %v", got)
+	}
+	w.scale("web", 1)
+	d.rest()
+	w.addWorkload("other", 1, "1")
+	d.rest()
+	if got := w.phases("other"); got[rollout.PhasePending] != 1 {
+		t.Errorf("other is %v", got)
+	}
+	w.delete("web")
+	d.rest()
+	if got := w.phases("other"); got[rollout.PhaseRunning] != 1 {
+		t.Errorf("when web has ended other is %v", got)
+	}
+}
+
+// At the very quota, an update and the loss of a node go on as without one.
+func TestAFullQuotaIsInNobodysWay(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addNode("b", "4")
+	w.quota(&v1.Quota{Replicas: new(int64(2)), Cpu: "2"})
+	w.addWorkload("web", 2, "1")
+	d := drive(w)
+	d.rest()
+	w.restart("web")
+	d.rest()
+	revision := w.snap().WorkloadByName("default", "web").GetStatus().GetRevisionUid()
+	for r := range w.snap().Replicas("default", "") {
+		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetRevisionUid() != revision {
+			t.Errorf("%s is still of the old revision", r.GetMetadata().GetName())
+		}
+	}
+	w.setNode("a", "offline")
+	d.rest()
+	var running int
+	for r := range w.snap().ReplicasOn(w.snap().NodeByName("b").GetMetadata().GetUid()) {
+		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+			running++
+		}
+	}
+	if running != 2 {
+		t.Errorf("%d run on the node that is left", running)
+	}
+	w.setNode("a", "ready")
+	d.rest()
+	if got := (Placement{}).Used(w.snap(), w.snap().NamespaceByName("default")); got.GetReplicas() != 2 || len(got.GetOver()) > 0 {
+		t.Errorf("with the node back %v is used", got)
+	}
+}
+
+// Who lowers the quota between the look and the commit is not passed over.
+func TestAPlacementHoldsTheQuotaThatItWasMadeFrom(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "16")
+	w.quota(&v1.Quota{Replicas: new(int64(5))})
+	w.addWorkload("web", 3, "1")
+	batch, _ := Tick(w.now(), w.snap(), everything(w.snap()), w.newUID)
+	w.quota(&v1.Quota{Replicas: new(int64(1))})
+	w.index++
+	if _, err := w.store.Apply(w.index, batch.Transaction(w.now())); !state.MovedOn(err) {
+		t.Fatalf("a plan on an older quota gives %v", err)
+	}
+	w.settle()
+	if got := w.phases("web"); got[rollout.PhaseRunning] != 1 || got[rollout.PhasePending] != 2 {
+		t.Errorf("web is %v", got)
+	}
+}
+
+// What a plan shows under a quota is what comes of it.
+func TestForecastKnowsTheQuota(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "16")
+	w.quota(&v1.Quota{Cpu: "2500m"})
+	fork := w.store.Fork()
+	made := newWorkload(w.newUID(), "web", 3, "1")
+	var b state.Batch
+	w.revise(&b, made)
+	b.Create(made)
+	changes, err := fork.Apply(b.Transaction(w.now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const why = "the quota of namespace default is used up: needs 1 CPU, 500m of 2500m left"
+	if got := planned[0]; len(got.GetReplicas()) != 2 || got.GetUnplaced() != 1 || got.GetQuota() != why {
+		t.Errorf("the forecast is %v", got)
+	}
+}
+
+// What a namespace is said to use is what the scheduler counts.
+func TestUsageIsWhatTheViewCounts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for _, name := range nodeNames {
+			w.addNode(name, "4")
+		}
+		for _, s := range drawSteps(t) {
+			w.take(s)
+			c := newCluster(w.snap())
+			if got, _ := c.usage(w.snap(), "default"); got != c.view.Used("default") {
+				t.Fatalf("%+v is used, and the view counts %+v", got, c.view.Used("default"))
+			}
+		}
+	})
+}
+
+// The configuration decides how much may be promised, also after the fact: what
+// waits goes on, be it new or the successor of what runs.
+func TestTheConfigurationWakesWhatWaits(t *testing.T) {
+	w := newWorld(t)
+	w.change(func(b *state.Batch) {
+		b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{}})
+	})
+	w.addNode("a", "2")
+	w.addWorkload("web", 1, "1")
+	d := drive(w)
+	d.rest()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) { // its successor does not fit in its place
+		of.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "3"}}
+		w.revise(b, of)
+	})
+	w.addWorkload("more", 2, "1")
+	d.rest()
+	if web, more := w.phases("web"), w.phases("more"); web[rollout.PhaseRunning] != 1 || more[rollout.PhasePending] != 1 {
+		t.Fatalf("before, web is %v and more %v", web, more)
+	}
+	configure := func(s *v1.ClusterSpec) {
+		changed := proto.CloneOf(w.snap().Cluster())
+		changed.Spec = s
+		w.change(func(b *state.Batch) { b.Update(changed, changed.GetMetadata().GetVersion()) })
+		d.rest()
+	}
+	configure(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{
+		Name: "thin", Labels: "name=a", Overcommit: &v1.Overcommit{Cpu: new(int32(400))}, Reserved: &v1.ResourceAmounts{Cpu: "2"},
+	}}})
+	n := w.snap().NodeByName("a")
+	if got := (Placement{}).Allocatable(w.snap(), n).GetCpu(); got != "6" {
+		t.Errorf("4 times 2 CPU less 2 may be promised, not %s", got)
+	}
+	if got := w.phases("more"); got[rollout.PhaseRunning] != 2 {
+		t.Errorf("with overcommit more is %v", got)
+	}
+	if got := (Placement{}).Requested(w.snap(), n.GetMetadata().GetUid()).GetCpu(); got != "5" {
+		t.Errorf("%s CPU is promised: the successor of web is not there", got)
+	}
+}

@@ -1,0 +1,78 @@
+package spec
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// KindNamespace is the kind of a v1.Namespace.
+const KindNamespace = "Namespace"
+
+// ValidateNamespace is Validate for a namespace.
+func ValidateNamespace(n *v1.Namespace) error { return Validate(n) }
+
+// namespaceIn returns the namespace that a message is or carries, nil for none.
+func namespaceIn(msg proto.Message) *v1.Namespace {
+	switch m := msg.(type) {
+	case *v1.Namespace:
+		return m
+	case interface{ GetNamespace() *v1.Namespace }:
+		return m.GetNamespace()
+	default:
+		return nil
+	}
+}
+
+// checkNamespace adds what the rules of the contract cannot say.
+func checkNamespace(n *v1.Namespace, found *violations) {
+	if n.GetMetadata().GetName() == "" && !found.has("metadata.name") {
+		found.add("metadata.name", "is missing")
+	}
+	if in := n.GetMetadata().GetNamespace(); in != "" {
+		found.add("metadata.namespace", "must be left out: a namespace is in no other")
+	}
+	const path = "spec.quota"
+	q := n.GetSpec().GetQuota()
+	readAmount(path+".cpu", q.GetCpu(), ParseCPU, found)
+	readAmount(path+".memory", q.GetMemory(), ParseBytes, found)
+	readAmount(path+".disk", q.GetDisk(), ParseBytes, found)
+	readAmount(path+".bandwidth", q.GetBandwidth(), ParseBandwidth, found)
+}
+
+// NormalizeNamespace brings a namespace to its canonical form in place: amounts
+// are written in one way, and what says nothing is left out.
+func NormalizeNamespace(n *v1.Namespace) {
+	n.ApiVersion, n.Kind = APIVersion, KindNamespace
+	if n.Metadata == nil {
+		n.Metadata = &v1.Metadata{}
+	}
+	n.Spec = &v1.NamespaceSpec{Quota: normalQuota(n.GetSpec().GetQuota())}
+}
+
+func normalQuota(q *v1.Quota) *v1.Quota {
+	if q == nil {
+		return nil
+	}
+	amounts := &v1.ResourceAmounts{Cpu: q.Cpu, Memory: q.Memory, Disk: q.Disk, Bandwidth: q.Bandwidth}
+	if normal := normalAmounts(amounts); normal != nil {
+		q.Cpu, q.Memory, q.Disk, q.Bandwidth = normal.Cpu, normal.Memory, normal.Disk, normal.Bandwidth
+	}
+	return unlessEmpty(q)
+}
+
+// DiffNamespace lists the fields of a namespace that its author gives and in
+// which two differ. It is empty exactly if they mean the same.
+func DiffNamespace(a, b *v1.Namespace) []FieldChange {
+	var d differ
+	d.authored(a.GetMetadata(), b.GetMetadata())
+	d.message("spec", normalNamespaceSpec(a).ProtoReflect(), normalNamespaceSpec(b).ProtoReflect())
+	return d.changes
+}
+
+// normalNamespaceSpec leaves the given one alone.
+func normalNamespaceSpec(n *v1.Namespace) *v1.NamespaceSpec {
+	spec := &v1.NamespaceSpec{}
+	proto.Merge(spec, n.GetSpec())
+	return &v1.NamespaceSpec{Quota: normalQuota(spec.Quota)}
+}

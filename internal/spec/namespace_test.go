@@ -1,0 +1,90 @@
+package spec
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// Files hold namespaces beside workloads, and point at what is wrong.
+func TestNamespaceFile(t *testing.T) {
+	docs, err := Decode("f", []byte("kind: Namespace\nmetadata: {name: shop}\nspec:\n  quota: {cpu: 1.5, memory: 8Gi, gpu: 0}\n---\nkind: Workload\nmetadata: {name: web}\nspec: {image: hello}\n"))
+	if err != nil || len(docs) != 2 || docs[0].Kind != KindNamespace || docs[1].Kind != KindWorkload {
+		t.Fatalf("%+v, %v", docs, err)
+	}
+	if q := docs[0].Message.(*v1.Namespace).GetSpec().GetQuota(); q.GetCpu() != "1.5" || q.Gpu == nil || q.GetGpu() != 0 || q.Replicas != nil {
+		t.Errorf("the quota is %v", q)
+	}
+	for given, want := range map[string]string{
+		"kind: Namespace\nmetadata: {}\n":                                              "f:2:1: metadata.name: is missing",
+		"kind: Namespace\n":                                                            "f:1:1: metadata.name: is missing",
+		"kind: Namespace\nmetadata: {name: shop, namespace: other}\n":                  "f:2:35: metadata.namespace: must be left out",
+		"kind: Namespace\nmetadata: {name: shop}\nspec: {quota: {cpus: 1}}\n":          "f:3:16: spec.quota.cpus: is not a known field; did you mean cpu?",
+		"kind: Namespace\nmetadata: {name: shop}\nspec: {quota: {memory: lots}}\n":     "f:3:24: spec.quota.memory: must be an amount of bytes",
+		"kind: Namespace\nmetadata: {name: shop}\nspec: {quota: {replicas: -1}}\n":     "f:3:26: spec.quota.replicas: must be between 0 and 1000000000",
+		"kind: Namespace\nmetadata: {name: shop}\nspec: {quota: {bandwidth: 8888P}}\n": "f:3:27: spec.quota.bandwidth",
+	} {
+		_, err := Decode("f", []byte(given))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q gives %v, want %q", given, err, want)
+		}
+	}
+	if carried := Validate(&v1.CreateNamespaceRequest{Namespace: &v1.Namespace{Metadata: &v1.Metadata{Name: "x"}, Spec: &v1.NamespaceSpec{Quota: &v1.Quota{Cpu: "x"}}}}); carried == nil || !strings.Contains(carried.Error(), "spec.quota.cpu") {
+		t.Errorf("a request that carries one gives %v", carried)
+	}
+}
+
+// The same quota in other words is the same; none at all is not no limit.
+func TestNamespacesMeanTheSame(t *testing.T) {
+	space := func(q *v1.Quota) *v1.Namespace {
+		return &v1.Namespace{Metadata: &v1.Metadata{Name: "shop"}, Spec: &v1.NamespaceSpec{Quota: q}}
+	}
+	a, b := space(&v1.Quota{Cpu: "1.5", Memory: "1024Mi"}), space(&v1.Quota{Cpu: "1500m", Memory: "1Gi"})
+	if got := DiffNamespace(a, b); len(got) != 0 {
+		t.Errorf("the same differs in %v", got)
+	}
+	if a.GetSpec().GetQuota().GetCpu() != "1.5" {
+		t.Error("comparing has changed what was compared")
+	}
+	if got := DiffNamespace(space(nil), space(&v1.Quota{})); len(got) != 0 {
+		t.Errorf("nothing said differs in %v", got)
+	}
+	got := DiffNamespace(space(&v1.Quota{Cpu: "0"}), space(&v1.Quota{Gpu: new(int64(0))}))
+	if len(got) != 2 || got[0] != (FieldChange{Field: "spec.quota.cpu", Old: "0"}) || got[1] != (FieldChange{Field: "spec.quota.gpu", New: "0"}) {
+		t.Errorf("none at all differs in %v", got)
+	}
+	labelled := proto.CloneOf(a)
+	labelled.Metadata.Labels = map[string]string{"team": "x"}
+	if got := DiffNamespace(a, labelled); len(got) != 1 || got[0].Field != "metadata.labels[team]" {
+		t.Errorf("a label differs in %v", got)
+	}
+	n := space(&v1.Quota{Cpu: "1.5", Bandwidth: "1000M"})
+	NormalizeNamespace(n)
+	if q := n.GetSpec().GetQuota(); q.GetCpu() != "1500m" || q.GetBandwidth() != "1G" || n.GetKind() != KindNamespace || n.GetApiVersion() != APIVersion {
+		t.Errorf("in canonical form it is %v", n)
+	}
+}
+
+// What nodes keep for themselves has one form, and nonsense is refused where it is
+// set and not on the nodes.
+func TestReservedHasOneForm(t *testing.T) {
+	written := &v1.ClusterSpec{
+		Reserved: &v1.ResourceAmounts{Cpu: "0.5"}, Overcommit: &v1.Overcommit{},
+		NodeClasses: []*v1.NodeClass{{Name: "thin", Labels: "a=b", Reserved: &v1.ResourceAmounts{Memory: "2048Mi"}}},
+	}
+	normal := NormalizedCluster(written)
+	if normal.GetReserved().GetCpu() != "500m" || normal.Overcommit != nil || normal.GetNodeClasses()[0].GetReserved().GetMemory() != "2Gi" {
+		t.Errorf("in canonical form it is %v", normal)
+	}
+	for field, c := range map[string]*v1.ClusterSpec{
+		"spec.cluster.reserved.memory":              {Reserved: &v1.ResourceAmounts{Memory: "9999999999999999P"}},
+		"spec.cluster.nodeClasses[0].reserved.disk": {NodeClasses: []*v1.NodeClass{{Name: "x", Labels: "a=b", Reserved: &v1.ResourceAmounts{Disk: "9999999999999999P"}}}},
+	} {
+		if err := Validate(configuration(c)); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v gives %v, want something about %s", c, err, field)
+		}
+	}
+}
