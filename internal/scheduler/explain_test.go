@@ -80,7 +80,9 @@ func TestWhyOneNodeIsBefore(t *testing.T) {
 	}{
 		{node("a"), node("b", labelled("disk", "ssd")), "", revision("web", 100, prefer(t)), "b: its preferences weigh 7, those of a 0"},
 		{
-			node("a", func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "old", Effect: scheduler.PreferNoSchedule}} }), node("b"),
+			node("a", func(n *scheduler.Node) {
+				n.Taints = []scheduler.Taint{{Key: "old", Effect: scheduler.PreferNoSchedule}}
+			}), node("b"),
 			"", revision("web", 100), "b: it has 0 taints to avoid, a 1",
 		},
 		{node("a", inZone("x")), node("b", inZone("y")), "a", revision("web", 100), "b: its zone has 0 replicas of the workload, that of a 1"},
