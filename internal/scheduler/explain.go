@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -81,7 +82,8 @@ func (v *View) Explain(q Question) Explanation {
 	return e
 }
 
-func (p *placing) explain(q *Question) Explanation {
+// ground is what all judgements of an ask rest on.
+func (p *placing) ground() Explanation {
 	e := Explanation{
 		Weights: p.weights, Strategy: p.rev.Wishes.Strategy, LevelsNodes: p.use != tight,
 		Quota: p.shape.space.explain(&p.need), All: len(p.v.order),
@@ -92,6 +94,11 @@ func (p *placing) explain(q *Question) Explanation {
 	for k := range p.levels {
 		e.Levels = append(e.Levels, p.axes[p.levels[k].axis].key)
 	}
+	return e
+}
+
+func (p *placing) explain(q *Question) Explanation {
+	e := p.ground()
 	told := map[int32]bool{}
 	for _, uid := range q.Nodes {
 		if i, known := p.v.slots[uid]; known {
@@ -126,43 +133,124 @@ func (p *placing) explain(q *Question) Explanation {
 
 func (q *Question) tells(k int) bool { return q.Most == 0 || k < q.Most }
 
+// rival is a node that would take the replica, with what it is ranked by.
+type rival struct {
+	node, group int32
+	candidate
+}
+
+func (p *placing) rival(i int32) rival {
+	of := &p.verdicts[p.v.class[i]]
+	return rival{node: i, group: of.group, candidate: p.candidate(i, of)}
+}
+
+// takes reports whether a node would take the replica as it is.
+func (p *placing) takes(i int32) bool {
+	of := &p.verdicts[p.v.class[i]]
+	return of.passes && p.passesNode(i) && p.open(of.group)
+}
+
+// leads reports whether a is taken rather than b.
+func (p *placing) leads(a, b *rival) bool {
+	return p.before(a.candidate, a.group, b.candidate, b.group)
+}
+
 // sorted has the nodes that would take the replica, the best first, those that
 // would if others were pushed out, the cheapest first, and those that refuse it,
 // by name.
 func (p *placing) sorted() (taking, yielding, refusing []int32) {
-	candidates := make([]candidate, len(p.v.class))
-	offers := make([]offer, len(p.v.class))
+	var rivals []rival
+	var open offers
 	var victims victims
 	for _, i := range p.v.order {
-		of := &p.verdicts[p.v.class[i]]
-		if of.passes && p.passesNode(i) && p.open(of.group) {
-			candidates[i] = p.candidate(i, of)
-			taking = append(taking, i)
+		if p.takes(i) {
+			rivals = append(rivals, p.rival(i))
 			continue
 		}
-		var possible bool
 		if p.mayPreempt() {
-			offers[i], possible = p.offer(i, &victims)
+			if o, possible := p.offer(i, &victims); possible {
+				open = append(open, o)
+				continue
+			}
 		}
-		if possible {
-			yielding = append(yielding, i)
-		} else {
-			refusing = append(refusing, i)
+		refusing = append(refusing, i)
+	}
+	slices.SortFunc(rivals, func(a, b rival) int {
+		if p.leads(&a, &b) {
+			return -1
+		}
+		return 1
+	})
+	for _, r := range rivals {
+		taking = append(taking, r.node)
+	}
+	sort.Sort(open)
+	for _, o := range open {
+		yielding = append(yielding, p.v.order[o.rank])
+	}
+	return taking, yielding, refusing
+}
+
+// Standing is how the node of a replica stands among all nodes, if the replica were
+// placed anew. Explanation has no nodes and no groups here.
+type Standing struct {
+	Explanation
+	// Own is the replica's node. Other is the first of the nodes that would take it,
+	// or the second if the own one is first; it has no rank if there is none.
+	Own, Other Judgement
+}
+
+// Standing judges where a replica is: what would come of it, were it placed now.
+// It reports whether the replica is in the view.
+func (v *View) Standing(uid string) (Standing, bool) {
+	at, known := v.work.byUID[uid]
+	if !known {
+		return Standing{}, false
+	}
+	v.refresh()
+	own, s := v.work.replicas[at].node, v.enter(v.work.replicas[at].shape.Revision)
+	v.evict(at)
+	p := &v.place
+	p.begin(v, s)
+	stands := p.standing(own)
+	v.rollback()
+	v.leave(s)
+	return stands, true
+}
+
+// standing finds a node's rank without putting all others in order.
+func (p *placing) standing(own int32) Standing {
+	s := Standing{Explanation: p.ground()}
+	mine, rank, taking := p.rival(own), 1, 0
+	var best, second *rival
+	for _, i := range p.v.order {
+		if !p.takes(i) {
+			continue
+		}
+		taking++
+		r := p.rival(i)
+		if i != own && p.leads(&r, &mine) {
+			rank++
+		}
+		switch {
+		case best == nil || p.leads(&r, best):
+			best, second = &r, best
+		case second == nil || p.leads(&r, second):
+			second = &r
 		}
 	}
-	slices.SortFunc(taking, func(a, b int32) int {
-		if p.before(candidates[a], p.verdicts[p.v.class[a]].group, candidates[b], p.verdicts[p.v.class[b]].group) {
-			return -1
-		}
-		return 1
-	})
-	slices.SortFunc(yielding, func(a, b int32) int {
-		if offers[a].less(offers[b]) {
-			return -1
-		}
-		return 1
-	})
-	return taking, yielding, refusing
+	s.Taking = taking
+	if !p.takes(own) {
+		rank = 0
+	}
+	s.Own = p.judgement(own, rank, rank > 0)
+	switch {
+	case best != nil && best.node != own:
+		s.Other = p.judgement(best.node, 1, true)
+	case second != nil:
+		s.Other = p.judgement(second.node, 2, true)
+	}
+	return s
 }
 
 func (p *placing) judgement(i int32, rank int, takes bool) Judgement {

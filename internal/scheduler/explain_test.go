@@ -275,3 +275,37 @@ func TestSeveralAreOneAfterTheOther(t *testing.T) {
 		}
 	})
 }
+
+// How a replica stands is what an explanation without it says about its node.
+func TestStandingIsTheRank(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, _ := anyCluster(t)
+		order := make([]int, len(m.nodes))
+		for i := range order {
+			order[i] = i
+		}
+		v := m.view(order)
+		v.SetOptions(scheduler.Options{})
+		for _, o := range m.replicas {
+			e := v.Explain(scheduler.Question{Revision: o.r, Without: []string{o.uid}})
+			s, known := v.Standing(o.uid)
+			own := e.Nodes[slices.IndexFunc(e.Nodes, func(n scheduler.Judgement) bool { return n.Node == m.nodes[o.node].UID })]
+			if !known || !reflect.DeepEqual(s.Own, own) || s.Taking != e.Taking {
+				t.Fatalf("%+v stands as %+v, but\n%+v", o, s, e)
+			}
+			var other scheduler.Judgement
+			switch {
+			case own.Rank != 1 && e.Taking > 0:
+				other = e.Nodes[0]
+			case own.Rank == 1 && e.Taking > 1:
+				other = e.Nodes[1]
+			}
+			if !reflect.DeepEqual(s.Other, other) {
+				t.Fatalf("the other is %+v, not %+v", s.Other, other)
+			}
+		}
+		if _, known := v.Standing("nobody"); known {
+			t.Fatal("nobody stands somewhere")
+		}
+	})
+}
