@@ -71,6 +71,11 @@ func (c *Client) Plans() cloudlessv1.PlanServiceClient {
 	return cloudlessv1.NewPlanServiceClient(c.conn)
 }
 
+// Explanations calls the service that says why replicas are where they are.
+func (c *Client) Explanations() cloudlessv1.ExplainServiceClient {
+	return cloudlessv1.NewExplainServiceClient(c.conn)
+}
+
 // Nodes calls the service for nodes.
 func (c *Client) Nodes() cloudlessv1.NodeServiceClient {
 	return cloudlessv1.NewNodeServiceClient(c.conn)
@@ -158,6 +163,7 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.ImageService"},
 		{"service": "cloudless.v1.EventService"},
 		{"service": "cloudless.v1.PlanService"},
+		{"service": "cloudless.v1.ExplainService"},
 		{"service": "cloudless.v1.TokenService", "method": "CreateToken"},
 		{"service": "cloudless.v1.TokenService", "method": "ListTokens"},
 		{"service": "cloudless.v1.WorkloadService", "method": "CreateWorkload"},

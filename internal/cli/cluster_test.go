@@ -45,6 +45,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedEventServiceServer
 	cloudlessv1.UnimplementedClusterServiceServer
 	cloudlessv1.UnimplementedPlanServiceServer
+	cloudlessv1.UnimplementedExplainServiceServer
 
 	config   string       // client configuration that leads here
 	registry http.Handler // answers what is not gRPC
@@ -112,6 +113,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterEventServiceServer(server, c)
 	cloudlessv1.RegisterClusterServiceServer(server, c)
 	cloudlessv1.RegisterPlanServiceServer(server, c)
+	cloudlessv1.RegisterExplainServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Content-Type") == "application/grpc" {
