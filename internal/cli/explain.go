@@ -147,7 +147,7 @@ func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
 	for _, n := range ranked {
 		t.row(nodeRow(n, len(e.GetLevels()), preferred, avoided)...)
 	}
-	heading := fmt.Sprintf("%d of %d nodes would take %s, by strategy %s:", e.GetTakingCount(), e.GetNodeCount(), e.GetAbout(), e.GetStrategy())
+	heading := fmt.Sprintf("%s would take %s, by strategy %s:", ofNodes(e.GetTakingCount(), e), e.GetAbout(), e.GetStrategy())
 	if n := e.GetYieldingCount(); n > 0 {
 		heading = strings.TrimSuffix(heading, ":") + fmt.Sprintf(", and %d more if others were pushed out:", n)
 	}
@@ -158,6 +158,14 @@ func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
 		return c.printf("and %d more: see them with --all\n", left)
 	}
 	return nil
+}
+
+// ofNodes is such as "2 of 3 nodes".
+func ofNodes(n int32, e *cloudlessv1.Explanation) string {
+	if e.GetNodeCount() == 1 {
+		return fmt.Sprintf("%d of 1 node", n)
+	}
+	return fmt.Sprintf("%d of %d nodes", n, e.GetNodeCount())
 }
 
 // weighted is the heading of a component with how much it counts.
@@ -232,7 +240,11 @@ func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
 	}
 	refusing := e.GetNodeCount() - e.GetTakingCount() - e.GetYieldingCount()
 	if len(t.rows) > 1 {
-		if err := c.section(fmt.Sprintf("%d of %d nodes refuse:", refusing, e.GetNodeCount()), t); err != nil {
+		verb := "refuse"
+		if refusing == 1 {
+			verb = "refuses"
+		}
+		if err := c.section(fmt.Sprintf("%s %s %s:", ofNodes(refusing, e), verb, e.GetAbout()), t); err != nil {
 			return err
 		}
 	}

@@ -127,6 +127,9 @@ func (p *placing) explain(q *Question) Explanation {
 		if e.Taking == 0 {
 			e.Help = append(e.Help, p.furtherHelp()...)
 		}
+		if len(e.Help) == 0 {
+			e.Help = p.nearest()
+		}
 	}
 	return e
 }

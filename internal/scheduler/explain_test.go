@@ -132,6 +132,10 @@ func TestWhatWouldHelp(t *testing.T) {
 				"2 nodes would fit but for taints: a has the taint spot:NoSchedule, which is not tolerated (and others for the like)",
 		},
 		{
+			"a taint and a state of the same node", view(node("a", taint, func(n *scheduler.Node) { n.Unschedulable = "is cordoned" })), revision("web", 100),
+			"several things at once: a comes nearest, but is cordoned; has the taint spot:NoSchedule, which is not tolerated",
+		},
+		{
 			"a node that is too small", view(node("a"), node("b", cores(8), taint)), revision("web", 4000),
 			"1 node would fit but for taints: b has the taint spot:NoSchedule, which is not tolerated; " +
 				"a larger node, or a smaller request: it needs 4 CPU, and a, the largest that would do otherwise, has 2; " +

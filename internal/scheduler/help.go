@@ -109,3 +109,20 @@ func (p *placing) largerNode() (help []string) {
 	}
 	return help
 }
+
+// nearest names the node that the fewest filters refuse, where no single thing
+// would help.
+func (p *placing) nearest() []string {
+	near, fewest := int32(-1), 0
+	for _, i := range p.v.order {
+		count := 0
+		for range p.refusing(i) {
+			count++
+		}
+		if near < 0 || count < fewest {
+			near, fewest = i, count
+		}
+	}
+	return []string{fmt.Sprintf("several things at once: %s comes nearest, but %s",
+		p.v.nodes[near].Name, NodeReason{Refusals: p.refusals(near)})}
+}

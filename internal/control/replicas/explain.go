@@ -230,7 +230,7 @@ func (x *inquiry) explainWaiting(answer *v1.Explanation) (unplaced int) {
 	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
 	var texts []string
 	if len(plan.Placements) > 0 {
-		texts = append(texts, fmt.Sprintf("%d %s a place: %s", len(plan.Placements), verb(len(plan.Placements)), placesOf(plan)))
+		texts = append(texts, fmt.Sprintf("%d %s a place: %s", len(plan.Placements), verb(len(plan.Placements), count), placesOf(plan)))
 	}
 	for _, u := range plan.Unplaced {
 		unplaced += u.Count
@@ -301,10 +301,10 @@ func (x *inquiry) summary(e *scheduler.Explanation, unplaced int) string {
 	case x.missing == total:
 		parts = append(parts, counted(total-unplaced, total)+" would have a node")
 	default:
-		parts = append(parts, fmt.Sprintf("%s %s a node", counted(len(x.placed), total), verb(len(x.placed))))
+		parts = append(parts, fmt.Sprintf("%s %s a node", counted(len(x.placed), total), verb(len(x.placed), total)))
 	}
 	if without := min(nodeless, unplaced); without > 0 {
-		parts = append(parts, fmt.Sprintf("%d %s no place", without, verb(without)))
+		parts = append(parts, fmt.Sprintf("%d %s no place", without, verb(without, without)))
 	}
 	stuck := e.Taking+e.Yielding == 0 || e.Quota != ""
 	if len(x.away) > 0 {
@@ -324,8 +324,9 @@ func (x *inquiry) summary(e *scheduler.Explanation, unplaced int) string {
 	return strings.Join(parts, "; ")
 }
 
-func verb(n int) string {
-	if n == 1 {
+// verb is for so many of others: 1 of 3 has, 0 of 3 have, 0 of 1 has.
+func verb(n, of int) string {
+	if n == 1 || of == 1 {
 		return "has"
 	}
 	return "have"

@@ -104,7 +104,7 @@ func TestWaitingReplicasAreExplained(t *testing.T) {
 	w.addWorkload("web", 1, "1")
 	w.settle()
 	wantTold(t, w.explained("web", "", false),
-		"0 of 1 replica have a node; 1 has no place",
+		"0 of 1 replica has a node; 1 has no place",
 		"0 of 0 nodes would take a replica that has no node",
 		`1 on "": 1 replica of web cannot be placed: the cluster has no nodes yet`,
 		"help: a first node: the cluster has none yet",
