@@ -266,14 +266,10 @@ func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ inquiry) error {
 	if len(e.GetReplicas()) == 0 {
 		return nil
 	}
-	t := newTable(c.Stdout, "REPLICAS", "NODE", "SCORE", "WHY")
+	t := newTable(c.Stdout, "REPLICAS", "NODE", "PLACED WITH", "SCORE NOW", "WHY")
 	t.whole = true
 	for _, r := range e.GetReplicas() {
-		score := ""
-		if r.GetScore() != nil {
-			score = strconv.FormatFloat(r.GetScore().GetTotal(), 'f', 3, 64)
-		}
-		t.row(namedReplicas(r), r.GetNode(), score, r.GetReason())
+		t.row(namedReplicas(r), r.GetNode(), totalOf(r.GetPlacedScore()), totalOf(r.GetScore()), r.GetReason())
 	}
 	if err := c.section("Why replicas are where they are:", t); err != nil {
 		return err
@@ -282,6 +278,13 @@ func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ inquiry) error {
 		return c.printf("and on %d more nodes: see them with --all or --node NAME\n", n)
 	}
 	return nil
+}
+
+func totalOf(s *cloudlessv1.NodeScore) string {
+	if s == nil {
+		return ""
+	}
+	return strconv.FormatFloat(s.GetTotal(), 'f', 3, 64)
 }
 
 // namedReplicas names a few replicas of a group and counts the others.

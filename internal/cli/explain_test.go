@@ -49,7 +49,7 @@ func explanation() *cloudlessv1.Explanation {
 			{Filter: "fit", Count: 29, Node: "n3", Reason: "needs 1 CPU, 0 of 2 free"},
 		},
 		Replicas: []*cloudlessv1.ReplicaExplanation{
-			{Replicas: []string{"web-a", "web-b", "web-c"}, Count: 3, Node: "n1", Rank: 1, Reason: "n1 is the only node that would take it", Score: &cloudlessv1.NodeScore{Total: 0.5}},
+			{Replicas: []string{"web-a", "web-b", "web-c"}, Count: 3, Node: "n1", Rank: 1, Reason: "n1 is the only node that would take it", Score: &cloudlessv1.NodeScore{Total: 0.5}, PlacedScore: &cloudlessv1.NodeScore{Total: 0.61}},
 			{Replicas: []string{"web-d"}, Count: 1, Reason: "1 replica of web cannot be placed: n4: \x1b[31mred"},
 		},
 		ReplicasLeftOut: 7,
@@ -76,9 +76,9 @@ n4    taints  has the taint a:NoSchedule, which is not tolerated
 and 28 more by fit, as n3: needs 1 CPU, 0 of 2 free
 
 Why replicas are where they are:
-REPLICAS                 NODE  SCORE  WHY
-web-a, web-b and 1 more  n1    0.500  n1 is the only node that would take it
-web-d                    -     -      1 replica of web cannot be placed: n4:  [31mred
+REPLICAS                 NODE  PLACED WITH  SCORE NOW  WHY
+web-a, web-b and 1 more  n1    0.610        0.500      n1 is the only node that would take it
+web-d                    -     -            -          1 replica of web cannot be placed: n4:  [31mred
 and on 7 more nodes: see them with --all or --node NAME
 
 What would help:

@@ -25,26 +25,29 @@ const (
 )
 
 // Explanation judges every node for a workload, and says of its replicas why they
-// are where they are. It is worked out anew, as the replicas would be placed today:
-// to keep for millions of replicas what spoke for their nodes once would cost more
-// than to ask again, and what speaks for them now is what can be acted on.
+// are where they are. That is worked out anew, as the replicas would be placed today:
+// what speaks for their nodes now is what can be acted on, and to keep it for
+// millions of replicas would cost more than to ask again. The scores of the newest
+// decisions are remembered beside it, see Decisions.
 //
 // It reads the snapshot alone and holds up nobody. A node of which the uid is given
 // is the only one that is told of; all tells of every node.
-func (Placement) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error) {
+func (p Placement) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error) {
 	w := snap.Workload(workloadUID)
 	c := newCluster(snap)
 	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
 		return nil, fmt.Errorf("explain workload %s: %w", w.GetMetadata().GetName(), err)
 	}
-	x := &inquiry{snap: snap, cluster: c, workload: w, revision: revision, only: nodeUID, all: all}
+	x := &inquiry{decisions: p.Decisions, snap: snap, cluster: c, workload: w, revision: revision, only: nodeUID, all: all}
 	x.sort()
 	return x.answer(), nil
 }
 
 // inquiry is one explanation under way.
 type inquiry struct {
+	decisions *Decisions
+
 	snap     *state.Snapshot
 	cluster  *cluster
 	workload *v1.Workload
@@ -182,6 +185,9 @@ func (x *inquiry) explainPlaced(answer *v1.Explanation) {
 func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 	first := group[0]
 	told := groupOf(group)
+	if score, known := x.decisions.find(first.GetMetadata().GetUid(), first.GetSpec().GetNodeUid()); known {
+		told.PlacedScore = scoreOf(&score)
+	}
 	s, known := x.cluster.view.Standing(first.GetMetadata().GetUid())
 	if !known {
 		told.Reason = "what its revision asks for cannot be read any more, so nothing can be said about it"
@@ -344,9 +350,14 @@ func scoreProto(j *scheduler.Judgement) *v1.NodeScore {
 	if j.Rank == 0 || len(j.Refusals) > 0 {
 		return nil
 	}
-	s := &j.Score
+	score := scoreOf(&j.Score)
+	score.Same = j.Same
+	return score
+}
+
+func scoreOf(s *scheduler.Score) *v1.NodeScore {
 	return &v1.NodeScore{
-		Affinity: s.Affinity, Avoided: s.Avoided, Same: j.Same, SameNode: s.SameNode, Total: float64(s.Total) / 1e6,
+		Affinity: s.Affinity, Avoided: s.Avoided, SameNode: s.SameNode, Total: float64(s.Total) / 1e6,
 		Locality: part(s.Locality), Reliability: part(s.Reliability), Cost: part(s.Cost), Utilization: part(s.Utilization), Network: part(s.Network),
 	}
 }

@@ -217,3 +217,72 @@ func TestExplanationsAreBounded(t *testing.T) {
 		t.Errorf("of one node it is %v", e)
 	}
 }
+
+// The weights are those of the workload, else of the cluster, and 1 together.
+func TestWeightsOfTheClusterAndOfWorkloadsCount(t *testing.T) {
+	w := newWorld(t)
+	w.change(func(b *state.Batch) {
+		b.Create(&v1.Cluster{
+			Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{Weights: &v1.ScoreWeights{Cost: 3, Reliability: 1}},
+		})
+	})
+	w.addNode("dear", "4")
+	w.addNode("shaky", "4")
+	for name, change := range map[string]func(*v1.Node){
+		"dear":  func(n *v1.Node) { n.Spec = &v1.NodeSpec{Price: 10} },
+		"shaky": func(n *v1.Node) { n.Status.Reliability = &v1.Reliability{Score: 20} },
+	} {
+		n := proto.CloneOf(w.snap().NodeByName(name))
+		change(n)
+		w.change(func(b *state.Batch) { b.Update(n, n.GetMetadata().GetVersion()) })
+	}
+	w.addWorkload("web", 1, "1")
+	w.addWorkload("safe", 1, "1")
+	w.edit("safe", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Placement = &v1.Placement{Weights: &v1.ScoreWeights{Reliability: 0.5}}
+		w.revise(b, of)
+	})
+	web, safe := w.explained("web", "", false), w.explained("safe", "", false)
+	if web.GetWeights().GetCost() != 0.75 || web.GetWeights().GetReliability() != 0.25 || web.GetNodes()[0].GetNode() != "shaky" {
+		t.Errorf("web is weighed by %v and goes to %s", web.GetWeights(), web.GetNodes()[0].GetNode())
+	}
+	if safe.GetWeights().GetReliability() != 1 || safe.GetNodes()[0].GetNode() != "dear" {
+		t.Errorf("safe is weighed by %v and goes to %s", safe.GetWeights(), safe.GetNodes()[0].GetNode())
+	}
+	w.settle()
+	w.wantWhere("web", "shaky running")
+	w.wantWhere("safe", "dear running")
+}
+
+// The loop remembers for what score it placed a replica, for as long as it stays
+// there, and the newest ones only.
+func TestDecisionsAreRemembered(t *testing.T) {
+	w := twoNodes(t)
+	d := drive(w)
+	d.loop.Decisions = &Decisions{}
+	w.scale("web", 2)
+	d.rest()
+	e, err := Placement{Decisions: d.loop.Decisions}.Explanation(w.snap(), w.snap().WorkloadByName("default", "web").GetMetadata().GetUid(), "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := e.GetReplicas()[0], e.GetReplicas()[1]
+	if first.GetPlacedScore() != nil || second.GetNode() != "b" || second.GetPlacedScore().GetTotal() != 0.9 || second.GetPlacedScore().GetReliability() != 1 {
+		t.Errorf("the replicas were placed with %v and %v", first.GetPlacedScore(), second.GetPlacedScore())
+	}
+	var many []decision
+	for i := range keptDecisions + 5 {
+		many = append(many, decision{replica: fmt.Sprint(i), node: "n"})
+	}
+	kept := &Decisions{}
+	kept.keep(many[:10])
+	kept.keep(many)
+	for at, want := range map[int]bool{4: false, 5: true, keptDecisions + 4: true} {
+		if _, known := kept.find(fmt.Sprint(at), "n"); known != want {
+			t.Errorf("that decision %d is remembered is %v", at, known)
+		}
+	}
+	if _, known := kept.find("7", "elsewhere"); known || len(kept.byReplica) != keptDecisions {
+		t.Errorf("%d are remembered", len(kept.byReplica))
+	}
+}

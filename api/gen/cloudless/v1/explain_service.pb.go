@@ -759,12 +759,16 @@ type ReplicaExplanation struct {
 	Node     string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The node's place today if the replica were placed anew, 0 if it would refuse.
-	Rank  int32      `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
+	Rank int32 `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
+	// That of its node today.
 	Score *NodeScore `protobuf:"bytes,6,opt,name=score,proto3" json:"score,omitempty"`
 	// Why it is there, or nowhere, in a sentence.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The node that would be chosen today, if that is another one.
-	Better        string `protobuf:"bytes,8,opt,name=better,proto3" json:"better,omitempty"`
+	Better string `protobuf:"bytes,8,opt,name=better,proto3" json:"better,omitempty"`
+	// The score with which the first of them was placed there. Only the leader that
+	// placed it knows, and only of the newest ones.
+	PlacedScore   *NodeScore `protobuf:"bytes,9,opt,name=placed_score,json=placedScore,proto3" json:"placed_score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -855,6 +859,13 @@ func (x *ReplicaExplanation) GetBetter() string {
 	return ""
 }
 
+func (x *ReplicaExplanation) GetPlacedScore() *NodeScore {
+	if x != nil {
+		return x.PlacedScore
+	}
+	return nil
+}
+
 var File_cloudless_v1_explain_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_explain_service_proto_rawDesc = "" +
@@ -922,7 +933,7 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\x06filter\x18\x01 \x01(\tR\x06filter\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xe9\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xa5\x02\n" +
 	"\x12ReplicaExplanation\x12\x1a\n" +
 	"\breplicas\x18\x01 \x03(\tR\breplicas\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x12\n" +
@@ -931,7 +942,8 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\x04rank\x18\x05 \x01(\x05R\x04rank\x12-\n" +
 	"\x05score\x18\x06 \x01(\v2\x17.cloudless.v1.NodeScoreR\x05score\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
-	"\x06better\x18\b \x01(\tR\x06better2\x96\x02\n" +
+	"\x06better\x18\b \x01(\tR\x06better\x12:\n" +
+	"\fplaced_score\x18\t \x01(\v2\x17.cloudless.v1.NodeScoreR\vplacedScore2\x96\x02\n" +
 	"\x0eExplainService\x12\x8d\x01\n" +
 	"\x0eGetExplanation\x12#.cloudless.v1.GetExplanationRequest\x1a\x19.cloudless.v1.Explanation\";\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/workloads/{name}:explain\x12t\n" +
 	"\x0fExplainWorkload\x12$.cloudless.v1.ExplainWorkloadRequest\x1a\x19.cloudless.v1.Explanation\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/workloads:explainBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
@@ -972,15 +984,16 @@ var file_cloudless_v1_explain_service_proto_depIdxs = []int32{
 	5,  // 6: cloudless.v1.NodeExplanation.refusals:type_name -> cloudless.v1.Refusal
 	6,  // 7: cloudless.v1.NodeExplanation.displaces:type_name -> cloudless.v1.Displaced
 	4,  // 8: cloudless.v1.ReplicaExplanation.score:type_name -> cloudless.v1.NodeScore
-	0,  // 9: cloudless.v1.ExplainService.GetExplanation:input_type -> cloudless.v1.GetExplanationRequest
-	1,  // 10: cloudless.v1.ExplainService.ExplainWorkload:input_type -> cloudless.v1.ExplainWorkloadRequest
-	2,  // 11: cloudless.v1.ExplainService.GetExplanation:output_type -> cloudless.v1.Explanation
-	2,  // 12: cloudless.v1.ExplainService.ExplainWorkload:output_type -> cloudless.v1.Explanation
-	11, // [11:13] is the sub-list for method output_type
-	9,  // [9:11] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 9: cloudless.v1.ReplicaExplanation.placed_score:type_name -> cloudless.v1.NodeScore
+	0,  // 10: cloudless.v1.ExplainService.GetExplanation:input_type -> cloudless.v1.GetExplanationRequest
+	1,  // 11: cloudless.v1.ExplainService.ExplainWorkload:input_type -> cloudless.v1.ExplainWorkloadRequest
+	2,  // 12: cloudless.v1.ExplainService.GetExplanation:output_type -> cloudless.v1.Explanation
+	2,  // 13: cloudless.v1.ExplainService.ExplainWorkload:output_type -> cloudless.v1.Explanation
+	12, // [12:14] is the sub-list for method output_type
+	10, // [10:12] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_explain_service_proto_init() }
