@@ -75,10 +75,10 @@ func (x *inquiry) sort() {
 		in.Replicas = append(in.Replicas, one)
 		current := r.GetSpec().GetRevisionUid() == in.Revision
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()):
-			continue
+		case !wanted(r):
+			continue // it has ended, or is about to
 		case r.GetSpec().GetNodeUid() == "":
-			if current && wanted(r) { // others are about to be stopped
+			if current { // others are about to be stopped
 				x.waiting = append(x.waiting, r)
 			}
 			continue
