@@ -76,6 +76,11 @@ func (c *Client) Namespaces() cloudlessv1.NamespaceServiceClient {
 	return cloudlessv1.NewNamespaceServiceClient(c.conn)
 }
 
+// Explanations calls the service that says why replicas are where they are.
+func (c *Client) Explanations() cloudlessv1.ExplainServiceClient {
+	return cloudlessv1.NewExplainServiceClient(c.conn)
+}
+
 // Nodes calls the service for nodes.
 func (c *Client) Nodes() cloudlessv1.NodeServiceClient {
 	return cloudlessv1.NewNodeServiceClient(c.conn)
@@ -168,6 +173,7 @@ const retries = `{"methodConfig": [{
 		{"service": "cloudless.v1.NamespaceService", "method": "GetNamespace"},
 		{"service": "cloudless.v1.NamespaceService", "method": "ListNamespaces"},
 		{"service": "cloudless.v1.NamespaceService", "method": "WatchNamespaces"},
+		{"service": "cloudless.v1.ExplainService"},
 		{"service": "cloudless.v1.TokenService", "method": "CreateToken"},
 		{"service": "cloudless.v1.TokenService", "method": "ListTokens"},
 		{"service": "cloudless.v1.WorkloadService", "method": "CreateWorkload"},

@@ -34,6 +34,7 @@ type controlPlane struct {
 	consensus *consensus.Consensus
 	registry  *registry.Registry
 	nodes     *nodes.Loop
+	decisions *replicas.Decisions
 	server    *server.Server
 	ca        *identity.CA
 	sealer    *identity.Sealer
@@ -65,11 +66,11 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
-	p.nodes = nodes.New(p.store, p.consensus, nil)
+	p.nodes, p.decisions = nodes.New(p.store, p.consensus, nil), &replicas.Decisions{}
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
-		Nodes: p.nodes, Placement: replicas.Placement{}, Logger: logger, Clock: o.clock,
+		Nodes: p.nodes, Placement: replicas.Placement{Decisions: p.decisions}, Logger: logger, Clock: o.clock,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
 	})
 	if err != nil {
@@ -144,7 +145,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.nodes.Run(ctx) })
 	g.Go(func() error {
-		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing}
+		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {

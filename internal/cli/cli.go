@@ -100,7 +100,7 @@ func (c *cli) rootCommand() *cobra.Command {
 		&cobra.Group{ID: groupCluster, Title: "Cluster:"},
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
 	)
-	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
+	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.copyCommand(), c.statsCommand(), c.topCommand())
 	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())

@@ -46,6 +46,7 @@ type cluster struct {
 	cloudlessv1.UnimplementedClusterServiceServer
 	cloudlessv1.UnimplementedPlanServiceServer
 	cloudlessv1.UnimplementedNamespaceServiceServer
+	cloudlessv1.UnimplementedExplainServiceServer
 
 	config   string       // client configuration that leads here
 	registry http.Handler // answers what is not gRPC
@@ -115,6 +116,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterClusterServiceServer(server, c)
 	cloudlessv1.RegisterPlanServiceServer(server, c)
 	cloudlessv1.RegisterNamespaceServiceServer(server, c)
+	cloudlessv1.RegisterExplainServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Content-Type") == "application/grpc" {

@@ -38,6 +38,15 @@ func (t *table) row(cells ...string) {
 	t.add(clean)
 }
 
+// rowAsIs adds a row in which what is empty stays so.
+func (t *table) rowAsIs(cells ...string) {
+	clean := make([]string, len(cells))
+	for i, cell := range cells {
+		clean[i] = plain(cell)
+	}
+	t.add(clean)
+}
+
 // more adds a line to the last column of the row before.
 func (t *table) more(cell string) {
 	cells := make([]string, len(t.widths))

@@ -99,7 +99,11 @@ func (p *placing) best() int32 {
 }
 
 func (p *placing) betterGroup(a, b int32) bool {
-	x, y := p.groups[a].heap[0], p.groups[b].heap[0]
+	return p.before(p.groups[a].heap[0], a, p.groups[b].heap[0], b)
+}
+
+// before reports whether a candidate x of group a is taken rather than y of b.
+func (p *placing) before(x candidate, a int32, y candidate, b int32) bool {
 	wa, wb := x.wishes(), y.wishes()
 	if len(p.terms) > 0 {
 		wa += uint64(affinityBias+p.groupAffinity(a)) << avoidedBits
@@ -115,5 +119,9 @@ func (p *placing) betterGroup(a, b int32) bool {
 			return na < nb
 		}
 	}
-	return x.better(y)
+	// What the groups add to the wishes is counted by now.
+	if fewer, more := x.first&mostMine, y.first&mostMine; fewer != more {
+		return fewer > more
+	}
+	return x.second > y.second
 }

@@ -21,7 +21,8 @@
 //
 // Read plan.go first, then placing.go. The filters and their sentences are in
 // filter.go, the score is in score.go, spreading and affinity in topology.go,
-// preemption in preempt.go. docs/scheduling.md tells it to users.
+// preemption in preempt.go, what is told about nodes in explain.go and help.go.
+// docs/scheduling.md tells it to users.
 //
 // The package knows nothing of the replicated state, of sessions or of time.
 package scheduler

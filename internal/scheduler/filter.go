@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -77,33 +78,48 @@ var filterNames = func() (names []string) {
 	return names
 }()
 
-// refusals are the explanations of all filters that refuse a node now.
-func (p *placing) refusals(i int32) []Refusal {
-	var all []Refusal
-	refuse := func(f filter) { all = append(all, Refusal{Filter: f.name, Reason: f.explain(p, i)}) }
-	c := p.v.classes.list[p.v.class[i]]
-	for _, f := range p.askedOfClass {
-		if !f.passes(p, c) {
-			refuse(f.filter)
+// refusing are the filters that refuse a node now, in the order in which they are
+// asked.
+func (p *placing) refusing(i int32) iter.Seq[filter] {
+	return func(yield func(filter) bool) {
+		of, c := &p.verdicts[p.v.class[i]], p.classOf(i)
+		for _, f := range p.askedOfClass {
+			if !of.passes && !f.passes(p, c) && !yield(f.filter) {
+				return
+			}
 		}
-	}
-	if !p.v.free[i].holds(&p.least) {
-		refuse(fit)
-	}
-	for _, f := range p.asked {
-		if !f.passes(p, i) {
-			refuse(f.filter)
+		if !p.v.free[i].holds(&p.least) && !yield(fit) {
+			return
 		}
-	}
-	if of := &p.verdicts[p.v.class[i]]; of.passes {
-		if p.closedBy(of.group) != nil {
-			refuse(affinity)
+		for _, f := range p.asked {
+			if !f.passes(p, i) && !yield(f.filter) {
+				return
+			}
+		}
+		if !of.passes || p.closedBy(of.group) != nil && !yield(affinity) {
+			return
 		}
 		if p.skewed(of.group) != nil {
-			refuse(spread)
+			yield(spread)
 		}
 	}
+}
+
+// refusals are the explanations of all filters that refuse a node now.
+func (p *placing) refusals(i int32) (all []Refusal) {
+	for f := range p.refusing(i) {
+		all = append(all, Refusal{Filter: f.name, Reason: f.explain(p, i)})
+	}
 	return all
+}
+
+// firstRefusal is the name of the first filter that refuses a node, empty if none
+// does.
+func (p *placing) firstRefusal(i int32) string {
+	for f := range p.refusing(i) {
+		return f.name
+	}
+	return ""
 }
 
 func (p *placing) classOf(i int32) *class { return p.v.classes.list[p.v.class[i]] }

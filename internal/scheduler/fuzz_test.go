@@ -65,6 +65,13 @@ func FuzzSpecs(f *testing.F) {
 		if again := v.Plan(request); !reflect.DeepEqual(plan, again) {
 			t.Fatalf("the second plan is\n%+v\nafter\n%+v", again, plan)
 		}
+		e := v.Explain(scheduler.Question{Revision: r})
+		if len(plan.Placements) > 0 && !plan.Placements[0].Preempts && e.Nodes[0].Node != plan.Placements[0].Node {
+			t.Fatalf("%+v is placed first, and the first node is %+v", plan.Placements[0], e.Nodes[0])
+		}
+		for i := 1; i < len(e.Nodes); i++ {
+			e.Why(&e.Nodes[i-1], &e.Nodes[i])
+		}
 		v.Wait(r)
 		v.RemoveReplica("low-1")
 		v.Wake()

@@ -152,10 +152,7 @@ func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 	n := &p.v.nodes[i]
 	for _, at := range taken {
 		r := p.v.work.replicas[at]
-		plan.Preemptions = append(plan.Preemptions, Preemption{
-			Placement: len(plan.Placements), Replica: r.uid, Workload: r.shape.Workload, Name: r.shape.Name,
-			Node: n.UID, NodeName: n.Name, Priority: r.shape.Priority,
-		})
+		plan.Preemptions = append(plan.Preemptions, p.preemption(i, at, len(plan.Placements)))
 		p.v.evict(at)
 		p.departed(i, r.shape.work)
 	}
@@ -163,6 +160,15 @@ func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 		Ask: index, Node: n.UID, NodeName: n.Name, Score: p.score(i), Preempts: len(taken) > 0,
 	})
 	p.take(i, p.verdicts[p.v.class[i]].group)
+}
+
+// preemption is a replica on a node that has to go for a placement.
+func (p *placing) preemption(i, at int32, placement int) Preemption {
+	n, r := &p.v.nodes[i], &p.v.work.replicas[at]
+	return Preemption{
+		Placement: placement, Replica: r.uid, Workload: r.shape.Workload, Name: r.shape.Name,
+		Node: n.UID, NodeName: n.Name, Priority: r.shape.Priority,
+	}
 }
 
 // victims are the replicas that would have to go from a node. Its memory is used

@@ -11,16 +11,17 @@ import (
 )
 
 // Replicas that are small against nodes need at most one in twenty more than the
-// bound below which nobody can go.
+// bound below which nobody can go, also where nodes and replicas are of different
+// proportions.
 func TestPackingIsNearTheBound(t *testing.T) {
-	for seed := range uint64(5) { // test/bench takes 20
-		p, err := schedulertest.Pack(seed)
+	for seed, shape := range schedulertest.Shapes { // test/bench takes 20
+		p, err := shape.Pack(uint64(seed))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("seed %d: %+v", seed, p)
+		t.Logf("%s: %+v", shape.Name, p)
 		if float64(p.Used) > 1.05*float64(p.Bound) && p.Used > p.Bound+1 {
-			t.Errorf("seed %d: %d nodes are used, the bound is %d and first-fit-decreasing needs %d", seed, p.Used, p.Bound, p.FirstFit)
+			t.Errorf("%s: %d nodes are used, the bound is %d and first-fit-decreasing needs %d", shape.Name, p.Used, p.Bound, p.FirstFit)
 		}
 	}
 }

@@ -63,55 +63,41 @@ func (p *placing) unplaced(index, left int, reasons bool) Unplaced {
 	u := Unplaced{
 		Ask: index, Workload: p.rev.Workload, Name: p.rev.Name, Count: left, Quota: p.shape.space.explain(&p.need),
 	}
-	groups := map[string]*Group{}
+	groups := grouping{}
 	for _, i := range p.v.order {
-		first := p.firstRefusal(i)
-		if first != "" && groups[first] == nil {
-			groups[first] = &Group{Filter: first, NodeName: p.v.nodes[i].Name, Example: p.refusals(i)[0].Reason}
-		}
-		if first != "" {
-			groups[first].Count++
-		}
+		groups.add(p, i)
 		if reasons {
 			u.Nodes = append(u.Nodes, NodeReason{Node: p.v.nodes[i].UID, NodeName: p.v.nodes[i].Name, Refusals: p.refusals(i)})
 		}
 	}
-	for _, name := range filterNames {
-		if g := groups[name]; g != nil {
-			u.Groups = append(u.Groups, *g)
-		}
-	}
+	u.Groups = groups.list()
 	u.Help = p.help(u.Quota)
 	return u
 }
 
-// firstRefusal is the name of the first filter that refuses a node, without any
-// words. It agrees with refusals.
-func (p *placing) firstRefusal(i int32) string {
-	of := &p.verdicts[p.v.class[i]]
-	if !of.passes {
-		c := p.classOf(i)
-		for _, f := range p.askedOfClass {
-			if !f.passes(p, c) {
-				return f.name
-			}
-		}
-	}
-	if !p.v.free[i].holds(&p.least) {
-		return fit.name
-	}
-	for _, f := range p.asked {
-		if !f.passes(p, i) {
-			return f.name
-		}
-	}
+// grouping counts nodes by the filter that refuses them first.
+type grouping map[string]*Group
+
+// add counts a node. Its words are asked for only if it is the first of its kind.
+func (g grouping) add(p *placing, i int32) {
+	first := p.firstRefusal(i)
 	switch {
-	case p.closedBy(of.group) != nil:
-		return affinity.name
-	case p.skewed(of.group) != nil:
-		return spread.name
+	case first == "":
+	case g[first] == nil:
+		g[first] = &Group{Filter: first, Count: 1, NodeName: p.v.nodes[i].Name, Example: p.refusals(i)[0].Reason}
+	default:
+		g[first].Count++
 	}
-	return ""
+}
+
+// list has the groups in the order of the filters.
+func (g grouping) list() (all []Group) {
+	for _, name := range filterNames {
+		if one := g[name]; one != nil {
+			all = append(all, *one)
+		}
+	}
+	return all
 }
 
 // help says what would make room: which nodes lack the least, and the quota.
@@ -119,10 +105,13 @@ func (p *placing) help(quota string) []string {
 	var help []string
 	if quota != "" {
 		help = append(help, "a higher quota of namespace "+p.rev.Namespace)
+		if slices.ContainsFunc(p.v.order, func(i int32) bool { return p.firstRefusal(i) == "" }) {
+			return help // there is room
+		}
 	}
 	var lacks [resourceCount]lack
 	for _, i := range p.v.order {
-		if p.verdicts[p.v.class[i]].passes && p.passesBut(i, "") {
+		if p.fitAlone(i) {
 			p.addLack(&lacks, i)
 		}
 	}
@@ -134,6 +123,12 @@ func (p *placing) help(quota string) []string {
 	return help
 }
 
+// fitAlone reports whether a node would take a replica if only it had enough left.
+func (p *placing) fitAlone(i int32) bool {
+	of := &p.verdicts[p.v.class[i]]
+	return of.passes && p.open(of.group) && p.passesSingly(i)
+}
+
 // lack is how much of one resource the nodes lack that would do otherwise.
 type lack struct {
 	least  int64
@@ -142,7 +137,8 @@ type lack struct {
 	freest string
 }
 
-// addLack looks at a node that lacks one resource alone.
+// addLack looks at a node that lacks one resource alone, and of which enough could
+// be freed.
 func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
 	missing, of := 0, 0
 	for k, need := range p.need {
@@ -150,7 +146,7 @@ func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
 			missing, of = missing+1, k
 		}
 	}
-	if missing != 1 {
+	if missing != 1 || p.need[of] > p.v.nodes[i].room[of] {
 		return
 	}
 	l := &lacks[of]

@@ -40,6 +40,8 @@ var permissions = map[string][]string{
 	v1.WorkloadService_Copy_FullMethodName:            writers,
 	v1.PlanService_MakePlan_FullMethodName:            readers,
 	v1.PlanService_ApplyPlan_FullMethodName:           writers,
+	v1.ExplainService_GetExplanation_FullMethodName:   readers,
+	v1.ExplainService_ExplainWorkload_FullMethodName:  readers,
 
 	v1.NamespaceService_GetNamespace_FullMethodName:    readers,
 	v1.NamespaceService_ListNamespaces_FullMethodName:  readers,

@@ -41,6 +41,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 		v1.RegisterWorkloadServiceHandler, v1.RegisterNodeServiceHandler, v1.RegisterClusterServiceHandler,
 		v1.RegisterTokenServiceHandler, v1.RegisterImageServiceHandler, v1.RegisterEventServiceHandler,
 		v1.RegisterPlanServiceHandler, v1.RegisterServerServiceHandler, v1.RegisterNamespaceServiceHandler,
+		v1.RegisterExplainServiceHandler,
 	} {
 		if err := register(s.stopping, mux, conn); err != nil {
 			return nil, err

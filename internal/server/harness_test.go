@@ -134,6 +134,7 @@ type user struct {
 	v1.ImageServiceClient
 	v1.EventServiceClient
 	v1.PlanServiceClient
+	v1.ExplainServiceClient
 	v1.EnrollmentServiceClient
 	v1.AgentServiceClient
 	conn *grpc.ClientConn
@@ -158,6 +159,7 @@ func (c *cluster) dial(member *identity.Credentials, token string) *user {
 	return &user{
 		v1.NewWorkloadServiceClient(conn), v1.NewNodeServiceClient(conn), v1.NewClusterServiceClient(conn),
 		v1.NewTokenServiceClient(conn), v1.NewImageServiceClient(conn), v1.NewEventServiceClient(conn), v1.NewPlanServiceClient(conn),
+		v1.NewExplainServiceClient(conn),
 		v1.NewEnrollmentServiceClient(conn), v1.NewAgentServiceClient(conn), conn, token,
 	}
 }

@@ -54,6 +54,9 @@ type Nodes interface {
 type Placement interface {
 	// Explain says, for each node, why it cannot take the pending replicas.
 	Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason
+	// Explanation judges every node for a workload, or one of which the uid is given,
+	// and says of its replicas why they are where they are.
+	Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error)
 	// Requested is the sum of what is promised to the replicas on a node.
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
 	// Pending counts the replicas that have no node by one word for the reason.
@@ -276,6 +279,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterEventServiceServer(server, &eventService{Server: s})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
 	v1.RegisterNamespaceServiceServer(server, &namespaceService{Server: s})
+	v1.RegisterExplainServiceServer(server, newExplainService(s))
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})
 	v1.RegisterServerServiceServer(server, &serverService{Server: s})

@@ -19,6 +19,8 @@ type cluster struct {
 	// revisions by uid: all replicas of one have the same needs, and reading them
 	// is dear. What cannot be read is nil.
 	revisions map[string]*scheduler.Revision
+	// decided are the placements of the last tick.
+	decided []decision
 }
 
 // emptyCluster knows the configuration alone.

@@ -30,6 +30,8 @@ type Loop struct {
 	// Metrics and Tracing are told what was decided; they may be nil.
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
+	// Decisions remember why replicas were placed where they are; it may be nil.
+	Decisions *Decisions
 
 	memory Memory
 	// cluster is up to date with what the feed has told so far.
@@ -97,12 +99,13 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		if batch.Len() == 0 {
 			return nil
 		}
-		tx := batch.Transaction(now)
+		tx, made := batch.Transaction(now), l.cluster.decided
 		end := l.decided(ctx, snap, tx, now)
 		_, err = l.Proposer.Propose(ctx, tx)
 		end(err)
 		switch {
 		case err == nil:
+			l.Decisions.keep(made)
 			due = left
 		case !state.MovedOn(err):
 			return err

@@ -60,6 +60,7 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 // tick is Tick for those who keep a cluster that is up to date with the snapshot.
 // What stays unplaced waits in it for something that helps.
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
+	c.decided = nil
 	t := &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
@@ -341,6 +342,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	}
 	r := proto.CloneOf(old)
 	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
+	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
 	t.holdQuota(r.GetMetadata().GetNamespace())

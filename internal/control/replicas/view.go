@@ -31,7 +31,10 @@ func homeless(snap *state.Snapshot, r *v1.Replica) bool {
 func (Placement) Away(snap *state.Snapshot, r *v1.Replica) bool { return Away(snap, r) }
 
 // Placement answers questions about placement from a snapshot.
-type Placement struct{}
+type Placement struct {
+	// Decisions are those of the loop of this server; they may be nil.
+	Decisions *Decisions
+}
 
 // Explain says, for each node, why it cannot take the pending replicas of a
 // workload, or else the successor of its oldest outdated one. It is empty when

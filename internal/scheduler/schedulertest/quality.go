@@ -16,29 +16,89 @@ type Packing struct {
 	Used, FirstFit, Bound int
 }
 
-// Pack packs workloads that are small against nodes onto an empty fleet of nodes
-// that cost the same and are equally reliable.
-func Pack(seed uint64) (Packing, error) {
+// Shape is a kind of fleet and of what is packed onto it, which is small against
+// the nodes. All nodes cost the same and are equally reliable.
+type Shape struct {
+	Name  string
+	nodes int
+	// node is cores and GiB, item thousandths of a core and MiB.
+	node, item func(*rand.Rand) (int64, int64)
+}
+
+// Shapes are those in which the bound can be reached, or nearly.
+var Shapes = []Shape{
+	{"nodes and workloads alike", 300, func(r *rand.Rand) (int64, int64) {
+		cores, _ := larger(r)
+		return cores, 4 * cores
+	}, between(2, 6)},
+	{"nodes of 2 and 4 GiB a core, workloads of 2 to 6", 300, larger, between(2, 6)},
+	{"nodes of 2 and 4 GiB a core, workloads heavy in one or the other", 300, larger, func(r *rand.Rand) (int64, int64) {
+		cpu := 50 + r.Int64N(10)*50
+		if r.IntN(2) == 0 {
+			return cpu, cpu / 2
+		}
+		return cpu / 2, cpu * 4
+	}},
+	{"nodes of 8 GiB a core, workloads of 1 to 3", 300, func(r *rand.Rand) (int64, int64) {
+		cores, _ := larger(r)
+		return cores, 8 * cores
+	}, between(1, 3)},
+	{"nodes of 2 to 8 cores, workloads of 2 to 4 GiB a core", 2000, func(r *rand.Rand) (int64, int64) {
+		size := sizes[r.IntN(Sizes/2)]
+		return size[0], size[1]
+	}, func(r *rand.Rand) (int64, int64) {
+		cpu := 50 + r.Int64N(5)*50
+		return cpu, cpu * (2 + r.Int64N(3))
+	}},
+}
+
+// Opposite has nodes of two kinds, each with much of what the other lacks. Nobody
+// can come near the bound: what is left of the one resource has no use.
+var Opposite = Shape{"nodes of 1 and 16 GiB a core, workloads of 1 to 5", 300, func(r *rand.Rand) (int64, int64) {
+	if r.IntN(2) == 0 {
+		return 64, 64
+	}
+	return 16, 256
+}, between(1, 5)}
+
+// larger are the sizes among which workloads of half a core are small.
+func larger(r *rand.Rand) (cores, memory int64) {
+	size := sizes[Sizes/2+r.IntN(Sizes/2)]
+	return size[0], size[1]
+}
+
+// between are workloads of up to half a core with so many GiB for each.
+func between(least, most int64) func(*rand.Rand) (int64, int64) {
+	return func(r *rand.Rand) (int64, int64) {
+		cpu := 50 + r.Int64N(10)*50
+		return cpu, cpu * (least + r.Int64N(most-least+1))
+	}
+}
+
+// Pack packs 5,000 workloads of one replica each onto an empty fleet.
+func (s Shape) Pack(seed uint64) (Packing, error) {
 	random := rand.New(rand.NewPCG(seed, 11))
 	v := scheduler.NewView(scheduler.Options{})
 	var nodes []scheduler.Node
-	for i := range 300 {
-		n := Node(i, Sizes/2+random.IntN(Sizes/2)) // the larger sizes, among which replicas are small
-		n.Capacity[scheduler.Memory] = n.Capacity[scheduler.CPU] * 4 * gib / 1000
+	for i := range s.nodes {
+		n := Node(i, 0)
+		cores, memory := s.node(random)
+		n.Capacity[scheduler.CPU], n.Capacity[scheduler.Memory] = cores*1000, memory*gib
 		nodes = append(nodes, n)
 		v.ApplyNode(n)
 	}
 	var request scheduler.Request
 	var items []scheduler.Resources
 	for i := range 5000 {
-		w := Small(fmt.Sprint("w", i), 50+random.Int64N(10)*50)
-		w.Needs.Resources[scheduler.Memory] = w.Needs.Resources[scheduler.CPU] * (2 + random.Int64N(5)) * gib / 1000
+		w := Small(fmt.Sprint("w", i), 0)
+		cpu, memory := s.item(random)
+		w.Needs.Resources = scheduler.Resources{scheduler.CPU: cpu, scheduler.Memory: memory * gib / 1000}
 		items = append(items, w.Needs.Resources)
 		request.Asks = append(request.Asks, scheduler.Ask{Revision: w, Count: 1})
 	}
 	plan := v.Plan(request)
 	if len(plan.Unplaced) > 0 {
-		return Packing{}, fmt.Errorf("seed %d: %d workloads fit nowhere", seed, len(plan.Unplaced))
+		return Packing{}, fmt.Errorf("%s, seed %d: %d workloads fit nowhere", s.Name, seed, len(plan.Unplaced))
 	}
 	used := map[string]bool{}
 	for _, p := range plan.Placements {
@@ -49,17 +109,28 @@ func Pack(seed uint64) (Packing, error) {
 
 var packed = [2]scheduler.Resource{scheduler.CPU, scheduler.Memory}
 
-// bound is how many of the largest nodes hold the sum of each resource.
+// bound is how many nodes it takes at least if workloads could be cut into pieces:
+// however CPU and memory are weighed against each other, the nodes with the most of
+// both must hold the sum of both. The weighing that asks for the most is the bound.
 func bound(nodes []scheduler.Node, items []scheduler.Resources) (most int) {
-	for _, r := range packed {
-		var sum int64
-		for _, item := range items {
-			sum += item[r]
+	var sum scheduler.Resources
+	for _, item := range items {
+		for _, r := range packed {
+			sum[r] += item[r]
 		}
-		bySize := slices.SortedFunc(slices.Values(nodes), func(a, b scheduler.Node) int { return cmp.Compare(b.Capacity[r], a.Capacity[r]) })
+	}
+	const steps = 50
+	for step := range steps + 1 {
+		share := float64(step) / steps
+		var worth []float64
+		for _, n := range nodes {
+			worth = append(worth, share*float64(n.Capacity[scheduler.CPU])/float64(sum[scheduler.CPU])+
+				(1-share)*float64(n.Capacity[scheduler.Memory])/float64(sum[scheduler.Memory]))
+		}
+		slices.SortFunc(worth, func(a, b float64) int { return cmp.Compare(b, a) })
 		needed := 0
-		for ; sum > 0; needed++ {
-			sum -= bySize[needed].Capacity[r]
+		for held := 0.0; held < 1-1e-9 && needed < len(worth); needed++ {
+			held += worth[needed]
 		}
 		most = max(most, needed)
 	}

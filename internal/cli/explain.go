@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// inquiry is the flags of explain.
+type inquiry struct {
+	files []string
+	node  string
+	all   bool
+}
+
+func (c *cli) explainCommand() *cobra.Command {
+	var q inquiry
+	cmd := &cobra.Command{
+		Use:   "explain WORKLOAD | explain -f FILE",
+		Short: "Show why replicas are where they are, or why nowhere",
+		Long: "Explain judges every node for one more replica of a workload: the filters that refuse it, or its place among\n" +
+			"the others and its score by component. Then it says of the replicas why they are where they are, and of those\n" +
+			"that wait what would help. It is worked out as things are now; what runs is not moved by it.\n\n" +
+			"With -f it does so for a workload as it would be if the file were applied. Nothing is changed.",
+		Example:    "  cloudless explain web\n  cloudless explain web --node box1\n  cloudless explain web --all -o json\n  cloudless explain -f app.yaml",
+		SuggestFor: []string{"why"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
+				return usage(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+			case len(args) == 1 && len(q.files) > 0:
+				return usage(cmd, "name a workload or give a file with -f, not both")
+			case len(args)+len(q.files) == 0:
+				return usage(cmd, "WORKLOAD is missing: %s", cmd.UseLine())
+			}
+			var workloads []*cloudlessv1.Workload
+			if len(q.files) > 0 {
+				read, err := c.readFiles(cmd, q.files)
+				if err != nil {
+					return err
+				}
+				if workloads = read.GetWorkloads(); len(workloads) == 0 {
+					return errors.New("there is nothing to explain: the input holds no workload")
+				}
+			}
+			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				if len(args) == 1 {
+					return c.explain(ctx, cl, args[0], q)
+				}
+				return c.explainFiles(ctx, cl, workloads, q)
+			})(cmd, args)
+		},
+	}
+	cmd.Flags().StringArrayVarP(&q.files, "file", "f", nil, "`file` or folder with workloads to explain as if they were applied, - for standard input; may be repeated")
+	cmd.Flags().StringVar(&q.node, "node", "", "only the `node` of this name and the replicas on it")
+	cmd.Flags().BoolVar(&q.all, "all", false, "every node, rather than the first ones that would take a replica and the first ones that refuse")
+	return cmd
+}
+
+func (c *cli) explain(ctx context.Context, cl *client.Client, name string, q inquiry) error {
+	answer, err := cl.Explanations().GetExplanation(ctx, &cloudlessv1.GetExplanationRequest{Namespace: c.namespace, Name: name, Node: q.node, All: q.all})
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return c.printObject(answer)
+	}
+	return c.showExplanation(answer, q)
+}
+
+// explainFiles explains what is not applied yet, one workload after the other.
+func (c *cli) explainFiles(ctx context.Context, cl *client.Client, workloads []*cloudlessv1.Workload, q inquiry) error {
+	var answers []*cloudlessv1.Explanation
+	for _, w := range workloads {
+		answer, err := cl.Explanations().ExplainWorkload(ctx, &cloudlessv1.ExplainWorkloadRequest{Workload: w, Node: q.node, All: q.all})
+		if err != nil {
+			return fmt.Errorf("explain workload %s: %w", w.GetMetadata().GetName(), err)
+		}
+		answers = append(answers, answer)
+	}
+	switch {
+	case c.forPeople():
+	case len(answers) == 1:
+		return c.printObject(answers[0])
+	default:
+		return printList(c, answers)
+	}
+	for i, answer := range answers {
+		if i > 0 {
+			if err := c.printf("\n"); err != nil {
+				return err
+			}
+		}
+		if err := c.showExplanation(answer, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
+	phase := e.GetPhase()
+	if phase == "" {
+		phase = "not applied yet"
+	}
+	if err := c.printf("workload %s is %s: %s\n", e.GetName(), phase, plain(e.GetSummary())); err != nil {
+		return err
+	}
+	for _, show := range []func(*cloudlessv1.Explanation, inquiry) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp} {
+		if err := show(e, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showTaking shows the nodes that would take a replica, the best first.
+func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
+	preferred, avoided := false, false
+	ranked := slices.DeleteFunc(slices.Clone(e.GetNodes()), func(n *cloudlessv1.NodeExplanation) bool {
+		preferred = preferred || n.GetScore().GetAffinity() != 0
+		avoided = avoided || n.GetScore().GetAvoided() != 0
+		return n.GetRank() == 0
+	})
+	if len(ranked) == 0 {
+		return nil
+	}
+	w := e.GetWeights()
+	headings := []string{"RANK", "NODE"}
+	if preferred {
+		headings = append(headings, "PREFERENCES")
+	}
+	if avoided {
+		headings = append(headings, "TAINTS")
+	}
+	for _, key := range e.GetLevels() {
+		headings = append(headings, "SAME "+strings.ToUpper(key))
+	}
+	headings = append(headings, "SCORE",
+		weighted("LOCALITY", w.GetLocality()), weighted("RELIABILITY", w.GetReliability()), weighted("COST", w.GetCost()),
+		weighted("UTILIZATION", w.GetUtilization()), weighted("NETWORK", w.GetNetwork()), "BEFORE THE NEXT BECAUSE")
+	t := newTable(c.Stdout, headings...)
+	for _, n := range ranked {
+		t.row(nodeRow(n, len(e.GetLevels()), preferred, avoided)...)
+	}
+	heading := fmt.Sprintf("%s would take %s, by strategy %s:", ofNodes(e.GetTakingCount(), e), e.GetAbout(), e.GetStrategy())
+	if n := e.GetYieldingCount(); n > 0 {
+		heading = strings.TrimSuffix(heading, ":") + fmt.Sprintf(", and %d more if others were pushed out:", n)
+	}
+	if err := c.section(heading, t); err != nil {
+		return err
+	}
+	if left := e.GetTakingCount() + e.GetYieldingCount() - int32(len(ranked)); left > 0 && len(ranked) > 1 {
+		return c.printf("and %d more: see them with --all\n", left)
+	}
+	return nil
+}
+
+// ofNodes is such as "2 of 3 nodes".
+func ofNodes(n int32, e *cloudlessv1.Explanation) string {
+	if e.GetNodeCount() == 1 {
+		return fmt.Sprintf("%d of 1 node", n)
+	}
+	return fmt.Sprintf("%d of %d nodes", n, e.GetNodeCount())
+}
+
+// weighted is the heading of a component with how much it counts.
+func weighted(name string, weight float64) string {
+	return name + " ×" + strconv.FormatFloat(weight, 'g', 3, 64)
+}
+
+func nodeRow(n *cloudlessv1.NodeExplanation, levels int, preferred, avoided bool) []string {
+	s := n.GetScore()
+	row := []string{strconv.Itoa(int(n.GetRank())), n.GetNode()}
+	number := func(n int32) string {
+		if s == nil {
+			return ""
+		}
+		return strconv.Itoa(int(n))
+	}
+	if preferred {
+		row = append(row, number(s.GetAffinity()))
+	}
+	if avoided {
+		row = append(row, number(s.GetAvoided()))
+	}
+	for k := range levels {
+		same := s.GetSameNode() // the last of them, unless nodes are not levelled
+		if k < len(s.GetSame()) {
+			same = s.GetSame()[k]
+		}
+		row = append(row, number(same))
+	}
+	for _, part := range []float64{s.GetTotal(), s.GetLocality(), s.GetReliability(), s.GetCost(), s.GetUtilization(), s.GetNetwork()} {
+		text := ""
+		if s != nil {
+			text = strconv.FormatFloat(part, 'f', 3, 64)
+		}
+		row = append(row, text)
+	}
+	why := n.GetBeforeNext()
+	if len(n.GetDisplaces()) > 0 {
+		why = displaced(n.GetDisplaces()) + " would have to go first"
+	}
+	return append(row, why)
+}
+
+// displaced names those who would have to go.
+func displaced(all []*cloudlessv1.Displaced) string {
+	var names []string
+	for _, d := range all {
+		names = append(names, fmt.Sprintf("%s of priority %d", d.GetReplica(), d.GetPriority()))
+	}
+	return strings.Join(names, ", ")
+}
+
+// showRefusing shows the nodes that refuse, and those left out by filter.
+func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
+	t := newTable(c.Stdout, "NODE", "FILTER", "REASON")
+	t.whole = true
+	told := map[string]int32{} // by first filter
+	for _, n := range e.GetNodes() {
+		if len(n.GetRefusals()) > 0 {
+			told[n.GetRefusals()[0].GetFilter()]++
+		}
+		if n.GetRank() > 0 {
+			continue
+		}
+		for k, r := range n.GetRefusals() {
+			name := n.GetNode()
+			if k > 0 {
+				name = ""
+			}
+			t.rowAsIs(name, r.GetFilter(), r.GetReason())
+		}
+	}
+	refusing := e.GetNodeCount() - e.GetTakingCount() - e.GetYieldingCount()
+	if len(t.rows) > 1 {
+		verb := "refuse"
+		if refusing == 1 {
+			verb = "refuses"
+		}
+		if err := c.section(fmt.Sprintf("%s %s %s:", ofNodes(refusing, e), verb, e.GetAbout()), t); err != nil {
+			return err
+		}
+	}
+	if q.node != "" {
+		return nil
+	}
+	for _, g := range e.GetRefused() {
+		if left := g.GetCount() - told[g.GetFilter()]; left > 0 {
+			if err := c.printf("and %d more by %s, as %s: %s\n", left, g.GetFilter(), plain(g.GetNode()), plain(g.GetReason())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// showReplicas shows why each replica is where it is.
+func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ inquiry) error {
+	if len(e.GetReplicas()) == 0 {
+		return nil
+	}
+	t := newTable(c.Stdout, "REPLICAS", "NODE", "PLACED WITH", "SCORE NOW", "WHY")
+	t.whole = true
+	for _, r := range e.GetReplicas() {
+		t.row(namedReplicas(r), r.GetNode(), totalOf(r.GetPlacedScore()), totalOf(r.GetScore()), r.GetReason())
+	}
+	if err := c.section("Why replicas are where they are:", t); err != nil {
+		return err
+	}
+	if n := e.GetReplicasLeftOut(); n > 0 {
+		return c.printf("and on %d more nodes: see them with --all or --node NAME\n", n)
+	}
+	return nil
+}
+
+func totalOf(s *cloudlessv1.NodeScore) string {
+	if s == nil {
+		return ""
+	}
+	return strconv.FormatFloat(s.GetTotal(), 'f', 3, 64)
+}
+
+// namedReplicas names a few replicas of a group and counts the others.
+func namedReplicas(r *cloudlessv1.ReplicaExplanation) string {
+	const most = 2
+	names := r.GetReplicas()[:min(most, len(r.GetReplicas()))]
+	left := int(r.GetCount()) - len(names)
+	switch {
+	case len(names) == 0:
+		return fmt.Sprintf("%d to be made", left)
+	case left > 0:
+		return fmt.Sprintf("%s and %d more", strings.Join(names, ", "), left)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (c *cli) showHelp(e *cloudlessv1.Explanation, q inquiry) error {
+	if len(e.GetHelp()) == 0 && e.GetQuota() == "" || q.node != "" {
+		return nil
+	}
+	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, "What would help:")); err != nil {
+		return err
+	}
+	for _, sentence := range e.GetHelp() {
+		if err := c.printf("- %s\n", plain(sentence)); err != nil {
+			return err
+		}
+	}
+	if e.GetQuota() != "" {
+		return c.printf("%s\n", plain(e.GetQuota()))
+	}
+	return nil
+}

@@ -1,0 +1,372 @@
+package replicas
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+const (
+	// toldNodes are how many nodes that would take a replica are told of, and how
+	// many that refuse, unless all are asked for.
+	toldNodes = 20
+	// toldGroups bounds the groups of replicas, because each asks about all nodes;
+	// mostGroups does so if all are asked for.
+	toldGroups, mostGroups = 20, 1000
+	// toldNames are how many replicas of a group are named.
+	toldNames = 10
+)
+
+// Explanation judges every node for a workload, and says of its replicas why they
+// are where they are. That is worked out anew, as the replicas would be placed today:
+// what speaks for their nodes now is what can be acted on, and to keep it for
+// millions of replicas would cost more than to ask again. The scores of the newest
+// decisions are remembered beside it, see Decisions.
+//
+// It reads the snapshot alone and holds up nobody. A node of which the uid is given
+// is the only one that is told of; all tells of every node.
+func (p Placement) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error) {
+	w := snap.Workload(workloadUID)
+	c := newCluster(snap)
+	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
+	if err != nil {
+		return nil, fmt.Errorf("explain workload %s: %w", w.GetMetadata().GetName(), err)
+	}
+	x := &inquiry{decisions: p.Decisions, snap: snap, cluster: c, workload: w, revision: revision, only: nodeUID, all: all}
+	x.sort()
+	return x.answer(), nil
+}
+
+// inquiry is one explanation under way.
+type inquiry struct {
+	decisions *Decisions
+
+	snap     *state.Snapshot
+	cluster  *cluster
+	workload *v1.Workload
+	revision *scheduler.Revision
+	only     string // uid of the only node to tell of
+	all      bool
+
+	// placed are those with a node, away those of them on an offline one, and
+	// outdated those of another revision than the current one; waiting have no
+	// node. missing will be made by the loop, covers in place of those that are away
+	// if they have a place.
+	placed, away, outdated, waiting []*v1.Replica
+	missing, covers                 int
+}
+
+// sort looks at the replicas that live, the oldest first.
+func (x *inquiry) sort() {
+	in := rollout.Input{
+		Desired: int(x.workload.GetSpec().GetReplicas()), Revision: x.workload.GetStatus().GetRevisionUid(),
+		Policy: x.workload.GetSpec().GetRestart().GetPolicy(), Deleting: x.workload.GetMetadata().GetDeleteTime() != nil,
+	}
+	for _, r := range byUID(x.snap, x.workload.GetMetadata().GetUid()) {
+		one := rollout.ReplicaFromProto(r)
+		one.Away = Away(x.snap, r)
+		in.Replicas = append(in.Replicas, one)
+		current := r.GetSpec().GetRevisionUid() == in.Revision
+		switch {
+		case !wanted(r):
+			continue // it has ended, or is about to
+		case r.GetSpec().GetNodeUid() == "":
+			if current { // others are about to be stopped
+				x.waiting = append(x.waiting, r)
+			}
+			continue
+		case one.Away:
+			x.away = append(x.away, r)
+		case !current:
+			x.outdated = append(x.outdated, r)
+		}
+		x.placed = append(x.placed, r)
+	}
+	step := rollout.Next(in)
+	x.missing, x.covers = step.Create, step.Cover
+}
+
+func (x *inquiry) answer() *v1.Explanation {
+	question := scheduler.Question{Revision: x.revision, Most: toldNodes}
+	about := "one more replica"
+	switch {
+	case len(x.waiting)+x.missing > 0:
+		about = "a replica that has no node"
+	case x.covers > 0:
+		about = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
+	case len(x.outdated) > 0:
+		old := x.outdated[0].GetMetadata()
+		about = "the successor of " + old.GetName() + ", in its place"
+		question.Without = []string{old.GetUid()}
+	}
+	switch {
+	case x.only != "":
+		question.Most, question.Nodes = scheduler.NoNodes, []string{x.only}
+	case x.all:
+		question.Most = 0
+	}
+	e := x.cluster.view.Explain(question)
+	answer := &v1.Explanation{
+		Namespace: x.workload.GetMetadata().GetNamespace(), Name: x.workload.GetMetadata().GetName(),
+		Revision: x.workload.GetStatus().GetRevision(), About: about,
+		Strategy: string(e.Strategy), Weights: weightsProto(e.Weights), Levels: levels(&e), Quota: e.Quota,
+		NodeCount: int32(e.All), TakingCount: int32(e.Taking), YieldingCount: int32(e.Yielding), Help: e.Help,
+	}
+	for k := range e.Nodes {
+		answer.Nodes = append(answer.Nodes, x.node(&e, k))
+	}
+	for _, g := range e.Groups {
+		answer.Refused = append(answer.Refused, &v1.RefusalGroup{Filter: g.Filter, Count: int32(g.Count), Node: g.NodeName, Reason: g.Example})
+	}
+	x.explainPlaced(answer)
+	unplaced := x.explainWaiting(answer)
+	answer.Summary = x.summary(&e, unplaced)
+	return answer
+}
+
+func levels(e *scheduler.Explanation) []string {
+	if !e.LevelsNodes {
+		return e.Levels
+	}
+	return append(slices.Clone(e.Levels), scheduler.KeyNode)
+}
+
+// node is what is told of one node.
+func (x *inquiry) node(e *scheduler.Explanation, k int) *v1.NodeExplanation {
+	j := &e.Nodes[k]
+	told := &v1.NodeExplanation{Node: j.NodeName, Rank: int32(j.Rank), Score: scoreProto(j)}
+	for _, r := range j.Refusals {
+		told.Refusals = append(told.Refusals, &v1.Refusal{Filter: r.Filter, Reason: r.Reason})
+	}
+	for _, p := range j.Preemptions {
+		victim := x.snap.Replica(p.Replica)
+		told.Displaces = append(told.Displaces, &v1.Displaced{
+			Replica: victim.GetMetadata().GetName(), Namespace: victim.GetMetadata().GetNamespace(), Workload: p.Name, Priority: int32(p.Priority),
+		})
+	}
+	if k+1 < len(e.Nodes) && j.Rank > 0 && e.Nodes[k+1].Rank == j.Rank+1 {
+		told.BeforeNext = e.Why(j, &e.Nodes[k+1])
+	}
+	return told
+}
+
+// explainPlaced says of the replicas that have a node why they are there.
+func (x *inquiry) explainPlaced(answer *v1.Explanation) {
+	type place struct{ node, revision string }
+	groups := map[place][]*v1.Replica{}
+	for _, r := range x.placed {
+		if at := (place{r.GetSpec().GetNodeUid(), r.GetSpec().GetRevisionUid()}); x.only == "" || x.only == at.node {
+			groups[at] = append(groups[at], r)
+		}
+	}
+	order := slices.SortedFunc(maps.Keys(groups), func(a, b place) int {
+		first, second := groups[a][0].GetSpec(), groups[b][0].GetSpec()
+		return cmp.Or(cmp.Compare(first.GetNode(), second.GetNode()), cmp.Compare(first.GetRevision(), second.GetRevision()))
+	})
+	most := toldGroups
+	if x.all {
+		most = mostGroups
+	}
+	answer.ReplicasLeftOut = int32(max(0, len(order)-most))
+	for _, at := range order[:min(most, len(order))] {
+		answer.Replicas = append(answer.Replicas, x.standing(groups[at]))
+	}
+}
+
+// standing says why replicas of one revision are on their node: what holds for one
+// of them holds for all.
+func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
+	first := group[0]
+	told := groupOf(group)
+	if score, known := x.decisions.find(first.GetMetadata().GetUid(), first.GetSpec().GetNodeUid()); known {
+		told.PlacedScore = scoreOf(&score)
+	}
+	s, known := x.cluster.view.Standing(first.GetMetadata().GetUid())
+	if !known {
+		told.Reason = "what its revision asks for cannot be read any more, so nothing can be said about it"
+		return told
+	}
+	told.Rank, told.Score = int32(s.Own.Rank), scoreProto(&s.Own)
+	if s.Own.Rank != 1 && s.Other.Rank == 1 {
+		told.Better = s.Other.NodeName
+	}
+	told.Reason = standingSentence(&s, Away(x.snap, first))
+	if first.GetSpec().GetRevisionUid() != x.workload.GetStatus().GetRevisionUid() {
+		told.Reason += "; it is outdated and will be replaced"
+	}
+	return told
+}
+
+const notMoved = "; what runs is not moved for that"
+
+func standingSentence(s *scheduler.Standing, away bool) string {
+	own := &s.Own
+	switch {
+	case away:
+		return own.NodeName + " " + own.String() + "; it is replaced as soon as another node can take it"
+	case own.Rank == 0 && s.Other.Rank == 0:
+		return fmt.Sprintf("%s would refuse it today, as every node would: %s%s", own.NodeName, own.String(), notMoved)
+	case own.Rank == 0:
+		return fmt.Sprintf("%s would refuse it today: %s; %s would be chosen%s", own.NodeName, own.String(), s.Other.NodeName, notMoved)
+	case own.Rank > 1:
+		return fmt.Sprintf("%s would be chosen today, of %d nodes that would take it: %s%s", s.Other.NodeName, s.Taking, s.Why(&s.Other, own), notMoved)
+	case s.Other.Rank == 0:
+		return own.NodeName + " is the only node that would take it"
+	default:
+		return fmt.Sprintf("%s is the best of %d nodes that would take it: %s", own.NodeName, s.Taking, s.Why(own, &s.Other))
+	}
+}
+
+// explainWaiting says of the replicas that have no node where they will go, or why
+// nowhere, and returns how many have no place.
+func (x *inquiry) explainWaiting(answer *v1.Explanation) (unplaced int) {
+	count := len(x.waiting) + x.missing + x.covers
+	if count == 0 || x.only != "" {
+		return 0
+	}
+	plan := x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: x.revision, Count: count}}})
+	told := groupOf(x.waiting)
+	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
+	var texts []string
+	if len(plan.Placements) > 0 {
+		texts = append(texts, fmt.Sprintf("%d %s a place: %s", len(plan.Placements), verb(len(plan.Placements), count), placesOf(plan)))
+	}
+	for _, u := range plan.Unplaced {
+		unplaced += u.Count
+		texts = append(texts, u.Summary())
+	}
+	told.Reason = strings.Join(texts, "; ")
+	answer.Replicas = append(answer.Replicas, told)
+	if unplaced > 0 && len(plan.Placements) > 0 {
+		answer.Help = x.helpAfter(plan)
+	}
+	return unplaced
+}
+
+// helpAfter is what would help when all have their place that find one.
+func (x *inquiry) helpAfter(plan scheduler.Plan) []string {
+	for _, gone := range plan.Preemptions {
+		x.cluster.view.RemoveReplica(gone.Replica)
+	}
+	for i, p := range plan.Placements {
+		x.cluster.view.ApplyReplica(fmt.Sprint("planned ", i), x.revision, p.Node)
+	}
+	return x.cluster.view.Explain(scheduler.Question{Revision: x.revision, Most: scheduler.NoNodes}).Help
+}
+
+// placesOf are the nodes of a plan with how many replicas each gets, in the order
+// in which they are chosen first.
+func placesOf(plan scheduler.Plan) string {
+	counts := map[string]int{}
+	var order []string
+	for _, p := range plan.Placements {
+		if counts[p.NodeName]++; counts[p.NodeName] == 1 {
+			order = append(order, p.NodeName)
+		}
+	}
+	left := max(0, len(order)-toldNames)
+	var texts []string
+	for _, name := range order[:len(order)-left] {
+		text := name
+		if counts[name] > 1 {
+			text += fmt.Sprintf(" (%d)", counts[name])
+		}
+		texts = append(texts, text)
+	}
+	if left > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", left))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func groupOf(group []*v1.Replica) *v1.ReplicaExplanation {
+	told := &v1.ReplicaExplanation{Count: int32(len(group))}
+	for _, r := range group[:min(toldNames, len(group))] {
+		told.Replicas = append(told.Replicas, r.GetMetadata().GetName())
+	}
+	if len(group) > 0 {
+		told.Node, told.Revision = group[0].GetSpec().GetNode(), group[0].GetSpec().GetRevision()
+	}
+	return told
+}
+
+// summary is how the workload stands, in a sentence.
+func (x *inquiry) summary(e *scheduler.Explanation, unplaced int) string {
+	var parts []string
+	nodeless := len(x.waiting) + x.missing
+	switch total := len(x.placed) + nodeless; {
+	case total == 0:
+		parts = append(parts, "no replica runs or waits")
+	case x.missing == total:
+		parts = append(parts, counted(total-unplaced, total)+" would have a node")
+	default:
+		parts = append(parts, fmt.Sprintf("%s %s a node", counted(len(x.placed), total), verb(len(x.placed), total)))
+	}
+	if without := min(nodeless, unplaced); without > 0 {
+		parts = append(parts, fmt.Sprintf("%d %s no place", without, verb(without, without)))
+	}
+	stuck := e.Taking+e.Yielding == 0 || e.Quota != ""
+	if len(x.away) > 0 {
+		text := fmt.Sprintf("%d on a node that is offline", len(x.away))
+		if x.covers > 0 && stuck {
+			text += ", and no node can take a replacement"
+		}
+		parts = append(parts, text)
+	}
+	if len(x.outdated) > 0 {
+		text := fmt.Sprintf("%d outdated", len(x.outdated))
+		if nodeless+len(x.away) == 0 && stuck {
+			text += ", and no node can take a successor"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// verb is for so many of others: 1 of 3 has, 0 of 3 have, 0 of 1 has.
+func verb(n, of int) string {
+	if n == 1 || of == 1 {
+		return "has"
+	}
+	return "have"
+}
+
+// counted is such as "2 of 3 replicas".
+func counted(n, of int) string {
+	if of == 1 {
+		return fmt.Sprintf("%d of 1 replica", n)
+	}
+	return fmt.Sprintf("%d of %d replicas", n, of)
+}
+
+func scoreProto(j *scheduler.Judgement) *v1.NodeScore {
+	if j.Rank == 0 || len(j.Refusals) > 0 {
+		return nil
+	}
+	score := scoreOf(&j.Score)
+	score.Same = j.Same
+	return score
+}
+
+func scoreOf(s *scheduler.Score) *v1.NodeScore {
+	return &v1.NodeScore{
+		Affinity: s.Affinity, Avoided: s.Avoided, SameNode: s.SameNode, Total: float64(s.Total) / 1e6,
+		Locality: part(s.Locality), Reliability: part(s.Reliability), Cost: part(s.Cost), Utilization: part(s.Utilization), Network: part(s.Network),
+	}
+}
+
+func weightsProto(w scheduler.Weights) *v1.ScoreWeights {
+	return &v1.ScoreWeights{
+		Locality: part(w.Locality), Reliability: part(w.Reliability), Cost: part(w.Cost), Utilization: part(w.Utilization), Network: part(w.Network),
+	}
+}
+
+// part is what thousandths are of 1.
+func part(thousandths int32) float64 { return float64(thousandths) / 1000 }

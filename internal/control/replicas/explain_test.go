@@ -1,0 +1,288 @@
+package replicas
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+func (w *world) explained(name, node string, all bool) *v1.Explanation {
+	w.t.Helper()
+	uid := ""
+	if node != "" {
+		uid = w.snap().NodeByName(node).GetMetadata().GetUid()
+	}
+	e, err := Placement{}.Explanation(w.snap(), w.snap().WorkloadByName("default", name).GetMetadata().GetUid(), uid, all)
+	if err != nil {
+		w.t.Fatalf("explain %s: %v", name, err)
+	}
+	return e
+}
+
+// nameOf is the name of the only replica of a workload.
+func (w *world) nameOf(workload string) (name string) {
+	for r := range w.snap().ReplicasOf(w.snap().WorkloadByName("default", workload).GetMetadata().GetUid()) {
+		name = r.GetMetadata().GetName()
+	}
+	return name
+}
+
+// told is an explanation in lines: the summary, what the nodes are judged for, the
+// nodes, the replicas and what would help.
+func told(e *v1.Explanation) []string {
+	lines := []string{e.GetSummary(), fmt.Sprintf("%d of %d nodes would take %s", e.GetTakingCount(), e.GetNodeCount(), e.GetAbout())}
+	for _, n := range e.GetNodes() {
+		line := fmt.Sprintf("%d %s", n.GetRank(), n.GetNode())
+		for _, r := range n.GetRefusals() {
+			line += fmt.Sprintf(" [%s] %s", r.GetFilter(), r.GetReason())
+		}
+		lines = append(lines, line)
+	}
+	for _, r := range e.GetReplicas() {
+		lines = append(lines, fmt.Sprintf("%d on %q: %s", r.GetCount(), r.GetNode(), r.GetReason()))
+	}
+	for _, h := range e.GetHelp() {
+		lines = append(lines, "help: "+h)
+	}
+	return lines
+}
+
+func wantTold(t *testing.T, e *v1.Explanation, want ...string) {
+	t.Helper()
+	if got := strings.Join(told(e), "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// What runs is told why it is there, and what would be chosen today.
+func TestRunningReplicasAreExplained(t *testing.T) {
+	w := twoNodes(t)
+	wantTold(t, w.explained("web", "", false),
+		"1 of 1 replica has a node",
+		"2 of 2 nodes would take one more replica",
+		"1 b", "2 a",
+		`1 on "a": a is the best of 2 nodes that would take it: it is equal to b in all and comes first by name`,
+	)
+	e := w.explained("web", "", false)
+	if s := e.GetNodes()[0].GetScore(); s.GetTotal() != 0.9 || s.GetUtilization() != 0.5 || s.GetSameNode() != 0 || e.GetWeights().GetReliability() != 0.3 {
+		t.Errorf("the score is %v with weights %v", s, e.GetWeights())
+	}
+	if got, want := e.GetNodes()[0].GetBeforeNext(), "it has 0 replicas of the workload, a 1"; got != want {
+		t.Errorf("b is first because %s", got)
+	}
+	if got := strings.Join(e.GetLevels(), " "); got != "zone node" || e.GetStrategy() != "pack" {
+		t.Errorf("it is levelled over %s by %s", got, e.GetStrategy())
+	}
+
+	w.addNode("c", "64") // larger, so that it would be begun first
+	w.setNode("b", "cordoned")
+	wantTold(t, w.explained("web", "", false),
+		"1 of 1 replica has a node",
+		"2 of 3 nodes would take one more replica",
+		"1 c", "2 a", "0 b [ready] is cordoned",
+		`1 on "a": c would be chosen today, of 2 nodes that would take it: its score is 0.9, that of a 0.853, most of all by utilization, 0.5 to 0.265`+
+			"; what runs is not moved for that",
+	)
+	w.setNode("a", "cordoned")
+	wantTold(t, w.explained("web", "a", false),
+		"1 of 1 replica has a node",
+		"1 of 3 nodes would take one more replica",
+		"0 a [ready] is cordoned",
+		`1 on "a": a would refuse it today: is cordoned; c would be chosen; what runs is not moved for that`,
+	)
+}
+
+// What waits is told why and what would help, also if some of it has a place.
+func TestWaitingReplicasAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addWorkload("web", 1, "1")
+	w.settle()
+	wantTold(t, w.explained("web", "", false),
+		"0 of 1 replica has a node; 1 has no place",
+		"0 of 0 nodes would take a replica that has no node",
+		`1 on "": 1 replica of web cannot be placed: the cluster has no nodes yet`,
+		"help: a first node: the cluster has none yet",
+	)
+	w.addNode("a", "4")
+	w.addNode("b", "4")
+	w.settle()
+	w.scale("web", 9)
+	// Before the loop has done anything.
+	wantTold(t, w.explained("web", "", false),
+		"1 of 9 replicas has a node; 1 has no place",
+		"2 of 2 nodes would take a replica that has no node",
+		"1 b", "2 a",
+		`1 on "a": a is the best of 2 nodes that would take it: it is equal to b in all and comes first by name`,
+		`8 on "": 7 have a place: b (4), a (3); 1 replica of web cannot be placed: a: needs 1 CPU, 0 of 4 free (and 1 more node refused for the like)`,
+		"help: 2 nodes would fit after 1 CPU is freed; the largest free is 0 on a",
+	)
+	w.settle()
+	wantTold(t, w.explained("web", "", true),
+		"8 of 9 replicas have a node; 1 has no place",
+		"0 of 2 nodes would take a replica that has no node",
+		"0 a [fit] needs 1 CPU, 0 of 4 free", "0 b [fit] needs 1 CPU, 0 of 4 free",
+		`4 on "a": a is the only node that would take it`,
+		`4 on "b": b is the only node that would take it`,
+		`1 on "": 1 replica of web cannot be placed: a: needs 1 CPU, 0 of 4 free (and 1 more node refused for the like)`,
+		"help: 2 nodes would fit after 1 CPU is freed; the largest free is 0 on a",
+	)
+	w.scale("web", 0)
+	w.settle()
+	wantTold(t, w.explained("web", "", false),
+		"no replica runs or waits", "2 of 2 nodes would take one more replica", "1 a", "2 b")
+}
+
+// A replica on an offline node waits for another one.
+func TestReplicasOfOfflineNodesAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addWorkload("web", 1, "3")
+	w.settle()
+	w.addNode("b", "2")
+	w.setNode("a", "offline")
+	w.settle()
+	wantTold(t, w.explained("web", "", false),
+		"1 of 1 replica has a node; 1 on a node that is offline, and no node can take a replacement",
+		"0 of 2 nodes would take a replacement for "+w.nameOf("web")+", whose node is offline",
+		"0 a [ready] is offline [fit] needs 3 CPU, 1 of 4 free", "0 b [fit] needs 3 CPU, 2 of 2 free",
+		`1 on "a": a is offline; it is replaced as soon as another node can take it`,
+		`1 on "": 1 replica of web cannot be placed: a: is offline; b: needs 3 CPU, 2 of 2 free`,
+		"help: a larger node, or a smaller request: it needs 3 CPU, and b, the largest that would do otherwise, has 2",
+	)
+}
+
+// A revision whose replicas fit nowhere, not even in place of the old ones.
+func TestOutdatedReplicasAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addWorkload("web", 1, "1")
+	w.settle()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Resources.Requests.Cpu = "5"
+		w.revise(b, of)
+	})
+	w.settle()
+	wantTold(t, w.explained("web", "", false),
+		"1 of 1 replica has a node; 1 outdated, and no node can take a successor",
+		"0 of 1 nodes would take the successor of "+w.nameOf("web")+", in its place",
+		"0 a [fit] needs 5 CPU, 4 of 4 free",
+		`1 on "a": a is the only node that would take it; it is outdated and will be replaced`,
+		"help: a larger node, or a smaller request: it needs 5 CPU, and a, the largest that would do otherwise, has 4",
+	)
+}
+
+// What has completed waits for nothing.
+func TestCompletedReplicasAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addWorkload("once", 1, "1")
+	w.edit("once", func(_ *state.Batch, of *v1.Workload) { of.Spec.Restart = &v1.Restart{Policy: "never"} })
+	w.settle()
+	w.change(func(b *state.Batch) {
+		for old := range w.snap().Replicas("", "") {
+			r := proto.CloneOf(old)
+			r.Status.Phase = rollout.PhaseCompleted
+			b.Update(r, old.GetMetadata().GetVersion())
+		}
+	})
+	wantTold(t, w.explained("once", "", false), "no replica runs or waits", "1 of 1 nodes would take one more replica", "1 a")
+}
+
+// The answer is bounded, however many nodes there are, and says what it leaves out.
+func TestExplanationsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	for i := range 100 {
+		w.addNode(fmt.Sprintf("big%03d", i), "4")
+		w.addNode(fmt.Sprintf("small%03d", i), "1")
+	}
+	w.addWorkload("web", 60, "2")
+	w.settle()
+	e := w.explained("web", "", false)
+	if len(e.GetNodes()) != 2*toldNodes || len(e.GetReplicas()) != toldGroups || e.GetReplicasLeftOut() != 40 {
+		t.Errorf("%d nodes and %d replicas are told of, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
+	}
+	if e.GetTakingCount() != 100 || len(e.GetRefused()) != 1 || e.GetRefused()[0].GetCount() != 100 {
+		t.Errorf("%d would take it, and %v refuse", e.GetTakingCount(), e.GetRefused())
+	}
+	if e = w.explained("web", "", true); len(e.GetNodes()) != 200 || len(e.GetReplicas()) != 60 || e.GetReplicasLeftOut() != 0 {
+		t.Errorf("of all, %d nodes and %d replicas are told of, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
+	}
+	if e = w.explained("web", "small007", true); len(e.GetNodes()) != 1 || e.GetNodes()[0].GetRefusals()[0].GetFilter() != "fit" || len(e.GetReplicas()) != 0 {
+		t.Errorf("of one node it is %v", e)
+	}
+}
+
+// The weights are those of the workload, else of the cluster, and 1 together.
+func TestWeightsOfTheClusterAndOfWorkloadsCount(t *testing.T) {
+	w := newWorld(t)
+	w.change(func(b *state.Batch) {
+		b.Create(&v1.Cluster{
+			Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{Weights: &v1.ScoreWeights{Cost: 3, Reliability: 1}},
+		})
+	})
+	w.addNode("dear", "4")
+	w.addNode("shaky", "4")
+	for name, change := range map[string]func(*v1.Node){
+		"dear":  func(n *v1.Node) { n.Spec = &v1.NodeSpec{Price: 10} },
+		"shaky": func(n *v1.Node) { n.Status.Reliability = &v1.Reliability{Score: 20} },
+	} {
+		n := proto.CloneOf(w.snap().NodeByName(name))
+		change(n)
+		w.change(func(b *state.Batch) { b.Update(n, n.GetMetadata().GetVersion()) })
+	}
+	w.addWorkload("web", 1, "1")
+	w.addWorkload("safe", 1, "1")
+	w.edit("safe", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Placement = &v1.Placement{Weights: &v1.ScoreWeights{Reliability: 0.5}}
+		w.revise(b, of)
+	})
+	web, safe := w.explained("web", "", false), w.explained("safe", "", false)
+	if web.GetWeights().GetCost() != 0.75 || web.GetWeights().GetReliability() != 0.25 || web.GetNodes()[0].GetNode() != "shaky" {
+		t.Errorf("web is weighed by %v and goes to %s", web.GetWeights(), web.GetNodes()[0].GetNode())
+	}
+	if safe.GetWeights().GetReliability() != 1 || safe.GetNodes()[0].GetNode() != "dear" {
+		t.Errorf("safe is weighed by %v and goes to %s", safe.GetWeights(), safe.GetNodes()[0].GetNode())
+	}
+	w.settle()
+	w.wantWhere("web", "shaky running")
+	w.wantWhere("safe", "dear running")
+}
+
+// The loop remembers for what score it placed a replica, for as long as it stays
+// there, and the newest ones only.
+func TestDecisionsAreRemembered(t *testing.T) {
+	w := twoNodes(t)
+	d := drive(w)
+	d.loop.Decisions = &Decisions{}
+	w.scale("web", 2)
+	d.rest()
+	e, err := Placement{Decisions: d.loop.Decisions}.Explanation(w.snap(), w.snap().WorkloadByName("default", "web").GetMetadata().GetUid(), "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := e.GetReplicas()[0], e.GetReplicas()[1]
+	if first.GetPlacedScore() != nil || second.GetNode() != "b" || second.GetPlacedScore().GetTotal() != 0.9 || second.GetPlacedScore().GetReliability() != 1 {
+		t.Errorf("the replicas were placed with %v and %v", first.GetPlacedScore(), second.GetPlacedScore())
+	}
+	var many []decision
+	for i := range keptDecisions + 5 {
+		many = append(many, decision{replica: fmt.Sprint(i), node: "n"})
+	}
+	kept := &Decisions{}
+	kept.keep(many[:10])
+	kept.keep(many)
+	for at, want := range map[int]bool{4: false, 5: true, keptDecisions + 4: true} {
+		if _, known := kept.find(fmt.Sprint(at), "n"); known != want {
+			t.Errorf("that decision %d is remembered is %v", at, known)
+		}
+	}
+	if _, known := kept.find("7", "elsewhere"); known || len(kept.byReplica) != keptDecisions {
+		t.Errorf("%d are remembered", len(kept.byReplica))
+	}
+}

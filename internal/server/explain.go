@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// explainService is the ExplainService. Explanations are worked out from a
+// snapshot, so that any server can give one that may be stale, and the loop that
+// places replicas is not held up.
+type explainService struct {
+	v1.UnsafeExplainServiceServer
+	*Server
+	// turn is taken by the one explanation that is being worked out: each reads all
+	// replicas of the cluster.
+	turn chan struct{}
+}
+
+func newExplainService(s *Server) *explainService {
+	return &explainService{Server: s, turn: make(chan struct{}, 1)}
+}
+
+func (s *explainService) GetExplanation(ctx context.Context, request *v1.GetExplanationRequest) (*v1.Explanation, error) {
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace := orDefault(request.GetNamespace())
+	w := snap.WorkloadByName(namespace, request.GetName())
+	if w == nil {
+		return nil, missingWorkload(snap, namespace, request.GetName())
+	}
+	answer, err := s.explain(ctx, snap, w, request.GetNode(), request.GetAll())
+	if err != nil {
+		return nil, err
+	}
+	answer.Phase = s.present(snap, w, false).GetStatus().GetPhase()
+	return answer, nil
+}
+
+// ExplainWorkload does to a fork what applying the workload would do to the state,
+// and explains that.
+func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.ExplainWorkloadRequest) (*v1.Explanation, error) {
+	wish, err := s.wish(ctx, &v1.PlanRequest{Workloads: []*v1.Workload{request.GetWorkload()}})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.consensus.Read(ctx); err != nil { // the fork is of the newest state
+		return nil, err
+	}
+	fork := s.store.Fork()
+	p := &planned{plan: &v1.Plan{}, batch: &state.Batch{}, base: fork.Snapshot()}
+	if err := s.planOne(ctx, p, wish.workloads[0]); err != nil {
+		return nil, err
+	}
+	if p.batch.Len() > 0 {
+		if _, err := fork.Apply(proto.CloneOf(p.batch.Transaction(s.now()))); err != nil {
+			return nil, fmt.Errorf("apply the workload to a fork of the state: %w", err)
+		}
+	}
+	w := fork.Snapshot().Workload(p.uids[0])
+	answer, err := s.explain(ctx, fork.Snapshot(), w, request.GetNode(), request.GetAll())
+	if err != nil {
+		return nil, err
+	}
+	if old := p.base.Workload(p.uids[0]); old != nil {
+		answer.Phase = s.present(p.base, old, false).GetStatus().GetPhase()
+	}
+	return answer, nil
+}
+
+// explain works out one explanation at a time.
+func (s *explainService) explain(ctx context.Context, snap *state.Snapshot, w *v1.Workload, node string, all bool) (*v1.Explanation, error) {
+	uid := ""
+	if node != "" {
+		n := snap.NodeByName(node)
+		if n == nil {
+			return nil, missingNode(snap, node)
+		}
+		uid = n.GetMetadata().GetUid()
+	}
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-s.turn }()
+	return s.placement.Explanation(snap, w.GetMetadata().GetUid(), uid, all)
+}
