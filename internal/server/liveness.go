@@ -125,8 +125,8 @@ func (s *Server) routeNode(c state.Change) {
 	before, _ := c.Old.(*v1.Node)
 	after, _ := c.New.(*v1.Node)
 	current := s.sessions.get(after.GetMetadata().GetUid())
-	if current == nil {
-		return
+	if current == nil || before == nil {
+		return // a session begins with all that a new node must know
 	}
 	if !proto.Equal(before.GetSpec(), after.GetSpec()) {
 		current.markAll()
