@@ -93,8 +93,9 @@ func (v *View) noteHolds(i int32) {
 	}
 }
 
-// hold looks at one replica of an ask for which room is being made. A free place
-// anywhere is better; else it goes on waiting. It reports whether it has lost its
+// hold looks at one replica of an ask for which room is being made. If that has
+// come about, or there is a free place anywhere else, it goes there; else it goes
+// on waiting. It reports whether it has lost its
 // hold, because its node will not do any more or one of a higher priority has
 // taken it.
 func (v *View) hold(plan *Plan, index int, s *shape, uid string) (lost bool) {
@@ -112,16 +113,36 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string) (lost bool) {
 	if s.space.room(&p.need) == 0 {
 		return true
 	}
-	if p.run(1, func(i int32, score Score) {
+	placed := func(i int32, score Score) {
 		plan.Placements = append(plan.Placements, Placement{Ask: index, Node: v.nodes[i].UID, NodeName: v.nodes[i].Name, Score: score, Held: uid})
-	}) == 1 {
+	}
+	o, good := p.offer(i, &victims{})
+	good = good && o.count == 0
+	if good && p.vacated(i) {
+		placed(i, p.score(i))
+		p.take(i, p.verdicts[v.class[i]].group)
 		return false
 	}
-	var none victims
-	if o, possible := p.offer(i, &none); !possible || o.count > 0 {
+	if p.run(1, placed) == 1 {
+		return false
+	}
+	if !good {
 		return true
 	}
 	p.take(i, p.verdicts[v.class[i]].group)
 	plan.Held = append(plan.Held, Held{Ask: index, Replica: uid, Node: v.nodes[i].UID, NodeName: v.nodes[i].Name})
 	return false
+}
+
+// vacated reports whether what a hold waits for has ended. Room that is held for
+// others is not used yet; but who is more important goes first.
+func (p *placing) vacated(i int32) bool {
+	n := &p.v.nodes[i]
+	free := p.v.free[i]
+	for _, at := range n.replicas {
+		if r := &p.v.work.replicas[at]; r.standing == Reserved && r.shape.Priority <= p.rev.Priority {
+			free = free.plus(r.shape.Needs.Resources)
+		}
+	}
+	return free.holds(&p.least) && p.passesSingly(i)
 }

@@ -36,7 +36,7 @@ func (w *World) tryPlan(c *rand.Rand) {
 		w.fail("a plan can be made", "%v", err)
 		return
 	}
-	planned, err := replicas.Placement{}.Forecast(now, fork, changes, []string{uid})
+	planned, _, err := replicas.Placement{}.Forecast(now, fork, changes, []string{uid})
 	if err != nil {
 		w.fail("a plan can be made", "%v", err)
 		return

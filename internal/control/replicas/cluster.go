@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 
@@ -19,11 +20,13 @@ type cluster struct {
 	// revisions by uid: all replicas of one have the same needs, and reading them
 	// is dear. What cannot be read is nil.
 	revisions map[string]*scheduler.Revision
+	// offline are the uids of the nodes that nobody hears of.
+	offline map[string]bool
 }
 
 // emptyCluster knows the configuration alone.
 func emptyCluster(snap *state.Snapshot) *cluster {
-	return &cluster{view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}}
+	return &cluster{view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}}
 }
 
 func newCluster(snap *state.Snapshot) *cluster {
@@ -32,11 +35,16 @@ func newCluster(snap *state.Snapshot) *cluster {
 	for n := range snap.Nodes("") {
 		c.addNode(snap, n)
 	}
+	for r := range snap.ReplicasOn("") {
+		if r.GetSpec().GetReservedNodeUid() != "" {
+			c.put(snap, r)
+		}
+	}
 	return c
 }
 
 func options(snap *state.Snapshot) scheduler.Options {
-	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights())}
+	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights()), Preempt: true}
 }
 
 // follow brings the cluster up to date with changes that led to a snapshot.
@@ -77,9 +85,14 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 	switch {
 	case n == nil:
 		c.view.RemoveNode(change.Old.GetMetadata().GetUid())
+		delete(c.offline, change.Old.GetMetadata().GetUid())
 	case change.Old == nil:
 		c.addNode(snap, n)
 	default:
+		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == nodeOffline) {
+			c.addNode(snap, n) // its replicas stand otherwise now
+			return
+		}
 		c.view.ApplyNode(viewNode(snap, n))
 	}
 }
@@ -104,6 +117,11 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 
 // addNode puts a node into the view with the replicas that it has.
 func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
+	if n.GetStatus().GetState() == nodeOffline {
+		c.offline[n.GetMetadata().GetUid()] = true
+	} else {
+		delete(c.offline, n.GetMetadata().GetUid())
+	}
 	c.view.ApplyNode(viewNode(snap, n))
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 		c.put(snap, r)
@@ -116,13 +134,36 @@ func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
 
 // put accounts for a replica as it is now.
 func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
-	uid, node := r.GetMetadata().GetUid(), r.GetSpec().GetNodeUid()
+	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetReservedNodeUid())
 	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
 	if err != nil || node == "" || rollout.Ended(r.GetStatus().GetPhase()) {
 		c.view.RemoveReplica(uid)
 		return
 	}
-	c.view.ApplyReplica(uid, revision, node)
+	c.view.ApplyReplicaAs(uid, revision, node, c.standing(r))
+}
+
+// standing is what a replica means to those who need its room.
+func (c *cluster) standing(r *v1.Replica) scheduler.Standing {
+	phase := r.GetStatus().GetPhase()
+	switch {
+	case r.GetSpec().GetNodeUid() == "":
+		return scheduler.Reserved
+	case r.GetSpec().GetDesired() == rollout.DesiredStopped, phase == rollout.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
+		return scheduler.Leaving
+	case phase == rollout.PhaseRunning:
+		return scheduler.Serving
+	}
+	return scheduler.Starting
+}
+
+// priority is that of a replica's revision.
+func (c *cluster) priority(snap *state.Snapshot, r *v1.Replica) int {
+	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
+	if err != nil {
+		return spec.DefaultPriority
+	}
+	return revision.Priority
 }
 
 // revision reads what the replicas of a revision need.
