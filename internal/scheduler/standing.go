@@ -12,6 +12,8 @@ const (
 	// Leaving was told to end. Its room is not free before it has, but who can wait
 	// may count on it.
 	Leaving
+	// Replaced was told to end, too, but its room is for a successor of its own.
+	Replaced
 	// Reserved is not there: room is being made for it, which nobody of the same or
 	// a lower priority may take.
 	Reserved

@@ -98,8 +98,18 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 }
 
 // followWorkload reads the revisions of a workload again whose labels have
-// changed: rules of others may be about them.
+// changed: rules of others may be about them. Where it has another revision or is
+// deleted, the room of those that leave it is for others than before.
 func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
+	before, _ := change.Old.(*v1.Workload)
+	after, _ := change.New.(*v1.Workload)
+	if before != nil && (before.GetStatus().GetRevisionUid() != after.GetStatus().GetRevisionUid() || after.GetMetadata().GetDeleteTime() != nil) {
+		for r := range snap.ReplicasOf(before.GetMetadata().GetUid()) {
+			if r.GetSpec().GetDesired() == rollout.DesiredStopped {
+				c.put(snap, r)
+			}
+		}
+	}
 	if change.Old == nil || change.New == nil || maps.Equal(change.Old.GetMetadata().GetLabels(), change.New.GetMetadata().GetLabels()) {
 		return
 	}
@@ -140,21 +150,31 @@ func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
 		c.view.RemoveReplica(uid)
 		return
 	}
-	c.view.ApplyReplicaAs(uid, revision, node, c.standing(r))
+	c.view.ApplyReplicaAs(uid, revision, node, c.standing(snap, r))
 }
 
 // standing is what a replica means to those who need its room.
-func (c *cluster) standing(r *v1.Replica) scheduler.Standing {
+func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standing {
 	phase := r.GetStatus().GetPhase()
 	switch {
 	case r.GetSpec().GetNodeUid() == "":
 		return scheduler.Reserved
+	case r.GetSpec().GetDesired() == rollout.DesiredStopped && replaced(snap, r):
+		return scheduler.Replaced
 	case r.GetSpec().GetDesired() == rollout.DesiredStopped, phase == rollout.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
 		return scheduler.Leaving
 	case phase == rollout.PhaseRunning:
 		return scheduler.Serving
 	}
 	return scheduler.Starting
+}
+
+// replaced reports whether a replica that is to stop makes room for its own
+// successor.
+func replaced(snap *state.Snapshot, r *v1.Replica) bool {
+	w := snap.Workload(r.GetSpec().GetWorkloadUid())
+	return w != nil && w.GetMetadata().GetDeleteTime() == nil && r.GetSpec().GetPreemptedFor() == "" &&
+		w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
 }
 
 // priority is that of a replica's revision.

@@ -120,13 +120,14 @@ func (f *forecast) due(changes []state.Change) Due {
 	return due
 }
 
-// findWaiting remembers every workload with an outdated replica that runs: it
-// may be waiting for room.
+// findWaiting remembers every workload with an outdated replica that runs, or one
+// on an offline node: it may be waiting for room.
 func (f *forecast) findWaiting() {
 	snap := f.fork.Snapshot()
 	for r := range snap.Replicas("", "") {
-		if uid := r.GetSpec().GetWorkloadUid(); r.GetStatus().GetPhase() == rollout.PhaseRunning &&
-			snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+		uid := r.GetSpec().GetWorkloadUid()
+		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
+		if outdated || wanted(r) && f.cluster.offline[r.GetSpec().GetNodeUid()] {
 			f.waiting[uid] = true
 		}
 	}

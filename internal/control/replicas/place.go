@@ -72,7 +72,9 @@ func uidsOf(replicas []*v1.Replica) (uids []string) {
 // afterwards as the snapshot is.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
 	for uid := range t.stopped {
-		t.cluster.view.Leave(uid)
+		if r := t.snap.Replica(uid); r != nil && !replaced(t.snap, r) {
+			t.cluster.view.Leave(uid)
+		}
 	}
 	plan := t.cluster.view.Plan(request)
 	for uid := range t.stopped {
@@ -93,8 +95,8 @@ func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
 	}
 	var moves []move
 	for i, p := range plan.Placements {
-		m := move{to: p, victims: victims[i]}
 		a := all[p.Ask]
+		m := move{of: a.revision, to: p, victims: victims[i]}
 		if p.Held != "" {
 			m.replica = t.unplaced[p.Held]
 		} else {

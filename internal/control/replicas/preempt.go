@@ -31,7 +31,7 @@ func (t *tick) reserve(m move) {
 	r.Spec.ReservedNodeUid = m.to.Node
 	counts := t.leaving(m.to.Node)
 	for _, v := range m.victims {
-		if victim := t.snap.Replica(v.Replica); victim.GetSpec().GetNodeUid() != "" && !t.stopped[v.Replica] {
+		if victim := t.snap.Replica(v.Replica); victim.GetSpec().GetNodeUid() != "" {
 			counts[v.Name]++
 			t.push(victim, v, r)
 		}
@@ -46,7 +46,7 @@ func (t *tick) reserve(m move) {
 func (t *tick) leaving(node string) map[string]int {
 	counts := map[string]int{}
 	for r := range t.snap.ReplicasOn(node) {
-		if rollout.Live(r.GetStatus().GetPhase()) && (t.stopped[r.GetMetadata().GetUid()] || t.cluster.standing(r) == scheduler.Leaving) {
+		if rollout.Live(r.GetStatus().GetPhase()) && (t.stopped[r.GetMetadata().GetUid()] || t.cluster.standing(t.snap, r) == scheduler.Leaving) {
 			counts[r.GetSpec().GetWorkload()]++
 		}
 	}
@@ -56,6 +56,9 @@ func (t *tick) leaving(node string) map[string]int {
 // push tells a replica to stop because another needs its room. Its workload is due
 // then, to make another one.
 func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
+	if t.stopped[old.GetMetadata().GetUid()] {
+		return // in this very tick, for a successor that has to wait now
+	}
 	t.stopped[old.GetMetadata().GetUid()] = true
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
 	t.stopBecause(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",

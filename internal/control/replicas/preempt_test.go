@@ -16,8 +16,8 @@ import (
 )
 
 // checkPreemptions holds what must be true of those who are pushed out since a
-// snapshot: for one above 100 and above themselves, not below what a service of
-// the same class keeps, and never in vain.
+// snapshot: for one above 100 and above themselves, and not below what a service
+// of the same class keeps.
 func (w *world) checkPreemptions(before *state.Snapshot) {
 	w.t.Helper()
 	snap := w.snap()
@@ -37,7 +37,6 @@ func (w *world) checkPreemptions(before *state.Snapshot) {
 		}
 		w.checkAvailable(before, r, mine, other)
 	}
-	w.checkHeld()
 }
 
 // checkAvailable: a service keeps what it needs, unless the class differs.
@@ -59,14 +58,15 @@ func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, o
 	}
 }
 
-// checkHeld: whoever waits for room gets it when those have ended that leave.
-func (w *world) checkHeld() {
+// checkHeld: whoever waits for room since a snapshot gets it when those have ended
+// that leave.
+func (w *world) checkHeld(before *state.Snapshot) {
 	w.t.Helper()
 	snap := w.snap()
 	c := newCluster(snap)
 	held := map[string][]string{}
 	for r := range snap.ReplicasOn("") {
-		if r.GetSpec().GetReservedNodeUid() != "" {
+		if at := r.GetSpec().GetReservedNodeUid(); at != "" && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetReservedNodeUid() != at {
 			held[r.GetSpec().GetRevisionUid()] = append(held[r.GetSpec().GetRevisionUid()], r.GetMetadata().GetUid())
 		}
 	}

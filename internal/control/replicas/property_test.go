@@ -77,6 +77,7 @@ func (w *world) tickCarefully() {
 	before := w.snap()
 	w.tick()
 	w.checkPreemptions(before)
+	w.checkHeld(before)
 	for r := range w.snap().Replicas("", "") {
 		placed := r.GetSpec().GetNodeUid() != "" && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == ""
 		if n := before.Node(r.GetSpec().GetNodeUid()); placed && n.GetStatus().GetState() != "ready" {

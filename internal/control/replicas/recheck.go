@@ -19,6 +19,9 @@ import (
 // node may be promised, is checked for the whole. No other can break a promise,
 // because the loop is the only one who makes any.
 //
+// Where the rules of one of those that are placed are about where others are, they
+// stand or fall together: all are one part.
+//
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what goes to that
 // node. Looking again just before proposing instead would leave open the time in
@@ -28,6 +31,7 @@ import (
 // first.
 type move struct {
 	replica *v1.Replica
+	of      *scheduler.Revision
 	to      scheduler.Placement
 	victims []scheduler.Preemption
 }
@@ -55,11 +59,14 @@ func (t *tick) takeAll(m move) bool {
 // commit adds moves to the batch, those to one node as one part.
 func (t *tick) commit(moves []move) {
 	slices.SortStableFunc(moves, func(a, b move) int { return compareNodes(a.to, b.to) })
+	bound := slices.ContainsFunc(moves, func(m move) bool { return m.of.Bound() })
 	moved := map[string]bool{}
 	var unreserved []move
 	for i, m := range moves {
 		if i == 0 || m.to.Node != moves[i-1].to.Node {
-			t.batch.Part()
+			if i == 0 || !bound {
+				t.batch.Part()
+			}
 			t.batch.Check(state.KindNode, m.to.Node, t.snap.Node(m.to.Node).GetMetadata().GetVersion())
 		}
 		moved[m.replica.GetMetadata().GetUid()] = true

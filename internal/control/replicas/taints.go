@@ -105,8 +105,8 @@ func (t *tick) evictOverdue(r *v1.Replica) bool {
 	if at < 0 {
 		return false
 	}
-	t.overdue[r.GetSpec().GetWorkloadUid()] = slices.Delete(list, at, at+1)
 	t.evict(r, list[at].why)
+	t.overdue[r.GetSpec().GetWorkloadUid()] = slices.Delete(list, at, at+1)
 	return true
 }
 
