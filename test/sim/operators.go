@@ -110,6 +110,7 @@ func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 		}
 		s.Placement.Tolerations = []*v1.Toleration{{Key: taintKey}}
 	}
+	rank(c, s)
 	return spec.Normalized(s)
 }
 

@@ -42,6 +42,13 @@ func (l *log) running() {
 	}
 }
 
+// tried is how many proposals there were.
+func (l *log) tried() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proposals
+}
+
 func TestWhatDoesNotTolerateATaintGoesAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
@@ -79,11 +86,11 @@ func TestTolerationEndsInTime(t *testing.T) {
 		l.do(func() { l.addNode("b", "4") })
 		set := time.Now()
 		l.do(func() { l.taint("a", out(set)) })
-		before := l.proposals
+		before := l.tried()
 		time.Sleep(30*time.Second - 1)
 		l.do(func() {})
-		if l.proposals != before || l.going() != 0 {
-			t.Fatalf("before the time is over there are %d proposals", l.proposals-before)
+		if l.tried() != before || l.going() != 0 {
+			t.Fatalf("before the time is over there are %d proposals", l.tried()-before)
 		}
 		time.Sleep(2)
 		for range 20 {
@@ -96,10 +103,10 @@ func TestTolerationEndsInTime(t *testing.T) {
 		if got := l.told("Evicted"); len(got) != 3 || !strings.Contains(got[0], "tolerated for long enough") {
 			t.Errorf("events tell %q", got)
 		}
-		before = l.proposals
+		before = l.tried()
 		time.Sleep(time.Hour)
 		l.do(func() {})
-		if l.proposals != before {
+		if l.tried() != before {
 			t.Error("the loop proposes though nothing happens")
 		}
 	})
