@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -347,4 +348,51 @@ func TestForecastShowsWhoIsPushedOut(t *testing.T) {
 	if !maps.Equal(before, gone) || len(gone) != 2 {
 		t.Errorf("%v were shown and %v went", before, gone)
 	}
+}
+
+// Whoever comes takes nothing from those above it or beside it: of no workload of
+// the same or a higher priority do more replicas wait than before.
+func TestNewcomerNeverHurtsTheHigher(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for i, name := range nodeNames {
+			w.addNode(name, fmt.Sprint(2+2*i))
+		}
+		for _, s := range drawSteps(t) {
+			w.take(s)
+		}
+		for _, name := range nodeNames {
+			w.setNode(name, "ready")
+			w.taint(name)
+		}
+		d := drive(w)
+		d.rest()
+		priority := rapid.SampledFrom([]int32{0, 100, 200, 300, 600}).Draw(t, "priority of the newcomer")
+		waiting := func() map[string]int {
+			counts := map[string]int{}
+			for r := range w.snap().ReplicasOn("") {
+				if wanted(r) && d.loop.cluster.priority(w.snap(), r) >= int(priority) {
+					counts[r.GetSpec().GetWorkload()]++
+				}
+			}
+			return counts
+		}
+		before, start := waiting(), w.snap()
+		w.addRanked("newcomer", rapid.Int32Range(1, 6).Draw(t, "replicas"), rapid.SampledFrom([]string{"500m", "1", "3"}).Draw(t, "cpu"), priority, 0)
+		for range 10_000 {
+			d.react()
+			w.checkPreemptions(start)
+			start = w.snap()
+			if !w.work() {
+				break
+			}
+		}
+		for name, count := range waiting() {
+			if name != "newcomer" && count > before[name] {
+				t.Fatalf("%d of %s wait, and %d did before", count, name, before[name])
+			}
+		}
+		w.checkCapacity()
+		w.checkSettled()
+	})
 }
