@@ -92,7 +92,7 @@ func TestTolerationEndsInTime(t *testing.T) {
 		if l.tried() != before || l.going() != 0 {
 			t.Fatalf("before the time is over there are %d proposals", l.tried()-before)
 		}
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		for range 20 {
 			l.do(func() { l.work() })
 			if got := l.phases("web")[rollout.PhaseRunning]; got < 3 {
