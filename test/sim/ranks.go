@@ -170,7 +170,7 @@ func (w *World) overstays(snap *state.Snapshot, r *v1.Replica) bool {
 func (w *World) couldPush(snap *state.Snapshot, one *v1.Workload) bool {
 	need, ok := w.needsOf(snap, one.GetStatus().GetRevisionUid())
 	mine := one.GetSpec().GetPriority()
-	if !ok || mine <= 100 || len(need.Ports) > 0 {
+	if !ok || mine <= 100 || len(need.Ports) > 0 || !w.withinQuota(snap, one, need, "") {
 		return false
 	}
 	for n := range snap.Nodes("") {
