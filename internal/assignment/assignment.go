@@ -75,9 +75,17 @@ func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
 
 // Reported is a replica after a node has reported a status of it, nil if that
 // changes nothing: the replica is not the node's, or has ended already. When it
-// ended is by the clock of the leader, not of the node.
+// ended is by the clock of the leader, not of the node; why it was told to stop is
+// the leader's to say, too.
 func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.Time) *v1.Replica {
-	if !Holds(old, node) || status.GetPhase() == "" || proto.Equal(old.GetStatus(), status) {
+	if !Holds(old, node) || status.GetPhase() == "" {
+		return nil
+	}
+	if why := old.GetSpec().GetStopReason(); why != "" && status.GetReason() == "" {
+		status = proto.CloneOf(status) // the node does not know why
+		status.Reason = why
+	}
+	if proto.Equal(old.GetStatus(), status) {
 		return nil
 	}
 	r := proto.CloneOf(old)

@@ -93,3 +93,19 @@ func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
 		}
 	}
 }
+
+// A node that was told to stop a replica does not know why; that stays to be seen.
+func TestWhyItWasStoppedStays(t *testing.T) {
+	old := replica("a", "n1", rollout.PhaseRunning)
+	old.Spec.StopReason = "makes room for another"
+	got := Reported(old, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseStopping}, noon)
+	if got.GetStatus().GetReason() != "makes room for another" {
+		t.Errorf("after the report it is %v", got)
+	}
+	if again := Reported(got, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseStopping}, noon); again != nil {
+		t.Errorf("the same report changes it to %v", again)
+	}
+	if got := Reported(old, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseFailed, Reason: "it crashed"}, noon); got.GetStatus().GetReason() != "it crashed" {
+		t.Errorf("what the node says is lost: %v", got)
+	}
+}

@@ -85,6 +85,9 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 				return err
 			}
 		}
+		if err := c.tellPreemptions(answer.GetPlan().GetPreemptions()); err != nil {
+			return err
+		}
 	}
 	if w.on && len(answer.GetPlan().GetChanges()) > 0 {
 		if answer.Workloads, err = c.awaitScene(ctx, cl, w, sceneOf(answer)); err != nil {

@@ -61,6 +61,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 		counts[change.GetAction()]++
 		t.change(change, c.namespace)
 	}
+	t.preemptions(plan.GetPreemptions(), c.namespace)
 	if !changes(plan) {
 		t.WriteString("Nothing would change.\n")
 	} else {

@@ -107,6 +107,37 @@ Apply this and nothing else with --plan 0123
 	}
 }
 
+func TestPlanShowsWhoIsPushedOut(t *testing.T) {
+	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{Namespace: "default", Name: "web", Action: "create"}}, Preemptions: []*cloudlessv1.Preemption{
+		{Namespace: "default", Workload: "batch", Replica: "batch-a", Node: "n1", Priority: 0, ForNamespace: "default", ForWorkload: "web", ForPriority: 500},
+		{Namespace: "team", Workload: "batch", Replica: "batch-b", Node: "n2", Priority: 50, ForNamespace: "default", ForWorkload: "web", ForPriority: 500, ToNode: "n3"},
+	}}
+	var out strings.Builder
+	c := &cli{Options: Options{Stdout: &out}, namespace: "default"}
+	if err := c.showPlan(plan); err != nil {
+		t.Fatal(err)
+	}
+	want := `+ workload web would be created
+
+- 2 replicas would be pushed out, by the signal and grace period of their workloads
+    - batch-a of batch (priority 0) on n1, for web (priority 500); another waits for room
+    - batch-b of batch in namespace team (priority 50) on n2, for web (priority 500); another takes its place on n3
+
+Plan: 1 to create, 0 to update, 0 to delete, 0 unchanged.
+Apply this and nothing else with --plan 0123
+`
+	if out.String() != want {
+		t.Errorf("shown:\n%s\nwant:\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := c.tellPreemptions(plan.GetPreemptions()); err != nil {
+		t.Fatal(err)
+	}
+	if want := "batch-a of batch (priority 0) on n1 makes room for web (priority 500)\n"; !strings.HasPrefix(out.String(), want) {
+		t.Errorf("told:\n%s", out.String())
+	}
+}
+
 // Exit code 2 means that something would change, and nothing else.
 func TestWhatIsNoPlanHasExitCodeOne(t *testing.T) {
 	c := newCluster(t)

@@ -43,6 +43,7 @@ const (
 
 // Restart policies.
 const (
+	PolicyAlways    = "always"
 	policyOnFailure = "on-failure"
 	policyNever     = "never"
 )

@@ -194,36 +194,36 @@ func (p *placing) sorted() (taking, yielding, refusing []int32) {
 	return taking, yielding, refusing
 }
 
-// Standing is how the node of a replica stands among all nodes, if the replica were
+// Review is how the node of a replica stands among all nodes, if the replica were
 // placed anew. Explanation has no nodes and no groups here.
-type Standing struct {
+type Review struct {
 	Explanation
 	// Own is the replica's node. Other is the first of the nodes that would take it,
 	// or the second if the own one is first; it has no rank if there is none.
 	Own, Other Judgement
 }
 
-// Standing judges where a replica is: what would come of it, were it placed now.
+// Review judges where a replica is: what would come of it, were it placed now.
 // It reports whether the replica is in the view.
-func (v *View) Standing(uid string) (Standing, bool) {
+func (v *View) Review(uid string) (Review, bool) {
 	at, known := v.work.byUID[uid]
 	if !known {
-		return Standing{}, false
+		return Review{}, false
 	}
 	v.refresh()
 	own, s := v.work.replicas[at].node, v.enter(v.work.replicas[at].shape.Revision)
 	v.evict(at)
 	p := &v.place
 	p.begin(v, s)
-	stands := p.standing(own)
+	stands := p.review(own)
 	v.rollback()
 	v.leave(s)
 	return stands, true
 }
 
-// standing finds a node's rank without putting all others in order.
-func (p *placing) standing(own int32) Standing {
-	s := Standing{Explanation: p.ground()}
+// review finds a node's rank without putting all others in order.
+func (p *placing) review(own int32) Review {
+	s := Review{Explanation: p.ground()}
 	mine, rank, taking := p.rival(own), 1, 0
 	var best, second *rival
 	for _, i := range p.v.order {
@@ -330,6 +330,9 @@ func (e *Explanation) Why(first, second *Judgement) string {
 
 // losses are those who would have to go from a node, in short.
 func (e *Explanation) losses(j *Judgement) string {
+	if len(j.Preemptions) == 0 {
+		return "only those that leave already"
+	}
 	highest := 0
 	for _, victim := range j.Preemptions {
 		highest = max(highest, victim.Priority)

@@ -241,7 +241,7 @@ func agree(t *rapid.T, e scheduler.Explanation, plan scheduler.Plan) {
 	if first.Rank != 1 || first.Node != placed.Node || e.Quota != "" {
 		t.Fatalf("%+v is placed, but the first is %+v", placed, first)
 	}
-	if placed.Preempts != (len(first.Preemptions) > 0) || placed.Preempts && !reflect.DeepEqual(plan.Preemptions, first.Preemptions) {
+	if placed.Preempts != (e.Taking == 0) || !reflect.DeepEqual(plan.Preemptions, first.Preemptions) {
 		t.Fatalf("%+v go, but %+v", plan.Preemptions, first.Preemptions)
 	}
 	if !placed.Preempts && placed.Score != first.Score {
@@ -281,7 +281,7 @@ func TestSeveralAreOneAfterTheOther(t *testing.T) {
 }
 
 // How a replica stands is what an explanation without it says about its node.
-func TestStandingIsTheRank(t *testing.T) {
+func TestReviewIsTheRank(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, _ := anyCluster(t)
 		order := make([]int, len(m.nodes))
@@ -292,7 +292,7 @@ func TestStandingIsTheRank(t *testing.T) {
 		v.SetOptions(scheduler.Options{})
 		for _, o := range m.replicas {
 			e := v.Explain(scheduler.Question{Revision: o.r, Without: []string{o.uid}})
-			s, known := v.Standing(o.uid)
+			s, known := v.Review(o.uid)
 			own := e.Nodes[slices.IndexFunc(e.Nodes, func(n scheduler.Judgement) bool { return n.Node == m.nodes[o.node].UID })]
 			if !known || !reflect.DeepEqual(s.Own, own) || s.Taking != e.Taking {
 				t.Fatalf("%+v stands as %+v, but\n%+v", o, s, e)
@@ -308,7 +308,7 @@ func TestStandingIsTheRank(t *testing.T) {
 				t.Fatalf("the other is %+v, not %+v", s.Other, other)
 			}
 		}
-		if _, known := v.Standing("nobody"); known {
+		if _, known := v.Review("nobody"); known {
 			t.Fatal("nobody stands somewhere")
 		}
 	})

@@ -4,12 +4,15 @@ package scheduler
 // on the view itself, because copying it would cost more than planning.
 type journal []deed
 
-// deed is a replica that was placed, or one that was evicted.
+// deed is a replica that was placed, one that was evicted, or one that leaves.
 type deed struct {
 	node  int32
 	shape *shape
 	// evicted is the replica's number, -1 for one that was placed.
 	evicted int32
+	// doomed is whether it only leaves; was is how it stood before.
+	doomed bool
+	was    Standing
 }
 
 // put places one replica of a shape on a node.
@@ -30,8 +33,14 @@ func (v *View) evict(at int32) {
 func (v *View) rollback() {
 	for j := len(v.journal) - 1; j >= 0; j-- {
 		d := v.journal[j]
-		if d.evicted < 0 {
+		switch {
+		case d.evicted < 0:
 			v.vacate(d.node, d.shape)
+			continue
+		case d.doomed:
+			v.attend(d.evicted, -1)
+			v.work.replicas[d.evicted].standing = d.was
+			v.attend(d.evicted, 1)
 			continue
 		}
 		v.sit(d.evicted)

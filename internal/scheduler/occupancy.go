@@ -19,9 +19,10 @@ type occupancy struct {
 }
 
 type replica struct {
-	uid   string
-	shape *shape
-	node  int32
+	uid      string
+	shape    *shape
+	node     int32
+	standing Standing
 }
 
 // shape is a revision that something in the view belongs to.
@@ -39,6 +40,8 @@ type workload struct {
 	shapes []*shape
 	on     []tally
 	total  int
+	// there are those that stay, serving those of them that run.
+	there, serving int
 }
 
 // tally is how many replicas of a workload are on a node. workOn is the way back.
@@ -99,12 +102,18 @@ func (v *View) leave(s *shape) {
 	}
 }
 
-// ApplyReplica puts a replica onto a node, or moves it there. It reports whether
-// the node is known; a replica on an unknown node counts nowhere.
+// ApplyReplica puts a replica that runs onto a node, or moves it there. It reports
+// whether the node is known; a replica on an unknown node counts nowhere.
 func (v *View) ApplyReplica(uid string, r *Revision, nodeUID string) bool {
+	return v.ApplyReplicaAs(uid, r, nodeUID, Serving)
+}
+
+// ApplyReplicaAs does the same for one that may stand otherwise.
+func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standing) bool {
 	if old, known := v.work.byUID[uid]; known {
 		is := &v.work.replicas[old]
 		if is.shape.UID == r.UID && v.nodes[is.node].UID == nodeUID {
+			v.restand(old, as)
 			return true
 		}
 		v.RemoveReplica(uid)
@@ -114,7 +123,7 @@ func (v *View) ApplyReplica(uid string, r *Revision, nodeUID string) bool {
 		return false
 	}
 	at := v.work.slot()
-	v.work.replicas[at] = replica{uid: uid, shape: v.enter(r), node: i}
+	v.work.replicas[at] = replica{uid: uid, shape: v.enter(r), node: i, standing: as}
 	v.work.byUID[uid] = at
 	v.sit(at)
 	v.occupy(i, v.work.replicas[at].shape)
@@ -136,6 +145,7 @@ func (v *View) RemoveReplica(uid string) {
 	v.work.unused = append(v.work.unused, at)
 	delete(v.work.byUID, uid)
 	v.waits.noteRoom(was.node, was.shape.space)
+	v.noteHolds(was.node)
 }
 
 func (o *occupancy) slot() int32 {
@@ -154,12 +164,14 @@ func (v *View) sit(at int32) {
 	list := &v.nodes[v.work.replicas[at].node].replicas
 	place, _ := v.seat(*list, at)
 	*list = slices.Insert(*list, place, at)
+	v.attend(at, 1)
 }
 
 func (v *View) stand(at int32) {
 	list := &v.nodes[v.work.replicas[at].node].replicas
 	if place, there := v.seat(*list, at); there {
 		*list = slices.Delete(*list, place, place+1)
+		v.attend(at, -1)
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 type Ask struct {
 	Revision *Revision
 	Count    int
+	// Held are uids of further ones for which room is being made. They are Reserved
+	// in the view.
+	Held []string
 }
 
 // Request is what should be placed. Asks of a higher priority come first, others
@@ -28,6 +31,8 @@ type Plan struct {
 	Placements []Placement
 	// Preemptions are the replicas that must go before some of the placements.
 	Preemptions []Preemption
+	// Held are those that go on waiting where room is being made for them.
+	Held []Held
 	// Unplaced has one entry for each ask of which something is left over.
 	Unplaced []Unplaced
 }
@@ -40,8 +45,20 @@ type Placement struct {
 	NodeName string
 	Score    Score
 	// Preempts is whether replicas have to go first: those of the preemptions
-	// that name this placement.
+	// that name this placement, and those that leave the node anyway.
 	Preempts bool
+	// Held is the uid of the one of the ask's that it is for, if room was being
+	// made for that.
+	Held string
+}
+
+// Held is a replica that waits where room is being made for it. Ask is the index
+// of its ask, Node the uid.
+type Held struct {
+	Ask      int
+	Replica  string
+	Node     string
+	NodeName string
 }
 
 // Plan places what is asked for; later replicas see the earlier ones. The view
@@ -68,12 +85,15 @@ func (v *View) Plan(r Request) Plan {
 	return plan
 }
 
-// serve places one ask: on what is free, then on what can be made free. Who is
-// pushed out may leave some of the quota or open what rules had closed, so that
-// there may be free places again.
+// serve places one ask: on what is free, then on what can be made free.
 func (v *View) serve(plan *Plan, r *Request, index int, s *shape) {
-	left := r.Asks[index].Count
-	if left <= 0 {
+	left := max(0, r.Asks[index].Count)
+	for _, uid := range r.Asks[index].Held {
+		if v.hold(plan, index, s, uid) {
+			left++
+		}
+	}
+	if left == 0 {
 		return
 	}
 	p := &v.place
@@ -113,7 +133,7 @@ func byPriority(asks []Ask) []int {
 // demand bounds how many placements there can be.
 func demand(asks []Ask) (n int) {
 	for _, ask := range asks {
-		n += clamp(ask.Count, 0, 1<<20)
+		n += clamp(ask.Count+len(ask.Held), 0, 1<<20)
 	}
 	return min(n, 1<<20)
 }

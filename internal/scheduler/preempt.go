@@ -147,17 +147,16 @@ func (p *placing) passesBut(i int32, but string) bool {
 	return true
 }
 
-// carryOut evicts the victims and puts a replica in their place.
+// carryOut has the victims leave and puts a replica in their place. Until they
+// have left, their room is nobody else's and rules still count them.
 func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 	n := &p.v.nodes[i]
 	for _, at := range taken {
-		r := p.v.work.replicas[at]
 		plan.Preemptions = append(plan.Preemptions, p.preemption(i, at, len(plan.Placements)))
-		p.v.evict(at)
-		p.departed(i, r.shape.work)
+		p.v.doom(at)
 	}
 	plan.Placements = append(plan.Placements, Placement{
-		Ask: index, Node: n.UID, NodeName: n.Name, Score: p.score(i), Preempts: len(taken) > 0,
+		Ask: index, Node: n.UID, NodeName: n.Name, Score: p.score(i), Preempts: true,
 	})
 	p.take(i, p.verdicts[p.v.class[i]].group)
 }
@@ -182,8 +181,8 @@ type victims struct {
 }
 
 type loss struct {
-	work  *workload
-	count int
+	work           *workload
+	count, serving int // serving are those that run
 }
 
 // choose takes replicas of the lowest priority until there is room, and then
@@ -199,17 +198,21 @@ func (t *victims) choose(p *placing, i int32) bool {
 			return false
 		}
 	}
-	free := p.v.free[i]
+	free := p.v.free[i].plus(n.leaving)
 	enough := func() bool { return t.blocking == 0 && free.holds(&p.least) }
 	for _, at := range n.replicas {
 		if enough() {
 			break
 		}
-		s := p.v.work.replicas[at].shape
+		r := &p.v.work.replicas[at]
+		s := r.shape
+		if r.standing == Leaving {
+			continue // it is counted
+		}
 		if s.Priority >= p.rev.Priority {
 			return false
 		}
-		if p.needed(s.work) || !t.lose(p, s) {
+		if p.needed(s.work) || !t.lose(p, r) {
 			continue
 		}
 		t.taken = append(t.taken, at)
@@ -238,17 +241,25 @@ func (t *victims) spare(p *placing, free Resources) {
 }
 
 // lose takes one replica from a workload, if that may have one less.
-func (t *victims) lose(p *placing, s *shape) bool {
+func (t *victims) lose(p *placing, r *replica) bool {
+	s := r.shape
+	if r.standing == Reserved {
+		return true // nothing ends
+	}
 	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == s.work })
 	if at < 0 {
 		at = len(t.lost)
 		t.lost = append(t.lost, loss{work: s.work})
 	}
-	left := s.work.total - t.lost[at].count - 1
-	if left < s.MinAvailable && priorityClass(p.rev.Priority) == priorityClass(s.Priority) {
+	l := &t.lost[at]
+	few := s.work.there-l.count-1 < s.MinAvailable || r.standing == Serving && s.work.serving-l.serving-1 < s.MinAvailable
+	if few && priorityClass(p.rev.Priority) == priorityClass(s.Priority) {
 		return false
 	}
-	t.lost[at].count++
+	l.count++
+	if r.standing == Serving {
+		l.serving++
+	}
 	return true
 }
 
@@ -281,7 +292,7 @@ func (p *placing) countBlocking(n *nodeCell) (count int, possible bool) {
 		}
 	}
 	for _, at := range n.replicas {
-		if p.blocks(p.v.work.replicas[at].shape) {
+		if r := &p.v.work.replicas[at]; r.standing != Leaving && p.blocks(r.shape) {
 			count++
 		}
 	}

@@ -78,6 +78,9 @@ func unschedulable(s *v1.NodeStatus) string {
 	}
 }
 
+// Pressed reports whether a condition keeps new replicas from a node.
+func Pressed(s *v1.NodeStatus) bool { return pressed(s.GetConditions()) != "" }
+
 // pressed says which condition keeps new replicas from a ready node. One that
 // cannot be reached from outside still runs what it is told.
 func pressed(conditions []*v1.Condition) string {

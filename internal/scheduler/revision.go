@@ -1,6 +1,10 @@
 package scheduler
 
-import "github.com/cloudless/cloudless/internal/spec"
+import (
+	"slices"
+
+	"github.com/cloudless/cloudless/internal/spec"
+)
 
 // Revision is what all replicas of one version of a workload have in common. It
 // is not changed once it has been given to a view.
@@ -109,6 +113,12 @@ type Affinity struct {
 	Anti bool
 	// Weight is 0 if the rule must hold, else 1 to 100.
 	Weight int32
+}
+
+// Bound reports whether there are rules that hold only where others are as well.
+func (r *Revision) Bound() bool {
+	return slices.ContainsFunc(r.Wishes.Spread, func(s Spread) bool { return s.MaxSkew > 0 }) ||
+		slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
 }
 
 func (a *Affinity) required() bool { return a.Weight == 0 }

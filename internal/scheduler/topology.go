@@ -371,16 +371,6 @@ func (p *placing) arrived(i, g int32) (again bool) {
 	return p.nodeFloorRose(i) || again
 }
 
-// departed counts a replica of others that was evicted.
-func (p *placing) departed(i int32, w *workload) {
-	for k := range p.terms {
-		if t := &p.terms[k]; slices.Contains(t.works, w) {
-			t.total--
-			*p.countAt(t, i)--
-		}
-	}
-}
-
 // needed reports whether a workload must not be pushed out by the ask: it is its
 // own, or one that it must be near to.
 func (p *placing) needed(w *workload) bool {

@@ -54,8 +54,11 @@ type trait struct {
 type nodeCell struct {
 	Node
 	room Resources // what may be promised
-	// replicas on the node, those of the lowest priority first.
+	// replicas on the node, those of the lowest priority first; leaving is what
+	// those have that were told to end, reserved for how many room is made.
 	replicas []int32
+	leaving  Resources
+	reserved int
 	works    []workOn
 	ports    []portUse
 }
@@ -110,6 +113,7 @@ func (v *View) ApplyNode(n Node) {
 	}
 	cell.Node, cell.room = n, room
 	v.waits.noteNode(i)
+	v.noteHolds(i)
 }
 
 // recount takes what is promised on a node out of the quotas, or puts it back.
@@ -131,6 +135,7 @@ func (v *View) RemoveNode(uid string) {
 	if !known {
 		return
 	}
+	v.noteHolds(i)
 	for _, r := range slices.Clone(v.nodes[i].replicas) {
 		v.RemoveReplica(v.work.replicas[r].uid)
 	}

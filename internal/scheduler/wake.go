@@ -9,43 +9,70 @@ import (
 // since: only what could help one of them wakes it.
 type waiting struct {
 	revisions map[string]*Revision
-	nodes     map[int32]bool      // new, different or emptier
-	spaces    map[*namespace]bool // with more of their quota left
-	moved     bool                // some replica came or went
+	// patient are those of them for which room is being made: only a free place
+	// helps them.
+	patient map[string]bool
+	// holders are workloads for which room is being made on a node that changed.
+	holders map[string]bool
+	nodes   map[int32]bool      // new, different or emptier
+	spaces  map[*namespace]bool // with more of their quota left
+	moved   bool                // some replica came or went
 }
 
 // Wait remembers that replicas of a revision are left over. What changes from
 // now on is looked at by Wake.
 func (v *View) Wait(r *Revision) {
-	if v.waits.revisions == nil {
-		v.waits = waiting{revisions: map[string]*Revision{}, nodes: map[int32]bool{}, spaces: map[*namespace]bool{}}
+	v.waits.add(r)
+	delete(v.waits.patient, r.Workload)
+}
+
+// WaitPatiently remembers that room is being made for replicas of a revision:
+// they wake when it has come to something, or when there is a free place
+// elsewhere.
+func (v *View) WaitPatiently(r *Revision) {
+	if v.waits.revisions[r.Workload] == nil || v.waits.patient[r.Workload] {
+		v.waits.add(r)
+		v.waits.patient[r.Workload] = true
 	}
-	v.waits.revisions[r.Workload] = r
+}
+
+func (w *waiting) add(r *Revision) {
+	if w.revisions == nil {
+		w.revisions, w.patient = map[string]*Revision{}, map[string]bool{}
+		w.nodes, w.spaces = map[int32]bool{}, map[*namespace]bool{}
+	}
+	w.revisions[r.Workload] = r
 }
 
 // Wake returns the uids of the workloads that wait and of which one more replica
 // would fit after what has changed, in their order. They do not wait any more.
 func (v *View) Wake() []string {
 	w := &v.waits
-	if !w.moved && len(w.nodes) == 0 && len(w.spaces) == 0 {
+	if !w.moved && len(w.nodes) == 0 && len(w.spaces) == 0 && len(w.holders) == 0 {
 		return nil
 	}
-	var woken []string
+	woken := slices.Sorted(maps.Keys(w.holders))
+	for uid := range w.holders {
+		delete(w.revisions, uid)
+	}
+	clear(w.holders)
 	for _, uid := range slices.Sorted(maps.Keys(w.revisions)) {
-		if v.helped(w.revisions[uid]) {
+		if v.helped(w.revisions[uid], w.patient[uid]) {
 			woken = append(woken, uid)
 			delete(w.revisions, uid)
 		}
 	}
+	slices.Sort(woken)
 	clear(w.nodes)
 	clear(w.spaces)
 	w.moved = false
 	return woken
 }
 
-// helped reports whether a revision has a place now. A change of one node can
-// help on that node alone, unless there are rules about where others are.
-func (v *View) helped(r *Revision) bool {
+// helped reports whether a revision has a place now, a free one if it is patient.
+// A change of one node can help on that node alone, unless there are rules about
+// where others are.
+func (v *View) helped(r *Revision, patient bool) bool {
 	v.refresh()
 	s := v.enter(r)
 	defer v.leave(s)
@@ -55,18 +82,19 @@ func (v *View) helped(r *Revision) bool {
 		return false
 	}
 	if v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain) {
-		return slices.ContainsFunc(v.order, p.wouldTake)
+		return slices.ContainsFunc(v.order, func(i int32) bool { return p.wouldTake(i, patient) })
 	}
 	for i := range v.waits.nodes {
-		if v.class[i] != 0 && p.wouldTake(i) {
+		if v.class[i] != 0 && p.wouldTake(i, patient) {
 			return true
 		}
 	}
 	return false
 }
 
-// wouldTake reports whether a node has room for a replica, or could make it.
-func (p *placing) wouldTake(i int32) bool {
+// wouldTake reports whether a node has room for a replica, or could make it for
+// one that is not patient.
+func (p *placing) wouldTake(i int32, patient bool) bool {
 	of := &p.verdicts[p.v.class[i]]
 	if !of.passes || !p.open(of.group) {
 		return false
@@ -74,7 +102,7 @@ func (p *placing) wouldTake(i int32) bool {
 	if p.passesNode(i) {
 		return true
 	}
-	if !p.mayPreempt() {
+	if patient || !p.mayPreempt() {
 		return false
 	}
 	_, possible := p.offer(i, &victims{})

@@ -304,10 +304,11 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 		at[n.GetName()] = len(uids)
 		uids = append(uids, waiting[n.GetName()]...)
 	}
-	outcomes, err := s.placement.Forecast(now, fork, changes, uids)
+	outcomes, preemptions, err := s.placement.Forecast(now, fork, changes, uids)
 	if err != nil {
 		return err
 	}
+	p.plan.Preemptions = preemptions
 	for i, change := range p.plan.GetChanges() {
 		change.Replicas, change.Unplaced, change.UnplacedReasons = outcomes[i].GetReplicas(), outcomes[i].GetUnplaced(), outcomes[i].GetUnplacedReasons()
 		change.Quota = outcomes[i].GetQuota()

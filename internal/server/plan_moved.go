@@ -33,7 +33,7 @@ func fingerprint(wish *wish, plan *v1.Plan) string {
 		add(w.workload)
 	}
 	fmt.Fprintf(hash, "prune %q in %q:", wish.prune, wish.namespace)
-	add(&v1.Plan{Changes: plan.GetChanges(), Namespaces: plan.GetNamespaces()})
+	add(&v1.Plan{Changes: plan.GetChanges(), Namespaces: plan.GetNamespaces(), Preemptions: plan.GetPreemptions()})
 	return hex.EncodeToString(hash.Sum(nil))
 }
 

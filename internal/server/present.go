@@ -27,6 +27,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	}
 	var completed int32
 	gone := map[string]bool{} // nodes that are offline
+	making := ""              // why room is being made
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
 		if outdated && rollout.Ended(r.GetStatus().GetPhase()) {
@@ -42,6 +43,9 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 			st.Running++
 		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
 			st.Pending++
+			if r.GetSpec().GetReservedNodeUid() != "" {
+				making = "replica " + r.GetMetadata().GetName() + " " + r.GetStatus().GetReason()
+			}
 		case rollout.PhaseBackoff:
 			if outdated {
 				break // it is about to be replaced
@@ -61,6 +65,9 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	offline := strings.Join(slices.Sorted(maps.Keys(gone)), ", ")
 	if offline != "" {
 		st.Reason = "replicas on an offline node: " + offline
+	}
+	if making != "" {
+		st.Reason = making
 	}
 	st.Phase = phaseOf(w, completed)
 	if explain && st.Pending+st.Outdated > 0 {

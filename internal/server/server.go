@@ -70,7 +70,7 @@ type Placement interface {
 	ShortOfQuota(snap *state.Snapshot, workloadUID string) string
 	// Forecast plays on the fork what would follow the changes made to it, and
 	// returns what would become of the workloads' replicas, one for each.
-	Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, error)
+	Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
 }
 
 // Options is what a Server is made of.

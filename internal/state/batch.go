@@ -12,7 +12,18 @@ import (
 // belong to the transaction from then on: an object out of a snapshot has to be cloned first.
 type Batch struct {
 	changes []*statev1.Change
+	part    uint32 // that the next change belongs to
+	parts   uint32
 }
+
+// Part begins a part: what is added from now on happens together or is left out, and hinders nothing else.
+func (b *Batch) Part() {
+	b.parts++
+	b.part = b.parts
+}
+
+// Whole ends a part: what is added from now on is needed by all.
+func (b *Batch) Whole() { b.part = 0 }
 
 // Create adds an object whose uid and name must be free.
 func (b *Batch) Create(o Object) { b.put(o, new(uint64)) }
@@ -50,7 +61,10 @@ func (b *Batch) put(o Object, expect *uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Put{Put: wrap(o)}, ExpectVersion: expect})
 }
 
-func (b *Batch) add(c *statev1.Change) { b.changes = append(b.changes, c) }
+func (b *Batch) add(c *statev1.Change) {
+	c.Part = b.part
+	b.changes = append(b.changes, c)
+}
 
 func objectKey(kind Kind, uid string) *statev1.Key {
 	return &statev1.Key{Kind: string(kind), Uid: uid}

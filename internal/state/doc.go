@@ -2,8 +2,8 @@
 // snapshots, watched through a feed of changes.
 //
 // It guarantees that
-//   - a transaction happens as a whole or not at all, and has the same outcome on every server, because ids and
-//     times come with it;
+//   - a transaction happens as a whole or not at all, but for parts that its proposer lets be left out, each as a
+//     whole, and has the same outcome on every server, because ids and times come with it;
 //   - an object has the uid, the name (unique within its namespace for the kinds that are known by name) and the
 //     version it says it has: the version is the index of the transaction that wrote it last;
 //   - a [Snapshot] never changes, costs nothing to take and may be read by any number of goroutines;

@@ -19,14 +19,21 @@ func (f *Fork) Snapshot() *Snapshot { return f.snapshot }
 
 // Apply does what [Store.Apply] does, as the next transaction, and returns the changes.
 func (f *Fork) Apply(tx *statev1.Transaction) ([]Change, error) {
+	changes, _, err := f.ApplyParts(tx)
+	return changes, err
+}
+
+// ApplyParts is Apply for a transaction of which parts may be left out.
+func (f *Fork) ApplyParts(tx *statev1.Transaction) ([]Change, Result, error) {
 	entry := Entry{Index: f.snapshot.index + 1, Transaction: tx}
 	w := newWork(f.snapshot)
 	if err := w.understand(entry); err != nil {
-		return nil, err
+		return nil, Result{}, err
 	}
-	if _, err := w.apply(entry); err != nil {
-		return nil, err
+	result, err := w.apply(entry)
+	if err != nil {
+		return nil, Result{}, err
 	}
 	f.snapshot = w.finish()
-	return w.changes, nil
+	return w.changes, result, nil
 }

@@ -34,9 +34,20 @@ type model map[id]state.Object
 // apply is what Store.Apply promises. It returns the model after the transaction and the refusal by its type.
 func (m model) apply(index uint64, tx *statev1.Transaction) (model, error) {
 	next := maps.Clone(m)
+	before, part, leftOut := next, uint32(0), false
 	for _, change := range tx.GetChanges() {
-		if err := next.change(index, tx.GetTime(), change); err != nil {
+		if change.GetPart() != part {
+			before, part, leftOut = maps.Clone(next), change.GetPart(), false
+		}
+		if leftOut {
+			continue
+		}
+		err := next.change(index, tx.GetTime(), change)
+		switch {
+		case err != nil && part == 0:
 			return m, err
+		case err != nil:
+			next, leftOut = before, true
 		}
 	}
 	return next, nil
@@ -160,7 +171,13 @@ func (m model) drawVersion(t *rapid.T, at id) uint64 {
 
 func (m model) drawTransaction(t *rapid.T, now time.Time) *statev1.Transaction {
 	var b state.Batch
-	for range rapid.IntRange(1, 4).Draw(t, "changes") {
+	for range rapid.IntRange(1, 6).Draw(t, "changes") {
+		switch rapid.IntRange(0, 4).Draw(t, "part") {
+		case 0:
+			b.Part()
+		case 1:
+			b.Whole()
+		}
 		object := drawObject(t)
 		kind, uid := state.KindOf(object), object.GetMetadata().GetUid()
 		version := m.drawVersion(t, id{kind, uid})

@@ -32,8 +32,10 @@ type Result struct {
 	// Index is the transaction's place in the log and the version of all that it put.
 	Index uint64
 	// Objects has one for each change, in their order: what was put, what was deleted or what was checked; nil if
-	// there was nothing to delete or check.
+	// there was nothing to delete or check, or if the change was left out.
 	Objects []Object
+	// LeftOut are the parts of which nothing came, and why. It is nil where everything was done.
+	LeftOut map[uint32]error
 }
 
 // New returns an empty store.
@@ -46,7 +48,7 @@ func New() *Store {
 // Snapshot returns the newest state.
 func (s *Store) Snapshot() *Snapshot { return s.feed.newest.Load() }
 
-// Apply makes the changes of one transaction, all of them or none. It owns the transaction's messages from then on.
+// Apply makes the changes of one transaction, all of them or none, but for the parts that can be left out. It owns the transaction's messages from then on.
 // A refusal is a [*ConflictError], an [*ExistsError] or a [*NotFoundError]; one by [*InvalidError] means that the
 // transaction was not understood and that the store stays where it was.
 func (s *Store) Apply(index uint64, tx *statev1.Transaction) (Result, error) {

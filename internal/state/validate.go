@@ -15,10 +15,16 @@ func Validate(tx *statev1.Transaction) error {
 	if reason := checkTransaction(tx); reason != "" {
 		return &InvalidError{Change: -1, Reason: reason}
 	}
+	part, last := uint32(0), uint32(0)
 	for i, change := range tx.GetChanges() {
 		if reason := checkChange(change); reason != "" {
 			return &InvalidError{Change: i, Reason: reason}
 		}
+		if part != change.GetPart() && change.GetPart() != 0 && change.GetPart() <= last {
+			return &InvalidError{Change: i, Reason: "is of a part that was over before"}
+		}
+		part = change.GetPart()
+		last = max(last, part)
 	}
 	return nil
 }

@@ -45,15 +45,36 @@ func (w *work) apply(entry Entry) (Result, error) {
 	w.index = entry.Index
 	undoTo := len(w.changes)
 	result := Result{Index: entry.Index, Objects: make([]Object, 0, len(entry.Transaction.GetChanges()))}
-	for _, change := range entry.Transaction.GetChanges() {
+	part, partFrom, partOf := uint32(0), len(w.changes), 0
+	for i, change := range entry.Transaction.GetChanges() {
+		if change.GetPart() != part {
+			part, partFrom, partOf = change.GetPart(), len(w.changes), i
+		}
+		if result.LeftOut[part] != nil {
+			result.Objects = append(result.Objects, nil)
+			continue
+		}
 		object, err := w.change(change, entry.Transaction.GetTime())
-		if err != nil {
+		if err != nil && part == 0 {
 			w.undo(undoTo)
 			return Result{}, err
 		}
 		result.Objects = append(result.Objects, object)
+		if err != nil {
+			w.undo(partFrom)
+			result.leaveOut(part, partOf, err)
+		}
 	}
 	return result, nil
+}
+
+// leaveOut notes that nothing came of a part of a transaction that begins with a change.
+func (r *Result) leaveOut(part uint32, from int, err error) {
+	if r.LeftOut == nil {
+		r.LeftOut = map[uint32]error{}
+	}
+	r.LeftOut[part] = err
+	clear(r.Objects[from:])
 }
 
 // change makes one change of a valid transaction.

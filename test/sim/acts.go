@@ -30,6 +30,7 @@ var kinds = []struct {
 	{"remove node", 2, (*World).actRemoveNode},
 	{"cordon", 3, (*World).actCordon},
 	{"mark", 4, (*World).actMark},
+	{"taint", 4, (*World).actTaint},
 	{"configure", 2, (*World).actConfigure},
 	{"quota", 4, (*World).actQuota},
 	{"lose leader", 4, (*World).actLoseLeader},

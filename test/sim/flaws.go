@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -37,6 +39,8 @@ const (
 	Generous Flaw = "generous"
 	// A plan says something else than what will be done.
 	Lying Flaw = "lying"
+	// Whoever waits pushes others out, important or not.
+	Ruthless Flaw = "ruthless"
 )
 
 // crowd puts everything onto the first node.
@@ -78,4 +82,19 @@ func leaveOut(message *v1.Assignments) {
 // unnoticed are changes without those that nodes report.
 func unnoticed(changes []state.Change) []state.Change {
 	return slices.DeleteFunc(changes, func(c state.Change) bool { return c.Kind == state.KindReplica })
+}
+
+// pushOut has the first running replica go for the first that waits.
+func pushOut(snap *state.Snapshot, b *state.Batch) {
+	for waits := range snap.ReplicasOn("") {
+		for old := range snap.Replicas("", "") {
+			if rollout.Live(waits.GetStatus().GetPhase()) && wanted(old) && old.GetStatus().GetPhase() == rollout.PhaseRunning {
+				r := proto.CloneOf(old)
+				r.Spec.Desired, r.Spec.PreemptedFor = rollout.DesiredStopped, waits.GetMetadata().GetUid()
+				b.Part()
+				b.Update(r, old.GetMetadata().GetVersion())
+				return
+			}
+		}
+	}
 }

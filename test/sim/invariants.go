@@ -53,7 +53,7 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.checkReplacing(p, before)
 	w.checkQuotas(p, before, after)
 	nodes := map[string]bool{}
-	for _, change := range p.tx.GetChanges() {
+	for _, change := range p.made() {
 		if r := change.GetPut().GetReplica(); r != nil {
 			uid := r.GetMetadata().GetUid()
 			w.checkReplica(p, before, before.Replica(uid), after.Replica(uid), after)
@@ -86,7 +86,13 @@ func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *
 		w.checkNew(p, now, after)
 	}
 	w.remember(now, after)
-	if old != nil && wanted(old) && !wanted(now) && p.who != "reports" {
+	switch {
+	case old == nil || !wanted(old) || wanted(now) || p.who == "reports":
+	case now.GetSpec().GetPreemptedFor() != "":
+		w.checkPreempted(p, old, now, snapBefore, after)
+	case now.GetSpec().GetStopReason() != "":
+		w.checkEvicted(p, old, snapBefore)
+	default:
 		w.checkGivenUp(p, snapBefore, old)
 	}
 }
@@ -98,11 +104,11 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		return
 	}
 	going := map[string]int{} // by workload
-	for _, change := range p.tx.GetChanges() {
+	for _, change := range p.made() {
 		r := change.GetPut().GetReplica()
 		old := before.Replica(r.GetMetadata().GetUid())
 		one := p.base.Workload(r.GetSpec().GetWorkloadUid())
-		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != rollout.DesiredStopped || old.GetStatus().GetPhase() != rollout.PhaseRunning ||
+		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != rollout.DesiredStopped || r.GetSpec().GetStopReason() != "" || old.GetStatus().GetPhase() != rollout.PhaseRunning ||
 			one == nil || one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
 			continue
 		}
@@ -115,7 +121,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		for r := range p.base.ReplicasOf(uid) {
 			phase := r.GetStatus().GetPhase()
 			switch {
-			case replicas.Away(p.base, r):
+			case replicas.Away(p.base, r), w.mustLeave(p.base, r):
 			case wanted(r):
 				have++
 			case (phase == rollout.PhaseRunning || phase == rollout.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
@@ -160,7 +166,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	}
 	live := 0
 	for other := range after.ReplicasOf(one.GetMetadata().GetUid()) {
-		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !replicas.Away(p.base, other) {
+		if wanted(other) && other.GetSpec().GetRevisionUid() == revision && !replicas.Away(p.base, other) && !w.mustLeave(p.base, other) {
 			live++
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -98,7 +100,7 @@ func (w *World) follow(s *server) {
 		return
 	}
 	for i, outcome := range s.store.ApplyAll(batch) {
-		if got := outcomeOf(outcome.Err); got != behind[i].outcome {
+		if got := outcomeOf(outcome.Result, outcome.Err); got != behind[i].outcome {
 			w.fail("an entry has the same outcome everywhere", "entry %d on server %s: %q, before: %q", behind[i].index, s.name, got, behind[i].outcome)
 			return
 		}
@@ -183,11 +185,15 @@ func (w *World) sameEverywhere() {
 	}
 }
 
-func outcomeOf(err error) string {
-	if err == nil {
-		return ""
+func outcomeOf(result state.Result, err error) string {
+	if err != nil {
+		return err.Error()
 	}
-	return err.Error()
+	text := ""
+	for _, part := range slices.Sorted(maps.Keys(result.LeftOut)) {
+		text += fmt.Sprintf("without part %d: %v; ", part, result.LeftOut[part])
+	}
+	return text
 }
 
 // What a proposal that was not agreed on ends with.
@@ -204,26 +210,33 @@ type proposal struct {
 	// base is the state that it was made from.
 	base *state.Snapshot
 	done func(error)
+	// result is what came of it.
+	result state.Result
+}
+
+// made are the changes that were not left out.
+func (p *proposal) made() []*statev1.Change {
+	return slices.DeleteFunc(slices.Clone(p.tx.GetChanges()), func(c *statev1.Change) bool { return p.result.LeftOut[c.GetPart()] != nil })
 }
 
 // propose asks the servers to agree. done is called once, unless the term ends
 // and nobody waits any more.
-func (t *term) propose(who string, b *state.Batch, base *state.Snapshot, done func(error)) {
+func (t *term) propose(who string, b *state.Batch, base *state.Snapshot, done func(error)) *proposal {
 	w := t.w
 	tx := b.Transaction(w.wall(t.server))
 	if err := state.Validate(tx); err != nil {
 		w.fail("proposals are valid", "%s: %v", who, err)
-		return
+		return nil
 	}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(tx)
 	if err != nil {
 		w.fail("proposals are valid", "%s: %v", who, err)
-		return
+		return nil
 	}
 	p := &proposal{who: who, tx: tx, data: data, base: base, done: done}
 	t.flight = append(t.flight, p)
 	if t.frozen {
-		return // it waits for a majority that is not there
+		return p // it waits for a majority that is not there
 	}
 	at := max(w.now+w.commitTime(), t.lastCommit)
 	t.lastCommit = at
@@ -233,6 +246,7 @@ func (t *term) propose(who string, b *state.Batch, base *state.Snapshot, done fu
 		w.after((at-w.now)/2, spring)
 	}
 	w.after(at-w.now, func() { t.commit(p) })
+	return p
 }
 
 // commitTime is how long agreeing takes.
@@ -261,9 +275,10 @@ func (t *term) commit(p *proposal) {
 	before := t.server.store.Snapshot()
 	w.log.index++
 	// The leader applies what it was given, the others what they read.
-	_, err := t.server.store.Apply(w.log.index, p.tx)
-	w.append(t.server, p.data, err)
-	w.note("%s: entry %d, %d changes%s", p.who, w.log.index, len(p.tx.GetChanges()), refusal(err))
+	var err error
+	p.result, err = t.server.store.Apply(w.log.index, p.tx)
+	w.append(t.server, p.data, outcomeOf(p.result, err))
+	w.note("%s: entry %d, %d changes%s", p.who, w.log.index, len(p.made()), refusal(err))
 	if err == nil {
 		w.checkEntry(p, before, t.server.store.Snapshot())
 		t.published()
@@ -286,14 +301,14 @@ func refusal(err error) string {
 const maxPerMinute = 2000
 
 // append puts what a server has applied at the end of the log.
-func (w *World) append(s *server, data []byte, err error) {
+func (w *World) append(s *server, data []byte, outcome string) {
 	if minute := w.now / time.Minute; minute != w.minute {
 		w.minute, w.perMinute = minute, 0
 	}
 	if w.perMinute++; w.perMinute > maxPerMinute {
 		w.fail("progress", "%d entries within one minute: the cluster runs in circles", w.perMinute)
 	}
-	w.log.entries = append(w.log.entries, entry{index: w.log.index, data: data, outcome: outcomeOf(err)})
+	w.log.entries = append(w.log.entries, entry{index: w.log.index, data: data, outcome: outcome})
 	s.applied = w.log.end()
 }
 
@@ -307,10 +322,10 @@ func (t *term) inherit(data []byte) {
 	}
 	before := t.server.store.Snapshot()
 	w.log.index++
-	_, err := t.server.store.Apply(w.log.index, proto.CloneOf(tx))
-	w.append(t.server, data, err)
+	result, err := t.server.store.Apply(w.log.index, proto.CloneOf(tx))
+	w.append(t.server, data, outcomeOf(result, err))
 	w.note("inherited: entry %d%s", w.log.index, refusal(err))
 	if err == nil {
-		w.checkEntry(&proposal{who: "inherited", tx: tx, base: before}, before, t.server.store.Snapshot())
+		w.checkEntry(&proposal{who: "inherited", tx: tx, base: before, result: result}, before, t.server.store.Snapshot())
 	}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/control/replicas"
@@ -92,6 +93,7 @@ func (l *replicaLoop) tick() {
 		return
 	}
 	w, store := l.t.w, l.t.server.store
+	elapsed := l.memory.Elapsed(w.wall(l.t.server))
 	if l.due.Empty() {
 		changes, err := l.feed.Next(ended)
 		switch {
@@ -99,8 +101,11 @@ func (l *replicaLoop) tick() {
 			var snap *state.Snapshot
 			snap, l.feed = store.Subscribe()
 			l.due = l.memory.Begin(snap)
-		case err != nil:
+		case err != nil && elapsed.Empty():
+			l.arm()
 			return // nothing has changed
+		case err != nil:
+			l.due = replicas.Due{Workloads: map[string]bool{}}
 		default:
 			if w.flaw == Blind {
 				changes = unnoticed(changes)
@@ -108,6 +113,7 @@ func (l *replicaLoop) tick() {
 			l.due = l.memory.After(changes)
 		}
 	}
+	maps.Copy(l.due.Workloads, elapsed.Workloads)
 	snap := store.Snapshot()
 	seen := snap
 	if w.flaw == Generous {
@@ -120,21 +126,33 @@ func (l *replicaLoop) tick() {
 		l.wake()
 		return
 	}
-	if w.flaw == Crowding {
+	switch w.flaw {
+	case Crowding:
 		crowd(snap, batch.Transaction(w.clock()))
+	case Ruthless:
+		pushOut(snap, batch)
 	}
 	w.checkPlacement(snap, batch)
 	l.busy = true
-	l.t.propose("replicas", batch, snap, func(err error) {
+	var p *proposal
+	p = l.t.propose("replicas", batch, snap, func(err error) {
 		if !l.settled(err) {
 			return
 		}
 		if err == nil {
 			l.due = left
+			maps.Copy(l.due.Workloads, replicas.HandedBack(p.tx, p.result).Workloads)
 		}
 		l.busy = false
 		l.wake()
 	})
+}
+
+// arm plans the next tick without news.
+func (l *replicaLoop) arm() {
+	if at := l.memory.Next(); !at.IsZero() {
+		l.t.w.after(max(time.Millisecond, at.Sub(l.t.w.wall(l.t.server))), l.wake)
+	}
 }
 
 // nodeLoop is nodes.Loop without its goroutine. What it has heard is the

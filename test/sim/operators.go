@@ -31,8 +31,8 @@ func (w *World) attempt(what string, f build, done func(), attempts int) {
 	}
 	again := func(d time.Duration) { w.after(d, func() { w.attempt(what, f, done, attempts-1) }) }
 	t := w.leader
-	if t == nil || t.frozen {
-		again(time.Second)
+	if t == nil || t.frozen { // nobody could say what became of it so far
+		w.after(time.Second, func() { w.attempt(what, f, done, attempts) })
 		return
 	}
 	b := &state.Batch{}
@@ -110,6 +110,7 @@ func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 		}
 		s.Placement.Tolerations = []*v1.Toleration{{Key: taintKey}}
 	}
+	rank(c, s)
 	return spec.Normalized(s)
 }
 

@@ -36,7 +36,7 @@ func (w *World) tryPlan(c *rand.Rand) {
 		w.fail("a plan can be made", "%v", err)
 		return
 	}
-	planned, err := replicas.Placement{}.Forecast(now, fork, changes, []string{uid})
+	planned, pushed, err := replicas.Placement{}.Forecast(now, fork, changes, []string{uid})
 	if err != nil {
 		w.fail("a plan can be made", "%v", err)
 		return
@@ -54,6 +54,7 @@ func (w *World) tryPlan(c *rand.Rand) {
 	w.run(w.now + 5*time.Minute)
 	if w.failure == nil {
 		w.comparePlan(planned[0], uid)
+		w.comparePreemptions(snap, pushed)
 	}
 }
 

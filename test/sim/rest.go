@@ -147,6 +147,8 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 			away++ // it may still run there
 		case !wanted(r):
 			add("%s is still %s though nobody wants it", r.GetMetadata().GetName(), phase)
+		case w.overstays(snap, r):
+			add("%s is still on %s, which has a taint that it does not bear", r.GetMetadata().GetName(), r.GetSpec().GetNode())
 		case r.GetSpec().GetRevisionUid() != revision:
 			outdated++
 			old = append(old, r)
@@ -171,6 +173,9 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	}
 	if pending > 0 && w.fits(snap, one, "") {
 		add("%d wait though there is room", pending)
+	}
+	if pending > 0 && w.couldPush(snap, one) {
+		add("%d wait though they could push others out", pending)
 	}
 	for _, r := range old {
 		if pending == 0 && w.fits(snap, one, r.GetMetadata().GetUid()) {

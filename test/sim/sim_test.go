@@ -107,6 +107,7 @@ func TestFlawsAreFound(t *testing.T) {
 		Wilful:    {"the same log gives the same state to the byte"},
 		Generous:  {"nothing is placed beyond a quota"},
 		Lying:     {"what the plan showed is what was done"},
+		Ruthless:  {"only what is more important pushes others out", "nobody is pushed out in vain"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
 			for seed := uint64(1); seed <= 20; seed++ {

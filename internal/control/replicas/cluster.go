@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 
@@ -21,11 +22,13 @@ type cluster struct {
 	revisions map[string]*scheduler.Revision
 	// decided are the placements of the last tick.
 	decided []decision
+	// offline are the uids of the nodes that nobody hears of.
+	offline map[string]bool
 }
 
 // emptyCluster knows the configuration alone.
 func emptyCluster(snap *state.Snapshot) *cluster {
-	return &cluster{view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}}
+	return &cluster{view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}}
 }
 
 func newCluster(snap *state.Snapshot) *cluster {
@@ -34,11 +37,16 @@ func newCluster(snap *state.Snapshot) *cluster {
 	for n := range snap.Nodes("") {
 		c.addNode(snap, n)
 	}
+	for r := range snap.ReplicasOn("") {
+		if r.GetSpec().GetReservedNodeUid() != "" {
+			c.put(snap, r)
+		}
+	}
 	return c
 }
 
 func options(snap *state.Snapshot) scheduler.Options {
-	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights())}
+	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights()), Preempt: true}
 }
 
 // follow brings the cluster up to date with changes that led to a snapshot.
@@ -79,16 +87,31 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 	switch {
 	case n == nil:
 		c.view.RemoveNode(change.Old.GetMetadata().GetUid())
+		delete(c.offline, change.Old.GetMetadata().GetUid())
 	case change.Old == nil:
 		c.addNode(snap, n)
 	default:
+		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == nodeOffline) {
+			c.addNode(snap, n) // its replicas stand otherwise now
+			return
+		}
 		c.view.ApplyNode(viewNode(snap, n))
 	}
 }
 
 // followWorkload reads the revisions of a workload again whose labels have
-// changed: rules of others may be about them.
+// changed: rules of others may be about them. Where it has another revision or is
+// deleted, the room of those that leave it is for others than before.
 func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
+	before, _ := change.Old.(*v1.Workload)
+	after, _ := change.New.(*v1.Workload)
+	if before != nil && (before.GetStatus().GetRevisionUid() != after.GetStatus().GetRevisionUid() || after.GetMetadata().GetDeleteTime() != nil) {
+		for r := range snap.ReplicasOf(before.GetMetadata().GetUid()) {
+			if r.GetSpec().GetDesired() == rollout.DesiredStopped {
+				c.put(snap, r)
+			}
+		}
+	}
 	if change.Old == nil || change.New == nil || maps.Equal(change.Old.GetMetadata().GetLabels(), change.New.GetMetadata().GetLabels()) {
 		return
 	}
@@ -106,6 +129,11 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 
 // addNode puts a node into the view with the replicas that it has.
 func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
+	if n.GetStatus().GetState() == nodeOffline {
+		c.offline[n.GetMetadata().GetUid()] = true
+	} else {
+		delete(c.offline, n.GetMetadata().GetUid())
+	}
 	c.view.ApplyNode(viewNode(snap, n))
 	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 		c.put(snap, r)
@@ -118,13 +146,46 @@ func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
 
 // put accounts for a replica as it is now.
 func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
-	uid, node := r.GetMetadata().GetUid(), r.GetSpec().GetNodeUid()
+	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetReservedNodeUid())
 	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
 	if err != nil || node == "" || rollout.Ended(r.GetStatus().GetPhase()) {
 		c.view.RemoveReplica(uid)
 		return
 	}
-	c.view.ApplyReplica(uid, revision, node)
+	c.view.ApplyReplicaAs(uid, revision, node, c.standing(snap, r))
+}
+
+// standing is what a replica means to those who need its room.
+func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standing {
+	phase := r.GetStatus().GetPhase()
+	switch {
+	case r.GetSpec().GetNodeUid() == "":
+		return scheduler.Reserved
+	case r.GetSpec().GetDesired() == rollout.DesiredStopped && replaced(snap, r):
+		return scheduler.Replaced
+	case r.GetSpec().GetDesired() == rollout.DesiredStopped, phase == rollout.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
+		return scheduler.Leaving
+	case phase == rollout.PhaseRunning:
+		return scheduler.Serving
+	}
+	return scheduler.Starting
+}
+
+// replaced reports whether a replica that is to stop makes room for its own
+// successor.
+func replaced(snap *state.Snapshot, r *v1.Replica) bool {
+	w := snap.Workload(r.GetSpec().GetWorkloadUid())
+	return w != nil && w.GetMetadata().GetDeleteTime() == nil && r.GetSpec().GetPreemptedFor() == "" &&
+		w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
+}
+
+// priority is that of a replica's revision.
+func (c *cluster) priority(snap *state.Snapshot, r *v1.Replica) int {
+	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
+	if err != nil {
+		return spec.DefaultPriority
+	}
+	return revision.Priority
 }
 
 // revision reads what the replicas of a revision need.

@@ -188,7 +188,7 @@ func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 	if score, known := x.decisions.find(first.GetMetadata().GetUid(), first.GetSpec().GetNodeUid()); known {
 		told.PlacedScore = scoreOf(&score)
 	}
-	s, known := x.cluster.view.Standing(first.GetMetadata().GetUid())
+	s, known := x.cluster.view.Review(first.GetMetadata().GetUid())
 	if !known {
 		told.Reason = "what its revision asks for cannot be read any more, so nothing can be said about it"
 		return told
@@ -197,7 +197,7 @@ func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 	if s.Own.Rank != 1 && s.Other.Rank == 1 {
 		told.Better = s.Other.NodeName
 	}
-	told.Reason = standingSentence(&s, Away(x.snap, first))
+	told.Reason = reviewSentence(&s, Away(x.snap, first))
 	if first.GetSpec().GetRevisionUid() != x.workload.GetStatus().GetRevisionUid() {
 		told.Reason += "; it is outdated and will be replaced"
 	}
@@ -206,7 +206,7 @@ func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 
 const notMoved = "; what runs is not moved for that"
 
-func standingSentence(s *scheduler.Standing, away bool) string {
+func reviewSentence(s *scheduler.Review, away bool) string {
 	own := &s.Own
 	switch {
 	case away:
@@ -231,12 +231,16 @@ func (x *inquiry) explainWaiting(answer *v1.Explanation) (unplaced int) {
 	if count == 0 || x.only != "" {
 		return 0
 	}
-	plan := x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: x.revision, Count: count}}})
+	held := making(x.snap, x.workload.GetMetadata().GetUid())
+	plan := x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: x.revision, Count: count - len(held), Held: held}}})
 	told := groupOf(x.waiting)
 	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
 	var texts []string
 	if len(plan.Placements) > 0 {
 		texts = append(texts, fmt.Sprintf("%d %s a place: %s", len(plan.Placements), verb(len(plan.Placements), count), placesOf(plan)))
+	}
+	if n := len(plan.Held); n > 0 {
+		texts = append(texts, fmt.Sprintf("room is being made for %d on %s", n, strings.Join(nodesOf(plan.Held), ", ")))
 	}
 	for _, u := range plan.Unplaced {
 		unplaced += u.Count
@@ -259,6 +263,15 @@ func (x *inquiry) helpAfter(plan scheduler.Plan) []string {
 		x.cluster.view.ApplyReplica(fmt.Sprint("planned ", i), x.revision, p.Node)
 	}
 	return x.cluster.view.Explain(scheduler.Question{Revision: x.revision, Most: scheduler.NoNodes}).Help
+}
+
+// nodesOf are the nodes on which others end to make room.
+func nodesOf(held []scheduler.Held) (names []string) {
+	for _, h := range held {
+		names = append(names, h.NodeName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // placesOf are the nodes of a plan with how many replicas each gets, in the order

@@ -18,13 +18,14 @@ import (
 // made to it, as if every ready node did at once what it is told and nothing
 // else happened, until nothing is left to do. It returns for each of the
 // workloads, in their order, what would become of its replicas; the other
-// fields of the changes are empty. The fork is at the end of it afterwards.
+// fields of the changes are empty. Beside them it returns which replicas of
+// whatever workloads would be pushed out. The fork is at the end of it afterwards.
 //
 // It is the loop's own Tick that decides, with what the loop would find due, so
 // that carrying out the changes leads to the same places. How far it looks is
 // bounded by the size of the state and nothing else: the same fork gives the
 // same forecast.
-func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, error) {
+func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error) {
 	before := fork.Snapshot()
 	f := newForecast(now, fork)
 	for _, uid := range workloads {
@@ -33,13 +34,13 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Chang
 		}
 	}
 	if err := f.play(changes); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	planned := make([]*v1.PlanChange, len(workloads))
 	for i, uid := range workloads {
 		planned[i] = f.outcome(before, uid)
 	}
-	return planned, nil
+	return planned, f.preemptions(before), nil
 }
 
 // forecast is one forecast under way.
@@ -60,6 +61,8 @@ type forecast struct {
 	cutShort bool
 	// open are how many more steps may be listed that come after its end.
 	open int
+	// pushed are the replicas that were pushed out, in their order.
+	pushed []*v1.Replica
 }
 
 const (
@@ -117,16 +120,23 @@ func (f *forecast) due(changes []state.Change) Due {
 	return due
 }
 
-// findWaiting remembers every workload with an outdated replica that runs: it
-// may be waiting for room.
+// findWaiting remembers every workload with an outdated replica that runs, or one
+// on an offline node: it may be waiting for room.
 func (f *forecast) findWaiting() {
 	snap := f.fork.Snapshot()
 	for r := range snap.Replicas("", "") {
-		if uid := r.GetSpec().GetWorkloadUid(); r.GetStatus().GetPhase() == rollout.PhaseRunning &&
-			snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {
+		uid := r.GetSpec().GetWorkloadUid()
+		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
+		if outdated || wanted(r) && f.cluster.offline[r.GetSpec().GetNodeUid()] {
 			f.waiting[uid] = true
 		}
 	}
+}
+
+// waits reports whether an outdated replica is left because its successor fits
+// nowhere. Where nothing was due that could help, it has waited before.
+func (f *forecast) waits(r *v1.Replica) bool {
+	return f.waiting[r.GetSpec().GetWorkloadUid()] || !f.searched && !f.cutShort
 }
 
 // settle ticks like the loop and returns what changed.
@@ -142,12 +152,15 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 		if batch.Len() == 0 {
 			break
 		}
-		changes, err := f.fork.Apply(batch.Transaction(f.now))
+		tx := batch.Transaction(f.now)
+		changes, result, err := f.fork.ApplyParts(tx)
 		switch {
 		case err == nil:
 			f.looks -= len(changes) * changeCost
 			f.cluster.follow(f.fork.Snapshot(), changes)
+			f.note(changes)
 			all, due = append(all, changes...), left
+			due.add(HandedBack(tx, result))
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
 			return nil, fmt.Errorf("forecast: %w", err)
 		}
@@ -220,7 +233,7 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 			fresh = append(fresh, r)
 		case wanted(r):
 			planned.Replicas = append(planned.Replicas, f.kept(old, r, revision))
-			if r.GetSpec().GetRevisionUid() != revision && f.waiting[workloadUID] {
+			if r.GetSpec().GetRevisionUid() != revision && f.waits(r) {
 				planned.Unplaced++ // its successor
 			}
 		case old != nil && wanted(old):

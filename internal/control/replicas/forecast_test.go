@@ -171,7 +171,7 @@ func TestWhatIsForecastIsWhatTheLoopDoes(t *testing.T) {
 				t.Fatalf("the edit does not fit: %v", err)
 			}
 		}
-		planned, err := (Placement{}).Forecast(w.now(), fork, changes, workloads)
+		planned, _, err := (Placement{}).Forecast(w.now(), fork, changes, workloads)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestForecastPairsWhatGoesWithWhatComes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		planned, err := (Placement{}).Forecast(d.now(), fork, changes, []string{w.GetMetadata().GetUid()})
+		planned, _, err := (Placement{}).Forecast(d.now(), fork, changes, []string{w.GetMetadata().GetUid()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +304,7 @@ func BenchmarkForecastOfARollout(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{edited.GetMetadata().GetUid()}); err != nil {
+		if _, _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{edited.GetMetadata().GetUid()}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -325,7 +325,7 @@ func BenchmarkForecastOfManyNewReplicas(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()}); err != nil {
+		if _, _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()}); err != nil {
 			b.Fatal(err)
 		}
 	}

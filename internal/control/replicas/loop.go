@@ -14,6 +14,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -49,14 +50,14 @@ func (l *Loop) Run(ctx context.Context) error {
 			} else if err != nil {
 				return err
 			}
-			changes, err := l.feed.Next(ctx)
+			var err error
+			due, err = l.next(ctx)
 			if errors.Is(err, state.ErrLagged) {
 				break
 			}
 			if err != nil {
 				return err
 			}
-			due = l.follow(changes)
 		}
 	}
 }
@@ -101,12 +102,13 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		}
 		tx, made := batch.Transaction(now), l.cluster.decided
 		end := l.decided(ctx, snap, tx, now)
-		_, err = l.Proposer.Propose(ctx, tx)
+		result, err := l.Proposer.Propose(ctx, tx)
 		end(err)
 		switch {
 		case err == nil:
 			l.Decisions.keep(made)
 			due = left
+			due.add(HandedBack(tx, result))
 		case !state.MovedOn(err):
 			return err
 		}
@@ -129,7 +131,8 @@ func otherPlace(before, after *v1.Node) bool {
 	was, is := before.GetStatus(), after.GetStatus()
 	return after != nil && (before == nil || was.GetState() != is.GetState() ||
 		!maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) ||
-		!proto.Equal(was.GetCapacity(), is.GetCapacity()) ||
+		!proto.Equal(was.GetCapacity(), is.GetCapacity()) || scheduler.Pressed(was) != scheduler.Pressed(is) ||
+		!slices.EqualFunc(before.GetSpec().GetTaints(), after.GetSpec().GetTaints(), func(a, b *v1.Taint) bool { return proto.Equal(a, b) }) ||
 		!slices.EqualFunc(was.GetDrivers(), is.GetDrivers(), func(a, b *v1.DriverInfo) bool { return proto.Equal(a, b) }))
 }
 
@@ -150,7 +153,7 @@ func dueAfter(changes []state.Change) Due {
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
 			due.Placement = due.Placement || otherPlace(before, after)
-			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) {
+			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) || otherTaints(before, after) {
 				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
 			}
 		case state.KindReplica:

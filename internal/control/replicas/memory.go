@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"maps"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -10,13 +11,14 @@ import (
 // is apart from the loop, which adds clock, log and feed to it, so that others
 // can drive Tick as the loop does. Its zero value has seen nothing.
 type Memory struct {
-	waiting map[string]bool // see Due.Waiting
+	waiting map[string]bool      // see Due.Waiting
+	later   map[string]time.Time // see Due.Later
 }
 
 // Begin forgets what was before, and says what is due in a state that was not
 // followed until now: everything.
 func (m *Memory) Begin(snap *state.Snapshot) Due {
-	m.waiting = nil
+	m.waiting, m.later = nil, nil
 	return everything(snap)
 }
 
@@ -37,4 +39,8 @@ func (m *Memory) Keep(left Due) {
 		m.waiting = map[string]bool{}
 	}
 	maps.Copy(m.waiting, left.Waiting)
+	if m.later == nil {
+		m.later = map[string]time.Time{}
+	}
+	maps.Copy(m.later, left.Later)
 }

@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -19,6 +20,8 @@ type step struct {
 	node     string
 	replicas int32
 	cpu      string
+	priority int32
+	keep     int32 // minAvailable
 }
 
 var (
@@ -29,11 +32,13 @@ var (
 func drawSteps(t *rapid.T) []step {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{
-			what:     rapid.SampledFrom([]string{"create", "scale", "restart", "delete", "offline", "ready", "quota", "tick", "work", "work"}).Draw(t, "what"),
+			what:     rapid.SampledFrom([]string{"create", "scale", "restart", "delete", "offline", "ready", "quota", "taint", "untaint", "tick", "work", "work"}).Draw(t, "what"),
 			workload: rapid.SampledFrom(workloadNames).Draw(t, "workload"),
 			node:     rapid.SampledFrom(nodeNames).Draw(t, "node"),
 			replicas: rapid.Int32Range(0, 6).Draw(t, "replicas"),
 			cpu:      rapid.SampledFrom([]string{"500m", "1", "3"}).Draw(t, "cpu"),
+			priority: rapid.SampledFrom([]int32{100, 0, 200, 300, 600}).Draw(t, "priority"),
+			keep:     rapid.Int32Range(0, 2).Draw(t, "keep"),
 		}
 	}), 1, 60).Draw(t, "steps")
 }
@@ -42,7 +47,7 @@ func (w *world) take(s step) {
 	switch s.what {
 	case "create":
 		if w.snap().WorkloadByName("default", s.workload) == nil {
-			w.addWorkload(s.workload, s.replicas, s.cpu)
+			w.addRanked(s.workload, s.replicas, s.cpu, s.priority, s.keep)
 		}
 	case "scale":
 		w.scale(s.workload, s.replicas)
@@ -54,6 +59,10 @@ func (w *world) take(s step) {
 		w.setNode(s.node, s.what)
 	case "quota":
 		w.setQuota(s.replicas, s.cpu)
+	case "taint":
+		w.taint(s.node, &v1.Taint{Key: "out", Effect: scheduler.NoExecute})
+	case "untaint":
+		w.taint(s.node)
 	case "tick":
 		w.tickCarefully()
 	case "work":
@@ -67,6 +76,8 @@ func (w *world) tickCarefully() {
 	w.t.Helper()
 	before := w.snap()
 	w.tick()
+	w.checkPreemptions(before)
+	w.checkHeld(before)
 	for r := range w.snap().Replicas("", "") {
 		placed := r.GetSpec().GetNodeUid() != "" && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == ""
 		if n := before.Node(r.GetSpec().GetNodeUid()); placed && n.GetStatus().GetState() != "ready" {
@@ -135,6 +146,7 @@ func play(t fatal, steps []step) *world {
 	}
 	for _, name := range nodeNames {
 		w.setNode(name, "ready")
+		w.taint(name)
 	}
 	w.settle()
 	w.checkCapacity()

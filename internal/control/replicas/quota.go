@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"cmp"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -76,9 +77,9 @@ func (t *tick) holdQuota(namespace string) {
 }
 
 // counts reports whether a replica counts against its quota, by the same rules as
-// the view.
+// the view: also one for which room is being made.
 func counts(snap *state.Snapshot, r *v1.Replica) bool {
-	node := r.GetSpec().GetNodeUid()
+	node := cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetReservedNodeUid())
 	return node != "" && !rollout.Ended(r.GetStatus().GetPhase()) && snap.Node(node) != nil && !Away(snap, r)
 }
 

@@ -188,7 +188,7 @@ func TestForecastKnowsTheQuota(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	planned, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	planned, _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,9 @@ type Due struct {
 	// Waiting are workloads with an outdated replica, or one on an offline node,
 	// whose successor fits nowhere. A tick reports them; they are due again with the next Placement.
 	Waiting map[string]bool
+	// Later are workloads that are due again at a time, whatever happens until then.
+	// A tick reports them.
+	Later map[string]time.Time
 }
 
 // Empty reports whether there is nothing to do.
@@ -63,8 +66,8 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 	c.decided = nil
 	t := &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
-		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
-		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}},
+		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{},
+		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Later: map[string]time.Time{}},
 	}
 	for _, uid := range due.workloads(snap) {
 		if w := snap.Workload(uid); w != nil {
@@ -113,9 +116,12 @@ type tick struct {
 	stopped map[string]bool
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
 	unplaced map[string]*v1.Replica
-	// covers are those of them that are only for a replica on an offline node, by
-	// uid, with the names of such nodes.
+	// covers are those of them that are only for a replica which may still run, by
+	// uid, with the reason: "a is offline".
 	covers map[string]string
+	// overdue are those that have to go because of a taint and could be covered, by
+	// workload.
+	overdue map[string][]overdue
 }
 
 // take takes room for one replica of a workload, if there is any.
@@ -137,12 +143,15 @@ func (t *tick) workload(w *v1.Workload) {
 		Deleting: deleting,
 	}
 	live := false
-	away := map[string]bool{} // names of nodes
+	away := map[string]bool{} // why some may have to be covered
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
 		one.Away = Away(t.snap, r)
 		if one.Away {
-			away[r.GetSpec().GetNode()] = true
+			away[r.GetSpec().GetNode()+" is offline"] = true
+		}
+		if why := t.obeyTaints(in.Policy, r, &one); why != "" {
+			away[why] = true
 		}
 		if homeless(t.snap, r) {
 			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
@@ -158,7 +167,9 @@ func (t *tick) workload(w *v1.Workload) {
 	step := rollout.Next(in)
 	for _, uid := range step.Lose {
 		r := t.snap.Replica(uid)
-		t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
+		if !t.evictOverdue(r) {
+			t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
+		}
 	}
 	for _, uid := range step.Stop {
 		t.stop(t.snap.Replica(uid))
@@ -237,7 +248,7 @@ func (t *tick) stop(old *v1.Replica) {
 		return
 	}
 	r := proto.CloneOf(old)
-	r.Spec.Desired = rollout.DesiredStopped
+	r.Spec.Desired, r.Spec.ReservedNodeUid = rollout.DesiredStopped, ""
 	if r.GetSpec().GetNodeUid() == "" {
 		r.Status.Phase = rollout.PhaseStopped
 		r.Status.EndTime = timestamppb.New(t.now)
@@ -297,79 +308,6 @@ func (t *tick) waits(r *v1.Replica) {
 		return
 	}
 	t.unplaced[r.GetMetadata().GetUid()] = r
-}
-
-// place asks the scheduler about everything that waits, in one plan.
-func (t *tick) place() {
-	waiting := map[string][]*v1.Replica{}                      // by workload: they all have the same needs
-	for _, uid := range slices.Sorted(maps.Keys(t.unplaced)) { // oldest first
-		r := t.unplaced[uid]
-		key := r.GetSpec().GetWorkloadUid()
-		waiting[key] = append(waiting[key], r)
-	}
-	var request scheduler.Request
-	var asked [][]*v1.Replica // by ask
-	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
-		revision, err := t.cluster.revision(t.snap, waiting[uid][0].GetSpec().GetRevisionUid())
-		if err != nil {
-			t.keepPending(waiting[uid], err.Error())
-			continue
-		}
-		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Count: len(waiting[uid])})
-		asked = append(asked, waiting[uid])
-	}
-	if len(request.Asks) > 0 {
-		t.apply(t.cluster.view.Plan(request), request, asked)
-	}
-}
-
-// apply gives each waiting replica the node that the plan has for its ask; what
-// the plan has no node for stays pending, with the reason, and waits.
-func (t *tick) apply(plan scheduler.Plan, request scheduler.Request, asked [][]*v1.Replica) {
-	for _, p := range plan.Placements {
-		t.assign(asked[p.Ask][0], p)
-		asked[p.Ask] = asked[p.Ask][1:]
-	}
-	for _, u := range plan.Unplaced {
-		t.keepPending(asked[u.Ask], u.Summary())
-		t.cluster.view.Wait(request.Asks[u.Ask].Revision)
-	}
-}
-
-func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
-	if t.stored(old) && !t.take(old.GetSpec().GetWorkloadUid()) {
-		return
-	}
-	r := proto.CloneOf(old)
-	r.Spec.NodeUid, r.Spec.Node = p.Node, p.NodeName
-	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
-	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
-	t.put(old, r)
-	t.holdQuota(r.GetMetadata().GetNamespace())
-	message := "on node " + p.NodeName
-	if away := t.covers[r.GetMetadata().GetUid()]; away != "" {
-		message += ", because " + away + " is offline"
-	}
-	t.event(r, "Placed", message, state.SeverityInfo)
-}
-
-func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
-	for _, old := range replicas {
-		if t.covers[old.GetMetadata().GetUid()] != "" {
-			// The one on the offline node may still run: nothing is gained by one that waits.
-			t.left.Waiting[old.GetSpec().GetWorkloadUid()] = true
-			continue
-		}
-		// A fresh explanation is given to those who ask; a new event for every
-		// change of what is free would push out all others.
-		if t.stored(old) && (old.GetStatus().GetReason() != "" || !t.take(old.GetSpec().GetWorkloadUid())) {
-			continue
-		}
-		r := proto.CloneOf(old)
-		r.Status.Reason = reason
-		t.put(old, r)
-		t.event(r, "Unplaced", reason, state.SeverityWarning)
-	}
 }
 
 func (t *tick) stored(r *v1.Replica) bool { return r.GetMetadata().GetVersion() != 0 }

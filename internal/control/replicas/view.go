@@ -42,7 +42,8 @@ type Placement struct {
 func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
 	pending, outdated := missing(snap, w)
-	if pending == 0 && outdated == nil {
+	held := making(snap, workloadUID) // what waits for room that is being made is explained by itself
+	if pending == 0 && outdated == nil && held == nil {
 		return nil
 	}
 	c := newCluster(snap)
@@ -50,8 +51,9 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	if err != nil {
 		return nil
 	}
-	request := scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Count: max(1, pending)}}, Reasons: true}
-	if pending == 0 {
+	request := scheduler.Request{Asks: []scheduler.Ask{{Revision: revision, Count: pending, Held: held}}, Reasons: true}
+	if pending == 0 && outdated != nil {
+		request.Asks[0].Count = 1
 		request.Without = []string{outdated.GetMetadata().GetUid()}
 	}
 	plan := c.view.Plan(request)
@@ -67,12 +69,23 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	return reasons
 }
 
-// missing counts the replicas of a workload that wait for a node, and finds the
-// oldest outdated one.
+// making are the uids of the replicas of a workload for which room is being made.
+func making(snap *state.Snapshot, workloadUID string) (uids []string) {
+	for r := range snap.ReplicasOf(workloadUID) {
+		if r.GetSpec().GetReservedNodeUid() != "" && rollout.Live(r.GetStatus().GetPhase()) {
+			uids = append(uids, r.GetMetadata().GetUid())
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// missing counts the replicas of a workload that wait for a node, but not those for
+// which room is being made, and finds the oldest outdated one.
 func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Replica) {
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()):
+		case rollout.Ended(r.GetStatus().GetPhase()), r.GetSpec().GetReservedNodeUid() != "":
 		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
 			pending++
 		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
@@ -118,15 +131,19 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 
 // Pending counts the replicas that have no node by what speaks against most of
 // the nodes: the name of a filter, "nodes" where there are none, "placing" where
-// a place will be found at once.
+// a place will be found at once, "preemption" where room is being made.
 func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	waiting := map[string]int{} // by workload
+	counts := map[string]int{}
 	for r := range snap.ReplicasOn("") {
-		if !rollout.Ended(r.GetStatus().GetPhase()) {
+		switch {
+		case rollout.Ended(r.GetStatus().GetPhase()):
+		case r.GetSpec().GetReservedNodeUid() != "":
+			counts["preemption"]++
+		default:
 			waiting[r.GetSpec().GetWorkloadUid()]++
 		}
 	}
-	counts := map[string]int{}
 	if len(waiting) == 0 {
 		return counts
 	}

@@ -108,6 +108,31 @@ func (w *world) addWorkload(name string, replicas int32, cpu string) {
 	})
 }
 
+// addRanked creates a workload of a priority that wants to keep some replicas.
+func (w *world) addRanked(name string, replicas int32, cpu string, priority, keep int32) {
+	w.t.Helper()
+	made := newWorkload(w.newUID(), name, replicas, cpu)
+	made.Spec.Priority, made.Spec.MinAvailable = &priority, keep
+	w.change(func(b *state.Batch) {
+		w.revise(b, made)
+		b.Create(made)
+	})
+}
+
+// taint sets the taints of a node.
+func (w *world) taint(name string, taints ...*v1.Taint) {
+	w.t.Helper()
+	n := proto.CloneOf(w.snap().NodeByName(name))
+	if len(taints) == 0 && len(n.GetSpec().GetTaints()) == 0 {
+		return
+	}
+	if n.Spec == nil {
+		n.Spec = &v1.NodeSpec{}
+	}
+	n.Spec.Taints = taints
+	w.change(func(b *state.Batch) { b.Update(n, n.GetMetadata().GetVersion()) })
+}
+
 func (w *world) revise(b *state.Batch, of *v1.Workload) {
 	of.Status.Revision++
 	of.Status.RevisionUid = w.newUID()

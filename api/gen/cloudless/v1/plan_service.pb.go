@@ -101,7 +101,9 @@ type Plan struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Changes []*PlanChange          `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Stands for all that the plan says and rests on.
-	Fingerprint   string           `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Fingerprint string `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Which replicas would be pushed out.
+	Preemptions   []*Preemption    `protobuf:"bytes,20,rep,name=preemptions,proto3" json:"preemptions,omitempty"`
 	Namespaces    []*PlanNamespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -149,6 +151,13 @@ func (x *Plan) GetFingerprint() string {
 		return x.Fingerprint
 	}
 	return ""
+}
+
+func (x *Plan) GetPreemptions() []*Preemption {
+	if x != nil {
+		return x.Preemptions
+	}
+	return nil
 }
 
 func (x *Plan) GetNamespaces() []*PlanNamespace {
@@ -248,6 +257,119 @@ func (x *PlanNamespace) GetWoken() int32 {
 	return 0
 }
 
+// A replica that would have to go, because one of a higher priority needs the
+// room.
+type Preemption struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Replica   string                 `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Where it runs.
+	Node     string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Priority int32  `protobuf:"varint,5,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Who needs the room.
+	ForNamespace string `protobuf:"bytes,6,opt,name=for_namespace,json=forNamespace,proto3" json:"for_namespace,omitempty"`
+	ForWorkload  string `protobuf:"bytes,7,opt,name=for_workload,json=forWorkload,proto3" json:"for_workload,omitempty"`
+	ForPriority  int32  `protobuf:"varint,8,opt,name=for_priority,json=forPriority,proto3" json:"for_priority,omitempty"`
+	// Where another replica would take its place; empty if there is no room.
+	ToNode        string `protobuf:"bytes,9,opt,name=to_node,json=toNode,proto3" json:"to_node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Preemption) Reset() {
+	*x = Preemption{}
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Preemption) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Preemption) ProtoMessage() {}
+
+func (x *Preemption) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Preemption.ProtoReflect.Descriptor instead.
+func (*Preemption) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Preemption) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Preemption) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Preemption) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *Preemption) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Preemption) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Preemption) GetForNamespace() string {
+	if x != nil {
+		return x.ForNamespace
+	}
+	return ""
+}
+
+func (x *Preemption) GetForWorkload() string {
+	if x != nil {
+		return x.ForWorkload
+	}
+	return ""
+}
+
+func (x *Preemption) GetForPriority() int32 {
+	if x != nil {
+		return x.ForPriority
+	}
+	return 0
+}
+
+func (x *Preemption) GetToNode() string {
+	if x != nil {
+		return x.ToNode
+	}
+	return ""
+}
+
 // What would become of one workload.
 type PlanChange struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -275,7 +397,7 @@ type PlanChange struct {
 
 func (x *PlanChange) Reset() {
 	*x = PlanChange{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -287,7 +409,7 @@ func (x *PlanChange) String() string {
 func (*PlanChange) ProtoMessage() {}
 
 func (x *PlanChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -300,7 +422,7 @@ func (x *PlanChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanChange.ProtoReflect.Descriptor instead.
 func (*PlanChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PlanChange) GetNamespace() string {
@@ -388,7 +510,7 @@ type ReplicaStep struct {
 
 func (x *ReplicaStep) Reset() {
 	*x = ReplicaStep{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -400,7 +522,7 @@ func (x *ReplicaStep) String() string {
 func (*ReplicaStep) ProtoMessage() {}
 
 func (x *ReplicaStep) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -413,7 +535,7 @@ func (x *ReplicaStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStep.ProtoReflect.Descriptor instead.
 func (*ReplicaStep) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReplicaStep) GetAction() string {
@@ -456,7 +578,7 @@ type ApplyPlanRequest struct {
 
 func (x *ApplyPlanRequest) Reset() {
 	*x = ApplyPlanRequest{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +590,7 @@ func (x *ApplyPlanRequest) String() string {
 func (*ApplyPlanRequest) ProtoMessage() {}
 
 func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +603,7 @@ func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ApplyPlanRequest) GetRequest() *PlanRequest {
@@ -518,7 +640,7 @@ type ApplyPlanResponse struct {
 
 func (x *ApplyPlanResponse) Reset() {
 	*x = ApplyPlanResponse{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +652,7 @@ func (x *ApplyPlanResponse) String() string {
 func (*ApplyPlanResponse) ProtoMessage() {}
 
 func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +665,7 @@ func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ApplyPlanResponse) GetPlan() *Plan {
@@ -578,10 +700,11 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\x0fprune_namespace\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x0epruneNamespace\x12B\n" +
 	"\n" +
 	"namespaces\x18\x19 \x03(\v2\x17.cloudless.v1.NamespaceB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\n" +
-	"namespaces\"\x99\x01\n" +
+	"namespaces\"\xd5\x01\n" +
 	"\x04Plan\x122\n" +
 	"\achanges\x18\x01 \x03(\v2\x18.cloudless.v1.PlanChangeR\achanges\x12 \n" +
-	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12;\n" +
+	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12:\n" +
+	"\vpreemptions\x18\x14 \x03(\v2\x18.cloudless.v1.PreemptionR\vpreemptions\x12;\n" +
 	"\n" +
 	"namespaces\x18\x19 \x03(\v2\x1b.cloudless.v1.PlanNamespaceR\n" +
 	"namespaces\"\xb2\x01\n" +
@@ -591,7 +714,18 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x121\n" +
 	"\x06fields\x18\x04 \x03(\v2\x19.cloudless.v1.FieldChangeR\x06fields\x12\x12\n" +
 	"\x04over\x18\x05 \x03(\tR\x04over\x12\x14\n" +
-	"\x05woken\x18\x06 \x01(\x05R\x05woken\"\xe7\x02\n" +
+	"\x05woken\x18\x06 \x01(\x05R\x05woken\"\x94\x02\n" +
+	"\n" +
+	"Preemption\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x18\n" +
+	"\areplica\x18\x03 \x01(\tR\areplica\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x1a\n" +
+	"\bpriority\x18\x05 \x01(\x05R\bpriority\x12#\n" +
+	"\rfor_namespace\x18\x06 \x01(\tR\fforNamespace\x12!\n" +
+	"\ffor_workload\x18\a \x01(\tR\vforWorkload\x12!\n" +
+	"\ffor_priority\x18\b \x01(\x05R\vforPriority\x12\x17\n" +
+	"\ato_node\x18\t \x01(\tR\x06toNode\"\xe7\x02\n" +
 	"\n" +
 	"PlanChange\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -636,42 +770,44 @@ func file_cloudless_v1_plan_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_plan_service_proto_rawDescData
 }
 
-var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_cloudless_v1_plan_service_proto_goTypes = []any{
 	(*PlanRequest)(nil),       // 0: cloudless.v1.PlanRequest
 	(*Plan)(nil),              // 1: cloudless.v1.Plan
 	(*PlanNamespace)(nil),     // 2: cloudless.v1.PlanNamespace
-	(*PlanChange)(nil),        // 3: cloudless.v1.PlanChange
-	(*ReplicaStep)(nil),       // 4: cloudless.v1.ReplicaStep
-	(*ApplyPlanRequest)(nil),  // 5: cloudless.v1.ApplyPlanRequest
-	(*ApplyPlanResponse)(nil), // 6: cloudless.v1.ApplyPlanResponse
-	(*Workload)(nil),          // 7: cloudless.v1.Workload
-	(*Namespace)(nil),         // 8: cloudless.v1.Namespace
-	(*FieldChange)(nil),       // 9: cloudless.v1.FieldChange
-	(*NodeReason)(nil),        // 10: cloudless.v1.NodeReason
+	(*Preemption)(nil),        // 3: cloudless.v1.Preemption
+	(*PlanChange)(nil),        // 4: cloudless.v1.PlanChange
+	(*ReplicaStep)(nil),       // 5: cloudless.v1.ReplicaStep
+	(*ApplyPlanRequest)(nil),  // 6: cloudless.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil), // 7: cloudless.v1.ApplyPlanResponse
+	(*Workload)(nil),          // 8: cloudless.v1.Workload
+	(*Namespace)(nil),         // 9: cloudless.v1.Namespace
+	(*FieldChange)(nil),       // 10: cloudless.v1.FieldChange
+	(*NodeReason)(nil),        // 11: cloudless.v1.NodeReason
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
-	7,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
-	8,  // 1: cloudless.v1.PlanRequest.namespaces:type_name -> cloudless.v1.Namespace
-	3,  // 2: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	2,  // 3: cloudless.v1.Plan.namespaces:type_name -> cloudless.v1.PlanNamespace
-	9,  // 4: cloudless.v1.PlanNamespace.fields:type_name -> cloudless.v1.FieldChange
-	9,  // 5: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	4,  // 6: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
-	10, // 7: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
-	0,  // 8: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
-	1,  // 9: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	7,  // 10: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
-	8,  // 11: cloudless.v1.ApplyPlanResponse.namespaces:type_name -> cloudless.v1.Namespace
-	0,  // 12: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	5,  // 13: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	1,  // 14: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	6,  // 15: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	14, // [14:16] is the sub-list for method output_type
-	12, // [12:14] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
+	9,  // 1: cloudless.v1.PlanRequest.namespaces:type_name -> cloudless.v1.Namespace
+	4,  // 2: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
+	3,  // 3: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
+	2,  // 4: cloudless.v1.Plan.namespaces:type_name -> cloudless.v1.PlanNamespace
+	10, // 5: cloudless.v1.PlanNamespace.fields:type_name -> cloudless.v1.FieldChange
+	10, // 6: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	5,  // 7: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	11, // 8: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
+	0,  // 9: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
+	1,  // 10: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
+	8,  // 11: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
+	9,  // 12: cloudless.v1.ApplyPlanResponse.namespaces:type_name -> cloudless.v1.Namespace
+	0,  // 13: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	6,  // 14: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	1,  // 15: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	7,  // 16: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -689,7 +825,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_plan_service_proto_rawDesc), len(file_cloudless_v1_plan_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

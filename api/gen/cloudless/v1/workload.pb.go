@@ -1657,7 +1657,13 @@ type ReplicaSpec struct {
 	NodeUid string `protobuf:"bytes,5,opt,name=node_uid,json=nodeUid,proto3" json:"node_uid,omitempty"`
 	Node    string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
 	// "running" or "stopped".
-	Desired       string `protobuf:"bytes,7,opt,name=desired,proto3" json:"desired,omitempty"`
+	Desired string `protobuf:"bytes,7,opt,name=desired,proto3" json:"desired,omitempty"`
+	// While it is pending: the node on which room is being made for it.
+	ReservedNodeUid string `protobuf:"bytes,13,opt,name=reserved_node_uid,json=reservedNodeUid,proto3" json:"reserved_node_uid,omitempty"`
+	// The replica for which it makes room, by uid, if it was pushed out.
+	PreemptedFor string `protobuf:"bytes,14,opt,name=preempted_for,json=preemptedFor,proto3" json:"preempted_for,omitempty"`
+	// Why it is to stop, if that is not its workload's wish.
+	StopReason    string `protobuf:"bytes,15,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1737,6 +1743,27 @@ func (x *ReplicaSpec) GetNode() string {
 func (x *ReplicaSpec) GetDesired() string {
 	if x != nil {
 		return x.Desired
+	}
+	return ""
+}
+
+func (x *ReplicaSpec) GetReservedNodeUid() string {
+	if x != nil {
+		return x.ReservedNodeUid
+	}
+	return ""
+}
+
+func (x *ReplicaSpec) GetPreemptedFor() string {
+	if x != nil {
+		return x.PreemptedFor
+	}
+	return ""
+}
+
+func (x *ReplicaSpec) GetStopReason() string {
+	if x != nil {
+		return x.StopReason
 	}
 	return ""
 }
@@ -2145,7 +2172,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ReplicaSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xd4\x01\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xc6\x02\n" +
 	"\vReplicaSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12!\n" +
@@ -2153,7 +2180,11 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x19\n" +
 	"\bnode_uid\x18\x05 \x01(\tR\anodeUid\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\tR\x04node\x12\x18\n" +
-	"\adesired\x18\a \x01(\tR\adesired\"\xe0\x02\n" +
+	"\adesired\x18\a \x01(\tR\adesired\x12*\n" +
+	"\x11reserved_node_uid\x18\r \x01(\tR\x0freservedNodeUid\x12#\n" +
+	"\rpreempted_for\x18\x0e \x01(\tR\fpreemptedFor\x12\x1f\n" +
+	"\vstop_reason\x18\x0f \x01(\tR\n" +
+	"stopReason\"\xe0\x02\n" +
 	"\rReplicaStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +

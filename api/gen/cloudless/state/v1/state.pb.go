@@ -936,6 +936,9 @@ type Change struct {
 	// The version that the object must have now: 0 means that it must not exist.
 	// Not set means that it does not matter.
 	ExpectVersion *uint64 `protobuf:"varint,4,opt,name=expect_version,json=expectVersion,proto3,oneof" json:"expect_version,omitempty"`
+	// Changes of the same part, which come one after the other, happen together or
+	// not at all, whatever becomes of the rest. Those of part 0 are needed by all.
+	Part          uint32 `protobuf:"varint,5,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1007,6 +1010,13 @@ func (x *Change) GetCheck() *Key {
 func (x *Change) GetExpectVersion() uint64 {
 	if x != nil && x.ExpectVersion != nil {
 		return *x.ExpectVersion
+	}
+	return 0
+}
+
+func (x *Change) GetPart() uint32 {
+	if x != nil {
+		return x.Part
 	}
 	return 0
 }
@@ -1219,12 +1229,13 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\vTransaction\x124\n" +
 	"\achanges\x18\x01 \x03(\v2\x1a.cloudless.state.v1.ChangeR\achanges\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x127\n" +
-	"\x06others\x18\x03 \x03(\v2\x1f.cloudless.state.v1.TransactionR\x06others\"\xe5\x01\n" +
+	"\x06others\x18\x03 \x03(\v2\x1f.cloudless.state.v1.TransactionR\x06others\"\xf9\x01\n" +
 	"\x06Change\x12.\n" +
 	"\x03put\x18\x01 \x01(\v2\x1a.cloudless.state.v1.ObjectH\x00R\x03put\x121\n" +
 	"\x06delete\x18\x02 \x01(\v2\x17.cloudless.state.v1.KeyH\x00R\x06delete\x12/\n" +
 	"\x05check\x18\x03 \x01(\v2\x17.cloudless.state.v1.KeyH\x00R\x05check\x12*\n" +
-	"\x0eexpect_version\x18\x04 \x01(\x04H\x01R\rexpectVersion\x88\x01\x01B\b\n" +
+	"\x0eexpect_version\x18\x04 \x01(\x04H\x01R\rexpectVersion\x88\x01\x01\x12\x12\n" +
+	"\x04part\x18\x05 \x01(\rR\x04partB\b\n" +
 	"\x06actionB\x11\n" +
 	"\x0f_expect_version\"+\n" +
 	"\x03Key\x12\x12\n" +

@@ -1,0 +1,56 @@
+package replicas
+
+import (
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// note remembers who is pushed out by changes.
+func (f *forecast) note(changes []state.Change) {
+	for _, c := range changes {
+		before, _ := c.Old.(*v1.Replica)
+		if after, _ := c.New.(*v1.Replica); after.GetSpec().GetPreemptedFor() != "" && before.GetSpec().GetPreemptedFor() == "" {
+			f.pushed = append(f.pushed, after)
+		}
+	}
+}
+
+// preemptions lists who is pushed out of those that were there before, for whom,
+// and where another takes its place.
+func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
+	after := f.fork.Snapshot()
+	var all []*v1.Preemption
+	places := map[string][]string{} // by workload: the nodes of those that are new
+	for _, r := range f.pushed {
+		if before.Replica(r.GetMetadata().GetUid()) == nil {
+			continue // it would not be there without the change
+		}
+		by := after.Replica(r.GetSpec().GetPreemptedFor())
+		p := &v1.Preemption{
+			Namespace: r.GetMetadata().GetNamespace(), Workload: r.GetSpec().GetWorkload(), Replica: r.GetMetadata().GetName(),
+			Node: r.GetSpec().GetNode(), Priority: int32(f.cluster.priority(after, r)),
+			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: int32(f.cluster.priority(after, by)),
+		}
+		uid := r.GetSpec().GetWorkloadUid()
+		if _, known := places[uid]; !known {
+			places[uid] = newPlaces(before, after, uid)
+		}
+		if list := places[uid]; len(list) > 0 {
+			p.ToNode, places[uid] = list[0], list[1:]
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// newPlaces are the nodes of those of a workload that were not there before.
+func newPlaces(before, after *state.Snapshot, workloadUID string) []string {
+	nodes := []string{}
+	for _, r := range byUID(after, workloadUID) {
+		if before.Replica(r.GetMetadata().GetUid()) == nil && rollout.Live(r.GetStatus().GetPhase()) && wanted(r) && r.GetSpec().GetNode() != "" {
+			nodes = append(nodes, r.GetSpec().GetNode())
+		}
+	}
+	return nodes
+}

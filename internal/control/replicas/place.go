@@ -1,0 +1,163 @@
+package replicas
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// asked are the replicas of one ask of a plan: those that have no place, and those
+// for which room is being made.
+type asked struct {
+	revision *scheduler.Revision
+	waiting  []*v1.Replica
+	held     []*v1.Replica
+}
+
+// place asks the scheduler about everything that waits, in one plan.
+func (t *tick) place() {
+	byWorkload := map[string]*asked{}                          // they all have the same needs
+	for _, uid := range slices.Sorted(maps.Keys(t.unplaced)) { // oldest first
+		r := t.unplaced[uid]
+		a := byWorkload[r.GetSpec().GetWorkloadUid()]
+		if a == nil {
+			a = &asked{}
+			byWorkload[r.GetSpec().GetWorkloadUid()] = a
+		}
+		if r.GetSpec().GetReservedNodeUid() != "" {
+			a.held = append(a.held, r)
+		} else {
+			a.waiting = append(a.waiting, r)
+		}
+	}
+	var request scheduler.Request
+	var all []*asked // by ask
+	for _, uid := range slices.Sorted(maps.Keys(byWorkload)) {
+		a := byWorkload[uid]
+		var err error
+		if a.revision, err = t.cluster.revision(t.snap, t.revisionOf(a)); err != nil {
+			t.keepPending(append(a.held, a.waiting...), err.Error())
+			continue
+		}
+		request.Asks = append(request.Asks, scheduler.Ask{Revision: a.revision, Count: len(a.waiting), Held: uidsOf(a.held)})
+		all = append(all, a)
+	}
+	if len(request.Asks) > 0 {
+		t.carryOut(t.plan(request), all)
+	}
+}
+
+func (t *tick) revisionOf(a *asked) string {
+	for _, r := range append(a.held, a.waiting...) {
+		return r.GetSpec().GetRevisionUid()
+	}
+	return ""
+}
+
+func uidsOf(replicas []*v1.Replica) (uids []string) {
+	for _, r := range replicas {
+		uids = append(uids, r.GetMetadata().GetUid())
+	}
+	return uids
+}
+
+// plan plans with those on their way out whom this tick stops. The view is
+// afterwards as the snapshot is.
+func (t *tick) plan(request scheduler.Request) scheduler.Plan {
+	for uid := range t.stopped {
+		if r := t.snap.Replica(uid); r != nil && !replaced(t.snap, r) {
+			t.cluster.view.Leave(uid)
+		}
+	}
+	plan := t.cluster.view.Plan(request)
+	for uid := range t.stopped {
+		if r := t.snap.Replica(uid); r != nil {
+			t.cluster.put(t.snap, r)
+		}
+	}
+	return plan
+}
+
+// carryOut gives each waiting replica the node that the plan has for its ask; what
+// the plan has no node for stays pending, with the reason, and waits.
+func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
+	t.sortOutHeld(plan, all)
+	victims := map[int][]scheduler.Preemption{} // by placement
+	for _, p := range plan.Preemptions {
+		victims[p.Placement] = append(victims[p.Placement], p)
+	}
+	var moves []move
+	for i, p := range plan.Placements {
+		a := all[p.Ask]
+		m := move{of: a.revision, to: p, victims: victims[i]}
+		if p.Held != "" {
+			m.replica = t.unplaced[p.Held]
+		} else {
+			m.replica, a.waiting = a.waiting[0], a.waiting[1:]
+		}
+		if t.takeAll(m) {
+			moves = append(moves, m)
+		}
+		if p.Preempts {
+			t.cluster.view.WaitPatiently(a.revision)
+		}
+	}
+	t.commit(moves)
+	for _, h := range plan.Held {
+		t.cluster.view.WaitPatiently(all[h.Ask].revision)
+	}
+	for _, u := range plan.Unplaced {
+		t.keepPending(all[u.Ask].waiting, u.Summary())
+		t.cluster.view.Wait(all[u.Ask].revision)
+	}
+}
+
+func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
+	r := proto.CloneOf(old)
+	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid = p.Node, p.NodeName, ""
+	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
+	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
+	t.put(old, r)
+	message := "on node " + p.NodeName
+	if why := t.covers[r.GetMetadata().GetUid()]; why != "" {
+		message += ", because " + why
+	}
+	t.event(r, "Placed", message, state.SeverityInfo)
+}
+
+func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
+	for _, old := range replicas {
+		t.evictUncovered(old.GetSpec().GetWorkloadUid())
+		if t.covers[old.GetMetadata().GetUid()] != "" {
+			// The one that is covered may still run: nothing is gained by one that waits.
+			t.left.Waiting[old.GetSpec().GetWorkloadUid()] = true
+			continue
+		}
+		// A fresh explanation is given to those who ask; a new event for every
+		// change of what is free would push out all others.
+		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid() == ""
+		if t.stored(old) && (said || !t.take(old.GetSpec().GetWorkloadUid())) {
+			continue
+		}
+		r := proto.CloneOf(old)
+		r.Status.Reason, r.Spec.ReservedNodeUid = reason, ""
+		t.put(old, r)
+		t.event(r, "Unplaced", reason, state.SeverityWarning)
+	}
+}
+
+// ending counts those on a node whose end is waited for: "2 replicas of batch".
+func ending(counts map[string]int) string {
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		texts = append(texts, plural(counts[name], "replica")+" of "+name)
+	}
+	return strings.Join(texts, ", ")
+}

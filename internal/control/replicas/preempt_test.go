@@ -1,0 +1,401 @@
+package replicas
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// checkPreemptions holds what must be true of those who are pushed out since a
+// snapshot: for one above 100 and above themselves, and not below what a service
+// of the same class keeps.
+func (w *world) checkPreemptions(before *state.Snapshot) {
+	w.t.Helper()
+	snap := w.snap()
+	c := newCluster(snap)
+	for r := range snap.Replicas("", "") {
+		if r.GetSpec().GetPreemptedFor() == "" || before.Replica(r.GetMetadata().GetUid()).GetSpec().GetPreemptedFor() != "" {
+			continue
+		}
+		by := snap.Replica(r.GetSpec().GetPreemptedFor())
+		mine, other := c.priority(snap, r), c.priority(snap, by)
+		if other <= 100 || mine >= other {
+			w.t.Fatalf("%s of priority %d is pushed out for %s of %d", r.GetMetadata().GetName(), mine, by.GetMetadata().GetName(), other)
+		}
+		if by.GetSpec().GetReservedNodeUid() != r.GetSpec().GetNodeUid() {
+			w.t.Fatalf("%s leaves %s for %s, which waits for room on %q", r.GetMetadata().GetName(), r.GetSpec().GetNode(),
+				by.GetMetadata().GetName(), by.GetSpec().GetReservedNodeUid())
+		}
+		w.checkAvailable(before, r, mine, other)
+	}
+}
+
+// checkAvailable: a service keeps what it needs, unless the class differs.
+func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, other int) {
+	w.t.Helper()
+	was, is := 0, 0
+	for r := range before.ReplicasOf(gone.GetSpec().GetWorkloadUid()) {
+		if wanted(r) && r.GetStatus().GetPhase() == rollout.PhaseRunning && !Away(before, r) {
+			was++
+			if wanted(w.snap().Replica(r.GetMetadata().GetUid())) {
+				is++
+			}
+		}
+	}
+	of := w.snap().Revision(gone.GetSpec().GetRevisionUid()).GetSpec().GetWorkload()
+	sameClass := mine > 100 && other <= 500 || mine > 500 && other <= 900
+	if sameClass && is < was && is < int(of.GetMinAvailable()) {
+		w.t.Fatalf("%s is pushed out, and of %d that run %d are left, but %d are to stay", gone.GetMetadata().GetName(), was, is, of.GetMinAvailable())
+	}
+}
+
+// checkHeld: whoever waits for room since a snapshot gets it when those have ended
+// that leave.
+func (w *world) checkHeld(before *state.Snapshot) {
+	w.t.Helper()
+	snap := w.snap()
+	c := newCluster(snap)
+	held := map[string][]string{}
+	for r := range snap.ReplicasOn("") {
+		if at := r.GetSpec().GetReservedNodeUid(); at != "" && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetReservedNodeUid() != at {
+			held[r.GetSpec().GetRevisionUid()] = append(held[r.GetSpec().GetRevisionUid()], r.GetMetadata().GetUid())
+		}
+	}
+	var request scheduler.Request
+	for _, uid := range slices.Sorted(maps.Keys(held)) {
+		revision, err := c.revision(snap, uid)
+		if err != nil {
+			w.t.Fatalf("%v", err)
+		}
+		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Held: held[uid]})
+	}
+	if plan := c.view.Plan(request); len(plan.Preemptions)+len(plan.Unplaced) > 0 {
+		w.t.Fatalf("room is made in vain: %+v", plan)
+	}
+}
+
+// full is a world with one node that batch fills.
+func full(t *testing.T) *driven {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("batch", 4, "1", 0, 0)
+	d := drive(w)
+	d.rest()
+	w.wantWhere("batch", "a running", "a running", "a running", "a running")
+	return d
+}
+
+// told are the events of a reason about a workload's replicas.
+func (w *world) told(reason string) (messages []string) {
+	for e := range w.snap().Events("") {
+		if e.GetSpec().GetReason() == reason {
+			messages = append(messages, e.GetSpec().GetMessage())
+		}
+	}
+	return messages
+}
+
+func (w *world) of(name string) []*v1.Replica {
+	return byUID(w.snap(), w.snap().WorkloadByName("default", name).GetMetadata().GetUid())
+}
+
+// going counts those that were told to stop and have not ended.
+func (w *world) going() (n int) {
+	for r := range w.snap().Replicas("", "") {
+		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() == rollout.DesiredStopped {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWhatIsMoreImportantPushesOthersOut(t *testing.T) {
+	d := full(t)
+	d.addRanked("web", 2, "1", 500, 0)
+	d.react()
+	d.wantWhere("web", " pending", " pending")
+	for _, r := range d.of("web") {
+		if !strings.HasPrefix(r.GetStatus().GetReason(), "waits for ") || !strings.HasSuffix(r.GetStatus().GetReason(), "of batch to end on node a") {
+			t.Errorf("web waits because %q", r.GetStatus().GetReason())
+		}
+	}
+	if d.going() != 2 {
+		t.Fatalf("%d are told to go", d.going())
+	}
+	for _, r := range d.of("batch") {
+		if r.GetSpec().GetDesired() != rollout.DesiredStopped {
+			continue
+		}
+		if want := "makes room on node a for " + d.snap().Replica(r.GetSpec().GetPreemptedFor()).GetMetadata().GetName() + " of priority 500; its own is 0"; r.GetStatus().GetReason() != want || r.GetSpec().GetStopReason() != want {
+			t.Errorf("the one that goes says %q", r.GetStatus().GetReason())
+		}
+	}
+	if got := d.told("Preempted"); len(got) != 2 {
+		t.Errorf("events tell %q", got)
+	}
+	// Others are made in their place, which wait.
+	if got := d.phases("batch"); got[rollout.PhasePending] != 2 {
+		t.Errorf("batch is %v", got)
+	}
+	if why := (Placement{}).Explain(d.snap(), d.of("web")[0].GetSpec().GetWorkloadUid()); len(why) != 0 {
+		t.Errorf("what has its room coming is explained by %v", why)
+	}
+	if got := d.explained("web", "", false).GetReplicas(); len(got) != 1 || got[0].GetReason() != "room is being made for 2 on a" {
+		t.Errorf("those that wait are explained by %v", got)
+	}
+	if got := (Placement{}).Pending(d.snap()); got["preemption"] != 2 || got["fit"] != 2 {
+		t.Errorf("pending are %v", got)
+	}
+	d.rest()
+	d.wantWhere("web", "a running", "a running")
+	d.wantWhere("batch", " pending", " pending", "a running", "a running")
+	if got := d.told("Preempted"); len(got) != 2 {
+		t.Errorf("in the end events tell %q", got)
+	}
+	for _, r := range d.of("web") {
+		if r.GetSpec().GetReservedNodeUid() != "" || r.GetStatus().GetReason() != "" {
+			t.Errorf("it still holds room: %v", r)
+		}
+	}
+}
+
+func TestWhoMayNotPushOthersOut(t *testing.T) {
+	for what, priorities := range map[string][2]int32{"what is usual": {0, 100}, "an equal one": {300, 300}, "a lower one": {300, 200}} {
+		w := newWorld(t)
+		w.addNode("a", "2")
+		w.addRanked("first", 2, "1", priorities[0], 0)
+		d := drive(w)
+		d.rest()
+		d.addRanked("second", 1, "1", priorities[1], 0)
+		d.rest()
+		d.wantWhere("second", " pending")
+		if d.going() != 0 {
+			t.Errorf("%s pushes others out", what)
+		}
+	}
+}
+
+// Until all have ended that have to, what they leave is nobody else's.
+func TestRoomThatIsBeingMadeIsKept(t *testing.T) {
+	d := full(t)
+	d.addRanked("web", 1, "3", 500, 0)
+	d.react()
+	if d.going() != 3 {
+		t.Fatalf("%d are told to go", d.going())
+	}
+	d.addRanked("same", 1, "1", 500, 2)
+	d.react()
+	d.addWorkload("usual", 1, "1")
+	d.react()
+	for range 3 { // they end one after the other
+		for _, old := range d.of("batch") {
+			if rollout.Live(old.GetStatus().GetPhase()) && old.GetSpec().GetPreemptedFor() == d.of("web")[0].GetMetadata().GetUid() {
+				r := proto.CloneOf(old)
+				r.Status.Phase = rollout.PhaseStopped
+				d.change(func(b *state.Batch) { b.Update(r, old.GetMetadata().GetVersion()) })
+				break
+			}
+		}
+		d.wantWhere("usual", " pending")
+		d.react()
+		d.checkCapacity()
+	}
+	d.wantWhere("web", "a placed")
+	d.rest()
+	d.wantWhere("same", "a running") // the fourth of batch went for it
+	d.wantWhere("usual", " pending")
+	if got := len(d.told("Preempted")); got != 4 {
+		t.Errorf("%d were pushed out", got)
+	}
+}
+
+func TestPlanAdaptsWhenRoomTurnsUpElsewhere(t *testing.T) {
+	d := full(t)
+	d.addRanked("web", 1, "2", 500, 0)
+	d.react()
+	if d.going() != 2 {
+		t.Fatalf("%d are told to go", d.going())
+	}
+	d.addNode("b", "2")
+	d.react()
+	d.wantWhere("web", "b placed")
+	d.rest()
+	// What had begun to end has its place again.
+	d.wantWhere("batch", "a running", "a running", "a running", "a running")
+	if got := len(d.told("Preempted")); got != 2 {
+		t.Errorf("%d were pushed out", got)
+	}
+}
+
+func TestAnotherNodeIsMadeFreeWhenTheFirstIsLost(t *testing.T) {
+	d := full(t)
+	d.addNode("b", "4")
+	d.scale("batch", 8)
+	d.rest()
+	d.addRanked("web", 1, "2", 500, 0)
+	d.react()
+	first := d.snap().Node(d.of("web")[0].GetSpec().GetReservedNodeUid()).GetMetadata().GetName()
+	d.setNode(first, "offline")
+	d.rest()
+	second := map[string]string{"a": "b", "b": "a"}[first]
+	d.wantWhere("web", second+" running")
+}
+
+// A new leader goes on where the last one was.
+func TestAnotherLeaderPushesNobodyElseOut(t *testing.T) {
+	d := full(t)
+	d.addRanked("web", 2, "1", 500, 0)
+	d.react()
+	next := drive(d.world)
+	if d.going() != 2 {
+		t.Fatalf("%d are told to go", d.going())
+	}
+	next.rest()
+	next.wantWhere("web", "a running", "a running")
+	if got := len(next.told("Preempted")); got != 2 {
+		t.Errorf("%d were pushed out", got)
+	}
+}
+
+func TestOneThatIsEvenMoreImportantTakesTheRoom(t *testing.T) {
+	d := full(t)
+	d.addRanked("web", 1, "4", 300, 0)
+	d.react()
+	d.addRanked("core", 1, "4", 600, 0)
+	d.react()
+	if d.going() != 4 {
+		t.Fatalf("%d are told to go", d.going())
+	}
+	d.rest()
+	d.wantWhere("core", "a running")
+	d.wantWhere("web", " pending")
+	if why := d.of("web")[0].GetStatus().GetReason(); !strings.Contains(why, "is for core-") && !strings.Contains(why, "cannot be placed") {
+		t.Errorf("web waits because %q", why)
+	}
+}
+
+func TestServiceKeepsWhatItNeeds(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("service", 4, "1", 200, 3)
+	d := drive(w)
+	d.rest()
+	d.addRanked("web", 2, "1", 300, 0)
+	d.rest()
+	d.wantWhere("service", " pending", "a running", "a running", "a running")
+	d.wantWhere("web", " pending", "a running")
+	d.addRanked("core", 2, "1", 600, 0) // of another class
+	d.rest()
+	d.wantWhere("core", "a running", "a running")
+}
+
+// What is scaled down in the same breath is not pushed out, nor anybody else.
+func TestWhatGoesAnywayIsWaitedFor(t *testing.T) {
+	d := full(t)
+	d.scale("batch", 2)
+	d.addRanked("web", 2, "1", 500, 0)
+	d.rest()
+	d.wantWhere("web", "a running", "a running")
+	d.wantWhere("batch", "a running", "a running")
+	if got := d.told("Preempted"); len(got) != 0 {
+		t.Errorf("events tell %q", got)
+	}
+}
+
+// The plan shows who goes, before it happens.
+func TestForecastShowsWhoIsPushedOut(t *testing.T) {
+	d := full(t)
+	d.addNode("b", "1")
+	made := newWorkload(d.newUID(), "web", 3, "1")
+	made.Spec.Priority = proto.Int32(500)
+	var b state.Batch
+	d.revise(&b, made)
+	b.Create(made)
+	fork := d.store.Fork()
+	changes, err := fork.Apply(proto.CloneOf(b.Transaction(d.now())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, pushed, err := (Placement{}).Forecast(d.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if nodes, _, pending := shown(planned[0]); fmt.Sprint(nodes) != "[a a b]" || pending != 0 {
+		t.Errorf("shown on %v", nodes)
+	}
+	before := map[string]bool{}
+	for _, p := range pushed {
+		before[p.GetReplica()] = true
+		if p.GetWorkload() != "batch" || p.GetNode() != "a" || p.GetPriority() != 0 || p.GetForWorkload() != "web" || p.GetForPriority() != 500 || p.GetToNode() != "" {
+			t.Errorf("shown is %v", p)
+		}
+	}
+	d.apply(&b)
+	d.rest()
+	gone := map[string]bool{}
+	for _, r := range d.of("batch") {
+		if r.GetSpec().GetPreemptedFor() != "" {
+			gone[r.GetMetadata().GetName()] = true
+		}
+	}
+	if !maps.Equal(before, gone) || len(gone) != 2 {
+		t.Errorf("%v were shown and %v went", before, gone)
+	}
+}
+
+// Whoever comes takes nothing from those above it or beside it: of no workload of
+// the same or a higher priority do more replicas wait than before.
+func TestNewcomerNeverHurtsTheHigher(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for i, name := range nodeNames {
+			w.addNode(name, fmt.Sprint(2+2*i))
+		}
+		for _, s := range drawSteps(t) {
+			w.take(s)
+		}
+		for _, name := range nodeNames {
+			w.setNode(name, "ready")
+			w.taint(name)
+		}
+		d := drive(w)
+		d.rest()
+		priority := rapid.SampledFrom([]int32{0, 100, 200, 300, 600}).Draw(t, "priority of the newcomer")
+		waiting := func() map[string]int {
+			counts := map[string]int{}
+			for r := range w.snap().ReplicasOn("") {
+				if wanted(r) && d.loop.cluster.priority(w.snap(), r) >= int(priority) {
+					counts[r.GetSpec().GetWorkload()]++
+				}
+			}
+			return counts
+		}
+		before, start := waiting(), w.snap()
+		w.addRanked("newcomer", rapid.Int32Range(1, 6).Draw(t, "replicas"), rapid.SampledFrom([]string{"500m", "1", "3"}).Draw(t, "cpu"), priority, 0)
+		for range 10_000 {
+			d.react()
+			w.checkPreemptions(start)
+			start = w.snap()
+			if !w.work() {
+				break
+			}
+		}
+		for name, count := range waiting() {
+			if name != "newcomer" && count > before[name] {
+				t.Fatalf("%d of %s wait, and %d did before", count, name, before[name])
+			}
+		}
+		w.checkCapacity()
+		w.checkSettled()
+	})
+}

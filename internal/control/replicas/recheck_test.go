@@ -1,0 +1,242 @@
+package replicas
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// meddled is a log in which something happens between a plan and its commit.
+type meddled struct {
+	*driven
+	before []func()
+	tried  int
+}
+
+func (m *meddled) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+	m.tried++
+	if len(m.before) > 0 {
+		first := m.before[0]
+		m.before = m.before[1:]
+		first()
+	}
+	return m.driven.Propose(ctx, tx)
+}
+
+// editNode changes a node, if it is there.
+func (w *world) editNode(name string, edit func(*v1.Node)) {
+	w.t.Helper()
+	if old := w.snap().NodeByName(name); old != nil {
+		n := proto.CloneOf(old)
+		if n.Spec == nil {
+			n.Spec = &v1.NodeSpec{}
+		}
+		edit(n)
+		w.change(func(b *state.Batch) { b.Update(n, old.GetMetadata().GetVersion()) })
+	}
+}
+
+// What no longer fits when the plan is committed is handed back and goes elsewhere;
+// the rest of the plan is not held up.
+func TestNodeThatChangesBeforeTheCommitIsLeftOut(t *testing.T) {
+	for what, change := range map[string]func(w *world){
+		"cordoned": func(w *world) { w.setNode("a", "cordoned") },
+		"offline":  func(w *world) { w.setNode("a", "offline") },
+		"tainted":  func(w *world) { w.taint("a", &v1.Taint{Key: "out", Effect: scheduler.NoSchedule}) },
+		"smaller":  func(w *world) { w.editNode("a", func(n *v1.Node) { n.Status.Capacity.Cpu = "1" }) },
+		"relabelled": func(w *world) {
+			w.editNode("a", func(n *v1.Node) { n.Metadata.Labels["disk"] = "hdd" })
+		},
+		"removed": func(w *world) { w.removeNode("a") },
+	} {
+		w := newWorld(t)
+		for _, name := range []string{"a", "b"} {
+			w.addNode(name, "2")
+			w.editNode(name, func(n *v1.Node) { n.Metadata.Labels["disk"] = "ssd" })
+		}
+		d := drive(w)
+		var first map[string]int
+		m := &meddled{driven: d, before: []func(){func() { change(w) }, func() { first = w.phases("web") }}}
+		d.loop.Proposer = m
+		made := newWorkload(w.newUID(), "web", 2, "2")
+		made.Spec.Placement = &v1.Placement{Labels: map[string]string{"disk": "ssd"}}
+		w.change(func(b *state.Batch) { w.revise(b, made); b.Create(made) })
+		d.react()
+		d.wantWhere("web", " pending", "b placed")
+		if first[rollout.PhasePlaced] != 1 || len(first) != 1 || m.tried != 2 {
+			t.Errorf("%s: the first commit brought %v, and there were %d", what, first, m.tried)
+		}
+		w.checkCapacity()
+	}
+}
+
+// A node of which something else is written down is looked at once more.
+func TestWhatStillFitsIsPlacedAfterAll(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "2")
+	d := drive(w)
+	d.loop.Proposer = &meddled{driven: d, before: []func(){func() {
+		w.editNode("a", func(n *v1.Node) { n.Status.Reliability = &v1.Reliability{Score: 90} })
+	}}}
+	w.addWorkload("web", 2, "1")
+	d.react()
+	d.wantWhere("web", "a placed", "a placed")
+}
+
+// The configuration says how much of a node may be promised.
+func TestConfigurationThatChangesBeforeTheCommit(t *testing.T) {
+	w := newWorld(t)
+	w.change(func(b *state.Batch) {
+		b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{}})
+	})
+	w.addNode("a", "2")
+	d := drive(w)
+	d.loop.Proposer = &meddled{driven: d, before: []func(){func() {
+		c := proto.CloneOf(w.snap().Cluster())
+		c.Spec.Reserved = &v1.ResourceAmounts{Cpu: "1"}
+		w.change(func(b *state.Batch) { b.Update(c, c.GetMetadata().GetVersion()) })
+	}}}
+	w.addWorkload("web", 2, "1")
+	d.react()
+	d.wantWhere("web", " pending", "a placed")
+}
+
+// Those who would be pushed out stay when the one that needs their room is handed
+// back.
+func TestNobodyIsPushedOutForWhatIsHandedBack(t *testing.T) {
+	d := full(t)
+	d.loop.Proposer = &meddled{driven: d, before: []func(){func() { d.setNode("a", "cordoned") }}}
+	d.addRanked("web", 1, "1", 500, 0)
+	d.react()
+	d.wantWhere("web", " pending")
+	d.wantWhere("batch", "a running", "a running", "a running", "a running")
+	if why := d.of("web")[0].GetStatus().GetReason(); !strings.Contains(why, "is cordoned") {
+		t.Errorf("web waits because %q", why)
+	}
+}
+
+// drawMeddling draws a change of a node.
+func drawMeddling(t *rapid.T, w *world) func() {
+	name := rapid.SampledFrom(nodeNames).Draw(t, "meddled")
+	what := rapid.SampledFrom([]string{"cordon", "offline", "ready", "taint", "shrink", "remove", "score", "end"}).Draw(t, "how")
+	return func() {
+		if w.snap().NodeByName(name) == nil {
+			return
+		}
+		switch what {
+		case "cordon":
+			w.setNode(name, "cordoned")
+		case "offline", "ready":
+			w.setNode(name, what)
+		case "taint":
+			w.taint(name, &v1.Taint{Key: "out", Effect: scheduler.NoSchedule})
+		case "shrink":
+			// Not below what is promised already: that is nobody's plan.
+			requested := Placement{}.Requested(w.snap(), w.snap().NodeByName(name).GetMetadata().GetUid())
+			w.editNode(name, func(n *v1.Node) { n.Status.Capacity.Cpu = requested.GetCpu() })
+		case "remove":
+			w.removeNode(name)
+		case "score":
+			w.editNode(name, func(n *v1.Node) { n.Status.Reliability = &v1.Reliability{Score: 50} })
+		case "end":
+			w.work()
+		}
+	}
+}
+
+// Whatever happens between plan and commit: at the commit no node has promised
+// more than it has, nothing is put where it may not be, nobody is pushed out for
+// one that may not, and the loop comes to rest.
+func TestCommitBreaksNoRule(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for i, name := range nodeNames {
+			w.addNode(name, fmt.Sprint(2+2*i))
+		}
+		d := drive(w)
+		m := &meddled{driven: d}
+		d.loop.Proposer = committed{m}
+		for _, s := range drawSteps(t) {
+			if s.what == "tick" || w.snap().NodeByName(s.node) == nil {
+				continue
+			}
+			w.take(s)
+			for range rapid.IntRange(0, 2).Draw(t, "meddlings") {
+				m.before = append(m.before, drawMeddling(t, w))
+			}
+			d.react()
+		}
+		m.before = nil
+		d.rest()
+		w.checkCapacity()
+	})
+}
+
+// committed checks what a commit has brought.
+type committed struct{ *meddled }
+
+func (c committed) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+	var before *state.Snapshot
+	last := func() { before = c.snap() }
+	if len(c.before) > 0 {
+		first := c.before[0]
+		c.before[0] = func() { first(); last() }
+	} else {
+		last()
+	}
+	result, err := c.meddled.Propose(ctx, tx)
+	after := c.snap()
+	for _, o := range result.Objects {
+		r, ok := o.(*v1.Replica)
+		if !ok || r.GetStatus().GetPhase() != rollout.PhasePlaced || before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() != "" {
+			continue
+		}
+		n := before.Node(r.GetSpec().GetNodeUid())
+		if n.GetStatus().GetState() != "ready" || len(n.GetSpec().GetTaints()) > 0 {
+			c.t.Fatalf("%s was placed on %v", r.GetMetadata().GetName(), n)
+		}
+		has, _ := spec.ParseCPU(n.GetStatus().GetCapacity().GetCpu())
+		if wants, _ := spec.ParseCPU(Placement{}.Requested(after, n.GetMetadata().GetUid()).GetCpu()); wants > has {
+			c.t.Fatalf("node %s has %d thousandths of a CPU and has promised %d", n.GetMetadata().GetName(), has, wants)
+		}
+	}
+	if err == nil {
+		c.checkPreemptions(before)
+	}
+	if len(result.LeftOut) == 0 { // else some of the room is held by those who were handed back
+		c.checkHeld(before)
+	}
+	return result, err
+}
+
+// Rules about where others are hold at the commit, too: who is placed by them is
+// placed with them.
+func TestWhatIsBoundIsCommittedTogether(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "2")
+	w.addNode("b", "2")
+	d := drive(w)
+	m := &meddled{driven: d, before: []func(){func() { w.setNode("a", "cordoned") }}}
+	d.loop.Proposer = m
+	made := newWorkload(w.newUID(), "web", 4, "1")
+	made.Spec.Placement = &v1.Placement{Spread: []*v1.Spread{{Key: "node", MaxSkew: 1}}}
+	w.change(func(b *state.Batch) { w.revise(b, made); b.Create(made) })
+	m.before = append(m.before, func() {
+		if got := w.of("web"); len(got) != 0 {
+			t.Errorf("%d are placed without the others", len(got))
+		}
+	})
+	d.react()
+	d.wantWhere("web", " pending", " pending", "b placed", "b placed") // the node that takes nothing does not count
+}

@@ -1,0 +1,180 @@
+package replicas
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// A taint NoExecute ends what is on its node: at once what does not tolerate it,
+// and when the time is over what tolerates it for some seconds. Of the latter a
+// service that is to run always keeps each one until another runs in its place, if
+// there is room for that elsewhere.
+
+// overdue is a replica that has borne a taint for as long as it tolerates it.
+type overdue struct {
+	replica *v1.Replica
+	why     string
+}
+
+// expiry is when a replica has to leave its node because of a taint, and because
+// of which. It is never where there is none, and long ago where the taint is not
+// tolerated or nobody knows since when it is there.
+func (c *cluster) expiry(snap *state.Snapshot, r *v1.Replica) (at time.Time, because *v1.Taint, tolerated bool) {
+	taints := snap.Node(r.GetSpec().GetNodeUid()).GetSpec().GetTaints()
+	if !slices.ContainsFunc(taints, noExecute) {
+		return at, nil, false
+	}
+	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
+	if err != nil {
+		return at, nil, false
+	}
+	for _, taint := range taints {
+		seconds, forever := scheduler.Bears(revision.Needs.Tolerations, scheduler.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: taint.GetEffect()})
+		if !noExecute(taint) || forever {
+			continue
+		}
+		until := taint.GetTime().AsTime().Add(time.Duration(seconds) * time.Second)
+		if seconds == 0 || taint.GetTime() == nil {
+			until = time.Time{}
+		}
+		if because == nil || until.Before(at) {
+			at, because, tolerated = until, taint, seconds > 0
+		}
+	}
+	return at, because, tolerated
+}
+
+func noExecute(t *v1.Taint) bool { return t.GetEffect() == scheduler.NoExecute }
+
+// obeyTaints has a replica stop that may not stay on its node. One that is to be
+// covered first is taken for away until it is; why is returned then.
+func (t *tick) obeyTaints(policy string, r *v1.Replica, one *rollout.Replica) (why string) {
+	if one.Desired == rollout.DesiredStopped || one.Node == "" || one.Away || rollout.Ended(one.Phase) {
+		return ""
+	}
+	at, taint, tolerated := t.cluster.expiry(t.snap, r)
+	workload := r.GetSpec().GetWorkloadUid()
+	switch {
+	case taint == nil:
+		return ""
+	case at.After(t.now):
+		if first, known := t.left.Later[workload]; !known || at.Before(first) {
+			t.left.Later[workload] = at
+		}
+		return ""
+	}
+	named := scheduler.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: taint.GetEffect()}
+	has := fmt.Sprintf("%s has the taint %s", r.GetSpec().GetNode(), named)
+	// What is to end by itself is not done twice at the same time.
+	if tolerated && policy == rollout.PolicyAlways {
+		one.Away = true
+		t.overdue[workload] = append(t.overdue[workload], overdue{replica: r, why: "node " + has + ", which it has tolerated for long enough"})
+		return has
+	}
+	why = "node " + has + ", which it does not tolerate"
+	if tolerated {
+		why = "node " + has + ", which it has tolerated for long enough"
+	}
+	t.evict(r, why)
+	one.Desired = rollout.DesiredStopped
+	return ""
+}
+
+func (t *tick) evict(r *v1.Replica, why string) {
+	if !t.stopped[r.GetMetadata().GetUid()] && t.take(r.GetSpec().GetWorkloadUid()) {
+		t.stopped[r.GetMetadata().GetUid()] = true
+		t.stopBecause(r, "Evicted", why, "")
+	}
+}
+
+// evictOverdue has a replica stop that others run in the place of, if it is one
+// that has to go because of a taint.
+func (t *tick) evictOverdue(r *v1.Replica) bool {
+	list := t.overdue[r.GetSpec().GetWorkloadUid()]
+	at := slices.IndexFunc(list, func(o overdue) bool { return o.replica.GetMetadata().GetUid() == r.GetMetadata().GetUid() })
+	if at < 0 {
+		return false
+	}
+	t.evict(r, list[at].why)
+	t.overdue[r.GetSpec().GetWorkloadUid()] = slices.Delete(list, at, at+1)
+	return true
+}
+
+// evictUncovered has the first of those stop that have to go because of a taint,
+// after nothing could be put in its place. Its workload is due then.
+func (t *tick) evictUncovered(workload string) {
+	if list := t.overdue[workload]; len(list) > 0 {
+		t.overdue[workload] = list[1:]
+		t.evict(list[0].replica, list[0].why)
+		t.left.Workloads[workload] = true
+	}
+}
+
+// otherTaints reports whether replicas on a node may have to leave it now, or
+// may stay.
+func otherTaints(before, after *v1.Node) bool {
+	count := 0
+	for _, t := range after.GetSpec().GetTaints() {
+		if noExecute(t) {
+			count++
+			if !slices.ContainsFunc(before.GetSpec().GetTaints(), func(o *v1.Taint) bool { return proto.Equal(o, t) }) {
+				return true
+			}
+		}
+	}
+	for _, t := range before.GetSpec().GetTaints() {
+		if noExecute(t) {
+			count--
+		}
+	}
+	return count != 0
+}
+
+// Next is when something is due though nothing has changed, zero if never.
+func (m *Memory) Next() (at time.Time) {
+	for _, later := range m.later {
+		if at.IsZero() || later.Before(at) {
+			at = later
+		}
+	}
+	return at
+}
+
+// Elapsed is what has become due by now without any change.
+func (m *Memory) Elapsed(now time.Time) Due {
+	due := Due{Workloads: map[string]bool{}}
+	for uid, at := range m.later {
+		if !at.After(now) {
+			due.Workloads[uid] = true
+		}
+	}
+	maps.DeleteFunc(m.later, func(uid string, _ time.Time) bool { return due.Workloads[uid] })
+	return due
+}
+
+// next waits until something is due: after changes, or because it is time.
+func (l *Loop) next(ctx context.Context) (Due, error) {
+	until := ctx
+	if at := l.memory.Next(); !at.IsZero() {
+		var cancel context.CancelFunc
+		until, cancel = context.WithTimeout(ctx, time.Until(at))
+		defer cancel()
+	}
+	changes, err := l.feed.Next(until)
+	if err != nil && (ctx.Err() != nil || until.Err() == nil) {
+		return Due{}, err
+	}
+	due := l.follow(changes)
+	due.add(l.memory.Elapsed(time.Now()))
+	return due, nil
+}

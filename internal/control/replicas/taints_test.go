@@ -1,0 +1,162 @@
+package replicas
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// out is a taint that was set at a time; the zero time is none.
+func out(at time.Time) *v1.Taint {
+	t := &v1.Taint{Key: "out", Value: "disk", Effect: scheduler.NoExecute}
+	if !at.IsZero() {
+		t.Time = timestamppb.New(at)
+	}
+	return t
+}
+
+// addTolerant creates a workload that bears the taint for some seconds, for ever
+// if 0.
+func (w *world) addTolerant(name string, replicas int32, cpu, policy string, seconds int64) {
+	w.t.Helper()
+	made := newWorkload(w.newUID(), name, replicas, cpu)
+	made.Spec.Placement = &v1.Placement{Tolerations: []*v1.Toleration{{Key: "out", Effect: scheduler.NoExecute, Seconds: seconds}}}
+	made.Spec.Restart.Policy = policy
+	w.change(func(b *state.Batch) {
+		w.revise(b, made)
+		b.Create(made)
+	})
+}
+
+// running lets nodes work until they rest, while the loop runs.
+func (l *log) running() {
+	for range 20 {
+		l.do(func() { l.work() })
+	}
+}
+
+// tried is how many proposals there were.
+func (l *log) tried() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proposals
+}
+
+func TestWhatDoesNotTolerateATaintGoesAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addWorkload("web", 2, "1")
+	w.addTolerant("agent", 1, "1", "always", 0)
+	d := drive(w)
+	d.rest()
+	d.addNode("b", "4")
+	d.taint("a", out(time.Now()))
+	d.react()
+	if d.going() != 2 {
+		t.Errorf("%d are told to go", d.going())
+	}
+	for _, r := range d.of("web") {
+		if want := "node a has the taint out=disk:NoExecute, which it does not tolerate"; r.GetSpec().GetNode() == "a" && r.GetStatus().GetReason() != want {
+			t.Errorf("it goes because %q", r.GetStatus().GetReason())
+		}
+	}
+	if got := d.told("Evicted"); len(got) != 2 {
+		t.Errorf("events tell %q", got)
+	}
+	d.rest()
+	d.wantWhere("web", "b running", "b running")
+	d.wantWhere("agent", "a running")
+}
+
+// The loop wakes when the time is over, without looking at the clock until then,
+// and a service goes on serving where there is room for others.
+func TestTolerationEndsInTime(t *testing.T) {
+	l := &log{world: newWorld(t)}
+	l.addNode("a", "4")
+	l.addTolerant("web", 3, "1", "always", 30)
+	_ = runLoop(t, l, func() {
+		l.running()
+		l.do(func() { l.addNode("b", "4") })
+		set := time.Now()
+		l.do(func() { l.taint("a", out(set)) })
+		before := l.tried()
+		time.Sleep(30*time.Second - 1)
+		l.do(func() {})
+		if l.tried() != before || l.going() != 0 {
+			t.Fatalf("before the time is over there are %d proposals", l.tried()-before)
+		}
+		time.Sleep(2 * time.Nanosecond)
+		for range 20 {
+			l.do(func() { l.work() })
+			if got := l.phases("web")[rollout.PhaseRunning]; got < 3 {
+				t.Fatalf("only %d serve", got)
+			}
+		}
+		l.wantWhere("web", "b running", "b running", "b running")
+		if got := l.told("Evicted"); len(got) != 3 || !strings.Contains(got[0], "tolerated for long enough") {
+			t.Errorf("events tell %q", got)
+		}
+		before = l.tried()
+		time.Sleep(time.Hour)
+		l.do(func() {})
+		if l.tried() != before {
+			t.Error("the loop proposes though nothing happens")
+		}
+	})
+}
+
+func TestTaintThatIsTakenAwayInTimeEndsNothing(t *testing.T) {
+	l := &log{world: newWorld(t)}
+	l.addNode("a", "4")
+	l.addTolerant("web", 2, "1", "always", 30)
+	_ = runLoop(t, l, func() {
+		l.running()
+		set := time.Now()
+		l.do(func() { l.taint("a", out(set)) })
+		time.Sleep(29 * time.Second)
+		l.do(func() { l.taint("a") })
+		time.Sleep(time.Hour)
+		l.do(func() {})
+		l.wantWhere("web", "a running", "a running")
+	})
+}
+
+// Where nothing can be put in its place, it goes all the same.
+func TestWhatCannotBeCoveredGoesWhenItsTimeIsOver(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addTolerant("web", 3, "1", "always", 30)
+	d := drive(w)
+	d.rest()
+	d.addNode("b", "1")
+	d.taint("a", out(time.Time{})) // nobody knows since when
+	d.rest()
+	d.wantWhere("web", " pending", " pending", "b running")
+	d.taint("a")
+	d.rest()
+	d.wantWhere("web", "a running", "a running", "b running")
+}
+
+// Work that is to be done once is not done twice at the same time.
+func TestWorkIsStoppedBeforeItIsDoneElsewhere(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addTolerant("job", 1, "1", "on-failure", 30)
+	d := drive(w)
+	d.rest()
+	d.addNode("b", "4")
+	d.taint("a", out(time.Time{}))
+	d.react()
+	if d.going() != 1 {
+		t.Fatalf("%d are told to go", d.going())
+	}
+	d.rest()
+	d.wantWhere("job", "b running")
+}

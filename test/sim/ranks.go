@@ -1,0 +1,213 @@
+package sim
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// rank draws how important a workload is, what it wants to keep and what it bears.
+func rank(c *rand.Rand, s *v1.WorkloadSpec) {
+	if c.IntN(2) == 0 {
+		s.Priority = proto.Int32([]int32{0, 50, 101, 300, 600, 950}[c.IntN(6)])
+	}
+	if c.IntN(4) == 0 {
+		s.MinAvailable = int32(c.IntN(3))
+	}
+	if c.IntN(4) == 0 {
+		if s.Placement == nil {
+			s.Placement = &v1.Placement{}
+		}
+		s.Placement.Tolerations = append(s.Placement.Tolerations, &v1.Toleration{Key: "out", Seconds: []int64{0, 20, 300}[c.IntN(3)]})
+	}
+}
+
+// actTaint sets a taint of a node, or takes it away.
+func (w *World) actTaint(c *rand.Rand) {
+	m := w.machine(c)
+	if m == nil {
+		return
+	}
+	uid, effect := m.uid, []string{scheduler.NoExecute, scheduler.NoExecute, scheduler.NoSchedule, scheduler.PreferNoSchedule, "", "", "", ""}[c.IntN(8)]
+	w.operate("taint "+m.name+" "+effect, func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
+		old := snap.Node(uid)
+		if old == nil || effect == "" && len(old.GetSpec().GetTaints()) == 0 {
+			return false
+		}
+		n := proto.CloneOf(old)
+		n.Spec.Taints = nil
+		if effect != "" {
+			n.Spec.Taints = []*v1.Taint{{Key: "out", Effect: effect, Time: timestamppb.New(w.clock())}}
+		}
+		b.Update(n, old.GetMetadata().GetVersion())
+		return true
+	}, nil)
+}
+
+// bears is until when a replica may be on a node with its taints, and whether there
+// is an end to it.
+func bears(n *v1.Node, need needs) (until time.Time, ends bool) {
+	for _, t := range n.GetSpec().GetTaints() {
+		seconds, forever := scheduler.Bears(need.Tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})
+		if t.GetEffect() != scheduler.NoExecute || forever {
+			continue
+		}
+		if at := t.GetTime().AsTime().Add(time.Duration(seconds) * time.Second); !ends || at.Before(until) {
+			until, ends = at, true
+		}
+	}
+	return until, ends
+}
+
+// mustLeave is whether a replica is on a node that it has to leave sooner or later.
+func (w *World) mustLeave(snap *state.Snapshot, r *v1.Replica) bool {
+	need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
+	if !ok {
+		return false
+	}
+	_, ends := bears(snap.Node(r.GetSpec().GetNodeUid()), need)
+	return ends
+}
+
+func priorityOf(snap *state.Snapshot, r *v1.Replica) int32 {
+	s := snap.Revision(r.GetSpec().GetRevisionUid()).GetSpec().GetWorkload()
+	if s.GetPriority() == 0 && (s == nil || s.Priority == nil) {
+		return spec.DefaultPriority
+	}
+	return s.GetPriority()
+}
+
+func classOf(priority int32) int {
+	return slices.IndexFunc([]int32{100, 500, 900, 1000}, func(most int32) bool { return priority <= most })
+}
+
+// checkPreempted holds that a replica is pushed out only for one above 100 and
+// above itself that waits for its room, and not below what its service keeps.
+func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after *state.Snapshot) {
+	name := now.GetMetadata().GetName()
+	by := after.Replica(now.GetSpec().GetPreemptedFor())
+	mine, other := priorityOf(after, now), priorityOf(after, by)
+	if other <= 100 || mine >= other {
+		w.fail("only what is more important pushes others out", "%s: %s of priority %d for %s of %d", p.who, name, mine, by.GetMetadata().GetName(), other)
+	}
+	if by.GetSpec().GetReservedNodeUid() != now.GetSpec().GetNodeUid() || by.GetStatus().GetPhase() != rollout.PhasePending {
+		w.fail("nobody is pushed out in vain", "%s: %s for %s, which is %s", p.who, name, by.GetMetadata().GetName(), by.GetStatus().GetPhase())
+	}
+	if len(p.result.LeftOut) == 0 {
+		w.checkRoomIsMade(p, after, now.GetSpec().GetNodeUid())
+	}
+	if old.GetStatus().GetPhase() != rollout.PhaseRunning || classOf(mine) != classOf(other) {
+		return
+	}
+	left := 0
+	for r := range after.ReplicasOf(now.GetSpec().GetWorkloadUid()) {
+		if wanted(r) && r.GetStatus().GetPhase() == rollout.PhaseRunning && !replicas.Away(before, r) {
+			left++
+		}
+	}
+	if keeps := after.Revision(now.GetSpec().GetRevisionUid()).GetSpec().GetWorkload().GetMinAvailable(); left < int(keeps) {
+		w.fail("a service keeps what it needs", "%s: %s goes, %d are left and %d should stay", p.who, name, left, keeps)
+	}
+}
+
+// checkRoomIsMade holds that whoever waits for room on a node has it when those
+// have ended that leave.
+func (w *World) checkRoomIsMade(p *proposal, snap *state.Snapshot, node string) {
+	free := scheduler.NodeFromProto(snap.Node(node), spec.NodePolicy{}).Capacity
+	count := func(r *v1.Replica) {
+		if need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid()); ok {
+			free[scheduler.CPU] -= need.Resources[scheduler.CPU]
+			free[scheduler.Memory] -= need.Resources[scheduler.Memory]
+		}
+	}
+	for r := range snap.ReplicasOn(node) {
+		if wanted(r) {
+			count(r)
+		}
+	}
+	for r := range snap.ReplicasOn("") {
+		if wanted(r) && r.GetSpec().GetReservedNodeUid() == node {
+			count(r)
+		}
+	}
+	if free[scheduler.CPU] < 0 || free[scheduler.Memory] < 0 {
+		w.fail("nobody is pushed out in vain", "%s: on %s is not enough room for all that wait for it: %v", p.who, snap.Node(node).GetMetadata().GetName(), free)
+	}
+}
+
+// checkEvicted holds that a replica leaves because of a taint that its node has.
+func (w *World) checkEvicted(p *proposal, r *v1.Replica, before *state.Snapshot) {
+	if !w.mustLeave(before, r) && !w.mustLeave(p.base, r) {
+		w.fail("a replica is given up for a reason", "%s has %s leave %s, which has no taint that it does not bear", p.who,
+			r.GetMetadata().GetName(), r.GetSpec().GetNode())
+	}
+}
+
+// overstays is whether a replica is where a taint does not let it stay.
+func (w *World) overstays(snap *state.Snapshot, r *v1.Replica) bool {
+	n := snap.Node(r.GetSpec().GetNodeUid())
+	need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid())
+	if !ok || n == nil || n.GetStatus().GetState() == "offline" {
+		return false
+	}
+	until, ends := bears(n, need)
+	return ends && until.Before(w.clock())
+}
+
+// couldPush is whether a workload could have room on some node if all went that
+// are less important and need not stay.
+func (w *World) couldPush(snap *state.Snapshot, one *v1.Workload) bool {
+	need, ok := w.needsOf(snap, one.GetStatus().GetRevisionUid())
+	mine := one.GetSpec().GetPriority()
+	if !ok || mine <= 100 || len(need.Ports) > 0 || !w.withinQuota(snap, one, need, "") {
+		return false
+	}
+	for n := range snap.Nodes("") {
+		if !may(n, need) {
+			continue
+		}
+		free := scheduler.NodeFromProto(n, spec.NodePolicy{}).Capacity
+		for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
+			other := priorityOf(snap, r)
+			stays := snap.Revision(r.GetSpec().GetRevisionUid()).GetSpec().GetWorkload().GetMinAvailable() > 0 && classOf(other) == classOf(mine)
+			if other >= mine || stays {
+				if has, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid()); ok && rollout.Live(r.GetStatus().GetPhase()) {
+					free[scheduler.CPU] -= has.Resources[scheduler.CPU]
+					free[scheduler.Memory] -= has.Resources[scheduler.Memory]
+				}
+			}
+		}
+		if need.Resources[scheduler.CPU] <= free[scheduler.CPU] && need.Resources[scheduler.Memory] <= free[scheduler.Memory] {
+			return true
+		}
+	}
+	return false
+}
+
+// comparePreemptions compares who was to be pushed out with who was.
+func (w *World) comparePreemptions(before *state.Snapshot, planned []*v1.Preemption) {
+	shown, gone := map[string]bool{}, map[string]bool{}
+	for _, p := range planned {
+		shown[p.GetReplica()] = true
+	}
+	for r := range w.newest().Replicas("", "") {
+		if was := before.Replica(r.GetMetadata().GetUid()); was != nil && was.GetSpec().GetPreemptedFor() == "" && r.GetSpec().GetPreemptedFor() != "" {
+			gone[r.GetMetadata().GetName()] = true
+		}
+	}
+	if !maps.Equal(shown, gone) {
+		w.fail("what the plan showed is what was done", "%v were to be pushed out, and %v were",
+			slices.Sorted(maps.Keys(shown)), slices.Sorted(maps.Keys(gone)))
+	}
+}
