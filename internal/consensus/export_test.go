@@ -50,3 +50,16 @@ func (c *Consensus) OnTheirWay() int {
 	defer c.fsm.proposed.mu.Unlock()
 	return len(c.fsm.proposed.byStart)
 }
+
+// MissTerm makes this server believe what it knew before raft elected it the last time, and returns what it learns
+// when it takes note of that.
+func (c *Consensus) MissTerm() (learn func()) {
+	c.leadership.mu.Lock()
+	defer c.leadership.mu.Unlock()
+	number := c.leadership.term.number
+	c.leadership.term.number--
+	return func() {
+		c.leadership.end(ErrNotLeader)
+		c.leadership.begin(number)
+	}
+}
