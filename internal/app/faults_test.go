@@ -34,6 +34,7 @@ func (s *several) untilProblem(want string) {
 
 // TestClockFiveMinutesOff: nothing breaks, whoever has the wrong clock and whatever it does, and everybody can see it.
 func TestClockFiveMinutesOff(t *testing.T) {
+	t.Parallel()
 	for _, off := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
 		t.Run(off.String(), func(t *testing.T) {
 			s := found(t)
@@ -89,6 +90,7 @@ func (s *several) as(o *one, token string) *client.Client {
 // TestCopyOfAServer: a second process on a copy of a server's folder takes no part in anything. It says why, and so does
 // the cluster. Where the first one has stopped, the copy is that server, which has moved.
 func TestCopyOfAServer(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	original := s.join("s3")
@@ -130,6 +132,7 @@ func TestCopyOfAServer(t *testing.T) {
 
 // TestSecondBootstrap: a server that would found a cluster on a folder that has one founds none.
 func TestSecondBootstrap(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	founded := s.running["s1"]
 	must(t, s.write(s.client, "kept"))
