@@ -3,9 +3,11 @@ package consensus
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -61,5 +63,21 @@ func (c *Consensus) MissTerm() (learn func()) {
 	return func() {
 		c.leadership.end(ErrNotLeader)
 		c.leadership.begin(number)
+	}
+}
+
+// Look returns what a pilot of a server that begins to lead now makes of another server, look by look.
+func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) Health {
+	p := newPilot(c, PilotOptions{FirstLook: firstLook})
+	return func(id string, healthy bool) Health {
+		status := autopilot.NodeFailed
+		if healthy {
+			status = autopilot.NodeAlive
+		}
+		p.NotifyState(&autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{raft.ServerID(id): {
+			Server: autopilot.Server{NodeStatus: status}, Health: autopilot.ServerHealth{Healthy: healthy},
+			Stats: autopilot.ServerStats{LastIndex: c.raft.LastIndex()},
+		}}})
+		return c.Health()[0]
 	}
 }
