@@ -202,6 +202,9 @@ type member struct {
 // openDriver starts the container runtime. It needs nothing from the cluster,
 // so it may start before the machine has joined.
 func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
+	if err := f.holdMachine(); err != nil {
+		return nil, err
+	}
 	if err := f.remember(func(id *folderID) { id.ContainerdAddress = m.ContainerdAddress }); err != nil {
 		return nil, err
 	}
@@ -466,6 +469,9 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	u.add(f.release)
+	if err := f.noticeMove(machineMark("/"), process.Progress, logger); err != nil {
+		return err
+	}
 	enrolls, err := admit(f, logger)
 	if err != nil {
 		f.forsake()
