@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -201,6 +202,9 @@ type member struct {
 // openDriver starts the container runtime. It needs nothing from the cluster,
 // so it may start before the machine has joined.
 func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
+	if err := f.holdMachine(); err != nil {
+		return nil, err
+	}
 	if err := f.remember(func(id *folderID) { id.ContainerdAddress = m.ContainerdAddress }); err != nil {
 		return nil, err
 	}
@@ -321,14 +325,14 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 
 // runAgent is the role of a machine that has joined before.
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
+	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
-			return notJoined(f.path)
+			return nil, notJoined(f.path)
 		}
 		if err := f.notAmongStrangers(ctx, o.Process); err != nil {
-			return err
+			return nil, err
 		}
-		return f.sayExpired(logger)
+		return nil, f.sayExpired(logger)
 	})
 }
 
@@ -343,7 +347,7 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 	if o.Role == "server" {
 		return joinServer(ctx, o)
 	}
-	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) error {
+	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
 		return becomeNode(ctx, f, o, logger)
 	})
 	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
@@ -352,31 +356,41 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 	return err
 }
 
-// becomeNode enrolls this folder's node, unless it is one of that cluster.
-func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.Logger) error {
+// enrollment makes this machine a node, which spends a use of its token. It is
+// nil on one that is a node already.
+type enrollment func() error
+
+// becomeNode is how this folder's node is enrolled, unless it is one of that
+// cluster.
+func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.Logger) (enrollment, error) {
 	token, err := identity.ParseJoinToken(o.Token)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := f.mayJoin(); err != nil {
-			return err
+			return nil, err
 		}
 	case err != nil:
-		return err
+		return nil, err
 	case creds.Trust().Fingerprint() != token.CA():
-		return otherCluster(f, creds)
+		return nil, otherCluster(f, creds)
 	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serverToAsk(o.Address), creds):
-		return f.notAmongStrangers(ctx, o.Process)
+		return nil, f.notAmongStrangers(ctx, o.Process)
 	}
 	address, err := locate(ctx, o, token)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	o.Progress("joining the cluster at " + address)
-	return enroll(ctx, f, o.Machine, address, o.Token, logger)
+	if err := reach(ctx, address, identity.JoinTLS(token.CA())); err != nil {
+		return nil, fmt.Errorf("join the cluster at %s: %w", address, err)
+	}
+	return func() error {
+		o.Progress("joining the cluster at " + address)
+		return enroll(ctx, f, o.Machine, address, o.Token, logger)
+	}, nil
 }
 
 // sayExpired explains why no server will let this node in. What runs here goes
@@ -442,7 +456,7 @@ func otherCluster(f *folder, creds *identity.Credentials) error {
 }
 
 // serveNode runs an agent in a process of its own.
-func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder, *slog.Logger) error) error {
+func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder, *slog.Logger) (enrollment, error)) error {
 	logger := telemetry.NewLogger(process.Log, process.LogLevel, process.LogFormat)
 	var u undo
 	defer u.run()
@@ -455,17 +469,20 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	u.add(f.release)
-	if err := admit(f, logger); err != nil {
+	if err := f.noticeMove(machineMark("/"), process.Progress, logger); err != nil {
+		return err
+	}
+	enrolls, err := admit(f, logger)
+	if err != nil {
 		f.forsake()
 		return err
 	}
 	process.Progress("starting the container runtime")
 	link := &clusterLink{}
-	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
+	d, err := openNodeDriver(ctx, f, m, link, enrolls, logger, &u)
 	if err != nil {
 		return err
 	}
-	u.add(func() { logError(logger, "close driver", d.Close()) })
 	p, err := openMember(ctx, f, link, d, process.Version, i, logger, &u)
 	if err != nil {
 		return err
@@ -482,6 +499,49 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))
 	}
 	return endedByContext(err)
+}
+
+// openNodeDriver starts the container runtime and then enrolls the machine if it
+// is not a node yet: one that cannot run anything spends no token. A folder that
+// was made for nothing is left as it was found.
+func openNodeDriver(ctx context.Context, f *folder, m cli.Machine, link *clusterLink, enrolls enrollment, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
+	undone := f.forsakeDriver(logger)
+	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
+	if err != nil {
+		undone()
+		return nil, err
+	}
+	if enrolls != nil {
+		if err := enrolls(); err != nil {
+			logError(logger, "close driver", d.Close())
+			undone()
+			return nil, err
+		}
+		f.keep()
+	}
+	u.add(func() { logError(logger, "close driver", d.Close()) })
+	return d, nil
+}
+
+// forsakeDriver returns what forsakes a folder in which a container runtime has
+// been started, unless something of that name was there before.
+func (f *folder) forsakeDriver(logger *slog.Logger) func() {
+	there := false
+	for _, name := range []string{"containerd", "shim"} {
+		_, err := os.Lstat(f.sub(name))
+		there = there || err == nil
+	}
+	return func() {
+		if !f.fresh {
+			return
+		}
+		if !there {
+			logError(logger, "remove what the container runtime has left", containerd.Purge(context.Background(), driverOptions(f, "", nil, logger)))
+			logError(logger, "remove what the container runtime has left", os.RemoveAll(f.runDir()))
+			_ = os.Remove(filepath.Dir(f.runDir())) // succeeds when this was the last cloud
+		}
+		f.forsake()
+	}
 }
 
 // restCopy stops what a copy of a node has begun to run.

@@ -31,6 +31,7 @@ func segment(t *testing.T, folder string, change func(data []byte)) {
 // TestTornLogOfOneServer: the power fails while a server writes. What was never acknowledged is dropped, and it catches
 // up by itself.
 func TestTornLogOfOneServer(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	torn := s.join("s3")
@@ -51,6 +52,7 @@ func TestTornLogOfOneServer(t *testing.T) {
 // TestDamagedLogOfOneServer: a server that has lost what it acknowledged refuses to start, in words. The others go on,
 // and by these words the machine becomes a server again.
 func TestDamagedLogOfOneServer(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	damaged := s.join("s3")
@@ -84,6 +86,7 @@ func TestDamagedLogOfOneServer(t *testing.T) {
 // TestServerBackAfterAWeek: while a server was away, the log went on beyond what is kept of it, one of the servers that
 // it knew was replaced, and the other one moved. It is found, brought up to date by a snapshot, and votes again.
 func TestServerBackAfterAWeek(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	away := s.join("s3")

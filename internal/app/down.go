@@ -196,6 +196,11 @@ func stopTasks(ctx context.Context, f *folder, logger *slog.Logger) error {
 
 // purge removes every trace of the cloud from this machine.
 func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logger) error {
+	if _, err := os.Stat(f.runDir()); err == nil { // of a copy, what runs here is the other one's
+		if err := f.holdMachine(); err != nil {
+			return err
+		}
+	}
 	if _, err := os.Stat(f.sub("agent")); err == nil {
 		if err := containerd.Purge(ctx, driverOptions(f, f.ContainerdAddress, nil, logger)); err != nil {
 			return err

@@ -25,13 +25,6 @@ const (
 	stubbornEnv = "CLOUDLESS_TEST_STUBBORN"
 )
 
-func TestMain(m *testing.M) {
-	if path := os.Getenv(holdEnv); path != "" {
-		hold(path)
-	}
-	os.Exit(m.Run())
-}
-
 func hold(path string) {
 	if os.Getenv(stubbornEnv) != "" {
 		signal.Ignore(syscall.SIGTERM)

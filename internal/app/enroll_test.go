@@ -24,6 +24,8 @@ import (
 type forgetfulServer struct {
 	v1.UnimplementedEnrollmentServiceServer
 	ca *identity.CA
+	// sealer seals what servers are given.
+	sealer *identity.Sealer
 	// keys are those of the requests so far.
 	keys []string
 }
@@ -36,12 +38,31 @@ func (s *forgetfulServer) Enroll(_ context.Context, request *v1.EnrollRequest) (
 	if s.keys = append(s.keys, key); len(s.keys) == 1 {
 		return nil, status.Error(codes.Unavailable, "the connection was cut")
 	}
+	if request.GetServer() != nil {
+		return s.enrollServer(request)
+	}
 	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindNode, "n-1")
 	if err != nil {
 		return nil, err
 	}
 	chain, err := s.ca.Issue(request.GetCsr(), id, identity.IssueOptions{TTL: time.Hour, Client: true}, time.Now())
 	return &v1.EnrollResponse{Node: &v1.Node{Metadata: &v1.Metadata{Uid: "n-1", Name: request.GetName()}}, Certificates: chain}, err
+}
+
+func (s *forgetfulServer) enrollServer(request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
+	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, "s-2")
+	if err != nil {
+		return nil, err
+	}
+	chain, err := s.ca.Issue(request.GetCsr(), id, identity.IssueOptions{TTL: time.Hour, Server: true, Client: true}, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	handed, err := s.sealer.HandOver(request.GetServer().GetSealTo(), s.ca.Trust().Cluster())
+	return &v1.EnrollResponse{
+		Server: &v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: request.GetName()}}, Certificates: chain,
+		SealedKey: handed, SealedAuthority: []byte("sealed"), Servers: []string{"127.0.0.1:1"},
+	}, err
 }
 
 // listen serves with a certificate of the CA and returns the address.
@@ -106,6 +127,43 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	}
 }
 
+// So does a server whose answer was lost; what was refused leaves nothing.
+func TestServerAsksAgainWithTheSameKey(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	sealer, err := identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
+	must(t, err)
+	server := &forgetfulServer{ca: ca, sealer: sealer}
+	token := identity.NewJoinToken(ca.Trust().Fingerprint())
+	o := cli.JoinOptions{Address: server.listen(t), Token: token.Reveal(), Role: "server", Reach: cli.Reach{Name: "s2"}}
+	path := filepath.Join(t.TempDir(), "data")
+	f, err := openFolder(path)
+	must(t, err)
+	err = enrollServer(t.Context(), f, o, token, "127.0.0.1:2")
+	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
+		t.Fatalf("the lost answer ended with %v", err)
+	}
+	f.forsake()
+	f.release()
+	if got := entries(t, filepath.Join(path, "server")); got != "joining.pem" {
+		t.Errorf("the machine keeps %q", got)
+	}
+
+	f, err = openFolder(path)
+	must(t, err)
+	defer f.release()
+	must(t, enrollServer(t.Context(), f, o, token, "127.0.0.1:2"))
+	if len(server.keys) != 2 || server.keys[0] != server.keys[1] {
+		t.Errorf("it asked with the keys %v", server.keys)
+	}
+	if f.ServerUID != "s-2" || f.founds() {
+		t.Errorf("the folder is that of %+v", f.folderID)
+	}
+	if _, err := os.Stat(f.joiningServerPath()); !os.IsNotExist(err) {
+		t.Errorf("the key of a server that has joined is still there: %v", err)
+	}
+}
+
 // Where nobody answers nothing was asked, and nothing is kept.
 func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
 	ca, err := identity.NewCA("home", time.Now())
@@ -160,7 +218,9 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 
 	o := cli.JoinOptions{Address: address, Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
 	o.Progress = quiet
-	must(t, becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler)))
+	enrolls, err := becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
+	must(t, err)
+	must(t, enrolls())
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	must(t, err)
 	if creds.ID().Name() != "n-1" || time.Now().After(creds.NotAfter()) {
@@ -170,8 +230,9 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	// Now that it is a node, joining again leaves the token unused, even if no server answers.
 	o.Address = "127.0.0.1:1"
 	asked := len(server.keys)
-	must(t, becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler)))
-	if len(server.keys) != asked {
+	enrolls, err = becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
+	must(t, err)
+	if enrolls != nil || len(server.keys) != asked {
 		t.Error("it joined once more")
 	}
 	log.Reset()

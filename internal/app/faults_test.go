@@ -34,6 +34,7 @@ func (s *several) untilProblem(want string) {
 
 // TestClockFiveMinutesOff: nothing breaks, whoever has the wrong clock and whatever it does, and everybody can see it.
 func TestClockFiveMinutesOff(t *testing.T) {
+	t.Parallel()
 	for _, off := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
 		t.Run(off.String(), func(t *testing.T) {
 			s := found(t)
@@ -89,6 +90,7 @@ func (s *several) as(o *one, token string) *client.Client {
 // TestCopyOfAServer: a second process on a copy of a server's folder takes no part in anything. It says why, and so does
 // the cluster. Where the first one has stopped, the copy is that server, which has moved.
 func TestCopyOfAServer(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	original := s.join("s3")
@@ -128,8 +130,38 @@ func TestCopyOfAServer(t *testing.T) {
 	}
 }
 
+// TestCopyOfTheOnlyServer: it has nobody to ask but the one that it is a copy of, where that one was.
+func TestCopyOfTheOnlyServer(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	original := s.running["s1"]
+	s.leader()
+	s.stop("s1")
+	copied := t.TempDir()
+	if out, err := exec.Command("cp", "-a", original.path+"/.", copied).CombinedOutput(); err != nil {
+		t.Fatalf("copy: %v\n%s", err, out)
+	}
+	s.start("s1", original.path, original.address, "")
+	elsewhere := freeAddress(t)
+	err := runServer(s.ctx, cli.ServerOptions{
+		Process: cli.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   cli.Reach{APIAddr: elsewhere},
+	})
+	if err == nil || !strings.Contains(err.Error(), "is a copy of that of a server which runs at "+original.address) {
+		t.Errorf("the copy ended with %v", err)
+	}
+	s.untilProblem("a copy of the data folder of server s1 was started at " + elsewhere + " and turned away")
+	must(t, s.write(s.client, "kept"))
+
+	// Where the first one has stopped it is that server, which has moved.
+	s.stop("s1")
+	s.start("s1", copied, elsewhere, "")
+	must(t, s.write(s.at(s.running["s1"]), "moved"))
+}
+
 // TestSecondBootstrap: a server that would found a cluster on a folder that has one founds none.
 func TestSecondBootstrap(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	founded := s.running["s1"]
 	must(t, s.write(s.client, "kept"))

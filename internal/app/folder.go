@@ -30,6 +30,8 @@ const folderFormat = 1
 type folder struct {
 	path string
 	lock *os.File
+	// machineLock is held while something of this cloud may run on this machine.
+	machineLock *os.File
 	// fresh is whether this process has made it a cloud's folder.
 	fresh bool
 
@@ -53,6 +55,8 @@ type folderID struct {
 	// Recovered is set when this folder's server was made the only one of its
 	// cluster, until it has removed the others from the state.
 	Recovered bool `json:"recovered,omitempty"`
+	// Machine is a mark of the machine that the folder was last used on.
+	Machine string `json:"machine,omitempty"`
 	// ContainerdAddress is the outside containerd that was used last.
 	ContainerdAddress string `json:"containerdAddress,omitempty"`
 }
@@ -168,7 +172,12 @@ func (f *folder) announce(address string) error {
 	return err
 }
 
-func (f *folder) release() { _ = f.lock.Close() }
+func (f *folder) release() {
+	_ = f.lock.Close()
+	if f.machineLock != nil {
+		_ = f.machineLock.Close()
+	}
+}
 
 func (f *folder) identify() error {
 	id, err := readFolderID(f.path)

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -135,17 +136,27 @@ func loopback(address string) bool {
 
 // enrollServer asks the cluster to take this server, and keeps what it is given.
 // The cluster is verified by the token's fingerprint before the token is sent.
+// The key is on the disk before anything is asked, so that asking again after a
+// lost answer is asking for the same server.
 func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token identity.JoinToken, advertise string) error {
 	conn, err := grpc.NewClient("passthrough:///"+o.Address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", o.Address, err)
 	}
 	defer func() { _ = conn.Close() }()
+	connected := connect(ctx, conn)
 	handover, err := identity.NewHandover()
 	if err != nil {
 		return err
 	}
-	key, csr, err := identity.NewKeyAndCSR()
+	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
+		return err
+	}
+	key, err := identity.OpenOrCreateKey(f.joiningServerPath())
+	if err != nil {
+		return err
+	}
+	csr, err := identity.NewCSR(key)
 	if err != nil {
 		return err
 	}
@@ -153,8 +164,13 @@ func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token ident
 		Token: o.Token, Csr: csr, Name: nodeName(cli.Machine{Name: o.Reach.Name}),
 		Server: &v1.EnrollServer{Address: advertise, Zone: o.Reach.Zone, Version: o.Version, SealTo: handover.PublicKey()},
 	}, grpc.WaitForReady(false))
+	if err != nil && connected && answerLost(err) {
+		f.keep()
+		return fmt.Errorf("join the cluster at %s: its answer was lost, join again with the same token and data folder: %s", o.Address, status.Convert(err).Message())
+	}
 	if err != nil {
-		return fmt.Errorf("join the cluster at %s: %w", o.Address, err)
+		refused := fmt.Errorf("join the cluster at %s: %s", o.Address, status.Convert(err).Message())
+		return errors.Join(refused, os.Remove(f.joiningServerPath()), os.Remove(f.sub("server")))
 	}
 	creds, err := identity.NewCredentials(key, answer.GetCertificates())
 	if err != nil {
@@ -163,15 +179,18 @@ func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token ident
 	if creds.Trust().Fingerprint() != token.CA() {
 		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
 	}
-	return f.keepServer(answer, creds, handover)
-}
-
-// keepServer writes what makes this folder a server's. The folder says so last:
-// until then a new token can begin again.
-func (f *folder) keepServer(answer *v1.EnrollResponse, creds *identity.Credentials, handover *identity.Handover) error {
-	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
+	f.keep() // from here on it is a server of the cluster, and what goes wrong is mended by joining again
+	if err := f.keepServer(answer, creds, handover); err != nil {
 		return err
 	}
+	return os.Remove(f.joiningServerPath())
+}
+
+func (f *folder) joiningServerPath() string { return f.sub("server", "joining.pem") }
+
+// keepServer writes what makes this folder a server's. The folder says so last:
+// until then joining again goes on.
+func (f *folder) keepServer(answer *v1.EnrollResponse, creds *identity.Credentials, handover *identity.Handover) error {
 	cluster := creds.Trust().Cluster()
 	_ = os.Remove(f.sub("server", "kek.json")) // of an attempt that ended in the middle: nothing is sealed by it
 	if err := handover.Accept(answer.GetSealedKey(), cluster, f.sub("server", "kek.json")); err != nil {

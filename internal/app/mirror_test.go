@@ -18,6 +18,7 @@ import (
 // TestImagesAreOnEveryServer: an image that is pushed at a server which does not lead is on a majority of the servers
 // when the push is answered, later on all of them, on one that joins too, and survives the leader.
 func TestImagesAreOnEveryServer(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	s.join("s3")
@@ -142,6 +143,7 @@ func apart(t *testing.T) (s *several, leave, comeBack func()) {
 // TestAcknowledgedTagsSurviveLeaders: what a tag stands for, and what was deleted, is what was acknowledged, also
 // where a server leads that was away then.
 func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
+	t.Parallel()
 	s, leave, comeBack := apart(t)
 	first := s.pushTo("web:latest")
 	kept := s.pushTo("gone:1")
@@ -186,6 +188,7 @@ func TestAcknowledgedTagsSurviveLeaders(t *testing.T) {
 
 // TestImagesPassAFullServer: a server that can store nothing holds up neither a push nor what the others get.
 func TestImagesPassAFullServer(t *testing.T) {
+	t.Parallel()
 	s, leave, comeBack := apart(t)
 	leave()
 	s.pushTo("before:1")
@@ -221,6 +224,7 @@ func TestImagesPassAFullServer(t *testing.T) {
 // TestTagsFollowTheState: a tag that is only in the registry of a server, as one that was away when it was deleted has
 // it, goes.
 func TestTagsFollowTheState(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	digest := s.pushTo("web:1")
 	o := s.running["s1"]

@@ -35,6 +35,7 @@ func (s *several) endsRemoved(name string) {
 // two come back while it is away. They are a majority of the old cluster, and nobody in the one that was recovered:
 // what was acknowledged there stays, and they end.
 func TestLostServersUndoNothing(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	lost := []*one{s.running["s1"], s.join("s2")}
 	left := s.join("s3")
@@ -76,6 +77,7 @@ func TestLostServersUndoNothing(t *testing.T) {
 
 // TestRecoveryIsMarked before anything changes, and until the others are removed.
 func TestRecoveryIsMarked(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	left := s.running["s1"]
@@ -125,6 +127,7 @@ func (s *several) servers() []string {
 
 // TestServerRemovedWhileAway is told so when it starts, in words that say what to do.
 func TestServerRemovedWhileAway(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	away := s.join("s3")

@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -91,6 +94,7 @@ func gossipKeyOf(ctx context.Context, conn *grpc.ClientConn) (*v1.GetGossipKeyRe
 // or call anything, what it had open is closed, it reads no stream that it passed on, and it does not get the new key
 // of the gossip. One that was away meanwhile does, and finds the others from another address.
 func TestRemovedServerIsNobody(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	removed := s.join("s3")
@@ -158,6 +162,7 @@ func TestRemovedServerIsNobody(t *testing.T) {
 // TestRemovedNodeIsCutOffAtEveryServer: a node that talks to a server which does not lead loses its session and its
 // pull of an image, and no server answers it any more, when its removal is answered.
 func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	follower := s.join("s2")
 	if s.leader() == "s2" {
@@ -213,15 +218,15 @@ func (s *several) enrollNode(name string) (*identity.Credentials, *v1.EnrollResp
 // slowPull pushes a large image and has a node pull its layer from a server, of which only the beginning is read.
 func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 	s.t.Helper()
-	pushed, err := random.Image(64<<20, 1)
+	// More than sockets hold, and nothing that has to be compressed for that.
+	layer := static.NewLayer(make([]byte, 64<<20), types.OCIUncompressedLayer)
+	pushed, err := mutate.AppendLayers(empty.Image, layer)
 	must(s.t, err)
 	name, err := image.ParseName("large:1")
 	must(s.t, err)
 	_, err = image.Push(s.ctx, pushed, name, image.PushOptions{Transport: s.client.HTTPTransport()})
 	must(s.t, err)
-	layers, err := pushed.Layers()
-	must(s.t, err)
-	digest, err := layers[0].Digest()
+	digest, err := layer.Digest()
 	must(s.t, err)
 	config := identity.ClientTLS(creds.Trust(), creds.Certificate)
 	config.NextProtos = []string{"http/1.1"}
@@ -252,6 +257,7 @@ func (s *several) slowPull(creds *identity.Credentials, from *one) io.Reader {
 
 // TestConfigurationDecidesWhoVotes, at once and while everything runs.
 func TestConfigurationDecidesWhoVotes(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	s.join("s3")

@@ -187,6 +187,9 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	if err := f.mayServe(); err != nil {
 		return err
 	}
+	if err := f.noticeMove(machineMark("/"), o.Progress, logger); err != nil {
+		return err
+	}
 	if err := prepare(f, &o.Reach); err != nil {
 		return err
 	}

@@ -58,6 +58,7 @@ func startServer(t *testing.T, path, config string) *running {
 }
 
 func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
+	t.Parallel()
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	first := startServer(t, path, config)
 	before, err := first.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
@@ -87,6 +88,7 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 }
 
 func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, t.TempDir(), filepath.Join(t.TempDir(), "config.yaml"))
 	defer func() { must(t, s.stop()) }()
 	made, err := s.client.Tokens().CreateToken(t.Context(), &v1.CreateTokenRequest{Role: "node"})

@@ -215,6 +215,7 @@ func names(t *testing.T, c *client.Client, ctx context.Context) []string {
 // TestThreeServers is the way from one server to three: whoever is asked answers, and what was acknowledged is there
 // after the leader has gone.
 func TestThreeServers(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	must(t, s.write(s.client, "before"))
 	s.join("s2")
@@ -267,6 +268,7 @@ func (s *several) removed(name string) {
 // TestReplacementOfAllServers replaces three servers one by one while a client writes: nothing that was acknowledged
 // is lost, and the client finds the new ones by itself.
 func TestReplacementOfAllServers(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	s.join("s3")
@@ -326,6 +328,7 @@ func TestReplacementOfAllServers(t *testing.T) {
 
 // TestWhoCannotJoin: each is refused in one sentence that says why.
 func TestWhoCannotJoin(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	other := found(t)
 	try := func(path, address, advertise, token string) error {
@@ -394,6 +397,7 @@ func foundedFolder(t *testing.T) string {
 // TestWithoutQuorum: what is left says so in plain words, answers what it knows to who wants that, and goes on when the
 // others are back.
 func TestWithoutQuorum(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	s.join("s3")
@@ -427,6 +431,7 @@ func TestWithoutQuorum(t *testing.T) {
 
 // TestServerMoves: a server comes back at another address, and the others and the clients find it.
 func TestServerMoves(t *testing.T) {
+	t.Parallel()
 	s := found(t)
 	s.join("s2")
 	moved := s.join("s3")

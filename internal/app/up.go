@@ -35,6 +35,9 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err := f.mayServe(); err != nil {
 		return err
 	}
+	if err := f.noticeMove(machineMark("/"), o.Progress, logger); err != nil {
+		return err
+	}
 	if err := f.tryPort(ctx, o.APIAddr); err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func (c *cli) clusterStatusCommand() *cobra.Command {
 		Example: "  cloudless cluster status\n  cloudless cluster status -o json",
 		Args:    names(),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			cluster, nodes, err := clusterStatus(ctx, cl)
+			cluster, nodes, err := c.clusterStatus(ctx, cl)
 			if err != nil {
 				return err
 			}
@@ -176,13 +176,42 @@ func (c *cli) clusterStatusCommand() *cobra.Command {
 	}
 }
 
-// statusPatience is how long status waits for a leader before it takes what one server knows.
-const statusPatience = 3 * time.Second
+const (
+	// statusPatience is how long status waits for a leader before it takes what one server knows, and for a leader that
+	// has just begun before it takes what that one does not know yet.
+	statusPatience = 4 * time.Second
+	statusPause    = 200 * time.Millisecond
+)
 
-func clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv1.Cluster, []*cloudlessv1.Node, error) {
+// settledCluster asks for the cluster until it is known how well its servers are, as long as ctx lasts.
+func settledCluster(ctx context.Context, cl *client.Client) (last *cloudlessv1.Cluster, err error) {
+	for {
+		cluster, err := cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
+		if err != nil && last != nil {
+			return last, nil
+		}
+		unknown := func(s *cloudlessv1.ServerStatus) bool { return s.GetUnknown() }
+		if last = cluster; err != nil || !slices.ContainsFunc(cluster.GetStatus().GetServers(), unknown) {
+			return cluster, err
+		}
+		select {
+		case <-ctx.Done():
+			return cluster, nil
+		case <-time.After(statusPause):
+		}
+	}
+}
+
+func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv1.Cluster, []*cloudlessv1.Node, error) {
 	soon, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	cluster, err := cl.Cluster().GetCluster(soon, &cloudlessv1.GetClusterRequest{})
+	ask := settledCluster
+	if c.stale { // one that does not lead never knows
+		ask = func(ctx context.Context, cl *client.Client) (*cloudlessv1.Cluster, error) {
+			return cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
+		}
+	}
+	cluster, err := ask(soon, cl)
 	if code := status.Code(err); ctx.Err() == nil && (code == codes.Unavailable || code == codes.DeadlineExceeded) {
 		ctx = client.WithStale(ctx)
 		cluster, err = cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})

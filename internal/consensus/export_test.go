@@ -3,9 +3,11 @@ package consensus
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -49,4 +51,33 @@ func (c *Consensus) OnTheirWay() int {
 	c.fsm.proposed.mu.Lock()
 	defer c.fsm.proposed.mu.Unlock()
 	return len(c.fsm.proposed.byStart)
+}
+
+// MissTerm makes this server believe what it knew before raft elected it the last time, and returns what it learns
+// when it takes note of that.
+func (c *Consensus) MissTerm() (learn func()) {
+	c.leadership.mu.Lock()
+	defer c.leadership.mu.Unlock()
+	number := c.leadership.term.number
+	c.leadership.term.number--
+	return func() {
+		c.leadership.end(ErrNotLeader)
+		c.leadership.begin(number)
+	}
+}
+
+// Look returns what a pilot of a server that begins to lead now makes of another server, look by look.
+func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) Health {
+	p := newPilot(c, PilotOptions{FirstLook: firstLook})
+	return func(id string, healthy bool) Health {
+		status := autopilot.NodeFailed
+		if healthy {
+			status = autopilot.NodeAlive
+		}
+		p.NotifyState(&autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{raft.ServerID(id): {
+			Server: autopilot.Server{NodeStatus: status}, Health: autopilot.ServerHealth{Healthy: healthy},
+			Stats: autopilot.ServerStats{LastIndex: c.raft.LastIndex()},
+		}}})
+		return c.Health()[0]
+	}
 }

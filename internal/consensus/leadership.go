@@ -21,8 +21,10 @@ type leadership struct {
 
 // term is one time of leading, which ends with its context.
 type term struct {
-	ctx context.Context
-	end context.CancelCauseFunc
+	// number is raft's.
+	number uint64
+	ctx    context.Context
+	end    context.CancelCauseFunc
 }
 
 func (l *leadership) init() { l.change = make(chan struct{}) }
@@ -34,14 +36,14 @@ func (l *leadership) now() (*term, <-chan struct{}) {
 	return l.term, l.change
 }
 
-func (l *leadership) begin() {
+func (l *leadership) begin(number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over {
 		return
 	}
 	ctx, end := context.WithCancelCause(context.Background())
-	l.term = &term{ctx: ctx, end: end}
+	l.term = &term{number: number, ctx: ctx, end: end}
 	l.broadcast()
 }
 
@@ -107,6 +109,7 @@ func (c *Consensus) take(leads bool) {
 		c.logger.Info("this server leads no more")
 		return
 	}
+	number := c.raft.CurrentTerm()
 	applied := make(chan error, 1)
 	if !c.start(func() { applied <- c.raft.Barrier(0).Error() }) {
 		return
@@ -116,11 +119,14 @@ func (c *Consensus) take(leads bool) {
 		c.logger.Info("leadership was lost before it began", "error", err)
 		return
 	}
+	if c.raft.CurrentTerm() != number {
+		return // it was lost meanwhile, of which raft tells next
+	}
 	if len(c.fsm.failed) > 0 {
 		return // the state is not that of the log, and this server is about to stop
 	}
-	c.leadership.begin()
-	c.logger.Info("this server leads", "term", c.raft.CurrentTerm(), "index", c.store.Snapshot().Index())
+	c.leadership.begin(number)
+	c.logger.Info("this server leads", "term", number, "index", c.store.Snapshot().Index())
 }
 
 // IsLeader tells if this server leads and has the newest state.

@@ -113,13 +113,9 @@ func (c *Consensus) Progress() Progress {
 // Term returns a context that ends with ctx or when this server leads no more, with [ErrNotLeader] as its cause then.
 // It is an error if this server does not lead; one that was just elected is waited for.
 func (c *Consensus) Term(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if err := c.leads(ctx); err != nil {
+	term, _, err := c.leads(ctx)
+	if err != nil {
 		return nil, nil, err
-	}
-	term, _ := c.leadership.now()
-	if term == nil {
-		leader, _ := c.Leader()
-		return nil, nil, &NotLeaderError{Leader: leader}
 	}
 	during, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(term.ctx, func() { cancel(context.Cause(term.ctx)) })

@@ -23,6 +23,8 @@ const (
 	// before it is let go.
 	DefaultStable = time.Second
 	DefaultDead   = 10 * time.Minute
+	// DefaultFirstLook is how long a server that has just begun to lead may take to hear of the others.
+	DefaultFirstLook = 3 * time.Second
 
 	metaZone = "zone"
 )
@@ -42,8 +44,8 @@ type PilotOptions struct {
 	Members func() []Member
 	// Progress asks another server how far it is.
 	Progress func(ctx context.Context, id string) (Progress, error)
-	// Stable and Dead are DefaultStable and DefaultDead if 0.
-	Stable, Dead time.Duration
+	// Stable, Dead and FirstLook are DefaultStable, DefaultDead and DefaultFirstLook if 0.
+	Stable, Dead, FirstLook time.Duration
 }
 
 func (o *PilotOptions) validate() error {
@@ -56,6 +58,9 @@ func (o *PilotOptions) validate() error {
 	if o.Dead == 0 {
 		o.Dead = DefaultDead
 	}
+	if o.FirstLook == 0 {
+		o.FirstLook = DefaultFirstLook
+	}
 	return nil
 }
 
@@ -63,6 +68,8 @@ func (o *PilotOptions) validate() error {
 type Health struct {
 	ID      string
 	Healthy bool
+	// Unknown is whether the leader has just begun to look and has not heard of it yet.
+	Unknown bool
 	// Reason says why it is not healthy.
 	Reason string
 	// Lag is by how many entries it is behind.
@@ -79,8 +86,17 @@ type pilot struct {
 	PilotOptions
 
 	mu    sync.Mutex
+	began time.Time            // when this server began to look
+	met   map[string]bool      // those that have been well since then
 	since map[string]time.Time // when a member was first seen dead
 	said  map[string]Progress  // what each has said of itself last, as long as it answers
+}
+
+func newPilot(c *Consensus, o PilotOptions) *pilot {
+	return &pilot{
+		Consensus: c, PilotOptions: o, began: time.Now(),
+		met: map[string]bool{}, since: map[string]time.Time{}, said: map[string]Progress{},
+	}
 }
 
 // Pilot decides, while this server leads, who takes part and who votes, until ctx ends: servers that should take part
@@ -90,7 +106,7 @@ func (c *Consensus) Pilot(ctx context.Context, o PilotOptions) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	p := &pilot{Consensus: c, PilotOptions: o, since: map[string]time.Time{}, said: map[string]Progress{}}
+	p := newPilot(c, o)
 	auto := autopilot.New(c.raft, p, autopilot.WithPromoter(promoter{p}), autopilot.WithLogger(newHCLogger(c.logger)),
 		autopilot.WithUpdateInterval(pilotUpdate), autopilot.WithReconcileInterval(pilotReconcile))
 	auto.Start(ctx)
@@ -265,14 +281,19 @@ func (p *pilot) NotifyState(s *autopilot.State) {
 	var all []Health
 	last := p.raft.LastIndex()
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	said := p.said
-	p.mu.Unlock()
 	for id, one := range s.Servers {
 		h := Health{ID: string(id), Healthy: one.Health.Healthy, Full: said[string(id)].Full, Skew: said[string(id)].Skew}
 		if last > one.Stats.LastIndex {
 			h.Lag = last - one.Stats.LastIndex
 		}
-		if !h.Healthy {
+		switch {
+		case h.Healthy:
+			p.met[h.ID] = true
+		case !p.met[h.ID] && p.now().Sub(p.began) < p.FirstLook:
+			h.Unknown, h.Reason = true, "not known yet: the leader has just begun to look"
+		default:
 			h.Reason = reasonOf(one, h.Lag)
 		}
 		all = append(all, h)

@@ -198,3 +198,26 @@ func TestPilotNeedsWhatItNeeds(t *testing.T) {
 		t.Error("a pilot without anything flies")
 	}
 }
+
+// TestLeaderDoesNotJudgeWhomItHasNotMet, for a while: when all servers have just started, the others are on their way.
+// One that was there and is gone is judged at once.
+func TestLeaderDoesNotJudgeWhomItHasNotMet(t *testing.T) {
+	for _, one := range []struct {
+		firstLook time.Duration
+		want      consensus.Health
+	}{
+		{time.Hour, consensus.Health{ID: "late", Unknown: true, Reason: "not known yet: the leader has just begun to look"}},
+		{time.Nanosecond, consensus.Health{ID: "late", Reason: "the other servers do not hear of it"}},
+	} {
+		look := consensus.Look(cluster(t, 1)[0].Consensus, one.firstLook)
+		if got := look("late", false); got != one.want {
+			t.Errorf("within %s one that was never there is %+v, want %+v", one.firstLook, got, one.want)
+		}
+		if got := look("late", true); !got.Healthy || got.Unknown {
+			t.Errorf("within %s one that is there is %+v", one.firstLook, got)
+		}
+		if got := look("late", false); got.Unknown || got.Reason != "the other servers do not hear of it" {
+			t.Errorf("within %s one that has gone is %+v", one.firstLook, got)
+		}
+	}
+}

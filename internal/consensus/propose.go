@@ -67,37 +67,55 @@ func (c *Consensus) Read(ctx context.Context) (*state.Snapshot, error) {
 	if IsStale(ctx) {
 		return c.Stale(), nil
 	}
-	if err := c.leads(ctx); err != nil {
-		return nil, err
+	for {
+		term, change, err := c.leads(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.verify(ctx); err != nil {
+			return nil, err
+		}
+		// As long as no other server can have been elected, all that was acknowledged was applied here. That this
+		// server leads is not enough: another one may have led in between, of which this one has not taken note yet.
+		if c.raft.CurrentTerm() == term.number {
+			return c.store.Snapshot(), nil
+		}
+		if err := c.await(ctx, change); err != nil {
+			return nil, err
+		}
 	}
-	// As long as no other server can have been elected, all that was acknowledged was applied here.
+}
+
+// verify asks the others whether this server still leads.
+func (c *Consensus) verify(ctx context.Context) error {
 	verified := make(chan error, 1)
 	if !c.start(func() { verified <- c.raft.VerifyLeader().Error() }) {
-		return nil, c.stopped()
+		return c.stopped()
 	}
 	select {
 	case err := <-verified:
 		if err != nil {
-			return nil, c.unread(err)
+			return c.unread(err)
 		}
-		return c.store.Snapshot(), nil
+		return nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 
-// leads waits until a server that has just been elected has the newest state.
-func (c *Consensus) leads(ctx context.Context) error {
+// leads waits until a server that has just been elected has the newest state, and returns its term and what to wait for
+// until there may be another.
+func (c *Consensus) leads(ctx context.Context) (*term, <-chan struct{}, error) {
 	for {
 		term, change := c.leadership.now()
 		if term != nil {
-			return nil
+			return term, change, nil
 		}
 		if leader, _ := c.Leader(); leader.ID != c.id {
-			return &NotLeaderError{Leader: leader}
+			return nil, nil, &NotLeaderError{Leader: leader}
 		}
 		if err := c.await(ctx, change); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
 }

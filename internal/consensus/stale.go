@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/cloudless/cloudless/internal/state"
 )
 
 type staleKey struct{}
@@ -20,17 +18,8 @@ func IsStale(ctx context.Context) bool { return ctx.Value(staleKey{}) != nil }
 
 // WaitApplied waits until this server's state includes the transaction with an index.
 func (c *Consensus) WaitApplied(ctx context.Context, index uint64) error {
-	snapshot, feed := c.store.Subscribe()
-	for snapshot.Index() < index {
-		_, err := feed.Next(ctx)
-		if errors.Is(err, state.ErrLagged) {
-			_, feed = c.store.Subscribe()
-		} else if err != nil {
-			return err
-		}
-		snapshot = c.store.Snapshot()
-	}
-	return nil
+	_, err := c.store.Await(ctx, index)
+	return err
 }
 
 // unread is why a read failed: one that was begun by a leader and not finished has done nothing, unlike a proposal.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -200,13 +201,20 @@ func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
 	ctx, cancel := context.WithTimeout(ctx, doubleTime)
 	defer cancel()
 	others := s.otherServers()
-	answers := make(chan whereabouts, len(others))
+	var before []string
+	if !takesPart {
+		before = s.formerAddresses()
+	}
+	answers := make(chan whereabouts, len(others)+len(before))
 	for _, uid := range others {
 		go func() { answers <- s.whereAmI(ctx, uid) }() // ends with ctx
 	}
+	for _, address := range before {
+		go func() { answers <- s.whoIsAt(ctx, address) }() // ends with ctx
+	}
 	said := 0
 	elsewhere := map[string]int{}
-	for range others {
+	for range len(others) + len(before) {
 		answer := <-answers
 		if answer.removed {
 			return ErrRemoved // one word is enough: nobody is ever taken back
@@ -246,15 +254,44 @@ func (s *Server) whereAmI(ctx context.Context, asked string) whereabouts {
 	return whereabouts{known: true, address: answer.GetAddress()}
 }
 
+// formerAddresses are where this server was, if it is elsewhere now: a copy of
+// the only server has nobody else to ask.
+func (s *Server) formerAddresses() []string {
+	all := []string{s.store.Snapshot().Server(s.uid).GetSpec().GetAddress()}
+	for _, one := range s.consensus.Servers() {
+		if one.ID == s.uid {
+			all = append(all, one.Address)
+		}
+	}
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(address string) bool {
+		_, port, err := net.SplitHostPort(address)
+		return err != nil || port == "0" || address == s.advertised
+	})
+}
+
+// whoIsAt asks whoever has this server's identity at an address.
+func (s *Server) whoIsAt(ctx context.Context, address string) whereabouts {
+	answer, err := s.askSelf(ctx, address)
+	if err != nil {
+		return whereabouts{}
+	}
+	return whereabouts{known: true, address: answer.GetAddress()}
+}
+
+func (s *Server) askSelf(ctx context.Context, address string) (*v1.LocateServerResponse, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), s.uid))))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	return v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
+}
+
 // tellOriginal lets the one that was there first know, because it may be the
 // one that leads.
 func (s *Server) tellOriginal(ctx context.Context, address string) {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), s.uid))))
-	if err == nil {
-		_, err = v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
-		_ = conn.Close()
-	}
-	if err != nil {
+	if _, err := s.askSelf(ctx, address); err != nil {
 		s.logger.Warn("the server of which this is a copy could not be told", "address", address, "error", err)
 	}
 }

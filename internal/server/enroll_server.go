@@ -16,7 +16,9 @@ import (
 
 // enrollServer makes a machine a server: it gets an identity and the keys that
 // every server has. That it takes part, and later votes, is the leader's doing
-// once it hears of the new server.
+// once it hears of the new server. One whose answer was lost asks again with the
+// same token and key, as nodes do: it is the same server, where it says that it
+// is now.
 func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest, secret identity.JoinToken) (*v1.EnrollResponse, error) {
 	wish := request.GetServer()
 	if _, port, err := net.SplitHostPort(wish.GetAddress()); err != nil || port == "" || port == "0" {
@@ -29,28 +31,24 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 	if err != nil {
 		return nil, refuse(codes.InvalidArgument, "%s", err)
 	}
+	receipt, err := enrollmentReceipt(secret, request.GetCsr())
+	if err != nil {
+		return nil, err
+	}
 	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		token, err := s.prove(snap, secret, roleServer)
 		if err != nil {
 			return err
 		}
-		if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-			return errJoinToken()
-		}
-		used := proto.CloneOf(token)
-		used.Status.Used++
-		b.Update(used, token.GetMetadata().GetVersion())
-		if err := addressFree(snap, wish.GetAddress()); err != nil {
+		if err := addressFree(snap, wish.GetAddress(), snap.Receipt(receipt.name).GetObjectUid()); err != nil {
 			return err
 		}
-		answer.Server = s.newServer(snap, request)
-		if answer.Certificates, err = s.certifyServer(request.GetCsr(), answer.GetServer()); err != nil {
+		if answer.Server, err = s.admitServer(ctx, snap, b, token, receipt, request); err != nil {
 			return err
 		}
-		b.Create(answer.GetServer())
-		b.Create(s.event(ctx, answer.GetServer(), "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), wish.GetAddress())))
-		return nil
+		answer.Certificates, err = s.certifyServer(request.GetCsr(), answer.GetServer())
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -60,10 +58,40 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 	return answer, nil
 }
 
-// addressFree refuses two servers at one address.
-func addressFree(snap *state.Snapshot, address string) error {
+// admitServer makes a new server and counts one use of its join token, unless it
+// is one already.
+func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt receipt, request *v1.EnrollRequest) (*v1.Server, error) {
+	earlier := snap.Receipt(receipt.name)
+	wish := request.GetServer()
+	if known := snap.Server(earlier.GetObjectUid()); known != nil {
+		if known.GetSpec().GetAddress() == wish.GetAddress() {
+			return known, nil
+		}
+		moved := proto.CloneOf(known)
+		moved.Spec.Address = wish.GetAddress()
+		b.Update(moved, known.GetMetadata().GetVersion())
+		return moved, nil
+	}
+	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
+		return nil, errJoinToken()
+	}
+	used := proto.CloneOf(token)
+	used.Status.Used++
+	b.Update(used, token.GetMetadata().GetVersion())
+	made := s.newServer(snap, request)
+	b.Create(made)
+	b.Create(s.event(ctx, made, "Enrolled", fmt.Sprintf("with token %s, at %s", token.GetMetadata().GetName(), wish.GetAddress())))
+	if earlier != nil { // the server has been removed since
+		b.Delete(state.KindReceipt, earlier.GetMetadata().GetUid())
+	}
+	receipt.keep(b, made.GetMetadata().GetUid(), "")
+	return made, nil
+}
+
+// addressFree refuses two servers at one address; the one that asks may have it.
+func addressFree(snap *state.Snapshot, address, asking string) error {
 	for one := range snap.Servers("") {
-		if one.GetSpec().GetAddress() == address {
+		if one.GetSpec().GetAddress() == address && one.GetMetadata().GetUid() != asking {
 			return refuse(codes.AlreadyExists, "server %s has the address %s: choose another with --api-addr, or remove that server with: cloudless server rm %s",
 				one.GetMetadata().GetName(), address, one.GetMetadata().GetName())
 		}

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"crypto"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -85,6 +87,57 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	must(t, err)
 	_, err = ask("machine")
 	wantCode(t, err, codes.Unauthenticated)
+}
+
+// The same for servers: asked again it is the same one, where it says that it is
+// now, and no second use of the token.
+func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
+	c := newCluster(t, func(o *Options) {
+		var err error
+		o.Sealer, err = identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
+		must(t, err)
+	})
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Name: "join", Role: roleServer, Uses: 1})
+	key, _, err := identity.NewKeyAndCSR()
+	must(t, err)
+	ask := func(key crypto.Signer, name, address string) (*v1.EnrollResponse, error) {
+		csr, err := identity.NewCSR(key)
+		must(t, err)
+		handover, err := identity.NewHandover() // which is forgotten with the answer
+		must(t, err)
+		return c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
+			Token: token, Csr: csr, Name: name, Server: &v1.EnrollServer{Address: address, SealTo: handover.PublicKey()},
+		})
+	}
+	lost, err := ask(key, "second", "127.0.0.1:1001")
+	must(t, err)
+	again, err := ask(key, "renamed", "127.0.0.1:1001")
+	must(t, err)
+	uid := lost.GetServer().GetMetadata().GetUid()
+	if got := again.GetServer().GetMetadata(); got.GetUid() != uid || got.GetName() != "second" {
+		t.Errorf("asked again it is server %v, was %v", got, lost.GetServer().GetMetadata())
+	}
+	if len(again.GetSealedKey()) == 0 || len(again.GetSealedAuthority()) == 0 || len(again.GetCertificates()) == 0 {
+		t.Errorf("asked again it is given %v", again)
+	}
+	_, err = ask(key, "second", "127.0.0.1:1002")
+	must(t, err)
+	snap := c.store.Snapshot()
+	if got := snap.Server(uid).GetSpec().GetAddress(); got != "127.0.0.1:1002" {
+		t.Errorf("the server that moved before it came is at %s", got)
+	}
+	if n, used := snap.Count(state.KindServer), snap.TokenByName("join").GetStatus().GetUsed(); n != 1 || used != 1 {
+		t.Errorf("there are %d servers after %d uses of the token", n, used)
+	}
+	other, _, err := identity.NewKeyAndCSR()
+	must(t, err)
+	_, err = ask(other, "third", "127.0.0.1:1003") // used up, and another key
+	wantCode(t, err, codes.Unauthenticated, "used up")
+
+	// Once removed it is nobody, and the token is used up.
+	c.change(func(_ *state.Snapshot, b *state.Batch) { b.Delete(state.KindServer, uid) })
+	_, err = ask(key, "second", "127.0.0.1:1002")
+	wantCode(t, err, codes.Unauthenticated, "used up")
 }
 
 func TestAllRefusedJoinTokensReadTheSame(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
@@ -26,12 +27,12 @@ func (s *Server) newGateway() (http.Handler, error) {
 		return nil, err
 	}
 	context.AfterFunc(s.stopping, func() { _ = conn.Close() })
+	beStrict()
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.HTTPBodyMarshaler{Marshaler: &runtime.JSONPb{
 			MarshalOptions:   protojson.MarshalOptions{},
 			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: false}, // a misspelt field is an error
 		}}),
-		runtime.SetQueryParameterParser(strictQuery{}),
 		// No header of the caller becomes metadata: identities cannot be forged.
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
@@ -56,6 +57,11 @@ func (s *Server) newGateway() (http.Handler, error) {
 		mux.ServeHTTP(w, withConsistency(r))
 	}), nil
 }
+
+// beStrict makes strictQuery the parser of all gateways of this process. The
+// library keeps it in one place for all of them, so that setting it with each
+// would be a race between servers that start at the same moment.
+var beStrict = sync.OnceFunc(func() { runtime.NewServeMux(runtime.SetQueryParameterParser(strictQuery{})) })
 
 // strictQuery refuses parameters that the request does not have, which the
 // parser of the gateway leaves out in silence.

@@ -69,16 +69,21 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 		switch {
 		case i >= 0:
 			status.Healthy, status.Lag, status.Reason = health[i].Healthy, health[i].Lag, health[i].Reason
+			status.Unknown = health[i].Unknown
 			status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
 		case health != nil:
 			status.Reason = "it does not take part yet"
-		case s.consensus.IsLeader() || m.GetUid() == s.uid:
-			status.Healthy = true // the leader has just begun to look
+		case m.GetUid() == s.uid:
+			status.Healthy = true
+		case s.consensus.IsLeader():
+			status.Unknown, status.Reason = true, "not known yet: the leader has just begun to look"
+		case leader.ID == "":
+			status.Unknown, status.Reason = true, "not known: no server leads"
 		default:
-			status.Reason = "only the leader knows"
+			status.Unknown, status.Reason = true, "only the leader knows"
 		}
 		if !status.GetHealthy() && !status.GetVoter() && s.now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
-			status.Joining, status.Reason = true, "joining: it votes once it has caught up"
+			status.Joining, status.Unknown, status.Reason = true, false, "joining: it votes once it has caught up"
 		}
 		shown = append(shown, &v1.Server{
 			ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status,
@@ -280,8 +285,8 @@ func (s *Server) addresses(snap *state.Snapshot) []string {
 
 // troubles says what is wrong with the servers and what to do about it.
 func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems []string) {
-	voters, healthy, joining, coming := 0, 0, 0, 0 // those that come are joining, or get their vote in a moment
-	leader := false
+	voters, healthy, coming := 0, 0, 0 // those that come are joining, or get their vote in a moment
+	leader, settled := false, true     // settled is whether it is known how well everybody is
 	for _, one := range servers {
 		leader = leader || one.GetLeader()
 		if one.GetVoter() {
@@ -289,16 +294,14 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 			if one.GetHealthy() {
 				healthy++
 			}
-		} else if one.GetHealthy() || one.GetJoining() {
+		} else if one.GetHealthy() || one.GetJoining() || one.GetUnknown() {
 			coming++
 		}
-		if one.GetJoining() {
-			joining++
-		}
+		settled = settled && !one.GetJoining() && !one.GetUnknown()
 	}
 	tolerated = max(0, healthy-(voters/2+1))
 	for _, one := range servers {
-		if one.GetHealthy() || one.GetJoining() || !leader {
+		if one.GetHealthy() || one.GetJoining() || one.GetUnknown() || !leader {
 			continue
 		}
 		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; start it again, or remove it with: cloudless server rm %s",
@@ -308,12 +311,21 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 	problems = append(problems, clockTroubles(servers)...)
 	switch {
 	case !leader:
-		problems = append(problems, fmt.Sprintf("no server leads, so nothing can be changed: %d of the %d voting servers must run and reach each other", voters/2+1, voters))
+		problems = append(problems, withoutLeader(voters))
 	case voters+coming < desired && len(servers) > 1:
 		problems = append(problems, fmt.Sprintf("%d of the desired %d servers vote: add servers with: cloudless token create --role server, and on the new machine cloudless join", voters, desired))
 	}
-	if leader && tolerated == 0 && joining == 0 && len(servers) > 1 {
+	if leader && tolerated == 0 && settled && len(servers) > 1 {
 		problems = append(problems, "the loss of one more voting server would stop every change")
 	}
 	return tolerated, problems
+}
+
+// withoutLeader says what can be done where nothing can be agreed on.
+func withoutLeader(voters int) string {
+	if voters < 2 {
+		return "no server leads, so nothing can be changed: the only voting server must run: start it, if it is not just starting"
+	}
+	return fmt.Sprintf("no server leads, so nothing can be changed: %d of the %d voting servers must run and reach each other: start those that are missing with: cloudless server --data-dir DIR; "+
+		"only if they are lost for good, let one that is left go on alone with: cloudless cluster recover (docs/servers.md says how, and what is lost)", voters/2+1, voters)
 }

@@ -138,3 +138,40 @@ func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
 		}
 	}
 }
+
+// Right after a start nobody knows yet how well the others are: that is no
+// reason to say that they are not.
+func TestWhatIsNotKnownYetIsNoTrouble(t *testing.T) {
+	all := []*v1.ServerStatus{
+		{Name: "s1", Leader: true, Voter: true, Healthy: true}, {Name: "s2", Voter: true, Unknown: true}, {Name: "s3", Voter: true, Unknown: true},
+	}
+	if _, problems := troubles(all, 3); len(problems) != 0 {
+		t.Errorf("before the leader has looked: %q", problems)
+	}
+	all[1].Unknown, all[1].Reason = false, "it does not answer"
+	if _, problems := troubles(all, 3); len(problems) != 1 || !strings.HasPrefix(problems[0], "server s2 at  is not healthy: it does not answer; start it again") {
+		t.Errorf("of the one that it has looked at: %q", problems)
+	}
+}
+
+// Without a leader the way out is named: the right one first.
+func TestWithoutALeaderTheWayOutIsNamed(t *testing.T) {
+	all := []*v1.ServerStatus{{Name: "s1", Voter: true, Healthy: true}, {Name: "s2", Voter: true, Unknown: true}, {Name: "s3", Voter: true, Unknown: true}}
+	_, problems := troubles(all, 3)
+	if len(problems) != 1 {
+		t.Fatalf("the problems are %q", problems)
+	}
+	last := -1
+	for _, part := range []string{
+		"no server leads, so nothing can be changed", "2 of the 3 voting servers must run", "start those that are missing", "only if they are lost for good", "cloudless cluster recover", "docs/servers.md",
+	} {
+		at := strings.Index(problems[0], part)
+		if at <= last {
+			t.Errorf("%q is not where it should be in %q", part, problems[0])
+		}
+		last = at
+	}
+	if _, problems := troubles(all[:1], 3); len(problems) != 1 || strings.Contains(problems[0], "recover") {
+		t.Errorf("of the only one: %q", problems)
+	}
+}

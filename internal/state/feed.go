@@ -24,7 +24,7 @@ type feed struct {
 	ring   []Change // made for the first change
 	oldest uint64   // position of the oldest change that is kept
 	end    uint64   // position after the newest change
-	// wake is closed by the next change. It is nil while nobody waits, so that writers pay for waiters only.
+	// wake is closed by the next snapshot. It is nil while nobody waits, so that writers pay for waiters only.
 	wake chan struct{}
 }
 
@@ -44,9 +44,7 @@ func (f *feed) publish(s *Snapshot, changes []Change) {
 	}
 	s.position = f.end
 	f.newest.Store(s)
-	if len(changes) > 0 {
-		f.broadcast()
-	}
+	f.broadcast()
 }
 
 // reset makes a snapshot the newest one that has nothing to do with those before it.

@@ -101,6 +101,9 @@ func run(t *testing.T, l *lab, steps []step) *crowd {
 	}
 	harm := inflict(t.Context(), l, steps)
 	healed := l.converge(t.Context())
+	if healed == nil {
+		healed = c.resume(t.Context())
+	}
 	stop()
 	calling.Wait()
 	for what, err := range map[string]error{"faults": harm, "after all was healed": healed} {
@@ -121,7 +124,7 @@ func judge(t *testing.T, l *lab, c *crowd) {
 	}
 	for what, err := range map[string]error{
 		"versions": versions(&c.history), "stale reads": staleAnswers(&c.history),
-		"acknowledged writes": l.until(t.Context(), c.acknowledgedWrites),
+		"acknowledged writes": l.until(t.Context(), c.acknowledgedWrites), "calls": c.enough(len(l.told.faults)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -31,6 +31,7 @@ type crowd struct {
 	lab   *lab
 	image string
 	history
+	diligence
 
 	mu sync.Mutex
 	// kept and gone are what creations and deletions were acknowledged.
@@ -73,7 +74,7 @@ func (c *crowd) prepare(ctx context.Context, api *client.Client) error {
 
 // connect makes the clients; each calls in a loop of its own.
 func (c *crowd) connect(ctx context.Context, seed uint64) (loops []func(context.Context), err error) {
-	add := func(addresses []string, loop func(*caller, context.Context)) {
+	add := func(addresses []string, loop func(*caller, context.Context), kinds ...verb) {
 		api, dialErr := c.lab.dial(ctx, addresses)
 		if dialErr != nil {
 			err = errors.Join(err, dialErr)
@@ -82,16 +83,17 @@ func (c *crowd) connect(ctx context.Context, seed uint64) (loops []func(context.
 		number := len(c.lab.clients) // which is also what its randomness begins with
 		c.lab.clients = append(c.lab.clients, api)
 		one := &caller{crowd: c, number: number, api: api, random: rand.New(rand.NewPCG(seed, uint64(number)))}
+		c.expect(number, kinds...)
 		loops = append(loops, func(ctx context.Context) { loop(one, ctx) })
 	}
 	for i := range swappers {
-		add(c.lab.addressesFrom(i), (*caller).exercise)
+		add(c.lab.addressesFrom(i), (*caller).exercise, read, write, swap)
 	}
 	for _, s := range c.lab.servers {
-		add([]string{apiAddress(s)}, (*caller).readStale)
+		add([]string{apiAddress(s)}, (*caller).readStale, staleRead)
 	}
-	add(c.lab.addressesFrom(1), (*caller).create)
-	add(c.lab.addressesFrom(2), (*caller).scale)
+	add(c.lab.addressesFrom(1), (*caller).create, creation, deletion)
+	add(c.lab.addressesFrom(2), (*caller).scale, scaling)
 	return loops, err
 }
 
@@ -138,6 +140,9 @@ func (c *caller) exercise(ctx context.Context) {
 		}
 		if c.perform(&made, from.version) {
 			c.add(made)
+			if made.outcome != unknown {
+				c.diligence.count(c.number, made.verb)
+			}
 		}
 		if made.seenVersion != 0 {
 			last[made.register] = known{made.seen, made.seenVersion}
@@ -222,9 +227,10 @@ func (c *caller) readStale(ctx context.Context) {
 			continue // that old may it be, too
 		}
 		if err != nil {
-			c.failed("stale read", err)
+			c.failed(staleRead, err)
 			continue
 		}
+		c.diligence.count(c.number, staleRead)
 		made.end, made.seen, made.seenVersion = c.lab.told.now(), answer.GetMetadata().GetAnnotations()[valueKey], answer.GetMetadata().GetVersion()
 		c.addStale(made)
 	}
@@ -236,7 +242,7 @@ func (c *caller) create(ctx context.Context) {
 	for c.pause(ctx, 100*time.Millisecond) {
 		name := fmt.Sprintf("thing-%d", c.count)
 		c.count++
-		if c.acknowledged(func(ctx context.Context) error {
+		if c.acknowledged(creation, func(ctx context.Context) error {
 			_, err := c.api.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: c.thing(name, name)})
 			return err
 		}) {
@@ -246,7 +252,7 @@ func (c *caller) create(ctx context.Context) {
 			continue
 		}
 		c.mark(c.kept, name, false) // whatever becomes of the deletion
-		if c.acknowledged(func(ctx context.Context) error {
+		if c.acknowledged(deletion, func(ctx context.Context) error {
 			_, err := c.api.Workloads().DeleteWorkload(ctx, &v1.DeleteWorkloadRequest{Name: name})
 			return err
 		}) {
@@ -265,21 +271,23 @@ func (c *caller) mark(set map[string]bool, name string, in bool) {
 	}
 }
 
-func (c *caller) acknowledged(do func(context.Context) error) bool {
+func (c *caller) acknowledged(kind verb, do func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	err := do(ctx)
 	if err != nil {
-		c.failed("change", err)
+		c.failed(kind, err)
+		return false
 	}
-	return err == nil
+	c.diligence.count(c.number, kind)
+	return true
 }
 
 // scale changes how much runs.
 func (c *caller) scale(ctx context.Context) {
 	for c.pause(ctx, 4*time.Second) {
 		to := int32(2 + c.random.IntN(5))
-		if c.acknowledged(func(ctx context.Context) error {
+		if c.acknowledged(scaling, func(ctx context.Context) error {
 			_, err := c.api.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: to})
 			return err
 		}) {

@@ -48,6 +48,10 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"no-uploads":       noUploads,
 
 	"kill9leader": killLeader,
+	"follows":     follows,
+	"writers":     startWriters,
+	"more":        moreWritten,
+	"written":     allWritten,
 	"pretend":     pretend,
 	"lan":         lan,
 	"cable":       cable,

@@ -76,30 +76,17 @@ func TestStories(t *testing.T) {
 }
 
 func setup(env *testscript.Env) error {
-	api, err := freeAddress()
-	if err != nil {
-		return err
-	}
-	other, err := freeAddress()
-	if err != nil {
-		return err
-	}
-	third, err := freeAddress()
-	if err != nil {
-		return err
-	}
-	fourth, err := freeAddress()
-	if err != nil {
-		return err
+	for _, key := range []string{"ADDR", "ADDR2", "ADDR3", "ADDR4", "ADDR5", "ADDR6"} {
+		address, err := freeAddress()
+		if err != nil {
+			return err
+		}
+		env.Setenv(key, address)
 	}
 	data := filepath.Join(env.WorkDir, "data")
 	for key, value := range map[string]string{
 		"PATH":             bin + ":" + os.Getenv("PATH"),
 		"BIN":              bin,
-		"ADDR":             api,
-		"ADDR2":            other,
-		"ADDR3":            third,
-		"ADDR4":            fourth,
 		"DATA":             data,
 		"CLOUDLESS_CONFIG": filepath.Join(env.WorkDir, "config.yaml"),
 		"HOME":             env.WorkDir,

@@ -14,18 +14,8 @@ import (
 //
 //	kill9leader
 func killLeader(ts *testscript.TestScript, _ bool, _ []string) {
-	out, err := command(ts, []string{"cloudless", "cluster", "status", "-o", "json"}).Output()
-	ts.Check(err)
-	var cluster struct {
-		Status struct {
-			Servers []struct {
-				Name, Address string
-				Leader        bool
-			}
-		}
-	}
-	ts.Check(json.Unmarshal(out, &cluster))
-	for _, server := range cluster.Status.Servers {
+	all := servers(ts)
+	for _, server := range all {
 		if !server.Leader {
 			continue
 		}
@@ -49,5 +39,34 @@ func killLeader(ts *testscript.TestScript, _ bool, _ []string) {
 			return
 		}
 	}
-	ts.Fatalf("no server of this script leads: %s", out)
+	ts.Fatalf("no server of this script leads: %v", all)
+}
+
+// shownServer is a server as the API shows it.
+type shownServer struct {
+	Name, Address string
+	Leader        bool
+}
+
+func servers(ts *testscript.TestScript) []shownServer {
+	out, err := command(ts, []string{"cloudless", "cluster", "status", "-o", "json"}).Output()
+	ts.Check(err)
+	var cluster struct {
+		Status struct{ Servers []shownServer }
+	}
+	ts.Check(json.Unmarshal(out, &cluster))
+	return cluster.Status.Servers
+}
+
+// follows lets another server lead if this one does:
+//
+//	follows s1
+func follows(ts *testscript.TestScript, _ bool, args []string) {
+	for _, server := range servers(ts) {
+		if server.Name == args[0] && server.Leader {
+			if out, err := command(ts, []string{"cloudless", "leader", "transfer"}).CombinedOutput(); err != nil {
+				ts.Fatalf("let another server lead: %v\n%s", err, out)
+			}
+		}
+	}
 }

@@ -33,6 +33,7 @@ var kinds = []struct {
 	{"taint", 4, (*World).actTaint},
 	{"configure", 2, (*World).actConfigure},
 	{"quota", 4, (*World).actQuota},
+	{"epoch", 1, (*World).actEpoch},
 	{"lose leader", 4, (*World).actLoseLeader},
 	{"isolate leader", 2, (*World).actIsolateLeader},
 	{"transfer leader", 2, (*World).actTransfer},

@@ -59,6 +59,9 @@ func (m *machine) everything() []*v1.ReplicaReport {
 
 // assign makes what the leader says the wish.
 func (m *machine) assign(message *v1.Assignments) {
+	if m.outdated(message) {
+		return
+	}
 	m.tries = 0
 	named := map[string]bool{}
 	for _, a := range message.GetAssign() {

@@ -37,6 +37,10 @@ const (
 	Wilful Flaw = "wilful"
 	// The loop of replicas does not look at quotas.
 	Generous Flaw = "generous"
+	// A new leader forgets how nodes have fared.
+	Heedless Flaw = "heedless"
+	// Sessions speak of an epoch that is over.
+	Outdated Flaw = "outdated"
 	// A plan says something else than what will be done.
 	Lying Flaw = "lying"
 	// Whoever waits pushes others out, important or not.

@@ -21,11 +21,13 @@ type oracle struct {
 	// cloned are the nodes of which there have been two at once: what two
 	// machines say under one name cannot be judged.
 	cloned map[string]bool
+	// scored are the last writes of the scores of nodes.
+	scored map[string]scored
 	plans  int
 }
 
 func newOracle() oracle {
-	return oracle{done: map[string]map[string]bool{}, cloned: map[string]bool{}}
+	return oracle{done: map[string]map[string]bool{}, cloned: map[string]bool{}, scored: map[string]scored{}}
 }
 
 // needs are what a replica of a revision takes of its node.
@@ -54,6 +56,9 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.checkQuotas(p, before, after)
 	nodes := map[string]bool{}
 	for _, change := range p.made() {
+		if n := change.GetPut().GetNode(); n != nil {
+			w.checkNode(p, before.Node(n.GetMetadata().GetUid()), after.Node(n.GetMetadata().GetUid()))
+		}
 		if r := change.GetPut().GetReplica(); r != nil {
 			uid := r.GetMetadata().GetUid()
 			w.checkReplica(p, before, before.Replica(uid), after.Replica(uid), after)

@@ -32,6 +32,7 @@ func (t *term) begin() {
 	}
 	t.server.watch.take()
 	snap, feed := t.server.store.Subscribe()
+	t.server.watch.resume(t.w, snap)
 	l.replicas = &replicaLoop{loops: l, feed: feed}
 	l.replicas.due = l.replicas.memory.Begin(snap)
 	l.replicas.wake()
@@ -39,6 +40,7 @@ func (t *term) begin() {
 	l.tickServers()
 	t.w.after(5*time.Second, l.tickServers)
 	l.retain()
+	t.w.after(scoreEvery, l.keepScores)
 }
 
 // settled is what becomes of a loop after its proposal: it goes on, or all

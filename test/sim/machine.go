@@ -32,6 +32,8 @@ type machine struct {
 
 	records map[string]*record
 	tasks   map[string]*task
+	// epoch is the newest that it was told of.
+	epoch uint64
 
 	// life is the number of the agent's process: what another one planned does
 	// not happen. What falls into a hang happens after it.
@@ -316,7 +318,7 @@ func (m *machine) down() {
 
 // wipe makes a new machine of it.
 func (m *machine) wipe() {
-	m.buried, m.broken = false, false
+	m.buried, m.broken, m.epoch = false, false, 0
 	m.tasks, m.records = map[string]*task{}, map[string]*record{}
 	m.pending = map[string]bool{}
 }

@@ -263,13 +263,14 @@ func (w *World) startOver(m *machine, uid string) {
 	w.join(m)
 }
 
-// actCordon takes a node out of service, or puts it back.
+// actCordon takes a node out of service, for a while or to empty it, or puts it
+// back.
 func (w *World) actCordon(c *rand.Rand) {
 	m := w.machine(c)
 	if m == nil {
 		return
 	}
-	uid, wish := m.uid, []string{"cordoned", "", ""}[c.IntN(3)]
+	uid, wish := m.uid, []string{"cordoned", "draining", "", "", ""}[c.IntN(5)]
 	w.operate("cordon "+m.name+" "+wish, func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
 		old := snap.Node(uid)
 		if old == nil || old.GetSpec().GetAvailability() == wish {
@@ -278,7 +279,7 @@ func (w *World) actCordon(c *rand.Rand) {
 		n := proto.CloneOf(old)
 		n.Spec.Availability = wish
 		// The state follows in the same transaction, so that nothing is placed in between.
-		if st := n.GetStatus().GetState(); st == "ready" || st == "cordoned" {
+		if st := n.GetStatus().GetState(); st == "ready" || st == "cordoned" || st == "draining" {
 			n.Status.State = inService(n)
 		}
 		b.Update(n, old.GetMetadata().GetVersion())

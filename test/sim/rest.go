@@ -51,7 +51,7 @@ func (w *World) rest() {
 }
 
 // holdStill holds that nothing is written when nothing happens, but for what
-// retention lets go of.
+// retention lets go of, and for scores: time alone moves them.
 func (w *World) holdStill() {
 	before, _ := w.written()
 	w.run(w.now + still)
@@ -72,7 +72,9 @@ func (w *World) written() (newest uint64, what string) {
 		}
 	}
 	for n := range snap.Nodes("") {
-		look(state.KindNode, n)
+		if w.oracle.scored[n.GetMetadata().GetUid()].version != n.GetMetadata().GetVersion() {
+			look(state.KindNode, n)
+		}
 	}
 	for one := range snap.Workloads("", "") {
 		look(state.KindWorkload, one)

@@ -160,8 +160,11 @@ func (s *session) send() {
 		message := assignment.News(snap, s.node, slices.Sorted(maps.Keys(s.dirty)))
 		if s.full {
 			message = assignment.Full(snap, s.node)
-			if s.t.w.flaw == Forgetful {
+			switch s.t.w.flaw {
+			case Forgetful:
 				leaveOut(message)
+			case Outdated:
+				fromThePast(message)
 			}
 		}
 		s.full = false
@@ -230,6 +233,7 @@ func (s *session) closeAtServer(why string) {
 	if s.t.sessions[s.node] == s {
 		delete(s.t.sessions, s.node)
 		s.t.server.watch.disconnected(s.node, w.clock())
+		s.t.server.watch.standing(s.node, w.clock()).Broke()
 		s.t.suspect(s.m)
 		s.t.loops.nodes.wake()
 	}

@@ -106,6 +106,8 @@ func TestFlawsAreFound(t *testing.T) {
 		Amnesic:   {"work that is done is not done again", "retention never deletes what is needed"},
 		Wilful:    {"the same log gives the same state to the byte"},
 		Generous:  {"nothing is placed beyond a quota"},
+		Heedless:  {"a score goes on from the one before"},
+		Outdated:  {"in the end everything is as desired", "who is not heard of is offline in time"},
 		Lying:     {"what the plan showed is what was done"},
 		Ruthless:  {"only what is more important pushes others out", "nobody is pushed out in vain"},
 	} {

@@ -145,6 +145,9 @@ func (t *term) route(c state.Change) {
 		t.loops.nodes.wake()
 		before, _ := c.Old.(*v1.Node)
 		after, _ := c.New.(*v1.Node)
+		if after != nil {
+			t.server.watch.enter(t.w, after)
+		}
 		s := t.sessions[before.GetMetadata().GetUid()]
 		switch {
 		case s == nil:

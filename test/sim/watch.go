@@ -13,6 +13,8 @@ import (
 // the simulator knows of how nodes are judged is in this file.
 type watch struct {
 	seen map[string]*heard
+	// scores are what the leader knows of how nodes fare.
+	scores map[string]*nodes.Standing
 }
 
 // heard is what is known of one node.
@@ -25,7 +27,9 @@ type heard struct {
 	session int
 }
 
-func newWatch() *watch { return &watch{seen: map[string]*heard{}} }
+func newWatch() *watch {
+	return &watch{seen: map[string]*heard{}, scores: map[string]*nodes.Standing{}}
+}
 
 func (v *watch) of(uid string) *heard {
 	h := v.seen[uid]

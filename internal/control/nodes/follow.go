@@ -118,27 +118,10 @@ func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time
 	if n.GetStatus().GetState() == e.state {
 		return
 	}
-	e.pass(now)
-	known := e.state != ""
-	e.state = n.GetStatus().GetState()
+	e.Enter(n.GetStatus().GetState(), !e.Connected && e.Goodbye == "", now)
 	if e.state == stateOffline {
 		l.forget(e)
 	}
-	if e.state == stateOffline && known {
-		e.record.Losses++
-		if !e.Connected && e.Goodbye == "" {
-			e.record.Losses -= brokenSession // which has been counted
-		}
-	}
-}
-
-// pass brings the record up to now. The time before a node's first session says
-// nothing about it.
-func (e *entry) pass(now time.Time) {
-	if e.state != "" && e.state != stateEnrolling {
-		pass(e.record, now.Sub(e.counted), !e.waits())
-	}
-	e.counted = now
 }
 
 // measureEvery is how often it is looked how much of a node is free, and
@@ -163,57 +146,28 @@ func (e *entry) measure() {
 	e.record.FreeShare = &share
 }
 
-// reliability is how far the node can be relied on now.
-func (e *entry) reliability(now time.Time) *v1.Reliability {
-	e.pass(now)
-	return score(now, proto.CloneOf(e.record), e.scarce)
-}
-
 // checkpointPause is how often it is looked which scores have moved.
 const checkpointPause = time.Minute
-
-// maxCheckpoints are written in one transaction.
-const maxCheckpoints = 250
 
 // checkpoint writes down the scores that have moved, so that a new leader goes
 // on from them.
 func (l *Loop) checkpoint(ctx context.Context) error {
 	now := time.Now()
-	snap := l.store.Snapshot()
-	batch := &state.Batch{}
-	propose := func() error {
-		if batch.Len() == 0 {
-			return nil
-		}
+	fresh := func(uid string) *v1.Reliability { return l.reliabilityOf(uid, now) }
+	for batch := range Checkpoint(l.store.Snapshot(), fresh) {
 		_, err := l.proposer.Propose(ctx, batch.Transaction(now))
-		batch = &state.Batch{}
-		if state.MovedOn(err) {
-			return nil // the next time is soon enough
-		}
-		return err
-	}
-	for old := range snap.Nodes("") {
-		fresh := l.reliabilityOf(old.GetMetadata().GetUid(), now)
-		if fresh == nil || !worthKeeping(old.GetStatus().GetReliability(), fresh) {
-			continue
-		}
-		n := proto.CloneOf(old)
-		n.Status.Reliability = fresh
-		batch.Update(n, old.GetMetadata().GetVersion())
-		if batch.Len() == maxCheckpoints {
-			if err := propose(); err != nil {
-				return err
-			}
+		if err != nil && !state.MovedOn(err) { // the next time is soon enough for those
+			return err
 		}
 	}
-	return propose()
+	return nil
 }
 
 func (l *Loop) reliabilityOf(uid string, now time.Time) *v1.Reliability {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.entries[uid]; e != nil {
-		return e.reliability(now)
+		return e.Score(now, e.scarce)
 	}
 	return nil
 }

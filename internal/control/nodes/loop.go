@@ -49,14 +49,13 @@ type Loop struct {
 // entry is what is remembered of one node.
 type entry struct {
 	Observation
+	Standing
 	usage *v1.NodeResources
 	// replicas is what the node's replicas use, by uid; see usage.go.
 	replicas map[string]*v1.ReplicaUsage
 
 	// live is how the node is judged.
 	live spec.Liveness
-	// state is what the state says of the node.
-	state string
 
 	// machine is where the node's session came from, answers whether it answers
 	// probes, learnAt when to find out again.
@@ -66,16 +65,11 @@ type entry struct {
 	// relieve ends the suspicion that the machine is gone.
 	relieve context.CancelFunc
 
-	record *v1.ReliabilityRecord
-	// counted is until when the time is in the record, measured when it was last
-	// looked how much is free, and scarce what there was least of.
-	counted, measured time.Time
-	scarce            string
+	// measured is when it was last looked how much is free, scarce what there was
+	// least of.
+	measured time.Time
+	scarce   string
 }
-
-// waits is whether the node is offline or was never heard of: no time runs for
-// it, and a heartbeat is news.
-func (e *entry) waits() bool { return !inService(e.state) && e.state != stateFailed }
 
 // New returns a loop that has heard of nobody yet. Probe is TCPProbe if nil.
 func New(store *state.Store, proposer Proposer, probe Probe) *Loop {
@@ -152,7 +146,7 @@ func (l *Loop) Disconnected(uid string) {
 	e := l.entry(uid)
 	e.Connected, e.Broken = false, time.Now()
 	if l.leading != nil {
-		e.record.Losses += brokenSession
+		e.Broke()
 		if e.answers && e.Goodbye == "" {
 			ctx, cancel := context.WithCancel(l.leading)
 			e.relieve = cancel
@@ -186,7 +180,7 @@ func (l *Loop) Observe(n *v1.Node) {
 		n.Status.LastSeen = timestamppb.New(e.LastSeen)
 	}
 	if l.leading != nil {
-		n.Status.Reliability = e.reliability(now)
+		n.Status.Reliability = e.Score(now, e.scarce)
 	}
 }
 
@@ -220,7 +214,7 @@ func lasting(status *v1.NodeStatus) *v1.NodeStatus {
 func (l *Loop) entry(uid string) *entry {
 	e := l.entries[uid]
 	if e == nil {
-		e = &entry{record: &v1.ReliabilityRecord{}, counted: time.Now(), live: spec.DefaultLiveness}
+		e = &entry{Standing: NewStanding(time.Now()), live: spec.DefaultLiveness}
 		l.entries[uid] = e
 	}
 	return e
@@ -288,10 +282,7 @@ func (l *Loop) take(ctx context.Context, snap *state.Snapshot) {
 	}
 	for n := range snap.Nodes("") {
 		e := l.entry(n.GetMetadata().GetUid())
-		e.counted, e.record = l.since, &v1.ReliabilityRecord{}
-		if stored := n.GetStatus().GetReliability().GetRecord(); stored != nil {
-			e.record = proto.CloneOf(stored)
-		}
+		e.Resume(n, l.since)
 		l.adopt(e, n, snap.Cluster().GetSpec(), l.since)
 		l.mark(n.GetMetadata().GetUid())
 	}

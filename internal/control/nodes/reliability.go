@@ -181,10 +181,12 @@ func worthKeeping(stored, fresh *v1.Reliability) bool {
 		return fresh.GetRecord().GetWatchedSeconds() >= firstKept
 	}
 	age := fresh.GetTime().AsTime().Sub(stored.GetTime().AsTime())
-	if age < keepAfter {
+	if age >= 0 && age < keepAfter {
 		return false
 	}
-	moved := age >= keepAnyway || abs(stored.GetScore()-fresh.GetScore()) >= movedScore
+	// One from the future is of a leader whose clock was wrong: it would be in the
+	// way until then.
+	moved := age < 0 || age >= keepAnyway || abs(stored.GetScore()-fresh.GetScore()) >= movedScore
 	before, after := parts(stored), parts(fresh)
 	for i := range before {
 		moved = moved || abs(before[i].GetScore()-after[i].GetScore()) >= movedPart

@@ -119,6 +119,7 @@ func TestScoreIsKeptNowAndThen(t *testing.T) {
 		{"moved", at(100, 0), at(90, 5*time.Minute), true},
 		{"the same", at(100, 0), at(100, time.Hour), false},
 		{"the same, after hours", at(100, 0), at(100, 6*time.Hour), true},
+		{"the same, where the last was written by a clock that was wrong", at(100, 24*time.Hour), at(100, 6*time.Hour), true},
 	} {
 		if got := worthKeeping(one.stored, one.fresh); got != one.want {
 			t.Errorf("%s: %v", one.name, got)

@@ -976,7 +976,10 @@ type ServerStatus struct {
 	// empty if it is not.
 	ClockSkew string `protobuf:"bytes,21,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
 	// It was made a moment ago and does not take part in full yet.
-	Joining       bool `protobuf:"varint,22,opt,name=joining,proto3" json:"joining,omitempty"`
+	Joining bool `protobuf:"varint,22,opt,name=joining,proto3" json:"joining,omitempty"`
+	// Nobody can say yet whether it is healthy: the leader has just begun to look,
+	// or the server that answered does not lead.
+	Unknown       bool `protobuf:"varint,23,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1101,13 @@ func (x *ServerStatus) GetClockSkew() string {
 func (x *ServerStatus) GetJoining() bool {
 	if x != nil {
 		return x.Joining
+	}
+	return false
+}
+
+func (x *ServerStatus) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
 	}
 	return false
 }
@@ -1886,7 +1896,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
 	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x12$\n" +
-	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xbb\x02\n" +
+	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xd5\x02\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -1902,7 +1912,8 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04full\x18\x14 \x01(\bR\x04full\x12\x1d\n" +
 	"\n" +
 	"clock_skew\x18\x15 \x01(\tR\tclockSkew\x12\x18\n" +
-	"\ajoining\x18\x16 \x01(\bR\ajoining\"\x9d\x01\n" +
+	"\ajoining\x18\x16 \x01(\bR\ajoining\x12\x18\n" +
+	"\aunknown\x18\x17 \x01(\bR\aunknown\"\x9d\x01\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

@@ -1,0 +1,100 @@
+package app
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// machineOf is the root of a machine with these ids.
+func machineOf(t *testing.T, id, board string) string {
+	t.Helper()
+	root := t.TempDir()
+	for path, content := range map[string]string{"etc/machine-id": id, "sys/class/dmi/id/product_uuid": board} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
+		must(t, os.WriteFile(filepath.Join(root, path), []byte(content+"\n"), 0o444))
+	}
+	return root
+}
+
+// Machines are told apart by what their system or their hardware says, and
+// nothing of that is written down.
+func TestMachinesAreToldApart(t *testing.T) {
+	mark := machineMark(machineOf(t, "1234567890abcdef", "board-1"))
+	if mark == "" || strings.Contains(mark, "1234567890abcdef") || mark != machineMark(machineOf(t, "1234567890abcdef", "board-1")) {
+		t.Errorf("the mark is %q", mark)
+	}
+	for what, other := range map[string]string{
+		"another system":               machineOf(t, "fedcba0987654321", "board-1"),
+		"a copy of a virtual machine":  machineOf(t, "1234567890abcdef", "board-2"),
+		"one that does not say who":    t.TempDir(),
+		"one that has not been set up": machineOf(t, "", "board-1"),
+	} {
+		if machineMark(other) == mark {
+			t.Errorf("%s has the same mark", what)
+		}
+	}
+	if got := machineMark(t.TempDir()); got != "" {
+		t.Errorf("a machine that says nothing is %q", got)
+	}
+}
+
+// A folder that was last used on another machine is used all the same, and that
+// is said once.
+func TestMoveOfAFolderIsNoticed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	open := func(mark string) (said []string) {
+		f, err := openFolder(path)
+		must(t, err)
+		defer f.release()
+		must(t, f.noticeMove(mark, func(line string) { said = append(said, line) }, slog.New(slog.NewTextHandler(io.Discard, nil))))
+		return said
+	}
+	for i, one := range []struct {
+		mark string
+		said bool
+	}{{"first", false}, {"first", false}, {"", false}, {"second", true}, {"second", false}, {"first", true}} {
+		said := open(one.mark)
+		if (len(said) == 1) != one.said {
+			t.Errorf("at start %d on %q it said %q", i, one.mark, said)
+		}
+		for _, line := range said {
+			if !strings.Contains(line, "was last used on another machine: if it still runs there, stop one of the two") || !strings.Contains(line, "down --purge --data-dir "+path) {
+				t.Errorf("it said %q", line)
+			}
+		}
+	}
+}
+
+// A copy of a folder that is in use on the same machine is refused before it
+// touches what runs, and its removal is as well.
+func TestCopyOnTheSameMachine(t *testing.T) {
+	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	must(t, err)
+	defer f.release()
+	t.Cleanup(func() { _ = os.RemoveAll(f.runDir()) })
+	must(t, f.holdMachine())
+	must(t, f.holdMachine()) // a second time does no harm
+	copied := t.TempDir()
+	data, err := os.ReadFile(f.sub("cloud.json"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(copied, "cloud.json"), data, 0o600))
+	other, err := openFolder(copied)
+	must(t, err)
+	defer other.release()
+	for what, err := range map[string]error{
+		"use": other.holdMachine(), "removal": purge(t.Context(), other, "", slog.New(slog.DiscardHandler)),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "is a copy of another one, which is in use on this machine") || !strings.Contains(err.Error(), "rm -r "+copied) {
+			t.Errorf("its %s ended with %v", what, err)
+		}
+	}
+	if _, err := os.Stat(f.runDir()); err != nil {
+		t.Errorf("what is in use is gone: %v", err)
+	}
+	f.release()
+	must(t, other.holdMachine())
+}

@@ -1,0 +1,30 @@
+package app
+
+import (
+	"flag"
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(holdEnv); path != "" {
+		hold(path)
+	}
+	if err := sideBySide("4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// sideBySide lets more tests run at a time than there are processors, unless
+// somebody has said how many: those with several servers wait for elections and
+// for each other most of the time.
+func sideBySide(tests string) error {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return nil
+	}
+	return flag.Set("test.parallel", tests)
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// crew are clients that write until they are asked what became of it.
+type crew struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu sync.Mutex
+	// acknowledged are the names of what was written.
+	acknowledged []string
+	last         error
+}
+
+// writePause keeps a writer from taking the machine for itself.
+const writePause = 5 * time.Millisecond
+
+// startWriters lets so many clients write, one write after the other, until
+// the script says written:
+//
+//	writers 4
+func startWriters(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	all := &crew{stop: cancel}
+	ts.Defer(all.end)
+	for i := range n {
+		c := dial(ts, ctx)
+		all.done.Go(func() {
+			defer func() { _ = c.Close() }()
+			all.write(ctx, c, i)
+		})
+	}
+	crews.Store(ts.Getenv("WORK"), all)
+	ts.Defer(func() { crews.Delete(ts.Getenv("WORK")) })
+}
+
+// crews are those of the running scripts by their folder, because a command of a
+// script has nowhere else to keep something.
+var crews sync.Map
+
+func (c *crew) end() {
+	c.stop()
+	c.done.Wait()
+}
+
+func (c *crew) write(ctx context.Context, to *client.Client, writer int) {
+	for n := 0; ctx.Err() == nil; n++ {
+		name := fmt.Sprintf("write-%d-%d", writer, n)
+		// Not ctx: a write that is under way when the crew is told to end is answered.
+		_, err := to.Tokens().CreateToken(context.WithoutCancel(ctx), &v1.CreateTokenRequest{Role: "viewer", Name: name})
+		c.mu.Lock()
+		if err == nil {
+			c.acknowledged = append(c.acknowledged, name)
+		} else {
+			c.last = err
+		}
+		c.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(writePause):
+		}
+	}
+}
+
+// moreWritten waits until so many more writes have been acknowledged than when it
+// began to wait:
+//
+//	more 20
+func moreWritten(ts *testscript.TestScript, _ bool, args []string) {
+	more, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	all := crewOf(ts)
+	before, _ := all.look()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if now, _ := all.look(); now >= before+more {
+			return
+		}
+	}
+	now, last := all.look()
+	ts.Fatalf("only %d more writes were acknowledged; the last refusal is %v\n%s", now-before, last, processLog(ts))
+}
+
+func (c *crew) look() (acknowledged int, last error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.acknowledged), c.last
+}
+
+// allWritten ends the writing, and checks that every acknowledged write is
+// there:
+//
+//	written
+func allWritten(ts *testscript.TestScript, _ bool, _ []string) {
+	all := crewOf(ts)
+	all.end()
+	ctx := context.Background()
+	c := dial(ts, ctx)
+	defer func() { _ = c.Close() }()
+	tokens, err := client.AllPages(func(page *v1.Page) ([]*v1.Token, string, error) {
+		answer, err := c.Tokens().ListTokens(ctx, &v1.ListTokensRequest{Page: page})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	ts.Check(err)
+	var there []string
+	for _, token := range tokens {
+		there = append(there, token.GetMetadata().GetName())
+	}
+	slices.Sort(there)
+	for _, name := range all.acknowledged {
+		if _, found := slices.BinarySearch(there, name); !found {
+			ts.Fatalf("the acknowledged write %s is lost; there are %d of %d", name, len(there), len(all.acknowledged))
+		}
+	}
+	ts.Logf("%d writes were acknowledged, and all are there", len(all.acknowledged))
+}
+
+func crewOf(ts *testscript.TestScript) *crew {
+	all, ok := crews.Load(ts.Getenv("WORK"))
+	if !ok {
+		ts.Fatalf("nobody writes: say writers first")
+	}
+	return all.(*crew)
+}
+
+// dial is a client as the script's own commands are.
+func dial(ts *testscript.TestScript, ctx context.Context) *client.Client {
+	contexts, err := client.LoadConfig(ts.Getenv("CLOUDLESS_CONFIG"))
+	ts.Check(err)
+	where, err := contexts.Context("")
+	ts.Check(err)
+	c, err := client.Dial(ctx, where)
+	ts.Check(err)
+	return c
+}

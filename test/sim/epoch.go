@@ -1,0 +1,48 @@
+package sim
+
+import (
+	"math/rand/v2"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// actEpoch begins another epoch, as a backup does that is brought back: what was
+// said in the one before does not count any more.
+func (w *World) actEpoch(*rand.Rand) {
+	wanted := w.newest().Cluster().GetStatus().GetEpoch() + 1
+	w.operate("epoch", func(_ *server, snap *state.Snapshot, b *state.Batch) bool {
+		old := snap.Cluster()
+		if old.GetStatus().GetEpoch() >= wanted {
+			return false
+		}
+		changed := proto.CloneOf(old)
+		changed.Status.Epoch = wanted
+		b.Update(changed, old.GetMetadata().GetVersion())
+		return true
+	}, nil)
+}
+
+// outdated is whether assignments are of an older epoch than the agent has seen,
+// which it leaves alone. Its disk remembers the newest.
+func (m *machine) outdated(message *v1.Assignments) bool {
+	newest := m.w.newest().Cluster().GetStatus().GetEpoch()
+	switch {
+	case message.GetEpoch() > newest:
+		m.w.fail("an epoch is agreed on before it is told", "%s is told of %d, and %d is the newest", m.name, message.GetEpoch(), newest)
+	case message.GetEpoch() < m.epoch:
+		m.w.note("%s ignores assignments of epoch %d, because it has seen %d", m.name, message.GetEpoch(), m.epoch)
+		return true
+	}
+	m.epoch = message.GetEpoch()
+	return false
+}
+
+// fromThePast makes a message one of the epoch before.
+func fromThePast(message *v1.Assignments) {
+	if message.GetEpoch() > 1 {
+		message.Epoch--
+	}
+}
