@@ -9,6 +9,9 @@ import (
 type Ask struct {
 	Revision *Revision
 	Count    int
+	// On are uids of nodes: one replica is asked for on each of them, and Count says
+	// nothing. What stays unplaced then has the reason of each of these nodes.
+	On []string
 }
 
 // Request is what should be placed. Asks of a higher priority come first, others
@@ -59,6 +62,10 @@ func (v *View) Plan(r Request) Plan {
 		}
 	}
 	for _, i := range byPriority(r.Asks) {
+		if len(r.Asks[i].On) > 0 {
+			v.serveEach(&plan, &r, i, shapes[i])
+			continue
+		}
 		v.serve(&plan, &r, i, shapes[i])
 	}
 	v.rollback()
@@ -113,7 +120,7 @@ func byPriority(asks []Ask) []int {
 // demand bounds how many placements there can be.
 func demand(asks []Ask) (n int) {
 	for _, ask := range asks {
-		n += clamp(ask.Count, 0, 1<<20)
+		n += max(clamp(ask.Count, 0, 1<<20), len(ask.On))
 	}
 	return min(n, 1<<20)
 }

@@ -9,6 +9,7 @@ import (
 // since: only what could help one of them wakes it.
 type waiting struct {
 	revisions map[string]*Revision
+	on        map[string][]string // the nodes that alone can help, by workload; all if there are none
 	nodes     map[int32]bool      // new, different or emptier
 	spaces    map[*namespace]bool // with more of their quota left
 	moved     bool                // some replica came or went
@@ -17,10 +18,19 @@ type waiting struct {
 // Wait remembers that replicas of a revision are left over. What changes from
 // now on is looked at by Wake.
 func (v *View) Wait(r *Revision) {
+	v.WaitOn(r, nil)
+}
+
+// WaitOn is Wait for replicas that are for certain nodes, of which one must change.
+func (v *View) WaitOn(r *Revision, nodes []string) {
 	if v.waits.revisions == nil {
-		v.waits = waiting{revisions: map[string]*Revision{}, nodes: map[int32]bool{}, spaces: map[*namespace]bool{}}
+		v.waits = waiting{revisions: map[string]*Revision{}, on: map[string][]string{}, nodes: map[int32]bool{}, spaces: map[*namespace]bool{}}
 	}
 	v.waits.revisions[r.Workload] = r
+	delete(v.waits.on, r.Workload)
+	if len(nodes) > 0 {
+		v.waits.on[r.Workload] = nodes
+	}
 }
 
 // Wake returns the uids of the workloads that wait and of which one more replica
@@ -35,6 +45,7 @@ func (v *View) Wake() []string {
 		if v.helped(w.revisions[uid]) {
 			woken = append(woken, uid)
 			delete(w.revisions, uid)
+			delete(w.on, uid)
 		}
 	}
 	clear(w.nodes)
@@ -54,7 +65,14 @@ func (v *View) helped(r *Revision) bool {
 	if s.space.room(&p.need) == 0 {
 		return false
 	}
-	if v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain) {
+	anywhere := v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain)
+	if on := v.waits.on[r.Workload]; len(on) > 0 {
+		return slices.ContainsFunc(on, func(uid string) bool {
+			i, known := v.slots[uid]
+			return known && (anywhere || v.waits.nodes[i]) && p.wouldTake(i)
+		})
+	}
+	if anywhere {
 		return slices.ContainsFunc(v.order, p.wouldTake)
 	}
 	for i := range v.waits.nodes {

@@ -49,7 +49,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			} else if err != nil {
 				return err
 			}
-			changes, err := l.feed.Next(ctx)
+			changes, err := l.next(ctx)
 			if errors.Is(err, state.ErrLagged) {
 				break
 			}
@@ -57,8 +57,27 @@ func (l *Loop) Run(ctx context.Context) error {
 				return err
 			}
 			due = l.follow(changes)
+			due.add(l.memory.Elapsed(time.Now()))
 		}
 	}
+}
+
+// errElapsed ends a wait because the time of something has come.
+var errElapsed = errors.New("a time has come")
+
+// next waits for changes, but not past the time at which something is due without.
+func (l *Loop) next(ctx context.Context) ([]state.Change, error) {
+	until := l.memory.Next()
+	if until.IsZero() {
+		return l.feed.Next(ctx)
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, until, errElapsed)
+	defer cancel()
+	changes, err := l.feed.Next(ctx)
+	if errors.Is(err, errElapsed) {
+		return nil, nil
+	}
+	return changes, err
 }
 
 // begin reads the state and finds everything due.

@@ -2,7 +2,9 @@ package replicas
 
 import (
 	"maps"
+	"time"
 
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -10,13 +12,20 @@ import (
 // is apart from the loop, which adds clock, log and feed to it, so that others
 // can drive Tick as the loop does. Its zero value has seen nothing.
 type Memory struct {
-	waiting map[string]bool // see Due.Waiting
+	waiting map[string]bool      // see Due.Waiting
+	later   map[string]time.Time // see Due.Later
+	daemons map[string]bool      // by uid
 }
 
 // Begin forgets what was before, and says what is due in a state that was not
 // followed until now: everything.
 func (m *Memory) Begin(snap *state.Snapshot) Due {
-	m.waiting = nil
+	*m = Memory{}
+	for w := range snap.Workloads("", "") {
+		if w.GetSpec().GetKind() == spec.KindDaemon {
+			m.addDaemon(w)
+		}
+	}
 	return everything(snap)
 }
 
@@ -28,6 +37,7 @@ func (m *Memory) After(changes []state.Change) Due {
 		maps.Copy(due.Workloads, m.waiting)
 		m.waiting = nil
 	}
+	m.followDaemons(changes, &due)
 	return due
 }
 
@@ -37,4 +47,5 @@ func (m *Memory) Keep(left Due) {
 		m.waiting = map[string]bool{}
 	}
 	maps.Copy(m.waiting, left.Waiting)
+	m.keepLater(left.Later)
 }

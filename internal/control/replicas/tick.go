@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -29,6 +28,9 @@ type Due struct {
 	// Waiting are workloads with an outdated replica, or one on an offline node,
 	// whose successor fits nowhere. A tick reports them; they are due again with the next Placement.
 	Waiting map[string]bool
+	// Later is when workloads are to be looked at again even if nothing changes. A
+	// tick reports it.
+	Later map[string]time.Time
 }
 
 // Empty reports whether there is nothing to do.
@@ -64,7 +66,7 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 	t := &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
-		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}},
+		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Later: map[string]time.Time{}},
 	}
 	for _, uid := range due.workloads(snap) {
 		if w := snap.Workload(uid); w != nil {
@@ -129,54 +131,36 @@ func (t *tick) take(workloadUID string) bool {
 }
 
 func (t *tick) workload(w *v1.Workload) {
-	deleting := w.GetMetadata().GetDeleteTime() != nil
-	in := rollout.Input{
-		Desired:  int(w.GetSpec().GetReplicas()),
-		Revision: w.GetStatus().GetRevisionUid(),
-		Policy:   w.GetSpec().GetRestart().GetPolicy(),
-		Deleting: deleting,
+	switch w.GetSpec().GetKind() {
+	case spec.KindJob:
+		t.job(w)
+	case spec.KindDaemon:
+		t.daemon(w)
+	case spec.KindCron: // has no replicas but those of its jobs
+	default:
+		t.service(w)
 	}
-	live := false
-	away := map[string]bool{} // names of nodes
-	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		one := rollout.ReplicaFromProto(r)
-		one.Away = Away(t.snap, r)
-		if one.Away {
-			away[r.GetSpec().GetNode()] = true
-		}
-		if homeless(t.snap, r) {
-			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
-			one.Phase = rollout.PhaseLost
-		}
-		in.Replicas = append(in.Replicas, one)
-		live = live || rollout.Live(r.GetStatus().GetPhase())
-	}
-	if deleting && !live {
+}
+
+func (t *tick) service(w *v1.Workload) {
+	have := t.survey(w)
+	if have.gone {
 		t.remove(w)
 		return
 	}
-	step := rollout.Next(in)
-	for _, uid := range step.Lose {
-		r := t.snap.Replica(uid)
-		t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
-	}
-	for _, uid := range step.Stop {
-		t.stop(t.snap.Replica(uid))
-	}
+	step := rollout.Next(rollout.Input{
+		Desired:  int(w.GetSpec().GetReplicas()),
+		Revision: w.GetStatus().GetRevisionUid(),
+		Policy:   w.GetSpec().GetRestart().GetPolicy(),
+		Deleting: w.GetMetadata().GetDeleteTime() != nil,
+		Replicas: have.replicas,
+	})
+	t.takeAway(step.Lose, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
-	for i := range step.Create + step.Cover {
-		if !t.take(w.GetMetadata().GetUid()) {
-			break
-		}
-		r := t.newReplica(w)
-		t.waits(r)
-		if i >= step.Create {
-			t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
-		}
-	}
+	t.add(w, step.Create, step.Cover, have.away)
 }
 
 // maxTries bounds how many replicas a tick tries to replace.
@@ -215,7 +199,7 @@ func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica) bool {
 		return false
 	}
 	plan := t.cluster.view.Plan(scheduler.Request{
-		Asks: []scheduler.Ask{{Revision: revision, Count: 1}}, Without: []string{old.GetMetadata().GetUid()},
+		Asks: []scheduler.Ask{askFor(revision, []*v1.Replica{old})}, Without: []string{old.GetMetadata().GetUid()},
 	})
 	return len(plan.Unplaced) == 0
 }
@@ -315,7 +299,7 @@ func (t *tick) place() {
 			t.keepPending(waiting[uid], err.Error())
 			continue
 		}
-		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Count: len(waiting[uid])})
+		request.Asks = append(request.Asks, askFor(revision, waiting[uid]))
 		asked = append(asked, waiting[uid])
 	}
 	if len(request.Asks) > 0 {
@@ -327,10 +311,14 @@ func (t *tick) place() {
 // the plan has no node for stays pending, with the reason, and waits.
 func (t *tick) apply(plan scheduler.Plan, request scheduler.Request, asked [][]*v1.Replica) {
 	for _, p := range plan.Placements {
-		t.assign(asked[p.Ask][0], p)
-		asked[p.Ask] = asked[p.Ask][1:]
+		t.assign(takeFor(&asked[p.Ask], p), p)
 	}
 	for _, u := range plan.Unplaced {
+		if ask := request.Asks[u.Ask]; len(ask.On) > 0 {
+			t.keepPendingEach(asked[u.Ask], u)
+			t.cluster.view.WaitOn(ask.Revision, onlyNodes(asked[u.Ask]))
+			continue
+		}
 		t.keepPending(asked[u.Ask], u.Summary())
 		t.cluster.view.Wait(request.Asks[u.Ask].Revision)
 	}

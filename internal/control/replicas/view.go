@@ -41,6 +41,9 @@ type Placement struct {
 // they fit.
 func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
+	if w.GetSpec().GetKind() == spec.KindDaemon {
+		return explainDaemon(snap, w)
+	}
 	pending, outdated := missing(snap, w)
 	if pending == 0 && outdated == nil {
 		return nil
@@ -120,10 +123,10 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 // the nodes: the name of a filter, "nodes" where there are none, "placing" where
 // a place will be found at once.
 func (Placement) Pending(snap *state.Snapshot) map[string]int {
-	waiting := map[string]int{} // by workload
+	waiting := map[string][]*v1.Replica{} // by workload
 	for r := range snap.ReplicasOn("") {
-		if !rollout.Ended(r.GetStatus().GetPhase()) {
-			waiting[r.GetSpec().GetWorkloadUid()]++
+		if uid := r.GetSpec().GetWorkloadUid(); !rollout.Ended(r.GetStatus().GetPhase()) {
+			waiting[uid] = append(waiting[uid], r)
 		}
 	}
 	counts := map[string]int{}
@@ -135,10 +138,10 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
 		revision, err := c.revision(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
 		if err != nil {
-			counts["revision"] += waiting[uid]
+			counts["revision"] += len(waiting[uid])
 			continue
 		}
-		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Count: waiting[uid]})
+		request.Asks = append(request.Asks, askFor(revision, waiting[uid]))
 	}
 	plan := c.view.Plan(request)
 	if found := len(plan.Placements); found > 0 {
