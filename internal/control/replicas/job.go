@@ -46,10 +46,7 @@ func jobOf(snap *state.Snapshot, w *v1.Workload) rollout.Job {
 	first, longest := spec.BackoffOf(w.GetSpec())
 	job := rollout.Job{
 		Completions: completions, Parallelism: parallelism, Retries: retries, Backoff: first, MaxBackoff: longest,
-		Revision: w.GetStatus().GetRevisionUid(), Deleting: w.GetMetadata().GetDeleteTime() != nil,
-	}
-	if ended := w.GetStatus().GetJob(); ended.GetRevisionUid() == job.Revision {
-		job.Outcome = ended.GetOutcome()
+		Revision: w.GetStatus().GetRevisionUid(), Deleting: w.GetMetadata().GetDeleteTime() != nil, Outcome: rollout.Outcome(w),
 	}
 	if began := snap.Revision(job.Revision).GetMetadata().GetCreateTime(); deadline > 0 && began != nil {
 		job.Deadline = began.AsTime().Add(deadline)
