@@ -106,6 +106,7 @@ func (w *World) live(keep func(int) bool) int {
 		w.note("round %d: %s", i+1, r.length)
 		w.healed = false
 		w.exhume()
+		w.suspend(false)
 		begin := w.now
 		for _, a := range r.acts {
 			number := count
@@ -181,6 +182,7 @@ func (w *World) heal() {
 		m.startAgent()
 	}
 	w.dropClones()
+	w.suspend(true)
 }
 
 func (w *World) dropClones() {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/control/replicas"
@@ -31,10 +32,11 @@ func (t *term) begin() {
 	}
 	t.server.watch.take()
 	snap, feed := t.server.store.Subscribe()
-	l.replicas = &replicaLoop{loops: l, feed: feed}
+	l.replicas = &replicaLoop{loops: l, feed: feed, elapsed: map[string]bool{}}
 	l.replicas.due = l.replicas.memory.Begin(snap)
 	l.replicas.wake()
 	l.nodes.wake()
+	l.makeJobs()
 	l.tickServers()
 	t.w.after(5*time.Second, l.tickServers)
 	l.retain()
@@ -76,6 +78,10 @@ type replicaLoop struct {
 	due    replicas.Due
 	// busy is set while a tick is planned or its proposal under way.
 	busy bool
+	// until is the time for which a timer is set, zero for none.
+	until time.Time
+	// elapsed are the workloads whose time has come since the last tick.
+	elapsed map[string]bool
 }
 
 func (l *replicaLoop) wake() {
@@ -92,6 +98,13 @@ func (l *replicaLoop) tick() {
 		return
 	}
 	w, store := l.t.w, l.t.server.store
+	if len(l.elapsed) > 0 {
+		if l.due.Workloads == nil {
+			l.due.Workloads = map[string]bool{}
+		}
+		maps.Copy(l.due.Workloads, l.elapsed)
+		clear(l.elapsed)
+	}
 	if l.due.Empty() {
 		changes, err := l.feed.Next(ended)
 		switch {
@@ -100,6 +113,7 @@ func (l *replicaLoop) tick() {
 			snap, l.feed = store.Subscribe()
 			l.due = l.memory.Begin(snap)
 		case err != nil:
+			l.arm()
 			return // nothing has changed
 		default:
 			if w.flaw == Blind {
@@ -133,6 +147,23 @@ func (l *replicaLoop) tick() {
 			l.due = left
 		}
 		l.busy = false
+		l.wake()
+	})
+}
+
+// arm sets a timer for what is due without a change.
+func (l *replicaLoop) arm() {
+	w, next := l.t.w, l.memory.Next()
+	if next.IsZero() || next.Equal(l.until) {
+		return
+	}
+	l.until = next
+	w.after(max(time.Millisecond, next.Sub(w.wall(l.t.server))), func() {
+		if l.dead || l.t.over || !l.until.Equal(next) {
+			return
+		}
+		l.until = time.Time{}
+		maps.Copy(l.elapsed, l.memory.Elapsed(next).Workloads)
 		l.wake()
 	})
 }

@@ -143,11 +143,12 @@ func (m *Memory) Next() time.Time {
 	return next
 }
 
-// Elapsed says which workloads are due because their time has come.
-func (m *Memory) Elapsed(now time.Time) Due {
+// Elapsed says which workloads are due because a time has come that Next gave. The
+// clock is not asked again: it may have been set back meanwhile.
+func (m *Memory) Elapsed(until time.Time) Due {
 	due := Due{Workloads: map[string]bool{}}
 	for uid, at := range m.later {
-		if !now.Before(at) {
+		if !at.After(until) {
 			due.Workloads[uid] = true
 			delete(m.later, uid)
 		}

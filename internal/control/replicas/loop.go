@@ -49,7 +49,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			} else if err != nil {
 				return err
 			}
-			changes, err := l.next(ctx)
+			changes, elapsed, err := l.next(ctx)
 			if errors.Is(err, state.ErrLagged) {
 				break
 			}
@@ -57,7 +57,7 @@ func (l *Loop) Run(ctx context.Context) error {
 				return err
 			}
 			due = l.follow(changes)
-			due.add(l.memory.Elapsed(time.Now()))
+			due.add(elapsed)
 		}
 	}
 }
@@ -66,18 +66,18 @@ func (l *Loop) Run(ctx context.Context) error {
 var errElapsed = errors.New("a time has come")
 
 // next waits for changes, but not past the time at which something is due without.
-func (l *Loop) next(ctx context.Context) ([]state.Change, error) {
+func (l *Loop) next(ctx context.Context) (changes []state.Change, elapsed Due, err error) {
 	until := l.memory.Next()
 	if until.IsZero() {
-		return l.feed.Next(ctx)
+		changes, err = l.feed.Next(ctx)
+		return changes, Due{}, err
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, until, errElapsed)
 	defer cancel()
-	changes, err := l.feed.Next(ctx)
-	if errors.Is(err, errElapsed) {
-		return nil, nil
+	if changes, err = l.feed.Next(ctx); errors.Is(err, errElapsed) {
+		return nil, l.memory.Elapsed(until), nil
 	}
-	return changes, err
+	return changes, Due{}, err
 }
 
 // begin reads the state and finds everything due.
