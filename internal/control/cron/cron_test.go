@@ -325,11 +325,11 @@ func TestEveryTimeOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := map[string]string{}
+		made, seen := map[string]string{}, w.now
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			before := w.now
 			w.now = w.now.Add(time.Duration(rapid.IntRange(-300, 1200).Draw(t, "seconds")) * time.Second)
-			due := times.Newest(before, w.now, time.UTC)
+			due := times.Newest(seen, w.now, time.UTC)
+			seen = later(seen, w.now)
 			w.tick()
 			for job := range w.snap().Workloads("", "") {
 				name, uid := job.GetMetadata().GetName(), job.GetMetadata().GetUid()

@@ -41,6 +41,13 @@ func (l *log) do(f func()) {
 	synctest.Wait()
 }
 
+// proposed is how many proposals there were.
+func (l *log) proposed() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proposals
+}
+
 // The loop sleeps until a time has come, and is woken by a new cron.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -53,17 +60,17 @@ func TestLoop(t *testing.T) {
 		l.expect("")
 		time.Sleep(time.Hour - time.Second)
 		synctest.Wait()
-		if l.proposals != 0 {
-			t.Errorf("%d proposals before anything is due", l.proposals)
+		if n := l.proposed(); n != 0 {
+			t.Errorf("%d proposals before anything is due", n)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		l.expect("backup-20000101-0100")
-		if l.proposals != 1 {
-			t.Errorf("%d proposals for one job", l.proposals)
+		if n := l.proposed(); n != 1 {
+			t.Errorf("%d proposals for one job", n)
 		}
 		l.do(func() { l.end("backup-20000101-0100", "completed") })
-		time.Sleep(2 * time.Hour)
+		time.Sleep(time.Hour)
 		synctest.Wait()
 		l.expect("backup-20000101-0100 completed, backup-20000101-0200")
 		cancel()
