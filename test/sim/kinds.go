@@ -40,7 +40,7 @@ func asKind(s *v1.WorkloadSpec, kind string) *v1.WorkloadSpec {
 	}
 	if kind == spec.KindCron {
 		made.Cron = &v1.Cron{
-			Schedule: []string{"*/7 * * * *", "30 * * * *", "15 */2 * * *"}[n%3], TimeZone: "Europe/Berlin",
+			Schedule: []string{"*/20 * * * *", "30 * * * *", "15 */2 * * *"}[n%3], TimeZone: "Europe/Berlin",
 			Overlap: []string{spec.OverlapSkip, spec.OverlapAllow, spec.OverlapReplace}[n%3], KeepSucceeded: proto.Int32(n % 3),
 		}
 		if n == 4 {
