@@ -65,11 +65,11 @@ func (f *kindFlags) apply(s *cloudlessv1.WorkloadSpec, replicas int32) {
 func (c *cli) workloadRunCommand() *cobra.Command {
 	var w waiting
 	cmd := &cobra.Command{
-		Use:     "run CRON",
+		Use:     "run NAME",
 		Short:   "Make a job of a cron now",
 		Long:    "Run makes a job of a cron now, whatever its schedule says, and waits until the job is done. It fails if the job does.",
 		Example: "  cloudless workload run backup\n  cloudless workload run backup --wait=false",
-		Args:    names("CRON"),
+		Args:    names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.changeWorkload(w, "made", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().RunWorkload(ctx, &cloudlessv1.RunWorkloadRequest{Namespace: c.namespace, Name: args[0]})

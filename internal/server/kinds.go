@@ -155,6 +155,10 @@ func (s *Server) presentKind(snap *state.Snapshot, stored, shown *v1.Workload, c
 		presentJob(stored, shown.GetStatus(), completed)
 	case spec.KindCron:
 		s.presentCron(snap, stored, shown.GetStatus())
+	case spec.KindDaemon:
+		if st := shown.GetStatus(); st.GetPhase() == "stopped" {
+			st.Phase, st.Reason = "pending", "no node suits it"
+		}
 	}
 }
 

@@ -67,6 +67,34 @@ func TestCronIsRunByHand(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied)
 }
 
+// How many run at once is no part of what runs: changing it does no work again.
+func TestParallelismMakesNoRevision(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	apply := func(job *v1.Job) *v1.ApplyWorkloadResponse {
+		t.Helper()
+		answer, err := op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("import", kindOf(spec.KindJob), func(w *v1.Workload) { w.Spec.Job = job })})
+		must(t, err)
+		return answer
+	}
+	apply(&v1.Job{Completions: proto.Int32(4)})
+	fewer := apply(&v1.Job{Completions: proto.Int32(4), Parallelism: proto.Int32(2)})
+	if w := fewer.GetWorkload(); fewer.GetResult() != "updated" || w.GetStatus().GetRevision() != 1 || w.GetSpec().GetJob().GetParallelism() != 2 {
+		t.Errorf("with fewer at once: %v", fewer)
+	}
+	more := apply(&v1.Job{Completions: proto.Int32(5), Parallelism: proto.Int32(2)})
+	if more.GetWorkload().GetStatus().GetRevision() != 2 {
+		t.Errorf("with more in all: %v", more)
+	}
+}
+
+func TestDaemonWithoutNodes(t *testing.T) {
+	c := newCluster(t)
+	if st := c.made(c.as(roleOperator), "logs", kindOf(spec.KindDaemon)).GetStatus(); st.GetPhase() != "pending" || st.GetReason() != "no node suits it" {
+		t.Errorf("it is %v", st)
+	}
+}
+
 func TestWhatAKindCannotDo(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)

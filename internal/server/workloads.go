@@ -228,6 +228,7 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 	}
 	sameTemplate := image.image == current.GetSpec().GetImage() && spec.EqualExceptReplicas(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
+		old.GetSpec().GetJob().GetParallelism() == wanted.GetSpec().GetJob().GetParallelism() &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
 	if sameAll {
