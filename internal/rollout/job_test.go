@@ -46,8 +46,10 @@ func TestNextOfJob(t *testing.T) {
 		{"and begins anew after a success", 3, 1, 0, replicas("1 new failed", "2 new completed", "3 new failed"), rollout.JobStep{Succeeded: 1, Failed: 2, Again: at(time.Second)}},
 		{"others go on meanwhile", 2, 2, 0, replicas("2 new running", "1 new failed"), rollout.JobStep{Failed: 1, Again: at(time.Second)}},
 		{"a failure that lies ahead is by a clock that was wrong", 1, 1, -long, replicas("1 new failed"), rollout.JobStep{Step: rollout.Step{Create: 1}, Failed: 1}},
-		{"one too many has failed", 2, 2, long, replicas("1 new running", "2 new failed", "3 new failed", "4 new failed", "5 new failed"),
-			rollout.JobStep{Step: rollout.Step{Stop: []string{"1"}}, Outcome: "failed", Reason: "4 of its replicas failed, and 3 may", Failed: 4}},
+		{
+			"one too many has failed", 2, 2, long, replicas("1 new running", "2 new failed", "3 new failed", "4 new failed", "5 new failed"),
+			rollout.JobStep{Step: rollout.Step{Stop: []string{"1"}}, Outcome: "failed", Reason: "4 of its replicas failed, and 3 may", Failed: 4},
+		},
 		{"what is lost with its node has not failed", 1, 1, 0, replicas("1 new lost"), rollout.JobStep{Step: rollout.Step{Create: 1}}},
 		{"nor what was stopped", 1, 1, 0, replicas("1 new failed stopped"), rollout.JobStep{Step: rollout.Step{Create: 1}}},
 		{"what was stopped and completes does not count", 1, 1, 0, replicas("1 new completed stopped"), rollout.JobStep{Step: rollout.Step{Create: 1}}},

@@ -72,33 +72,59 @@ func TestWhatMakesNoSenseForAKindIsRefused(t *testing.T) {
 		want   string
 		change func(*v1.Workload)
 	}{
-		{"replicas of a job", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Replicas = proto.Int32(2) }),
-			"spec.replicas: is not for a job: job.completions says how many must complete, and job.parallelism how many run at once; leave it out", nil},
-		{"replicas of a daemon", kinded(KindDaemon, func(s *v1.WorkloadSpec) { s.Replicas = proto.Int32(2) }),
-			"spec.replicas: is not for a daemon: it has one on every node that suits; leave it out", nil},
-		{"a job that always restarts", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Restart = &v1.Restart{Policy: "always"} }),
-			"spec.restart.policy: must be never for kind job, or left out: what fails is replaced by another replica as often as job.retries says", nil},
-		{"a daemon that ends", kinded(KindDaemon, func(s *v1.WorkloadSpec) { s.Restart = &v1.Restart{Policy: "never"} }),
-			"spec.restart.policy: must be always for kind daemon, or left out; what has an end is a job", nil},
-		{"a daemon that is spread", kinded(KindDaemon, func(s *v1.WorkloadSpec) { s.Placement = &v1.Placement{Spread: []*v1.Spread{{}}} }),
-			"spec.placement.spread: is not for kind daemon, which is on every node that suits; leave it out", nil},
-		{"a service with retries", kinded("", func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Retries: proto.Int32(1)} }),
-			"spec.job: is only for kind job or cron; set kind: job, or leave it out", nil},
-		{"a job with a schedule", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Cron = &v1.Cron{Schedule: "@daily"} }),
-			"spec.cron: is only for kind cron; set kind: cron, or leave it out", nil},
-		{"a cron without one", kinded(KindCron, func(s *v1.WorkloadSpec) { s.Cron = nil }),
-			`spec.cron.schedule: is missing: write when it runs, such as "30 3 * * *" or @daily`, nil},
-		{"a cron at no time", kinded(KindCron, func(s *v1.WorkloadSpec) { s.Cron.Schedule = "0 25 * * *" }),
-			`spec.cron.schedule: has the hour "25", which must be between 0 and 23`, nil},
-		{"a cron nowhere", kinded(KindCron, func(s *v1.WorkloadSpec) { s.Cron.TimeZone = "Berlin" }),
-			`spec.cron.timeZone: "Berlin" is not known; write the name of a time zone such as Europe/Berlin or UTC`, nil},
-		{"a cron with a long name", kinded(KindCron, nil),
+		{
+			"replicas of a job", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Replicas = proto.Int32(2) }),
+			"spec.replicas: is not for a job: job.completions says how many must complete, and job.parallelism how many run at once; leave it out", nil,
+		},
+		{
+			"replicas of a daemon", kinded(KindDaemon, func(s *v1.WorkloadSpec) { s.Replicas = proto.Int32(2) }),
+			"spec.replicas: is not for a daemon: it has one on every node that suits; leave it out", nil,
+		},
+		{
+			"a job that always restarts", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Restart = &v1.Restart{Policy: "always"} }),
+			"spec.restart.policy: must be never for kind job, or left out: what fails is replaced by another replica as often as job.retries says", nil,
+		},
+		{
+			"a daemon that ends", kinded(KindDaemon, func(s *v1.WorkloadSpec) { s.Restart = &v1.Restart{Policy: "never"} }),
+			"spec.restart.policy: must be always for kind daemon, or left out; what has an end is a job", nil,
+		},
+		{
+			"a daemon that is spread", kinded(KindDaemon, func(s *v1.WorkloadSpec) { s.Placement = &v1.Placement{Spread: []*v1.Spread{{}}} }),
+			"spec.placement.spread: is not for kind daemon, which is on every node that suits; leave it out", nil,
+		},
+		{
+			"a service with retries", kinded("", func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Retries: proto.Int32(1)} }),
+			"spec.job: is only for kind job or cron; set kind: job, or leave it out", nil,
+		},
+		{
+			"a job with a schedule", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Cron = &v1.Cron{Schedule: "@daily"} }),
+			"spec.cron: is only for kind cron; set kind: cron, or leave it out", nil,
+		},
+		{
+			"a cron without one", kinded(KindCron, func(s *v1.WorkloadSpec) { s.Cron = nil }),
+			`spec.cron.schedule: is missing: write when it runs, such as "30 3 * * *" or @daily`, nil,
+		},
+		{
+			"a cron at no time", kinded(KindCron, func(s *v1.WorkloadSpec) { s.Cron.Schedule = "0 25 * * *" }),
+			`spec.cron.schedule: has the hour "25", which must be between 0 and 23`, nil,
+		},
+		{
+			"a cron nowhere", kinded(KindCron, func(s *v1.WorkloadSpec) { s.Cron.TimeZone = "Berlin" }),
+			`spec.cron.timeZone: "Berlin" is not known; write the name of a time zone such as Europe/Berlin or UTC`, nil,
+		},
+		{
+			"a cron with a long name", kinded(KindCron, nil),
 			"metadata.name: must have at most 49 characters for a cron: its jobs have the name with a time behind it",
-			func(w *v1.Workload) { w.Metadata.Name = long }},
-		{"more at once than in all", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Completions: proto.Int32(2), Parallelism: proto.Int32(3)} }),
-			"spec.job.parallelism: must be at most completions: 3 is more than 2", nil},
-		{"no time at all", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Deadline: "0s"} }),
-			"spec.job.deadline: must be more than 0; leave it out for none", nil},
+			func(w *v1.Workload) { w.Metadata.Name = long },
+		},
+		{
+			"more at once than in all", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Completions: proto.Int32(2), Parallelism: proto.Int32(3)} }),
+			"spec.job.parallelism: must be at most completions: 3 is more than 2", nil,
+		},
+		{
+			"no time at all", kinded(KindJob, func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Deadline: "0s"} }),
+			"spec.job.deadline: must be more than 0; leave it out for none", nil,
+		},
 		{"an unknown kind", kinded("batch", nil), "spec.kind: must be service, job, cron or daemon", nil},
 		{"minAvailable of a job", kinded(KindJob, func(s *v1.WorkloadSpec) { s.MinAvailable = 1 }), "spec.minAvailable: is only for services; leave it out", nil},
 	} {

@@ -152,7 +152,7 @@ func TestJobHasADeadline(t *testing.T) {
 		began := l.snap().Revision(l.snap().WorkloadByName("default", "import").GetStatus().GetRevisionUid()).GetMetadata().GetCreateTime().AsTime()
 		l.do(func() { l.work() })
 		l.do(func() { l.work() })
-		time.Sleep(began.Add(time.Hour).Sub(time.Now()) - time.Second)
+		time.Sleep(time.Until(began.Add(time.Hour)) - time.Second)
 		synctest.Wait()
 		if got := l.outcome("import"); got.GetOutcome() != "" {
 			t.Errorf("before it is over: %v", got)
