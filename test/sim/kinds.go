@@ -67,6 +67,9 @@ func (l *loops) makeJobs() {
 		w.after(wait, l.makeJobs)
 		return
 	}
+	if w.flaw == Repeating {
+		undecided(batch.Transaction(w.clock()))
+	}
 	l.t.propose("cron", batch, snap, func(err error) {
 		if l.settled(err) {
 			w.after(w.loopDelay(), l.makeJobs)

@@ -128,6 +128,9 @@ func (l *replicaLoop) tick() {
 		seen = unlimited(store)
 	}
 	batch, left := replicas.Tick(w.wall(l.t.server), seen, l.due, w.uidsOf(l.t.server))
+	if w.flaw == Timeless {
+		left.Later = nil
+	}
 	l.memory.Keep(left)
 	if batch.Len() == 0 {
 		l.due = replicas.Due{}
