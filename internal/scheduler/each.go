@@ -92,9 +92,7 @@ func (v *View) Standings(r *Revision) []Standing {
 	}
 	all := make([]Standing, 0, len(v.order))
 	for _, i := range v.order {
-		s := byClass[v.class[i]]
-		s.Node, s.NodeName = v.nodes[i].UID, v.nodes[i].Name
-		all = append(all, s)
+		all = append(all, byClass[v.class[i]].of(r, &v.nodes[i].Node))
 	}
 	return all
 }
@@ -102,11 +100,23 @@ func (v *View) Standings(r *Revision) []Standing {
 // StandingOf is Standings for one node without a view.
 func StandingOf(r *Revision, n *Node) Standing {
 	p := placing{rev: r, need: r.Needs.Resources}
-	s := Standing{Node: n.UID, NodeName: n.Name}
+	var s Standing
 	s.Takes, s.Keeps = p.stands(&class{
 		ready: n.Unschedulable == "", labels: n.Labels, region: n.Region, zone: n.Zone, taints: n.Taints,
 		drivers: n.Drivers, platform: n.Platform, gpuModel: n.GPUModel,
 	})
+	return s.of(r, n)
+}
+
+// of is the standing of a class for one of its nodes: there may be rules about what
+// it is called.
+func (s Standing) of(r *Revision, n *Node) Standing {
+	s.Node, s.NodeName = n.UID, n.Name
+	for k := range r.Needs.Rules {
+		if rule := &r.Needs.Rules[k]; rule.singles() && !rule.holdsFor(n) {
+			s.Takes, s.Keeps = false, false
+		}
+	}
 	return s
 }
 

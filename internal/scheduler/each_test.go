@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func onEach(r *scheduler.Revision, nodes ...string) scheduler.Request {
@@ -74,7 +75,7 @@ func TestStandings(t *testing.T) {
 	}
 	logs := revision("logs", 500, func(r *scheduler.Revision) {
 		r.Needs.Driver = "container"
-		r.Needs.Rules = []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd")}
+		r.Needs.Rules = []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd"), rule(t, spec.LabelName, scheduler.OpIn, "a")}
 	})
 	ssd := func(n *scheduler.Node) {
 		n.Labels = map[string]string{"disk": "ssd"}
@@ -88,6 +89,7 @@ func TestStandings(t *testing.T) {
 		{"one that suits", node("a", ssd), true, true},
 		{"one that is full suits too", node("a", ssd, cores(0)), true, true},
 		{"one without the label", node("a"), false, false},
+		{"one that is called otherwise", node("b", ssd), false, false},
 		{"one that is cordoned", node("a", ssd, func(n *scheduler.Node) { n.Unschedulable = "is cordoned" }), false, true},
 		{"one whose driver is away", node("a", ssd, func(n *scheduler.Node) { n.Drivers = nil }), false, true},
 		{"one that wants nothing new", node("a", ssd, tainted(scheduler.NoSchedule)), false, true},
