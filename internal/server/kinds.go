@@ -121,8 +121,8 @@ func runsOf(snap *state.Snapshot, cron *v1.Workload) iter.Seq[*v1.Workload] {
 	}
 }
 
-// counted is how much of a workload there will be, in words.
-func counted(s *v1.WorkloadSpec) string {
+// sized is how much of a workload there will be, in words.
+func sized(s *v1.WorkloadSpec) string {
 	switch s.GetKind() {
 	case spec.KindJob:
 		return "a job with " + countedReplicas(s.GetJob().GetCompletions())

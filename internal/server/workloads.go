@@ -207,7 +207,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 	}
 	s.revise(b, w, image)
 	b.Create(w)
-	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", counted(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
+	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
 	return w
 }
 

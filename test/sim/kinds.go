@@ -253,11 +253,11 @@ func (w *World) daemonAmiss(snap *state.Snapshot, one *v1.Workload, add func(str
 		case !s.Keeps:
 			add("one is on %s, which does not suit", name)
 		case r.GetSpec().GetRevisionUid() != revision:
-			if s.Takes && w.hasRoom(snap, n, one, need, r.GetMetadata().GetUid()) {
+			if uid := r.GetMetadata().GetUid(); s.Takes && w.withinQuota(snap, one, need, uid) && w.hasRoom(snap, n, one, need, uid) {
 				add("%s is outdated though there is room", r.GetMetadata().GetName())
 			}
 		case r.GetStatus().GetPhase() == rollout.PhasePending:
-			if w.hasRoom(snap, n, one, need, "") {
+			if w.withinQuota(snap, one, need, "") && w.hasRoom(snap, n, one, need, "") {
 				add("one waits for %s though there is room", name)
 			}
 		case r.GetStatus().GetPhase() != rollout.PhaseRunning:
