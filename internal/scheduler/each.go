@@ -70,9 +70,9 @@ func (p *placing) unplacedOn(index int, refused []NodeReason) Unplaced {
 	return u
 }
 
-// Standing is how a node stands to a workload that should be on every node that
+// Suit is how a node stands to a workload that should be on every node that
 // suits, whatever is free there.
-type Standing struct {
+type Suit struct {
 	// Node is the uid.
 	Node, NodeName string
 	// Takes is whether it should have a replica; Keeps whether one that it has may
@@ -81,26 +81,26 @@ type Standing struct {
 	Takes, Keeps bool
 }
 
-// Standings says it for every node, by name.
-func (v *View) Standings(r *Revision) []Standing {
+// Suits says it for every node, by name.
+func (v *View) Suits(r *Revision) []Suit {
 	p := placing{v: v, rev: r, need: r.Needs.Resources}
-	byClass := make([]Standing, len(v.classes.list))
+	byClass := make([]Suit, len(v.classes.list))
 	for id, c := range v.classes.list {
 		if c != nil {
 			byClass[id].Takes, byClass[id].Keeps = p.stands(c)
 		}
 	}
-	all := make([]Standing, 0, len(v.order))
+	all := make([]Suit, 0, len(v.order))
 	for _, i := range v.order {
 		all = append(all, byClass[v.class[i]].of(r, &v.nodes[i].Node))
 	}
 	return all
 }
 
-// StandingOf is Standings for one node without a view.
-func StandingOf(r *Revision, n *Node) Standing {
+// SuitOf is Suits for one node without a view.
+func SuitOf(r *Revision, n *Node) Suit {
 	p := placing{rev: r, need: r.Needs.Resources}
-	var s Standing
+	var s Suit
 	s.Takes, s.Keeps = p.stands(&class{
 		ready: n.Unschedulable == "", labels: n.Labels, region: n.Region, zone: n.Zone, taints: n.Taints,
 		drivers: n.Drivers, platform: n.Platform, gpuModel: n.GPUModel,
@@ -110,7 +110,7 @@ func StandingOf(r *Revision, n *Node) Standing {
 
 // of is the standing of a class for one of its nodes: there may be rules about what
 // it is called.
-func (s Standing) of(r *Revision, n *Node) Standing {
+func (s Suit) of(r *Revision, n *Node) Suit {
 	s.Node, s.NodeName = n.UID, n.Name
 	for k := range r.Needs.Rules {
 		if rule := &r.Needs.Rules[k]; rule.singles() && !rule.holdsFor(n) {

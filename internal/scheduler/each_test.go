@@ -69,7 +69,7 @@ func TestWakeOnOneNode(t *testing.T) {
 	}
 }
 
-func TestStandings(t *testing.T) {
+func TestSuits(t *testing.T) {
 	tainted := func(effect string) func(*scheduler.Node) {
 		return func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "k", Value: "v", Effect: effect}} }
 	}
@@ -96,11 +96,11 @@ func TestStandings(t *testing.T) {
 		{"one that wants nothing at all", node("a", ssd, tainted(scheduler.NoExecute)), false, false},
 		{"one that would rather not", node("a", ssd, tainted(scheduler.PreferNoSchedule)), true, true},
 	} {
-		want := scheduler.Standing{Node: c.node.UID, NodeName: c.node.Name, Takes: c.takes, Keeps: c.keeps}
-		if got := view(c.node).Standings(logs); len(got) != 1 || got[0] != want {
+		want := scheduler.Suit{Node: c.node.UID, NodeName: c.node.Name, Takes: c.takes, Keeps: c.keeps}
+		if got := view(c.node).Suits(logs); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-		if got := scheduler.StandingOf(logs, &c.node); got != want {
+		if got := scheduler.SuitOf(logs, &c.node); got != want {
 			t.Errorf("%s without a view: %+v", c.name, got)
 		}
 	}

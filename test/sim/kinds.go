@@ -186,14 +186,14 @@ func (w *World) mayGoByKind(snap *state.Snapshot, one *v1.Workload, r *v1.Replic
 }
 
 // standing is how a node stands to a daemon.
-func (w *World) standing(snap *state.Snapshot, one *v1.Workload, n *v1.Node) scheduler.Standing {
+func (w *World) standing(snap *state.Snapshot, one *v1.Workload, n *v1.Node) scheduler.Suit {
 	read, err := scheduler.RevisionFromProto(one, snap.Revision(one.GetStatus().GetRevisionUid()))
 	if err != nil {
 		w.fail("specs can be read", "%v", err)
-		return scheduler.Standing{}
+		return scheduler.Suit{}
 	}
 	node := scheduler.NodeFromProto(n, spec.NodePolicy{})
-	return scheduler.StandingOf(read, &node)
+	return scheduler.SuitOf(read, &node)
 }
 
 // jobAmiss holds that a job is over, or waits for a reason.

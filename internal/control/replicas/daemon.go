@@ -31,7 +31,7 @@ func (t *tick) daemon(w *v1.Workload) {
 	}
 	names := map[string]string{}
 	if revision != nil {
-		for _, s := range t.cluster.view.Standings(revision) {
+		for _, s := range t.cluster.view.Suits(revision) {
 			d.Takes[s.Node], d.Keeps[s.Node], names[s.Node] = s.Takes, s.Keeps, s.NodeName
 		}
 	}
@@ -154,7 +154,7 @@ func (Placement) Nodes(snap *state.Snapshot, w *v1.Workload) int {
 	count := 0
 	for n := range snap.Nodes("") {
 		node := viewNode(snap, n)
-		if s := scheduler.StandingOf(revision, &node); s.Takes || s.Keeps && has[s.Node] {
+		if s := scheduler.SuitOf(revision, &node); s.Takes || s.Keeps && has[s.Node] {
 			count++
 		}
 	}
