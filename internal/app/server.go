@@ -15,6 +15,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
@@ -146,6 +147,10 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	g.Go(func() error { return p.nodes.Run(ctx) })
 	g.Go(func() error {
 		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions}
+		return loop.Run(ctx)
+	})
+	g.Go(func() error {
+		loop := cron.Loop{Store: p.store, Proposer: p.consensus}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {

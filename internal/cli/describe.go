@@ -82,7 +82,10 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 	if !c.forPeople() {
 		return c.printDescription(&d)
 	}
-	return c.showDescription(&d)
+	if err := c.showDescription(&d); err != nil {
+		return err
+	}
+	return c.showRuns(ctx, cl, d.workload)
 }
 
 // printDescription writes the API's own objects under one roof.
@@ -237,7 +240,7 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	f.add("Labels", pairs(w.GetMetadata().GetLabels()))
 	f.add("Phase", status.GetPhase())
 	f.add("Reason", status.GetReason())
-	f.add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
+	kindFacts(f, w)
 	f.add("Revision", strconv.FormatUint(status.GetRevision(), 10))
 	f.add("Image", s.GetImage())
 	if _, digest, pinned := strings.Cut(revision.GetSpec().GetImage(), "@"); pinned {

@@ -303,7 +303,7 @@ func TestWorkloads(t *testing.T) {
 	c.run(t.Context(), "", "workload", "rm", "nobody", "db", "none").expect(t, 1, "workload db removed\n",
 		"cloudless: workload none does not exist in namespace default\ncloudless: workload nobody does not exist in namespace default\n")
 	c.run(t.Context(), "", "workload", "ls").expect(t, 0,
-		"NAME  PHASE    RUNNING  IMAGE    AGE  REASON\nweb   running  5/5      hello:1  3h   -\n", "")
+		"NAME  KIND     PHASE    RUNNING  IMAGE    AGE  REASON\nweb   service  running  5/5      hello:1  3h   -\n", "")
 	c.run(t.Context(), "", "workload", "get", "db").expect(t, 1, "", "cloudless: workload db does not exist in namespace default\n")
 
 	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute)}
@@ -317,6 +317,7 @@ func TestWorkloads(t *testing.T) {
 Namespace:  default
 Phase:      pending
 Reason:     nothing fits
+Kind:       service
 Replicas:   1 running of 5, 4 pending, 0 failed
 Revision:   2
 Image:      hello:1

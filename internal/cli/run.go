@@ -19,6 +19,7 @@ import (
 
 type runFlags struct {
 	waiting
+	kindFlags
 	name, image, network, restart, user, workdir string
 	cpu, memory                                  string
 	replicas                                     int32
@@ -34,7 +35,9 @@ func (c *cli) runCommand() *cobra.Command {
 		Long: "Run makes a workload. What begins with a dot or a slash is a static Linux program of this machine: it\n" +
 			"becomes an image in the cluster's own registry. Anything else is the name of an image.",
 		Example: "  cloudless run ./hello --name web --publish 8080:8080 -- --greeting hi\n" +
-			"  cloudless run docker.io/library/nginx:1.27 --replicas 2",
+			"  cloudless run docker.io/library/nginx:1.27 --replicas 2\n" +
+			"  cloudless run ./import --kind job --completions 8 --parallelism 2\n" +
+			"  cloudless run ./backup --schedule \"30 3 * * *\" --time-zone Europe/Berlin",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
 				return usage(cmd, "the program or image is missing: %s", cmd.UseLine())
@@ -62,11 +65,13 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
 	flags.BoolVar(&f.update, "update", false, "change the workload if it exists already")
 	flags.BoolVarP(&f.detach, "detach", "d", false, "do not wait, the same as --wait=false")
-	f.register(cmd, "it runs")
+	f.kindFlags.register(cmd)
+	f.waiting.register(cmd, "it runs, or a job is done")
 	return cmd
 }
 
 func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) error {
+	f.changed = cmd.Flags().Changed
 	workload, err := f.workload(c.namespace, what, args)
 	if err != nil {
 		return usage(cmd, "%w", err)
@@ -132,9 +137,10 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 		return nil, err
 	}
 	s := &cloudlessv1.WorkloadSpec{
-		Image: f.imageName(what), Args: args, Env: env, Replicas: &f.replicas,
+		Image: f.imageName(what), Args: args, Env: env,
 		Network: f.network, User: f.user, WorkingDir: f.workdir,
 	}
+	f.apply(s, f.replicas)
 	for _, p := range f.publish {
 		port, err := parsePublish(p)
 		if err != nil {

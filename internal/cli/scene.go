@@ -8,6 +8,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // scene is what is known of the workloads that were changed and of their replicas. It judges whether they have
@@ -239,6 +240,9 @@ func (a *actor) arrived() (bool, error) {
 		return false, nil
 	}
 	status := a.now.GetStatus()
+	if there, decided, err := a.arrivedByKind(); decided && status.GetPhase() != "deleting" {
+		return there, err
+	}
 	switch status.GetPhase() {
 	case "completed":
 		return true, nil
@@ -257,6 +261,9 @@ func (a *actor) broken() *cloudlessv1.Replica {
 		}
 		switch r.GetStatus().GetPhase() {
 		case "failed":
+			if kindOf(a.now) == spec.KindJob {
+				break // another one takes its place, or the job as a whole has failed
+			}
 			return r
 		case "backoff", "preparing":
 			if a.failures[r.GetMetadata().GetUid()] >= crashLoop {

@@ -10,6 +10,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // waiting are the flags of commands that can wait for what they asked for.
@@ -71,6 +72,9 @@ func (c *cli) stoppedWaiting(forWhat ...*cloudlessv1.Workload) error {
 }
 
 func desired(w *cloudlessv1.Workload) int32 {
+	if kindOf(w) == spec.KindDaemon {
+		return w.GetStatus().GetDesired()
+	}
 	if w.GetSpec().Replicas == nil {
 		return 1
 	}
@@ -83,6 +87,9 @@ func standing(w *cloudlessv1.Workload) string {
 		return "it does not exist"
 	}
 	text := counts(w.GetStatus())
+	if kind := kindOf(w); kind == spec.KindJob || kind == spec.KindCron {
+		text = w.GetStatus().GetPhase() + ", " + progressOf(w)
+	}
 	if reason := w.GetStatus().GetReason(); reason != "" {
 		text += ", " + reason
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 func (c *cli) workloadCommand() *cobra.Command {
 	cmd := group("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
-		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadHistoryCommand(), c.workloadRemoveCommand())
+		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.workloadRemoveCommand())
 	cmd.Aliases = []string{"workloads"}
 	return cmd
 }
@@ -48,7 +47,7 @@ func (c *cli) workloadListCommand() *cobra.Command {
 }
 
 func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) *table {
-	headings := []string{"NAME", "PHASE", "RUNNING", "IMAGE", "AGE", "REASON"}
+	headings := []string{"NAME", "KIND", "PHASE", "RUNNING", "IMAGE", "AGE", "REASON"}
 	if namespaces {
 		headings = append([]string{"NAMESPACE"}, headings...)
 	}
@@ -56,11 +55,12 @@ func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) 
 	for _, w := range workloads {
 		row := []string{
 			w.GetMetadata().GetName(),
+			kindOf(w),
 			w.GetStatus().GetPhase(),
-			fmt.Sprintf("%d/%d", w.GetStatus().GetRunning(), desired(w)),
+			progressOf(w),
 			w.GetSpec().GetImage(),
 			age(w.GetMetadata().GetCreateTime(), time.Now()),
-			w.GetStatus().GetReason(),
+			reasonOf(w, time.Now()),
 		}
 		if namespaces {
 			row = append([]string{w.GetMetadata().GetNamespace()}, row...)
@@ -90,7 +90,10 @@ func (c *cli) workloadGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.showWorkload(w, replicas)
+			if err := c.showWorkload(w, replicas); err != nil {
+				return err
+			}
+			return c.showRuns(ctx, cl, w)
 		}),
 	}
 }

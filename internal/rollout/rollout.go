@@ -18,11 +18,14 @@
 // An outdated replica is stopped before its successor is created, because in
 // the network of the node both would want the same ports. It knows nothing of
 // nodes: where replicas go is the scheduler's matter.
+//
+// Next is for services; jobs have NextOfJob and daemons NextOfDaemon.
 package rollout
 
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -35,20 +38,27 @@ type Replica struct {
 	Revision string
 	Phase    string
 	Desired  string
-	Node     string
+	// Node is the uid of the node that it is on, or of the only one that it may go to.
+	Node string
 	// Away is whether its node is offline.
 	Away bool
+	// End is when it ended, zero if it has not.
+	End time.Time
 }
 
 // ReplicaFromProto reads a replica. One without a phase is pending.
 func ReplicaFromProto(r *v1.Replica) Replica {
-	return Replica{
+	one := Replica{
 		UID:      r.GetMetadata().GetUid(),
 		Revision: r.GetSpec().GetRevisionUid(),
 		Phase:    cmp.Or(r.GetStatus().GetPhase(), PhasePending),
 		Desired:  cmp.Or(r.GetSpec().GetDesired(), DesiredRunning),
-		Node:     r.GetSpec().GetNodeUid(),
+		Node:     cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetOnlyNodeUid()),
 	}
+	if end := r.GetStatus().GetEndTime(); end != nil {
+		one.End = end.AsTime()
+	}
+	return one
 }
 
 // Input is one workload as it should be and as it is.

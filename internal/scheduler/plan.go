@@ -12,6 +12,11 @@ type Ask struct {
 	// Held are uids of further ones for which room is being made. They are Reserved
 	// in the view.
 	Held []string
+	// Pinned is whether each replica is for one node. On are the uids of the nodes of
+	// those that wait, and Count says nothing; what stays unplaced has the reason of
+	// each of these nodes. Held ones are for the node on which room is being made.
+	Pinned bool
+	On     []string
 }
 
 // Request is what should be placed. Asks of a higher priority come first, others
@@ -76,6 +81,10 @@ func (v *View) Plan(r Request) Plan {
 		}
 	}
 	for _, i := range byPriority(r.Asks) {
+		if r.Asks[i].Pinned {
+			v.serveEach(&plan, &r, i, shapes[i])
+			continue
+		}
 		v.serve(&plan, &r, i, shapes[i])
 	}
 	v.rollback()
@@ -89,7 +98,7 @@ func (v *View) Plan(r Request) Plan {
 func (v *View) serve(plan *Plan, r *Request, index int, s *shape) {
 	left := max(0, r.Asks[index].Count)
 	for _, uid := range r.Asks[index].Held {
-		if v.hold(plan, index, s, uid) {
+		if v.hold(plan, index, s, uid, false) {
 			left++
 		}
 	}
@@ -133,7 +142,7 @@ func byPriority(asks []Ask) []int {
 // demand bounds how many placements there can be.
 func demand(asks []Ask) (n int) {
 	for _, ask := range asks {
-		n += clamp(ask.Count+len(ask.Held), 0, 1<<20)
+		n += clamp(max(ask.Count, len(ask.On))+len(ask.Held), 0, 1<<20)
 	}
 	return min(n, 1<<20)
 }

@@ -97,10 +97,10 @@ func (v *View) noteHolds(i int32) {
 
 // hold looks at one replica of an ask for which room is being made. If that has
 // come about, or there is a free place anywhere else, it goes there; else it goes
-// on waiting. It reports whether it has lost its
+// on waiting. One that is pinned goes nowhere else. It reports whether it has lost its
 // hold, because its node will not do any more or one of a higher priority has
 // taken it.
-func (v *View) hold(plan *Plan, index int, s *shape, uid string) (lost bool) {
+func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (lost bool) {
 	at, known := v.work.byUID[uid]
 	if !known {
 		return true
@@ -125,7 +125,7 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string) (lost bool) {
 		p.take(i, p.verdicts[v.class[i]].group)
 		return false
 	}
-	if p.run(1, placed) == 1 {
+	if !pinned && p.run(1, placed) == 1 {
 		return false
 	}
 	if !good {

@@ -9,6 +9,8 @@ import (
 // since: only what could help one of them wakes it.
 type waiting struct {
 	revisions map[string]*Revision
+	// on are the nodes that alone can help, by workload; all if there are none.
+	on map[string][]string
 	// patient are those of them for which room is being made: only a free place
 	// helps them.
 	patient map[string]bool
@@ -22,8 +24,16 @@ type waiting struct {
 // Wait remembers that replicas of a revision are left over. What changes from
 // now on is looked at by Wake.
 func (v *View) Wait(r *Revision) {
+	v.WaitOn(r, nil)
+}
+
+// WaitOn is Wait for replicas that are for certain nodes, of which one must change.
+func (v *View) WaitOn(r *Revision, nodes []string) {
 	v.waits.add(r)
 	delete(v.waits.patient, r.Workload)
+	if len(nodes) > 0 {
+		v.waits.on[r.Workload] = nodes
+	}
 }
 
 // WaitPatiently remembers that room is being made for replicas of a revision:
@@ -38,10 +48,11 @@ func (v *View) WaitPatiently(r *Revision) {
 
 func (w *waiting) add(r *Revision) {
 	if w.revisions == nil {
-		w.revisions, w.patient = map[string]*Revision{}, map[string]bool{}
+		w.revisions, w.on, w.patient = map[string]*Revision{}, map[string][]string{}, map[string]bool{}
 		w.nodes, w.spaces = map[int32]bool{}, map[*namespace]bool{}
 	}
 	w.revisions[r.Workload] = r
+	delete(w.on, r.Workload)
 }
 
 // Wake returns the uids of the workloads that wait and of which one more replica
@@ -60,6 +71,7 @@ func (v *View) Wake() []string {
 		if v.helped(w.revisions[uid], w.patient[uid]) {
 			woken = append(woken, uid)
 			delete(w.revisions, uid)
+			delete(w.on, uid)
 		}
 	}
 	slices.Sort(woken)
@@ -81,7 +93,14 @@ func (v *View) helped(r *Revision, patient bool) bool {
 	if s.space.room(&p.need) == 0 {
 		return false
 	}
-	if v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain) {
+	anywhere := v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain)
+	if on := v.waits.on[r.Workload]; len(on) > 0 {
+		return slices.ContainsFunc(on, func(uid string) bool {
+			i, known := v.slots[uid]
+			return known && (anywhere || v.waits.nodes[i]) && p.wouldTake(i, patient)
+		})
+	}
+	if anywhere {
 		return slices.ContainsFunc(v.order, func(i int32) bool { return p.wouldTake(i, patient) })
 	}
 	for i := range v.waits.nodes {

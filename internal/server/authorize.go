@@ -27,6 +27,7 @@ var permissions = map[string][]string{
 	v1.WorkloadService_DeleteWorkload_FullMethodName:  writers,
 	v1.WorkloadService_ScaleWorkload_FullMethodName:   writers,
 	v1.WorkloadService_RestartWorkload_FullMethodName: writers,
+	v1.WorkloadService_RunWorkload_FullMethodName:     writers,
 	v1.WorkloadService_Exec_FullMethodName:            writers,
 	v1.WorkloadService_GetWorkload_FullMethodName:     readers,
 	v1.WorkloadService_ListWorkloads_FullMethodName:   readers,

@@ -31,7 +31,7 @@ func fits(snap *state.Snapshot, before, after *v1.ClusterSpec) error {
 	}
 	if most := spec.MostReplicas(after); most < spec.MostReplicas(before) {
 		for w := range snap.Workloads("", "") {
-			if have := int(w.GetSpec().GetReplicas()); have > most {
+			if have := int(spec.Size(w.GetSpec())); have > most {
 				refuse("limits.replicasPerWorkload", "must be at least %d, because workload %s has so many replicas: scale it down first, or allow more", have, state.Path(w))
 				break
 			}

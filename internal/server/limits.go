@@ -20,13 +20,13 @@ func creatable(snap *state.Snapshot, w *v1.Workload, more int) error {
 		return refuse(codes.ResourceExhausted, "workload %s is one too many: the cluster allows %d; delete one, or allow more with: cloudless cluster config set limits.workloads=%d",
 			w.GetMetadata().GetName(), most, most+1)
 	}
-	return replicasWithin(snap, w, w.GetSpec().GetReplicas())
+	return replicasWithin(snap, w, spec.Size(w.GetSpec()))
 }
 
 // replicasAllowed refuses more replicas than a workload may have, unless it had
 // as many before.
 func replicasAllowed(snap *state.Snapshot, old *v1.Workload, wished int32) error {
-	if wished <= old.GetSpec().GetReplicas() {
+	if wished <= spec.Size(old.GetSpec()) {
 		return nil
 	}
 	return replicasWithin(snap, old, wished)

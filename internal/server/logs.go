@@ -43,6 +43,9 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 	namespace := orDefault(request.GetNamespace())
 	target := logWorkload{replica: request.GetReplica()}
 	if w := snap.WorkloadByName(namespace, request.GetWorkload()); w != nil {
+		if err := hasOutput(snap, w); err != nil {
+			return target, err
+		}
 		target.uid = w.GetMetadata().GetUid()
 	} else {
 		target.uid = deletedWorkload(snap, namespace, request.GetWorkload())

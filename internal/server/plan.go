@@ -217,7 +217,7 @@ func (s *Server) plan(ctx context.Context, wish *wish) (*planned, error) {
 	}
 	if !wish.prune.Empty() {
 		for w := range p.base.Workloads(wish.namespace, "") {
-			if m := w.GetMetadata(); m.GetDeleteTime() == nil && !inWish[state.Path(w)] && wish.prune.Matches(m.GetLabels()) {
+			if m := w.GetMetadata(); m.GetDeleteTime() == nil && w.GetStatus().GetOwnerUid() == "" && !inWish[state.Path(w)] && wish.prune.Matches(m.GetLabels()) {
 				s.remove(ctx, p.batch, w)
 				p.add(w, &v1.PlanChange{Action: actionDelete, Version: m.GetVersion(), Image: p.base.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()})
 			}
@@ -251,7 +251,7 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 	if err := changeable(old, m.GetVersion()); err != nil {
 		return err
 	}
-	if err := replicasAllowed(p.base, old, wish.GetSpec().GetReplicas()); err != nil {
+	if err := updatable(p.base, old, wish); err != nil {
 		return err
 	}
 	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: wanted.image.image}

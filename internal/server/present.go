@@ -19,7 +19,8 @@ import (
 func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
 	st := &v1.WorkloadStatus{
 		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
-		Desired: stored.GetSpec().GetReplicas(), Configuration: stored.GetStatus().GetConfiguration(),
+		Desired: s.desired(snap, stored), Configuration: stored.GetStatus().GetConfiguration(),
+		OwnerUid: stored.GetStatus().GetOwnerUid(), Owner: stored.GetStatus().GetOwner(),
 	}
 	w := &v1.Workload{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
@@ -70,6 +71,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 		st.Reason = making
 	}
 	st.Phase = phaseOf(w, completed)
+	s.presentKind(snap, stored, w, completed)
 	if explain && st.Pending+st.Outdated > 0 {
 		st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
 		st.Quota = s.placement.ShortOfQuota(snap, w.GetMetadata().GetUid())

@@ -59,6 +59,8 @@ type Placement interface {
 	Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error)
 	// Requested is the sum of what is promised to the replicas on a node.
 	Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources
+	// Nodes is on how many nodes a daemon should be.
+	Nodes(snap *state.Snapshot, w *v1.Workload) int
 	// Pending counts the replicas that have no node by one word for the reason.
 	Pending(snap *state.Snapshot) map[string]int
 	// Allocatable is what may be promised to the replicas on a node in all.

@@ -127,6 +127,9 @@ func touchedWorkloads(snap *state.Snapshot, changes []state.Change) map[string]b
 			switch o := m.(type) {
 			case *v1.Workload:
 				touched[o.GetMetadata().GetUid()] = true
+				if owner := o.GetStatus().GetOwnerUid(); owner != "" {
+					touched[owner] = true
+				}
 			case *v1.Replica:
 				touched[o.GetSpec().GetWorkloadUid()] = true
 			}

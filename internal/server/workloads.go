@@ -89,7 +89,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 		if err := changeable(old, m.GetVersion()); err != nil {
 			return nil, err
 		}
-		if err := replicasAllowed(snap, old, wanted.GetSpec().GetReplicas()); err != nil {
+		if err := updatable(snap, old, wanted); err != nil {
 			return nil, err
 		}
 		w, changed := s.update(ctx, snap, b, old, wanted, image)
@@ -120,7 +120,7 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 	}
 	return s.changeNamed(ctx, m.GetNamespace(), m.GetName(), m.GetVersion(),
 		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
-			if err := replicasAllowed(snap, old, wanted.GetSpec().GetReplicas()); err != nil {
+			if err := updatable(snap, old, wanted); err != nil {
 				return nil, err
 			}
 			w, _ := s.update(ctx, snap, b, old, wanted, image)
@@ -131,6 +131,9 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, request.GetNamespace(), request.GetName(), request.GetVersion(),
 		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			if err := scalable(old); err != nil {
+				return nil, err
+			}
 			if err := replicasAllowed(snap, old, request.GetReplicas()); err != nil {
 				return nil, err
 			}
@@ -148,6 +151,9 @@ func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkload
 func (s *workloads) RestartWorkload(ctx context.Context, request *v1.RestartWorkloadRequest) (*v1.Workload, error) {
 	return s.changeNamed(ctx, request.GetNamespace(), request.GetName(), 0,
 		func(snap *state.Snapshot, b *state.Batch, old *v1.Workload) (*v1.Workload, error) {
+			if err := restartable(old); err != nil {
+				return nil, err
+			}
 			w := proto.CloneOf(old)
 			current := snap.Revision(old.GetStatus().GetRevisionUid())
 			revision := s.revise(b, w, pinnedBy(current))
@@ -201,7 +207,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 	}
 	s.revise(b, w, image)
 	b.Create(w)
-	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", countedReplicas(w.GetSpec().GetReplicas()), w.GetSpec().GetImage(), pinNote(image.image))))
+	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
 	return w
 }
 
@@ -222,6 +228,7 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 	}
 	sameTemplate := image.image == current.GetSpec().GetImage() && spec.EqualExceptReplicas(old.GetSpec(), wanted.GetSpec())
 	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
+		old.GetSpec().GetJob().GetParallelism() == wanted.GetSpec().GetJob().GetParallelism() &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
 	if sameAll {

@@ -244,9 +244,13 @@ func FillDefaults(w *v1.WorkloadSpec, d *v1.WorkloadDefaults) {
 		if w.Restart == nil {
 			w.Restart = &v1.Restart{}
 		}
-		fill(&w.Restart.Policy, d.Restart.GetPolicy())
+		if KindOf(w) == kindService { // other kinds leave no choice
+			fill(&w.Restart.Policy, d.Restart.GetPolicy())
+		}
 		fillBackoff(w.Restart, d.Restart)
-		fill(&w.Restart.Reset_, d.Restart.GetReset_())
+		if !runsToEnd(w) {
+			fill(&w.Restart.Reset_, d.Restart.GetReset_())
+		}
 	}
 	if d.Stop != nil {
 		if w.Stop == nil {

@@ -24,10 +24,14 @@ func Equal(a, b *v1.WorkloadSpec) bool {
 }
 
 // EqualExceptReplicas reports whether two specs differ at most in the number of
-// replicas, which is to say whether going from one to the other replaces none.
+// replicas, or of those of a job that run at once, which is to say whether going
+// from one to the other replaces none.
 func EqualExceptReplicas(a, b *v1.WorkloadSpec) bool {
 	a, b = Normalized(a), Normalized(b)
 	a.Replicas, b.Replicas = nil, nil
+	if a.Kind == KindJob && b.Kind == KindJob {
+		a.Job.Parallelism, b.Job.Parallelism = nil, nil
+	}
 	return proto.Equal(a, b)
 }
 

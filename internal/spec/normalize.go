@@ -45,9 +45,6 @@ func Normalized(s *v1.WorkloadSpec) *v1.WorkloadSpec {
 func normalizeSpec(s *v1.WorkloadSpec) {
 	fill(&s.Driver, defaultDriver)
 	fill(&s.Network, defaultNetwork)
-	if s.Replicas == nil {
-		s.Replicas = proto.Int32(1)
-	}
 	s.Resources = normalResources(s.Resources)
 	for _, p := range s.Ports {
 		if p != nil {
@@ -57,10 +54,7 @@ func normalizeSpec(s *v1.WorkloadSpec) {
 	if s.Restart == nil {
 		s.Restart = &v1.Restart{}
 	}
-	fill(&s.Restart.Policy, defaultPolicy)
-	normalDuration(&s.Restart.Backoff, defaultBackoff)
-	normalDuration(&s.Restart.MaxBackoff, defaultMaxBackoff)
-	normalDuration(&s.Restart.Reset_, defaultReset)
+	normalKind(s)
 	s.Placement = normalPlacement(s.Placement)
 	if s.GetPriority() == DefaultPriority {
 		s.Priority = nil

@@ -82,6 +82,7 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	checkPorts(s, found)
 	checkDurations(s, found)
 	checkPlacement(s.Placement, found)
+	checkKind(w.GetMetadata().GetName(), w.GetSpec(), s, found)
 }
 
 func checkArguments(s *v1.WorkloadSpec, found *violations) {

@@ -23,6 +23,7 @@ var layer = map[string]int{
 	"internal/filetree":                0,
 	"internal/nearest":                 0,
 	"internal/steady":                  0,
+	"internal/schedule":                0,
 	"internal/tcp":                     0,
 	"internal/logfile":                 1,
 	"internal/driver":                  1,
@@ -53,6 +54,7 @@ var layer = map[string]int{
 	"internal/control/replicas":        3,
 	"internal/control/retention":       3,
 	"internal/control/servers":         3,
+	"internal/control/cron":            3,
 	"internal/agent":                   3,
 	"internal/agent/machine":           3,
 	"client":                           4,
@@ -65,7 +67,7 @@ var layer = map[string]int{
 
 // sideways are the imports within one layer that are meant.
 var sideways = map[string][]string{
-	"internal/spec":                    {"api/gen/cloudless/v1"},
+	"internal/spec":                    {"api/gen/cloudless/v1", "internal/schedule"},
 	"api/gen/cloudless/state/v1":       {"api/gen/cloudless/v1"},
 	"internal/driver/drivertest":       {"internal/driver", "internal/logfile"},
 	"internal/scheduler/schedulertest": {"internal/scheduler"},

@@ -108,6 +108,7 @@ func (w *World) live(keep func(int) bool) int {
 		w.note("round %d: %s", i+1, r.length)
 		w.healed = false
 		w.exhume()
+		w.suspend(false)
 		begin := w.now
 		for _, a := range r.acts {
 			number := count
@@ -183,6 +184,7 @@ func (w *World) heal() {
 		m.startAgent()
 	}
 	w.dropClones()
+	w.suspend(true)
 }
 
 func (w *World) dropClones() {

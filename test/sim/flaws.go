@@ -33,6 +33,10 @@ const (
 	Greedy Flaw = "greedy"
 	// Work that is done is forgotten with its replica.
 	Amnesic Flaw = "amnesic"
+	// The loop of replicas does not look again when it should.
+	Timeless Flaw = "timeless"
+	// Which times of a schedule were decided on is not written down.
+	Repeating Flaw = "repeating"
 	// Servers apply an entry each by its own clock.
 	Wilful Flaw = "wilful"
 	// The loop of replicas does not look at quotas.
@@ -72,6 +76,15 @@ func forget(snap *state.Snapshot, b *state.Batch) {
 	for r := range snap.Replicas("", "") {
 		if r.GetStatus().GetPhase() == rollout.PhaseCompleted {
 			b.Delete(state.KindReplica, r.GetMetadata().GetUid())
+		}
+	}
+}
+
+// undecided takes out of a transaction which times were decided on.
+func undecided(tx *statev1.Transaction) {
+	for _, change := range tx.GetChanges() {
+		if w := change.GetPut().GetWorkload(); w.GetStatus().GetCron() != nil {
+			w.Status.Cron = nil
 		}
 	}
 }

@@ -18,6 +18,11 @@ import (
 type oracle struct {
 	// done are the replicas that have done the work of a revision, by its uid.
 	done map[string]map[string]bool
+	// failed are those of jobs that have failed, over how a job ended, both by the
+	// uid of the revision; runs are the jobs of crons by owner and name.
+	failed map[string]map[string]bool
+	over   map[string]string
+	runs   map[string]bool
 	// cloned are the nodes of which there have been two at once: what two
 	// machines say under one name cannot be judged.
 	cloned map[string]bool
@@ -27,7 +32,10 @@ type oracle struct {
 }
 
 func newOracle() oracle {
-	return oracle{done: map[string]map[string]bool{}, cloned: map[string]bool{}, scored: map[string]scored{}}
+	return oracle{
+		done: map[string]map[string]bool{}, failed: map[string]map[string]bool{}, over: map[string]string{}, runs: map[string]bool{}, cloned: map[string]bool{},
+		scored: map[string]scored{},
+	}
 }
 
 // needs are what a replica of a revision takes of its node.
@@ -58,6 +66,10 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	for _, change := range p.made() {
 		if n := change.GetPut().GetNode(); n != nil {
 			w.checkNode(p, before.Node(n.GetMetadata().GetUid()), after.Node(n.GetMetadata().GetUid()))
+		}
+		if one := change.GetPut().GetWorkload(); one != nil {
+			uid := one.GetMetadata().GetUid()
+			w.checkWorkload(p, before.Workload(uid), after.Workload(uid))
 		}
 		if r := change.GetPut().GetReplica(); r != nil {
 			uid := r.GetMetadata().GetUid()
@@ -114,7 +126,7 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		old := before.Replica(r.GetMetadata().GetUid())
 		one := p.base.Workload(r.GetSpec().GetWorkloadUid())
 		if old == nil || !wanted(old) || r.GetSpec().GetDesired() != rollout.DesiredStopped || r.GetSpec().GetStopReason() != "" || old.GetStatus().GetPhase() != rollout.PhaseRunning ||
-			one == nil || one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
+			one == nil || one.GetSpec().GetKind() == spec.KindJob || one.GetMetadata().GetDeleteTime() != nil || one.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() {
 			continue
 		}
 		going[one.GetMetadata().GetUid()]++
@@ -152,10 +164,14 @@ func (w *World) remember(r *v1.Replica, snap *state.Snapshot) {
 	if !done || r.GetSpec().GetDesired() == rollout.DesiredStopped {
 		return
 	}
-	if w.oracle.done[revision] == nil {
-		w.oracle.done[revision] = map[string]bool{}
+	to := w.oracle.done
+	if phase == rollout.PhaseFailed && snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetKind() == spec.KindJob {
+		to = w.oracle.failed
 	}
-	w.oracle.done[revision][r.GetMetadata().GetUid()] = true
+	if to[revision] == nil {
+		to[revision] = map[string]bool{}
+	}
+	to[revision][r.GetMetadata().GetUid()] = true
 }
 
 // checkNew holds that work that is done is not done again, even if its proof
@@ -175,6 +191,14 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 			live++
 		}
 	}
+	switch one.GetSpec().GetKind() {
+	case spec.KindJob:
+		w.checkNewOfJob(r, one, live)
+		return
+	case spec.KindDaemon:
+		w.checkNewOfDaemon(r, after)
+		return
+	}
 	if done := len(w.oracle.done[revision]); live+done > int(one.GetSpec().GetReplicas()) {
 		w.fail("work that is done is not done again", "%s is made, the %dth living one; %d have done their work, %d are wanted",
 			r.GetMetadata().GetName(), live, done, one.GetSpec().GetReplicas())
@@ -189,13 +213,16 @@ func (w *World) checkGivenUp(p *proposal, before *state.Snapshot, r *v1.Replica)
 		case one == nil, one.GetMetadata().GetDeleteTime() != nil, one.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid():
 			return
 		}
+		if one.GetSpec().GetKind() != "" && w.mayGoByKind(snap, one, r) {
+			return
+		}
 		have := len(w.oracle.done[r.GetSpec().GetRevisionUid()])
 		for other := range snap.ReplicasOf(one.GetMetadata().GetUid()) {
 			if wanted(other) {
 				have++
 			}
 		}
-		if have > int(one.GetSpec().GetReplicas()) {
+		if one.GetSpec().GetKind() == "" && have > int(one.GetSpec().GetReplicas()) {
 			return
 		}
 		if node := snap.Node(r.GetSpec().GetNodeUid()); r.GetSpec().GetNodeUid() != "" && (node == nil || mayLose(node)) {

@@ -37,6 +37,7 @@ func (t *term) begin() {
 	l.replicas.due = l.replicas.memory.Begin(snap)
 	l.replicas.wake()
 	l.nodes.wake()
+	l.makeJobs()
 	l.tickServers()
 	t.w.after(5*time.Second, l.tickServers)
 	l.retain()
@@ -79,6 +80,9 @@ type replicaLoop struct {
 	due    replicas.Due
 	// busy is set while a tick is planned or its proposal under way.
 	busy bool
+	// until is the time for which a timer is set, zero for none, and reached the one
+	// that came last.
+	until, reached time.Time
 }
 
 func (l *replicaLoop) wake() {
@@ -95,7 +99,8 @@ func (l *replicaLoop) tick() {
 		return
 	}
 	w, store := l.t.w, l.t.server.store
-	elapsed := l.memory.Elapsed(w.wall(l.t.server))
+	elapsed := l.memory.Elapsed(latest(w.wall(l.t.server), l.reached))
+	l.reached = time.Time{}
 	if l.due.Empty() {
 		changes, err := l.feed.Next(ended)
 		switch {
@@ -122,6 +127,9 @@ func (l *replicaLoop) tick() {
 		seen = unlimited(store)
 	}
 	batch, left := replicas.Tick(w.wall(l.t.server), seen, l.due, w.uidsOf(l.t.server))
+	if w.flaw == Timeless {
+		left.Later = nil
+	}
 	l.memory.Keep(left)
 	if batch.Len() == 0 {
 		l.due = replicas.Due{}
@@ -150,11 +158,28 @@ func (l *replicaLoop) tick() {
 	})
 }
 
-// arm plans the next tick without news.
+// arm sets a timer for what is due without a change. A time that was waited for has
+// come even if the clock was set back meanwhile.
 func (l *replicaLoop) arm() {
-	if at := l.memory.Next(); !at.IsZero() {
-		l.t.w.after(max(time.Millisecond, at.Sub(l.t.w.wall(l.t.server))), l.wake)
+	w, next := l.t.w, l.memory.Next()
+	if next.IsZero() || next.Equal(l.until) {
+		return
 	}
+	l.until = next
+	w.after(max(time.Millisecond, next.Sub(w.wall(l.t.server))), func() {
+		if l.dead || l.t.over || !l.until.Equal(next) {
+			return
+		}
+		l.until, l.reached = time.Time{}, next
+		l.wake()
+	})
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // nodeLoop is nodes.Loop without its goroutine. What it has heard is the

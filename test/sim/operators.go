@@ -117,7 +117,7 @@ func anySpec(c *rand.Rand) *v1.WorkloadSpec {
 // actCreate creates a workload.
 func (w *World) actCreate(c *rand.Rand) {
 	w.names++
-	name, wanted := fmt.Sprintf("w%d", w.names), anySpec(c)
+	name, wanted := fmt.Sprintf("w%d", w.names), asKind(anySpec(c), anyKind(c))
 	w.operate("create "+name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
 		return w.buildCreate(s, snap, b, name, wanted)
 	}, nil)
@@ -176,19 +176,25 @@ func (w *World) change(c *rand.Rand, verb string, f func(s *server, snap *state.
 func (w *World) actUpdate(c *rand.Rand) {
 	wanted := anySpec(c)
 	w.change(c, "update", func(s *server, _ *state.Snapshot, b *state.Batch, one *v1.Workload) bool {
+		if one.GetStatus().GetOwnerUid() != "" {
+			return false // the API refuses it
+		}
 		w.buildUpdate(s, b, one, wanted)
 		return true
 	})
 }
 
 func (w *World) buildUpdate(s *server, b *state.Batch, one *v1.Workload, wanted *v1.WorkloadSpec) {
-	one.Spec = proto.CloneOf(wanted)
+	one.Spec = asKind(proto.CloneOf(wanted), one.GetSpec().GetKind())
 	w.revise(s, b, one)
 }
 
 func (w *World) actScale(c *rand.Rand) {
 	count := int32(c.IntN(8))
 	w.change(c, fmt.Sprintf("scale to %d", count), func(_ *server, _ *state.Snapshot, _ *state.Batch, one *v1.Workload) bool {
+		if one.GetSpec().GetKind() != "" {
+			return false // the API refuses it
+		}
 		one.Spec.Replicas = proto.Int32(count)
 		return true
 	})

@@ -80,7 +80,7 @@ func (w *World) anyChange(c *rand.Rand, s *server, snap *state.Snapshot, b *stat
 	wanted := anySpec(c)
 	wanted.Restart.Policy = "always"
 	old := w.workload(c)
-	if old.GetSpec().GetRestart().GetPolicy() != "always" || c.IntN(4) == 0 {
+	if old.GetSpec().GetKind() != "" || old.GetSpec().GetRestart().GetPolicy() != "always" || c.IntN(4) == 0 {
 		w.names++
 		name := "planned" + string(rune('a'+w.names%26))
 		if !w.buildCreate(s, snap, b, name, wanted) {

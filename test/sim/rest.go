@@ -39,6 +39,7 @@ func (w *World) rest() {
 			w.fail("in the end everything is as desired", "%s after everything was healed: %s", w.now-begin, wrong)
 			return
 		}
+		w.suspend(true) // one may have been created since
 		w.run(w.now + restLook)
 	}
 	if w.failure != nil {
@@ -134,6 +135,19 @@ func (w *World) workloadAmiss(snap *state.Snapshot, one *v1.Workload) (wrong []s
 	add := func(format string, args ...any) { wrong = append(wrong, name+": "+fmt.Sprintf(format, args...)) }
 	if one.GetMetadata().GetDeleteTime() != nil {
 		add("is still being deleted")
+		return wrong
+	}
+	switch one.GetSpec().GetKind() {
+	case spec.KindJob:
+		w.jobAmiss(snap, one, add)
+		return wrong
+	case spec.KindDaemon:
+		w.daemonAmiss(snap, one, add)
+		return wrong
+	case spec.KindCron:
+		if !one.GetSpec().GetCron().GetSuspend() {
+			add("is not suspended yet")
+		}
 		return wrong
 	}
 	revision := one.GetStatus().GetRevisionUid()

@@ -104,6 +104,8 @@ func TestFlawsAreFound(t *testing.T) {
 		Crowding:  {"replicas go only where they may", "no node is promised more than it has", "a port is promised once"},
 		Greedy:    {"retention never deletes what is needed"},
 		Amnesic:   {"work that is done is not done again", "retention never deletes what is needed"},
+		Timeless:  {"in the end everything is as desired"},
+		Repeating: {"a time of a schedule has one job", "progress"},
 		Wilful:    {"the same log gives the same state to the byte"},
 		Generous:  {"nothing is placed beyond a quota"},
 		Heedless:  {"a score goes on from the one before"},

@@ -6,10 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -61,19 +63,18 @@ type inquiry struct {
 	// if they have a place.
 	placed, away, outdated, waiting []*v1.Replica
 	missing, covers                 int
+	// on are the nodes that those of a daemon are for, but for held ones.
+	on []string
 }
 
 // sort looks at the replicas that live, the oldest first.
 func (x *inquiry) sort() {
-	in := rollout.Input{
-		Desired: int(x.workload.GetSpec().GetReplicas()), Revision: x.workload.GetStatus().GetRevisionUid(),
-		Policy: x.workload.GetSpec().GetRestart().GetPolicy(), Deleting: x.workload.GetMetadata().GetDeleteTime() != nil,
-	}
+	var replicas []rollout.Replica
 	for _, r := range byUID(x.snap, x.workload.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
 		one.Away = Away(x.snap, r)
-		in.Replicas = append(in.Replicas, one)
-		current := r.GetSpec().GetRevisionUid() == in.Revision
+		replicas = append(replicas, one)
+		current := r.GetSpec().GetRevisionUid() == x.workload.GetStatus().GetRevisionUid()
 		switch {
 		case !wanted(r):
 			continue // it has ended, or is about to
@@ -89,9 +90,36 @@ func (x *inquiry) sort() {
 		}
 		x.placed = append(x.placed, r)
 	}
-	step := rollout.Next(in)
-	x.missing, x.covers = step.Create, step.Cover
+	x.foresee(replicas)
 }
+
+// foresee finds what the loop will make for the workload, by its kind.
+func (x *inquiry) foresee(replicas []rollout.Replica) {
+	w := x.workload
+	switch w.GetSpec().GetKind() {
+	case spec.KindCron:
+	case spec.KindDaemon:
+		d, _ := x.cluster.daemonOf(w, x.revision)
+		d.Replicas = replicas
+		missing := rollout.NextOfDaemon(d).Create
+		x.missing = len(missing)
+		x.on = slices.Concat(onlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), reserved)), missing)
+	case spec.KindJob:
+		job := jobOf(x.snap, w)
+		job.Replicas = replicas
+		step := rollout.NextOfJob(job, time.Time{}) // whatever pause there is after a failure
+		x.missing, x.covers = step.Create, step.Cover
+	default:
+		step := rollout.Next(rollout.Input{
+			Desired: int(w.GetSpec().GetReplicas()), Revision: w.GetStatus().GetRevisionUid(),
+			Policy: w.GetSpec().GetRestart().GetPolicy(), Deleting: w.GetMetadata().GetDeleteTime() != nil, Replicas: replicas,
+		})
+		x.missing, x.covers = step.Create, step.Cover
+	}
+}
+
+// reserved reports whether room is being made for a replica.
+func reserved(r *v1.Replica) bool { return r.GetSpec().GetReservedNodeUid() != "" }
 
 func (x *inquiry) answer() *v1.Explanation {
 	question := scheduler.Question{Revision: x.revision, Most: toldNodes}
@@ -232,7 +260,11 @@ func (x *inquiry) explainWaiting(answer *v1.Explanation) (unplaced int) {
 		return 0
 	}
 	held := making(x.snap, x.workload.GetMetadata().GetUid())
-	plan := x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: x.revision, Count: count - len(held), Held: held}}})
+	ask := scheduler.Ask{Revision: x.revision, Count: count - len(held), Held: held}
+	if ask.Pinned = x.workload.GetSpec().GetKind() == spec.KindDaemon; ask.Pinned {
+		ask.On = x.on
+	}
+	plan := x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}})
 	told := groupOf(x.waiting)
 	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
 	var texts []string

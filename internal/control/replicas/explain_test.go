@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -284,5 +285,29 @@ func TestDecisionsAreRemembered(t *testing.T) {
 	}
 	if _, known := kept.find("7", "elsewhere"); known || len(kept.byReplica) != keptDecisions {
 		t.Errorf("%d are remembered", len(kept.byReplica))
+	}
+}
+
+// The replicas of a daemon are each for one node, and those of a job are as many as
+// run side by side.
+func TestKindsAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addNode("b", "4")
+	w.addWorkload("web", 1, "3")
+	w.settle()
+	w.addKind("logs", spec.KindDaemon, "2", nil)
+	e := w.explained("logs", "", false)
+	if got, want := e.GetSummary(), "1 of 2 replicas would have a node; 1 has no place"; got != want {
+		t.Errorf("before the loop has seen it: %s", got)
+	}
+	w.settle()
+	e = w.explained("logs", "", false)
+	if got, want := e.GetSummary(), "1 of 2 replicas has a node; 1 has no place"; got != want {
+		t.Errorf("then: %s", got)
+	}
+	w.addKind("work", spec.KindJob, "1", func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Completions: proto.Int32(5), Parallelism: proto.Int32(2)} })
+	if got, want := w.explained("work", "", false).GetSummary(), "2 of 2 replicas would have a node"; got != want {
+		t.Errorf("of a job: %s", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -240,10 +241,10 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 			gone = append(gone, old)
 		}
 	}
-	missing := int(w.GetSpec().GetReplicas()) - len(planned.GetReplicas()) - len(fresh) - int(planned.GetUnplaced())
+	shown := len(planned.GetReplicas()) + len(fresh) + int(planned.GetUnplaced())
 	planned.Replicas = append(planned.Replicas, pair(gone, fresh)...)
 	if f.cutShort && w.GetMetadata().GetDeleteTime() == nil {
-		for range min(missing, f.open) { // they are created after the end of the forecast
+		for range min(atOnce(after, w)-shown, f.open) { // they are created after the end of the forecast
 			f.open--
 			planned.Replicas = append(planned.Replicas, &v1.ReplicaStep{Action: "create"})
 		}
@@ -253,6 +254,22 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 		planned.Quota = Placement{}.ShortOfQuota(after, workloadUID)
 	}
 	return planned
+}
+
+// atOnce is how many replicas of a workload there should be at a time.
+func atOnce(snap *state.Snapshot, w *v1.Workload) int {
+	switch w.GetSpec().GetKind() {
+	case spec.KindJob:
+		if jobOf(snap, w).Outcome != "" {
+			return 0
+		}
+		completions, parallelism, _, _ := spec.JobOf(w.GetSpec())
+		return min(completions, parallelism)
+	case spec.KindDaemon:
+		return Placement{}.Nodes(snap, w)
+	default:
+		return int(w.GetSpec().GetReplicas())
+	}
 }
 
 // kept is the step of a replica that lives on.

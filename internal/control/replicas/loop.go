@@ -62,6 +62,33 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
+// errElapsed ends a wait because the time of something has come.
+var errElapsed = errors.New("a time has come")
+
+// next waits until something is due: after changes, or because it is time. A time
+// that was waited for has come even if the clock was set back meanwhile.
+func (l *Loop) next(ctx context.Context) (Due, error) {
+	at := l.memory.Next()
+	if !at.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, at, errElapsed)
+		defer cancel()
+	}
+	changes, err := l.feed.Next(ctx)
+	now := time.Now()
+	switch {
+	case errors.Is(err, errElapsed):
+		if now.Before(at) {
+			now = at
+		}
+	case err != nil:
+		return Due{}, err
+	}
+	due := l.follow(changes)
+	due.add(l.memory.Elapsed(now))
+	return due, nil
+}
+
 // begin reads the state and finds everything due.
 func (l *Loop) begin() Due {
 	var snap *state.Snapshot

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -13,12 +14,18 @@ import (
 type Memory struct {
 	waiting map[string]bool      // see Due.Waiting
 	later   map[string]time.Time // see Due.Later
+	daemons map[string]bool      // by uid
 }
 
 // Begin forgets what was before, and says what is due in a state that was not
 // followed until now: everything.
 func (m *Memory) Begin(snap *state.Snapshot) Due {
-	m.waiting, m.later = nil, nil
+	*m = Memory{}
+	for w := range snap.Workloads("", "") {
+		if w.GetSpec().GetKind() == spec.KindDaemon {
+			m.addDaemon(w)
+		}
+	}
 	return everything(snap)
 }
 
@@ -30,6 +37,7 @@ func (m *Memory) After(changes []state.Change) Due {
 		maps.Copy(due.Workloads, m.waiting)
 		m.waiting = nil
 	}
+	m.followDaemons(changes, &due)
 	return due
 }
 
@@ -39,8 +47,35 @@ func (m *Memory) Keep(left Due) {
 		m.waiting = map[string]bool{}
 	}
 	maps.Copy(m.waiting, left.Waiting)
+	m.keepLater(left.Later)
+}
+
+// keepLater remembers when to look at workloads without a change.
+func (m *Memory) keepLater(later map[string]time.Time) {
 	if m.later == nil {
 		m.later = map[string]time.Time{}
 	}
-	maps.Copy(m.later, left.Later)
+	maps.Copy(m.later, later)
+}
+
+// Next is when the next workload is due without a change, zero if none is.
+func (m *Memory) Next() (at time.Time) {
+	for _, later := range m.later {
+		if at.IsZero() || later.Before(at) {
+			at = later
+		}
+	}
+	return at
+}
+
+// Elapsed says which workloads are due because a time has come.
+func (m *Memory) Elapsed(until time.Time) Due {
+	due := Due{Workloads: map[string]bool{}}
+	for uid, at := range m.later {
+		if !at.After(until) {
+			due.Workloads[uid] = true
+			delete(m.later, uid)
+		}
+	}
+	return due
 }

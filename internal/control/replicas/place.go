@@ -46,7 +46,7 @@ func (t *tick) place() {
 			t.keepPending(append(a.held, a.waiting...), err.Error())
 			continue
 		}
-		request.Asks = append(request.Asks, scheduler.Ask{Revision: a.revision, Count: len(a.waiting), Held: uidsOf(a.held)})
+		request.Asks = append(request.Asks, askFor(a.revision, a.waiting, a.held))
 		all = append(all, a)
 	}
 	if len(request.Asks) > 0 {
@@ -100,7 +100,7 @@ func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
 		if p.Held != "" {
 			m.replica = t.unplaced[p.Held]
 		} else {
-			m.replica, a.waiting = a.waiting[0], a.waiting[1:]
+			m.replica = takeFor(&a.waiting, p)
 		}
 		if t.takeAll(m) {
 			moves = append(moves, m)
@@ -114,8 +114,14 @@ func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
 		t.cluster.view.WaitPatiently(all[h.Ask].revision)
 	}
 	for _, u := range plan.Unplaced {
-		t.keepPending(all[u.Ask].waiting, u.Summary())
-		t.cluster.view.Wait(all[u.Ask].revision)
+		a := all[u.Ask]
+		if nodes := onlyNodes(a.waiting); len(nodes) > 0 {
+			t.keepPendingEach(a.waiting, u)
+			t.cluster.view.WaitOn(a.revision, nodes)
+			continue
+		}
+		t.keepPending(a.waiting, u.Summary())
+		t.cluster.view.Wait(a.revision)
 	}
 }
 

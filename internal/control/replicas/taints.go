@@ -1,9 +1,7 @@
 package replicas
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -58,7 +57,7 @@ func noExecute(t *v1.Taint) bool { return t.GetEffect() == scheduler.NoExecute }
 
 // obeyTaints has a replica stop that may not stay on its node. One that is to be
 // covered first is taken for away until it is; why is returned then.
-func (t *tick) obeyTaints(policy string, r *v1.Replica, one *rollout.Replica) (why string) {
+func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (why string) {
 	if one.Desired == rollout.DesiredStopped || one.Node == "" || one.Away || rollout.Ended(one.Phase) {
 		return ""
 	}
@@ -68,15 +67,14 @@ func (t *tick) obeyTaints(policy string, r *v1.Replica, one *rollout.Replica) (w
 	case taint == nil:
 		return ""
 	case at.After(t.now):
-		if first, known := t.left.Later[workload]; !known || at.Before(first) {
-			t.left.Later[workload] = at
-		}
+		t.later(workload, at)
 		return ""
 	}
 	named := scheduler.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: taint.GetEffect()}
 	has := fmt.Sprintf("%s has the taint %s", r.GetSpec().GetNode(), named)
-	// What is to end by itself is not done twice at the same time.
-	if tolerated && policy == rollout.PolicyAlways {
+	// What is to end by itself is not done twice at the same time, and a daemon has
+	// no other place.
+	if tolerated && w.GetSpec().GetKind() != spec.KindDaemon && w.GetSpec().GetRestart().GetPolicy() == rollout.PolicyAlways {
 		one.Away = true
 		t.overdue[workload] = append(t.overdue[workload], overdue{replica: r, why: "node " + has + ", which it has tolerated for long enough"})
 		return has
@@ -138,43 +136,4 @@ func otherTaints(before, after *v1.Node) bool {
 		}
 	}
 	return count != 0
-}
-
-// Next is when something is due though nothing has changed, zero if never.
-func (m *Memory) Next() (at time.Time) {
-	for _, later := range m.later {
-		if at.IsZero() || later.Before(at) {
-			at = later
-		}
-	}
-	return at
-}
-
-// Elapsed is what has become due by now without any change.
-func (m *Memory) Elapsed(now time.Time) Due {
-	due := Due{Workloads: map[string]bool{}}
-	for uid, at := range m.later {
-		if !at.After(now) {
-			due.Workloads[uid] = true
-		}
-	}
-	maps.DeleteFunc(m.later, func(uid string, _ time.Time) bool { return due.Workloads[uid] })
-	return due
-}
-
-// next waits until something is due: after changes, or because it is time.
-func (l *Loop) next(ctx context.Context) (Due, error) {
-	until := ctx
-	if at := l.memory.Next(); !at.IsZero() {
-		var cancel context.CancelFunc
-		until, cancel = context.WithTimeout(ctx, time.Until(at))
-		defer cancel()
-	}
-	changes, err := l.feed.Next(until)
-	if err != nil && (ctx.Err() != nil || until.Err() == nil) {
-		return Due{}, err
-	}
-	due := l.follow(changes)
-	due.add(l.memory.Elapsed(time.Now()))
-	return due, nil
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -124,6 +123,13 @@ type tick struct {
 	overdue map[string][]overdue
 }
 
+// later has a workload looked at again at a time, or before.
+func (t *tick) later(workloadUID string, at time.Time) {
+	if first, known := t.left.Later[workloadUID]; !known || at.Before(first) {
+		t.left.Later[workloadUID] = at
+	}
+}
+
 // take takes room for one replica of a workload, if there is any.
 func (t *tick) take(workloadUID string) bool {
 	if t.room == 0 {
@@ -135,59 +141,36 @@ func (t *tick) take(workloadUID string) bool {
 }
 
 func (t *tick) workload(w *v1.Workload) {
-	deleting := w.GetMetadata().GetDeleteTime() != nil
-	in := rollout.Input{
-		Desired:  int(w.GetSpec().GetReplicas()),
-		Revision: w.GetStatus().GetRevisionUid(),
-		Policy:   w.GetSpec().GetRestart().GetPolicy(),
-		Deleting: deleting,
+	switch w.GetSpec().GetKind() {
+	case spec.KindJob:
+		t.job(w)
+	case spec.KindDaemon:
+		t.daemon(w)
+	case spec.KindCron: // has no replicas but those of its jobs
+	default:
+		t.service(w)
 	}
-	live := false
-	away := map[string]bool{} // why some may have to be covered
-	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		one := rollout.ReplicaFromProto(r)
-		one.Away = Away(t.snap, r)
-		if one.Away {
-			away[r.GetSpec().GetNode()+" is offline"] = true
-		}
-		if why := t.obeyTaints(in.Policy, r, &one); why != "" {
-			away[why] = true
-		}
-		if homeless(t.snap, r) {
-			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
-			one.Phase = rollout.PhaseLost
-		}
-		in.Replicas = append(in.Replicas, one)
-		live = live || rollout.Live(r.GetStatus().GetPhase())
-	}
-	if deleting && !live {
+}
+
+func (t *tick) service(w *v1.Workload) {
+	have := t.survey(w)
+	if have.gone {
 		t.remove(w)
 		return
 	}
-	step := rollout.Next(in)
-	for _, uid := range step.Lose {
-		r := t.snap.Replica(uid)
-		if !t.evictOverdue(r) {
-			t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
-		}
-	}
-	for _, uid := range step.Stop {
-		t.stop(t.snap.Replica(uid))
-	}
+	step := rollout.Next(rollout.Input{
+		Desired:  int(w.GetSpec().GetReplicas()),
+		Revision: w.GetStatus().GetRevisionUid(),
+		Policy:   w.GetSpec().GetRestart().GetPolicy(),
+		Deleting: w.GetMetadata().GetDeleteTime() != nil,
+		Replicas: have.replicas,
+	})
+	t.takeAway(step.Lose, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
-	for i := range step.Create + step.Cover {
-		if !t.take(w.GetMetadata().GetUid()) {
-			break
-		}
-		r := t.newReplica(w)
-		t.waits(r)
-		if i >= step.Create {
-			t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
-		}
-	}
+	t.add(w, step.Create, step.Cover, have.away)
 }
 
 // maxTries bounds how many replicas a tick tries to replace.
@@ -226,7 +209,7 @@ func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica) bool {
 		return false
 	}
 	plan := t.cluster.view.Plan(scheduler.Request{
-		Asks: []scheduler.Ask{{Revision: revision, Count: 1}}, Without: []string{old.GetMetadata().GetUid()},
+		Asks: []scheduler.Ask{askFor(revision, []*v1.Replica{old}, nil)}, Without: []string{old.GetMetadata().GetUid()},
 	})
 	return len(plan.Unplaced) == 0
 }

@@ -41,6 +41,9 @@ type Placement struct {
 // they fit.
 func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
+	if w.GetSpec().GetKind() == spec.KindDaemon {
+		return explainDaemon(snap, w)
+	}
 	pending, outdated := missing(snap, w)
 	held := making(snap, workloadUID) // what waits for room that is being made is explained by itself
 	if pending == 0 && outdated == nil && held == nil {
@@ -133,15 +136,16 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 // the nodes: the name of a filter, "nodes" where there are none, "placing" where
 // a place will be found at once, "preemption" where room is being made.
 func (Placement) Pending(snap *state.Snapshot) map[string]int {
-	waiting := map[string]int{} // by workload
+	waiting := map[string][]*v1.Replica{} // by workload
 	counts := map[string]int{}
 	for r := range snap.ReplicasOn("") {
+		uid := r.GetSpec().GetWorkloadUid()
 		switch {
 		case rollout.Ended(r.GetStatus().GetPhase()):
 		case r.GetSpec().GetReservedNodeUid() != "":
 			counts["preemption"]++
 		default:
-			waiting[r.GetSpec().GetWorkloadUid()]++
+			waiting[uid] = append(waiting[uid], r)
 		}
 	}
 	if len(waiting) == 0 {
@@ -152,10 +156,10 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	for _, uid := range slices.Sorted(maps.Keys(waiting)) {
 		revision, err := c.revision(snap, snap.Workload(uid).GetStatus().GetRevisionUid())
 		if err != nil {
-			counts["revision"] += waiting[uid]
+			counts["revision"] += len(waiting[uid])
 			continue
 		}
-		request.Asks = append(request.Asks, scheduler.Ask{Revision: revision, Count: waiting[uid]})
+		request.Asks = append(request.Asks, askFor(revision, waiting[uid], nil))
 	}
 	plan := c.view.Plan(request)
 	if found := len(plan.Placements); found > 0 {

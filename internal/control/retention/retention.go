@@ -116,11 +116,12 @@ func forgetEvents(now time.Time, snap *state.Snapshot, limits Limits, batch *sta
 }
 
 // proves reports whether a replica is the only proof that its workload's work
-// is done: without it, the work would be done again.
+// is done: without it, the work would be done again. A job that is over has that
+// written in its status.
 func proves(snap *state.Snapshot, r *v1.Replica) bool {
 	phase := r.GetStatus().GetPhase()
 	w := snap.Workload(r.GetSpec().GetWorkloadUid())
-	return w != nil && w.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() &&
+	return w != nil && rollout.Outcome(w) == "" && w.GetStatus().GetRevisionUid() == r.GetSpec().GetRevisionUid() &&
 		(phase == rollout.PhaseCompleted || phase == rollout.PhaseFailed)
 }
 

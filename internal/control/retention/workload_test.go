@@ -56,6 +56,23 @@ func TestTheProofOfDoneWorkIsKept(t *testing.T) {
 	}
 }
 
+// A job that is over has that written in its status: its replicas go like others.
+func TestTheReplicasOfAJobThatIsOverAreNotKept(t *testing.T) {
+	l := &log{store: state.New()}
+	long := now.Add(-1000 * time.Hour)
+	over, open := workload("over", "over-1"), workload("open", "open-2")
+	over.Status.Job = &v1.JobStatus{Outcome: rollout.PhaseCompleted, RevisionUid: "over-1"}
+	open.Status.Job = &v1.JobStatus{Outcome: rollout.PhaseCompleted, RevisionUid: "open-1"} // it runs again since
+	l.put(
+		t, long, over, open,
+		ofRevision(replica("done", rollout.PhaseCompleted, long), "over", "over-1"),
+		ofRevision(replica("kept", rollout.PhaseCompleted, long), "open", "open-2"),
+	)
+	if gone := dropped(l, limits); !gone["done"] || gone["kept"] {
+		t.Errorf("dropped are %v", gone)
+	}
+}
+
 func TestOldRevisionsAreForgottenUnlessTheyRun(t *testing.T) {
 	l := &log{store: state.New()}
 	l.put(t, now, workload("web", "web-9"), ofRevision(replica("old", rollout.PhaseRunning, time.Time{}), "web", "web-2"))

@@ -129,7 +129,14 @@ type WorkloadSpec struct {
 	// has a lower one.
 	Priority *int32 `protobuf:"varint,16,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// How many replicas must stay when others of a like priority need the room.
-	MinAvailable  int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
+	MinAvailable int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
+	// "service" runs until it is stopped, "job" until its work is done, "cron" makes
+	// a job at certain times, "daemon" has one replica on every node that suits;
+	// "service" if empty. It cannot be changed.
+	Kind string `protobuf:"bytes,18,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Of a job, and of those that a cron makes.
+	Job           *Job  `protobuf:"bytes,19,opt,name=job,proto3" json:"job,omitempty"`
+	Cron          *Cron `protobuf:"bytes,20,opt,name=cron,proto3" json:"cron,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +290,205 @@ func (x *WorkloadSpec) GetMinAvailable() int32 {
 	return 0
 }
 
+func (x *WorkloadSpec) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WorkloadSpec) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *WorkloadSpec) GetCron() *Cron {
+	if x != nil {
+		return x.Cron
+	}
+	return nil
+}
+
+// Work that has an end. Replicas are not restarted in place: one that fails is
+// replaced by another after a pause, which restart.backoff and restart.maxBackoff
+// say.
+type Job struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many replicas must complete; 1 if not given.
+	Completions *int32 `protobuf:"varint,1,opt,name=completions,proto3,oneof" json:"completions,omitempty"`
+	// How many may run at once; as many as must complete if not given.
+	Parallelism *int32 `protobuf:"varint,2,opt,name=parallelism,proto3,oneof" json:"parallelism,omitempty"`
+	// How many replicas may fail, in all; one more and the job has failed. 3 if not
+	// given.
+	Retries *int32 `protobuf:"varint,3,opt,name=retries,proto3,oneof" json:"retries,omitempty"`
+	// How long the whole job may take before it has failed; for ever if empty.
+	Deadline      string `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Job) Reset() {
+	*x = Job{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Job) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Job) ProtoMessage() {}
+
+func (x *Job) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Job.ProtoReflect.Descriptor instead.
+func (*Job) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Job) GetCompletions() int32 {
+	if x != nil && x.Completions != nil {
+		return *x.Completions
+	}
+	return 0
+}
+
+func (x *Job) GetParallelism() int32 {
+	if x != nil && x.Parallelism != nil {
+		return *x.Parallelism
+	}
+	return 0
+}
+
+func (x *Job) GetRetries() int32 {
+	if x != nil && x.Retries != nil {
+		return *x.Retries
+	}
+	return 0
+}
+
+func (x *Job) GetDeadline() string {
+	if x != nil {
+		return x.Deadline
+	}
+	return ""
+}
+
+// When a job is made.
+type Cron struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Five fields as in a crontab, such as "30 3 * * 1-5", or one of @hourly, @daily,
+	// @weekly, @monthly and @yearly.
+	Schedule string `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
+	// Such as "Europe/Berlin"; "UTC" if empty.
+	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	// What to do when a job of before is not over yet: "skip" this time, "allow" both,
+	// or "replace" the old one; "skip" if empty.
+	Overlap string `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	// How many jobs that are over are kept, by how they ended; 3 of each if not given.
+	KeepSucceeded *int32 `protobuf:"varint,4,opt,name=keep_succeeded,json=keepSucceeded,proto3,oneof" json:"keep_succeeded,omitempty"`
+	KeepFailed    *int32 `protobuf:"varint,5,opt,name=keep_failed,json=keepFailed,proto3,oneof" json:"keep_failed,omitempty"`
+	// Whether no jobs are made for now.
+	Suspend bool `protobuf:"varint,6,opt,name=suspend,proto3" json:"suspend,omitempty"`
+	// A time that was missed by more than this is left out; of those that were missed
+	// by less, the newest is made up for. Any time is made up for if empty.
+	StartDeadline string `protobuf:"bytes,7,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cron) Reset() {
+	*x = Cron{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cron) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cron) ProtoMessage() {}
+
+func (x *Cron) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cron.ProtoReflect.Descriptor instead.
+func (*Cron) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Cron) GetSchedule() string {
+	if x != nil {
+		return x.Schedule
+	}
+	return ""
+}
+
+func (x *Cron) GetTimeZone() string {
+	if x != nil {
+		return x.TimeZone
+	}
+	return ""
+}
+
+func (x *Cron) GetOverlap() string {
+	if x != nil {
+		return x.Overlap
+	}
+	return ""
+}
+
+func (x *Cron) GetKeepSucceeded() int32 {
+	if x != nil && x.KeepSucceeded != nil {
+		return *x.KeepSucceeded
+	}
+	return 0
+}
+
+func (x *Cron) GetKeepFailed() int32 {
+	if x != nil && x.KeepFailed != nil {
+		return *x.KeepFailed
+	}
+	return 0
+}
+
+func (x *Cron) GetSuspend() bool {
+	if x != nil {
+		return x.Suspend
+	}
+	return false
+}
+
+func (x *Cron) GetStartDeadline() string {
+	if x != nil {
+		return x.StartDeadline
+	}
+	return ""
+}
+
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What a node must have free; also the share under contention.
@@ -297,7 +503,7 @@ type Resources struct {
 
 func (x *Resources) Reset() {
 	*x = Resources{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +515,7 @@ func (x *Resources) String() string {
 func (*Resources) ProtoMessage() {}
 
 func (x *Resources) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[2]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +528,7 @@ func (x *Resources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resources.ProtoReflect.Descriptor instead.
 func (*Resources) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Resources) GetRequests() *ResourceAmounts {
@@ -357,7 +563,7 @@ type Gpu struct {
 
 func (x *Gpu) Reset() {
 	*x = Gpu{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +575,7 @@ func (x *Gpu) String() string {
 func (*Gpu) ProtoMessage() {}
 
 func (x *Gpu) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[3]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +588,7 @@ func (x *Gpu) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
 func (*Gpu) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Gpu) GetCount() int32 {
@@ -413,7 +619,7 @@ type ResourceAmounts struct {
 
 func (x *ResourceAmounts) Reset() {
 	*x = ResourceAmounts{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +631,7 @@ func (x *ResourceAmounts) String() string {
 func (*ResourceAmounts) ProtoMessage() {}
 
 func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[4]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +644,7 @@ func (x *ResourceAmounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAmounts.ProtoReflect.Descriptor instead.
 func (*ResourceAmounts) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ResourceAmounts) GetCpu() string {
@@ -485,7 +691,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +703,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[5]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +716,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Port) GetName() string {
@@ -558,7 +764,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +776,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[6]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +789,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Restart) GetPolicy() string {
@@ -645,7 +851,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +863,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +876,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Placement) GetLabels() map[string]string {
@@ -772,7 +978,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +990,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +1003,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LabelRule) GetKey() string {
@@ -832,7 +1038,7 @@ type LabelPreference struct {
 
 func (x *LabelPreference) Reset() {
 	*x = LabelPreference{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1050,7 @@ func (x *LabelPreference) String() string {
 func (*LabelPreference) ProtoMessage() {}
 
 func (x *LabelPreference) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1063,7 @@ func (x *LabelPreference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelPreference.ProtoReflect.Descriptor instead.
 func (*LabelPreference) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LabelPreference) GetRule() *LabelRule {
@@ -888,7 +1094,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1106,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1119,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Toleration) GetKey() string {
@@ -957,7 +1163,7 @@ type Spread struct {
 
 func (x *Spread) Reset() {
 	*x = Spread{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1175,7 @@ func (x *Spread) String() string {
 func (*Spread) ProtoMessage() {}
 
 func (x *Spread) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1188,7 @@ func (x *Spread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spread.ProtoReflect.Descriptor instead.
 func (*Spread) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Spread) GetKey() string {
@@ -1018,7 +1224,7 @@ type Affinity struct {
 
 func (x *Affinity) Reset() {
 	*x = Affinity{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1236,7 @@ func (x *Affinity) String() string {
 func (*Affinity) ProtoMessage() {}
 
 func (x *Affinity) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1249,7 @@ func (x *Affinity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Affinity.ProtoReflect.Descriptor instead.
 func (*Affinity) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Affinity) GetWorkload() string {
@@ -1095,7 +1301,7 @@ type ScoreWeights struct {
 
 func (x *ScoreWeights) Reset() {
 	*x = ScoreWeights{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1313,7 @@ func (x *ScoreWeights) String() string {
 func (*ScoreWeights) ProtoMessage() {}
 
 func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1326,7 @@ func (x *ScoreWeights) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreWeights.ProtoReflect.Descriptor instead.
 func (*ScoreWeights) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ScoreWeights) GetLocality() float64 {
@@ -1170,7 +1376,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1388,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1401,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Stop) GetSignal() string {
@@ -1214,7 +1420,8 @@ func (x *Stop) GetGrace() string {
 
 type WorkloadStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "pending", "running", "degraded", "completed", "failed", "stopped" or "deleting".
+	// "pending", "running", "degraded", "completed", "failed", "stopped" or
+	// "deleting"; of a cron also "scheduled" or "suspended".
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// Number and uid of the revision that should run.
 	Revision    uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1230,7 +1437,12 @@ type WorkloadStatus struct {
 	// Why replicas are pending: every node and what speaks against it.
 	Unplaced []*NodeReason `protobuf:"bytes,10,rep,name=unplaced,proto3" json:"unplaced,omitempty"`
 	// The number of the cluster's configuration whose defaults it has.
-	Configuration uint64 `protobuf:"varint,11,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	Configuration uint64      `protobuf:"varint,11,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	Job           *JobStatus  `protobuf:"bytes,12,opt,name=job,proto3" json:"job,omitempty"`
+	Cron          *CronStatus `protobuf:"bytes,13,opt,name=cron,proto3" json:"cron,omitempty"`
+	// The uid and the name of the cron that made this job; empty for all others.
+	OwnerUid string `protobuf:"bytes,14,opt,name=owner_uid,json=ownerUid,proto3" json:"owner_uid,omitempty"`
+	Owner    string `protobuf:"bytes,15,opt,name=owner,proto3" json:"owner,omitempty"`
 	// What of the namespace's quota is used up for the pending replicas, empty if
 	// that is not the reason.
 	Quota         string `protobuf:"bytes,20,opt,name=quota,proto3" json:"quota,omitempty"`
@@ -1240,7 +1452,7 @@ type WorkloadStatus struct {
 
 func (x *WorkloadStatus) Reset() {
 	*x = WorkloadStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1464,7 @@ func (x *WorkloadStatus) String() string {
 func (*WorkloadStatus) ProtoMessage() {}
 
 func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1477,7 @@ func (x *WorkloadStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadStatus.ProtoReflect.Descriptor instead.
 func (*WorkloadStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WorkloadStatus) GetPhase() string {
@@ -1345,11 +1557,200 @@ func (x *WorkloadStatus) GetConfiguration() uint64 {
 	return 0
 }
 
+func (x *WorkloadStatus) GetJob() *JobStatus {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *WorkloadStatus) GetCron() *CronStatus {
+	if x != nil {
+		return x.Cron
+	}
+	return nil
+}
+
+func (x *WorkloadStatus) GetOwnerUid() string {
+	if x != nil {
+		return x.OwnerUid
+	}
+	return ""
+}
+
+func (x *WorkloadStatus) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
 func (x *WorkloadStatus) GetQuota() string {
 	if x != nil {
 		return x.Quota
 	}
 	return ""
+}
+
+// How far a job is.
+type JobStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Replicas of the current revision that completed, and that failed.
+	Succeeded int32 `protobuf:"varint,1,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	Failed    int32 `protobuf:"varint,2,opt,name=failed,proto3" json:"failed,omitempty"`
+	// How it ended: "completed" or "failed"; empty until then.
+	Outcome string                 `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Reason  string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// The revision that this is about.
+	RevisionUid   string `protobuf:"bytes,6,opt,name=revision_uid,json=revisionUid,proto3" json:"revision_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobStatus) Reset() {
+	*x = JobStatus{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobStatus) ProtoMessage() {}
+
+func (x *JobStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
+func (*JobStatus) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *JobStatus) GetSucceeded() int32 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *JobStatus) GetFailed() int32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *JobStatus) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *JobStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *JobStatus) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *JobStatus) GetRevisionUid() string {
+	if x != nil {
+		return x.RevisionUid
+	}
+	return ""
+}
+
+// How far a cron is.
+type CronStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest time of the schedule for which a job was made.
+	LastRun *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
+	// The next time of the schedule.
+	NextRun *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=next_run,json=nextRun,proto3" json:"next_run,omitempty"`
+	// Its jobs that are not over yet.
+	Active int32 `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
+	// The newest time of the schedule that was decided on, by a job or without.
+	SeenTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=seen_time,json=seenTime,proto3" json:"seen_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CronStatus) Reset() {
+	*x = CronStatus{}
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CronStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CronStatus) ProtoMessage() {}
+
+func (x *CronStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CronStatus.ProtoReflect.Descriptor instead.
+func (*CronStatus) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CronStatus) GetLastRun() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastRun
+	}
+	return nil
+}
+
+func (x *CronStatus) GetNextRun() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextRun
+	}
+	return nil
+}
+
+func (x *CronStatus) GetActive() int32 {
+	if x != nil {
+		return x.Active
+	}
+	return 0
+}
+
+func (x *CronStatus) GetSeenTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SeenTime
+	}
+	return nil
 }
 
 type NodeReason struct {
@@ -1362,7 +1763,7 @@ type NodeReason struct {
 
 func (x *NodeReason) Reset() {
 	*x = NodeReason{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1775,7 @@ func (x *NodeReason) String() string {
 func (*NodeReason) ProtoMessage() {}
 
 func (x *NodeReason) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1788,7 @@ func (x *NodeReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReason.ProtoReflect.Descriptor instead.
 func (*NodeReason) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NodeReason) GetNode() string {
@@ -1417,7 +1818,7 @@ type Revision struct {
 
 func (x *Revision) Reset() {
 	*x = Revision{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1830,7 @@ func (x *Revision) String() string {
 func (*Revision) ProtoMessage() {}
 
 func (x *Revision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1843,7 @@ func (x *Revision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revision.ProtoReflect.Descriptor instead.
 func (*Revision) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Revision) GetApiVersion() string {
@@ -1493,7 +1894,7 @@ type RevisionSpec struct {
 
 func (x *RevisionSpec) Reset() {
 	*x = RevisionSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1906,7 @@ func (x *RevisionSpec) String() string {
 func (*RevisionSpec) ProtoMessage() {}
 
 func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1919,7 @@ func (x *RevisionSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevisionSpec.ProtoReflect.Descriptor instead.
 func (*RevisionSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RevisionSpec) GetWorkloadUid() string {
@@ -1584,7 +1985,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1997,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +2010,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Replica) GetApiVersion() string {
@@ -1658,6 +2059,9 @@ type ReplicaSpec struct {
 	Node    string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
 	// "running" or "stopped".
 	Desired string `protobuf:"bytes,7,opt,name=desired,proto3" json:"desired,omitempty"`
+	// The only node that it may be placed on, of a daemon.
+	OnlyNodeUid string `protobuf:"bytes,10,opt,name=only_node_uid,json=onlyNodeUid,proto3" json:"only_node_uid,omitempty"`
+	OnlyNode    string `protobuf:"bytes,11,opt,name=only_node,json=onlyNode,proto3" json:"only_node,omitempty"`
 	// While it is pending: the node on which room is being made for it.
 	ReservedNodeUid string `protobuf:"bytes,13,opt,name=reserved_node_uid,json=reservedNodeUid,proto3" json:"reserved_node_uid,omitempty"`
 	// The replica for which it makes room, by uid, if it was pushed out.
@@ -1670,7 +2074,7 @@ type ReplicaSpec struct {
 
 func (x *ReplicaSpec) Reset() {
 	*x = ReplicaSpec{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +2086,7 @@ func (x *ReplicaSpec) String() string {
 func (*ReplicaSpec) ProtoMessage() {}
 
 func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +2099,7 @@ func (x *ReplicaSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaSpec.ProtoReflect.Descriptor instead.
 func (*ReplicaSpec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReplicaSpec) GetWorkloadUid() string {
@@ -1747,6 +2151,20 @@ func (x *ReplicaSpec) GetDesired() string {
 	return ""
 }
 
+func (x *ReplicaSpec) GetOnlyNodeUid() string {
+	if x != nil {
+		return x.OnlyNodeUid
+	}
+	return ""
+}
+
+func (x *ReplicaSpec) GetOnlyNode() string {
+	if x != nil {
+		return x.OnlyNode
+	}
+	return ""
+}
+
 func (x *ReplicaSpec) GetReservedNodeUid() string {
 	if x != nil {
 		return x.ReservedNodeUid
@@ -1792,7 +2210,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +2222,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +2235,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReplicaStatus) GetPhase() string {
@@ -1897,7 +2315,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +2327,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +2340,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Progress) GetWhat() string {
@@ -1959,7 +2377,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2389,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2402,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2026,7 +2444,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\bWorkloadR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\x8c\v\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\x92\f\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -2052,12 +2470,37 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04stop\x18\x0f \x01(\v2\x12.cloudless.v1.StopR\x04stop\x12+\n" +
 	"\bpriority\x18\x10 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x01R\bpriority\x88\x01\x01\x120\n" +
-	"\rmin_available\x18\x11 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\fminAvailable\x1a6\n" +
+	"\rmin_available\x18\x11 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\fminAvailable\x127\n" +
+	"\x04kind\x18\x12 \x01(\tB#\xbaH r\x1eR\x00R\aserviceR\x03jobR\x04cronR\x06daemonR\x04kind\x12#\n" +
+	"\x03job\x18\x13 \x01(\v2\x11.cloudless.v1.JobR\x03job\x12&\n" +
+	"\x04cron\x18\x14 \x01(\v2\x12.cloudless.v1.CronR\x04cron\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
 	"\t_replicasB\v\n" +
-	"\t_priority\"\xa2\x01\n" +
+	"\t_priority\"\xec\x01\n" +
+	"\x03Job\x122\n" +
+	"\vcompletions\x18\x01 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x00R\vcompletions\x88\x01\x01\x122\n" +
+	"\vparallelism\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x01H\x01R\vparallelism\x88\x01\x01\x12*\n" +
+	"\aretries\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00H\x02R\aretries\x88\x01\x01\x12%\n" +
+	"\bdeadline\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\bdeadlineB\x0e\n" +
+	"\f_completionsB\x0e\n" +
+	"\f_parallelismB\n" +
+	"\n" +
+	"\b_retries\"\xe4\x02\n" +
+	"\x04Cron\x12$\n" +
+	"\bschedule\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\bschedule\x12$\n" +
+	"\ttime_zone\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\btimeZone\x127\n" +
+	"\aoverlap\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18R\x00R\x04skipR\x05allowR\areplaceR\aoverlap\x126\n" +
+	"\x0ekeep_succeeded\x18\x04 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x00R\rkeepSucceeded\x88\x01\x01\x120\n" +
+	"\vkeep_failed\x18\x05 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00H\x01R\n" +
+	"keepFailed\x88\x01\x01\x12\x18\n" +
+	"\asuspend\x18\x06 \x01(\bR\asuspend\x120\n" +
+	"\x0estart_deadline\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\rstartDeadlineB\x11\n" +
+	"\x0f_keep_succeededB\x0e\n" +
+	"\f_keep_failed\"\xa2\x01\n" +
 	"\tResources\x129\n" +
 	"\brequests\x18\x01 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\brequests\x125\n" +
 	"\x06limits\x18\x02 \x01(\v2\x1d.cloudless.v1.ResourceAmountsR\x06limits\x12#\n" +
@@ -2133,7 +2576,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
-	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xf1\x02\n" +
+	"\x05grace\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05grace\"\xfd\x03\n" +
 	"\x0eWorkloadStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12!\n" +
@@ -2146,8 +2589,25 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x124\n" +
 	"\bunplaced\x18\n" +
 	" \x03(\v2\x18.cloudless.v1.NodeReasonR\bunplaced\x12$\n" +
-	"\rconfiguration\x18\v \x01(\x04R\rconfiguration\x12\x14\n" +
-	"\x05quota\x18\x14 \x01(\tR\x05quota\"8\n" +
+	"\rconfiguration\x18\v \x01(\x04R\rconfiguration\x12)\n" +
+	"\x03job\x18\f \x01(\v2\x17.cloudless.v1.JobStatusR\x03job\x12,\n" +
+	"\x04cron\x18\r \x01(\v2\x18.cloudless.v1.CronStatusR\x04cron\x12\x1b\n" +
+	"\towner_uid\x18\x0e \x01(\tR\bownerUid\x12\x14\n" +
+	"\x05owner\x18\x0f \x01(\tR\x05owner\x12\x14\n" +
+	"\x05quota\x18\x14 \x01(\tR\x05quota\"\xcd\x01\n" +
+	"\tJobStatus\x12\x1c\n" +
+	"\tsucceeded\x18\x01 \x01(\x05R\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\x02 \x01(\x05R\x06failed\x12\x18\n" +
+	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x125\n" +
+	"\bend_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12!\n" +
+	"\frevision_uid\x18\x06 \x01(\tR\vrevisionUid\"\xcb\x01\n" +
+	"\n" +
+	"CronStatus\x125\n" +
+	"\blast_run\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\alastRun\x125\n" +
+	"\bnext_run\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\anextRun\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\x05R\x06active\x127\n" +
+	"\tseen_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bseenTime\"8\n" +
 	"\n" +
 	"NodeReason\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
@@ -2172,7 +2632,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ReplicaSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xc6\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\x87\x03\n" +
 	"\vReplicaSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12!\n" +
@@ -2180,7 +2640,10 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x19\n" +
 	"\bnode_uid\x18\x05 \x01(\tR\anodeUid\x12\x12\n" +
 	"\x04node\x18\x06 \x01(\tR\x04node\x12\x18\n" +
-	"\adesired\x18\a \x01(\tR\adesired\x12*\n" +
+	"\adesired\x18\a \x01(\tR\adesired\x12\"\n" +
+	"\ronly_node_uid\x18\n" +
+	" \x01(\tR\vonlyNodeUid\x12\x1b\n" +
+	"\tonly_node\x18\v \x01(\tR\bonlyNode\x12*\n" +
 	"\x11reserved_node_uid\x18\r \x01(\tR\x0freservedNodeUid\x12#\n" +
 	"\rpreempted_for\x18\x0e \x01(\tR\fpreemptedFor\x12\x1f\n" +
 	"\vstop_reason\x18\x0f \x01(\tR\n" +
@@ -2221,75 +2684,87 @@ func file_cloudless_v1_workload_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_cloudless_v1_workload_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_cloudless_v1_workload_proto_goTypes = []any{
 	(*Workload)(nil),              // 0: cloudless.v1.Workload
 	(*WorkloadSpec)(nil),          // 1: cloudless.v1.WorkloadSpec
-	(*Resources)(nil),             // 2: cloudless.v1.Resources
-	(*Gpu)(nil),                   // 3: cloudless.v1.Gpu
-	(*ResourceAmounts)(nil),       // 4: cloudless.v1.ResourceAmounts
-	(*Port)(nil),                  // 5: cloudless.v1.Port
-	(*Restart)(nil),               // 6: cloudless.v1.Restart
-	(*Placement)(nil),             // 7: cloudless.v1.Placement
-	(*LabelRule)(nil),             // 8: cloudless.v1.LabelRule
-	(*LabelPreference)(nil),       // 9: cloudless.v1.LabelPreference
-	(*Toleration)(nil),            // 10: cloudless.v1.Toleration
-	(*Spread)(nil),                // 11: cloudless.v1.Spread
-	(*Affinity)(nil),              // 12: cloudless.v1.Affinity
-	(*ScoreWeights)(nil),          // 13: cloudless.v1.ScoreWeights
-	(*Stop)(nil),                  // 14: cloudless.v1.Stop
-	(*WorkloadStatus)(nil),        // 15: cloudless.v1.WorkloadStatus
-	(*NodeReason)(nil),            // 16: cloudless.v1.NodeReason
-	(*Revision)(nil),              // 17: cloudless.v1.Revision
-	(*RevisionSpec)(nil),          // 18: cloudless.v1.RevisionSpec
-	(*Replica)(nil),               // 19: cloudless.v1.Replica
-	(*ReplicaSpec)(nil),           // 20: cloudless.v1.ReplicaSpec
-	(*ReplicaStatus)(nil),         // 21: cloudless.v1.ReplicaStatus
-	(*Progress)(nil),              // 22: cloudless.v1.Progress
-	(*Exit)(nil),                  // 23: cloudless.v1.Exit
-	nil,                           // 24: cloudless.v1.WorkloadSpec.EnvEntry
-	nil,                           // 25: cloudless.v1.Placement.LabelsEntry
-	(*Metadata)(nil),              // 26: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*Job)(nil),                   // 2: cloudless.v1.Job
+	(*Cron)(nil),                  // 3: cloudless.v1.Cron
+	(*Resources)(nil),             // 4: cloudless.v1.Resources
+	(*Gpu)(nil),                   // 5: cloudless.v1.Gpu
+	(*ResourceAmounts)(nil),       // 6: cloudless.v1.ResourceAmounts
+	(*Port)(nil),                  // 7: cloudless.v1.Port
+	(*Restart)(nil),               // 8: cloudless.v1.Restart
+	(*Placement)(nil),             // 9: cloudless.v1.Placement
+	(*LabelRule)(nil),             // 10: cloudless.v1.LabelRule
+	(*LabelPreference)(nil),       // 11: cloudless.v1.LabelPreference
+	(*Toleration)(nil),            // 12: cloudless.v1.Toleration
+	(*Spread)(nil),                // 13: cloudless.v1.Spread
+	(*Affinity)(nil),              // 14: cloudless.v1.Affinity
+	(*ScoreWeights)(nil),          // 15: cloudless.v1.ScoreWeights
+	(*Stop)(nil),                  // 16: cloudless.v1.Stop
+	(*WorkloadStatus)(nil),        // 17: cloudless.v1.WorkloadStatus
+	(*JobStatus)(nil),             // 18: cloudless.v1.JobStatus
+	(*CronStatus)(nil),            // 19: cloudless.v1.CronStatus
+	(*NodeReason)(nil),            // 20: cloudless.v1.NodeReason
+	(*Revision)(nil),              // 21: cloudless.v1.Revision
+	(*RevisionSpec)(nil),          // 22: cloudless.v1.RevisionSpec
+	(*Replica)(nil),               // 23: cloudless.v1.Replica
+	(*ReplicaSpec)(nil),           // 24: cloudless.v1.ReplicaSpec
+	(*ReplicaStatus)(nil),         // 25: cloudless.v1.ReplicaStatus
+	(*Progress)(nil),              // 26: cloudless.v1.Progress
+	(*Exit)(nil),                  // 27: cloudless.v1.Exit
+	nil,                           // 28: cloudless.v1.WorkloadSpec.EnvEntry
+	nil,                           // 29: cloudless.v1.Placement.LabelsEntry
+	(*Metadata)(nil),              // 30: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_cloudless_v1_workload_proto_depIdxs = []int32{
-	26, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
+	30, // 0: cloudless.v1.Workload.metadata:type_name -> cloudless.v1.Metadata
 	1,  // 1: cloudless.v1.Workload.spec:type_name -> cloudless.v1.WorkloadSpec
-	15, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
-	24, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
-	2,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
-	5,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
-	6,  // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
-	7,  // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
-	14, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
-	4,  // 9: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
-	4,  // 10: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
-	3,  // 11: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
-	25, // 12: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
-	8,  // 13: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
-	9,  // 14: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
-	10, // 15: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
-	11, // 16: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
-	12, // 17: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
-	13, // 18: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
-	8,  // 19: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
-	16, // 20: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
-	26, // 21: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
-	18, // 22: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
-	1,  // 23: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
-	26, // 24: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
-	20, // 25: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
-	21, // 26: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
-	27, // 27: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
-	23, // 28: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
-	27, // 29: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
-	22, // 30: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
-	27, // 31: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	17, // 2: cloudless.v1.Workload.status:type_name -> cloudless.v1.WorkloadStatus
+	28, // 3: cloudless.v1.WorkloadSpec.env:type_name -> cloudless.v1.WorkloadSpec.EnvEntry
+	4,  // 4: cloudless.v1.WorkloadSpec.resources:type_name -> cloudless.v1.Resources
+	7,  // 5: cloudless.v1.WorkloadSpec.ports:type_name -> cloudless.v1.Port
+	8,  // 6: cloudless.v1.WorkloadSpec.restart:type_name -> cloudless.v1.Restart
+	9,  // 7: cloudless.v1.WorkloadSpec.placement:type_name -> cloudless.v1.Placement
+	16, // 8: cloudless.v1.WorkloadSpec.stop:type_name -> cloudless.v1.Stop
+	2,  // 9: cloudless.v1.WorkloadSpec.job:type_name -> cloudless.v1.Job
+	3,  // 10: cloudless.v1.WorkloadSpec.cron:type_name -> cloudless.v1.Cron
+	6,  // 11: cloudless.v1.Resources.requests:type_name -> cloudless.v1.ResourceAmounts
+	6,  // 12: cloudless.v1.Resources.limits:type_name -> cloudless.v1.ResourceAmounts
+	5,  // 13: cloudless.v1.Resources.gpu:type_name -> cloudless.v1.Gpu
+	29, // 14: cloudless.v1.Placement.labels:type_name -> cloudless.v1.Placement.LabelsEntry
+	10, // 15: cloudless.v1.Placement.require:type_name -> cloudless.v1.LabelRule
+	11, // 16: cloudless.v1.Placement.prefer:type_name -> cloudless.v1.LabelPreference
+	12, // 17: cloudless.v1.Placement.tolerations:type_name -> cloudless.v1.Toleration
+	13, // 18: cloudless.v1.Placement.spread:type_name -> cloudless.v1.Spread
+	14, // 19: cloudless.v1.Placement.affinity:type_name -> cloudless.v1.Affinity
+	15, // 20: cloudless.v1.Placement.weights:type_name -> cloudless.v1.ScoreWeights
+	10, // 21: cloudless.v1.LabelPreference.rule:type_name -> cloudless.v1.LabelRule
+	20, // 22: cloudless.v1.WorkloadStatus.unplaced:type_name -> cloudless.v1.NodeReason
+	18, // 23: cloudless.v1.WorkloadStatus.job:type_name -> cloudless.v1.JobStatus
+	19, // 24: cloudless.v1.WorkloadStatus.cron:type_name -> cloudless.v1.CronStatus
+	31, // 25: cloudless.v1.JobStatus.end_time:type_name -> google.protobuf.Timestamp
+	31, // 26: cloudless.v1.CronStatus.last_run:type_name -> google.protobuf.Timestamp
+	31, // 27: cloudless.v1.CronStatus.next_run:type_name -> google.protobuf.Timestamp
+	31, // 28: cloudless.v1.CronStatus.seen_time:type_name -> google.protobuf.Timestamp
+	30, // 29: cloudless.v1.Revision.metadata:type_name -> cloudless.v1.Metadata
+	22, // 30: cloudless.v1.Revision.spec:type_name -> cloudless.v1.RevisionSpec
+	1,  // 31: cloudless.v1.RevisionSpec.workload:type_name -> cloudless.v1.WorkloadSpec
+	30, // 32: cloudless.v1.Replica.metadata:type_name -> cloudless.v1.Metadata
+	24, // 33: cloudless.v1.Replica.spec:type_name -> cloudless.v1.ReplicaSpec
+	25, // 34: cloudless.v1.Replica.status:type_name -> cloudless.v1.ReplicaStatus
+	31, // 35: cloudless.v1.ReplicaStatus.start_time:type_name -> google.protobuf.Timestamp
+	27, // 36: cloudless.v1.ReplicaStatus.last_exit:type_name -> cloudless.v1.Exit
+	31, // 37: cloudless.v1.ReplicaStatus.end_time:type_name -> google.protobuf.Timestamp
+	26, // 38: cloudless.v1.ReplicaStatus.progress:type_name -> cloudless.v1.Progress
+	31, // 39: cloudless.v1.Exit.time:type_name -> google.protobuf.Timestamp
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_proto_init() }
@@ -2300,13 +2775,15 @@ func file_cloudless_v1_workload_proto_init() {
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_msgTypes[1].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[2].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_proto_rawDesc), len(file_cloudless_v1_workload_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

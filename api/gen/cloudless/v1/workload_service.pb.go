@@ -410,6 +410,66 @@ func (x *RestartWorkloadRequest) GetName() string {
 	return ""
 }
 
+type RunWorkloadRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Namespace      string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name           string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	IdempotencyKey string                 `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RunWorkloadRequest) Reset() {
+	*x = RunWorkloadRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunWorkloadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunWorkloadRequest) ProtoMessage() {}
+
+func (x *RunWorkloadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunWorkloadRequest.ProtoReflect.Descriptor instead.
+func (*RunWorkloadRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RunWorkloadRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *RunWorkloadRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RunWorkloadRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 type GetWorkloadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -420,7 +480,7 @@ type GetWorkloadRequest struct {
 
 func (x *GetWorkloadRequest) Reset() {
 	*x = GetWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +492,7 @@ func (x *GetWorkloadRequest) String() string {
 func (*GetWorkloadRequest) ProtoMessage() {}
 
 func (x *GetWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +505,7 @@ func (x *GetWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetWorkloadRequest) GetNamespace() string {
@@ -472,7 +532,7 @@ type ListWorkloadsRequest struct {
 
 func (x *ListWorkloadsRequest) Reset() {
 	*x = ListWorkloadsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +544,7 @@ func (x *ListWorkloadsRequest) String() string {
 func (*ListWorkloadsRequest) ProtoMessage() {}
 
 func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +557,7 @@ func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListWorkloadsRequest) GetSelection() *Selection {
@@ -525,7 +585,7 @@ type ListWorkloadsResponse struct {
 
 func (x *ListWorkloadsResponse) Reset() {
 	*x = ListWorkloadsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +597,7 @@ func (x *ListWorkloadsResponse) String() string {
 func (*ListWorkloadsResponse) ProtoMessage() {}
 
 func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +610,7 @@ func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListWorkloadsResponse) GetItems() []*Workload {
@@ -578,7 +638,7 @@ type WatchWorkloadsRequest struct {
 
 func (x *WatchWorkloadsRequest) Reset() {
 	*x = WatchWorkloadsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -590,7 +650,7 @@ func (x *WatchWorkloadsRequest) String() string {
 func (*WatchWorkloadsRequest) ProtoMessage() {}
 
 func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -603,7 +663,7 @@ func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchWorkloadsRequest) GetSelection() *Selection {
@@ -631,7 +691,7 @@ type WorkloadChange struct {
 
 func (x *WorkloadChange) Reset() {
 	*x = WorkloadChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +703,7 @@ func (x *WorkloadChange) String() string {
 func (*WorkloadChange) ProtoMessage() {}
 
 func (x *WorkloadChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +716,7 @@ func (x *WorkloadChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadChange.ProtoReflect.Descriptor instead.
 func (*WorkloadChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkloadChange) GetChange() string {
@@ -689,7 +749,7 @@ type ListReplicasRequest struct {
 
 func (x *ListReplicasRequest) Reset() {
 	*x = ListReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +761,7 @@ func (x *ListReplicasRequest) String() string {
 func (*ListReplicasRequest) ProtoMessage() {}
 
 func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +774,7 @@ func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ListReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListReplicasRequest) GetSelection() *Selection {
@@ -762,7 +822,7 @@ type ListReplicasResponse struct {
 
 func (x *ListReplicasResponse) Reset() {
 	*x = ListReplicasResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +834,7 @@ func (x *ListReplicasResponse) String() string {
 func (*ListReplicasResponse) ProtoMessage() {}
 
 func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +847,7 @@ func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasResponse.ProtoReflect.Descriptor instead.
 func (*ListReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListReplicasResponse) GetItems() []*Replica {
@@ -814,7 +874,7 @@ type WatchReplicasRequest struct {
 
 func (x *WatchReplicasRequest) Reset() {
 	*x = WatchReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +886,7 @@ func (x *WatchReplicasRequest) String() string {
 func (*WatchReplicasRequest) ProtoMessage() {}
 
 func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +899,7 @@ func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReplicasRequest.ProtoReflect.Descriptor instead.
 func (*WatchReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchReplicasRequest) GetSelection() *Selection {
@@ -867,7 +927,7 @@ type ReplicaChange struct {
 
 func (x *ReplicaChange) Reset() {
 	*x = ReplicaChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +939,7 @@ func (x *ReplicaChange) String() string {
 func (*ReplicaChange) ProtoMessage() {}
 
 func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +952,7 @@ func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaChange.ProtoReflect.Descriptor instead.
 func (*ReplicaChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReplicaChange) GetChange() string {
@@ -926,7 +986,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +998,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1011,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LogsRequest) GetNamespace() string {
@@ -1024,7 +1084,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1096,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1109,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LogEntry) GetTime() *timestamppb.Timestamp {
@@ -1117,7 +1177,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1189,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1202,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -1254,7 +1314,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1326,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1339,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecStart) GetNamespace() string {
@@ -1363,7 +1423,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1435,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1448,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListRevisionsRequest) GetNamespace() string {
@@ -1422,7 +1482,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1494,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1507,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRevisionsResponse) GetItems() []*Revision {
@@ -1476,7 +1536,7 @@ type GetUsageRequest struct {
 
 func (x *GetUsageRequest) Reset() {
 	*x = GetUsageRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1488,7 +1548,7 @@ func (x *GetUsageRequest) String() string {
 func (*GetUsageRequest) ProtoMessage() {}
 
 func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1501,7 +1561,7 @@ func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetUsageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetUsageRequest) GetNamespace() string {
@@ -1529,7 +1589,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1601,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1614,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Usage) GetTime() *timestamppb.Timestamp {
@@ -1591,7 +1651,7 @@ type NodeUsage struct {
 
 func (x *NodeUsage) Reset() {
 	*x = NodeUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1663,7 @@ func (x *NodeUsage) String() string {
 func (*NodeUsage) ProtoMessage() {}
 
 func (x *NodeUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1676,7 @@ func (x *NodeUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeUsage.ProtoReflect.Descriptor instead.
 func (*NodeUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeUsage) GetNode() string {
@@ -1682,7 +1742,7 @@ type ReplicaUsage struct {
 
 func (x *ReplicaUsage) Reset() {
 	*x = ReplicaUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1754,7 @@ func (x *ReplicaUsage) String() string {
 func (*ReplicaUsage) ProtoMessage() {}
 
 func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1767,7 @@ func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaUsage.ProtoReflect.Descriptor instead.
 func (*ReplicaUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReplicaUsage) GetUid() string {
@@ -1843,7 +1903,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +1915,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +1928,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CopyRequest) GetMessage() isCopyRequest_Message {
@@ -1945,7 +2005,7 @@ type CopyStart struct {
 
 func (x *CopyStart) Reset() {
 	*x = CopyStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2017,7 @@ func (x *CopyStart) String() string {
 func (*CopyStart) ProtoMessage() {}
 
 func (x *CopyStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2030,7 @@ func (x *CopyStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStart.ProtoReflect.Descriptor instead.
 func (*CopyStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CopyStart) GetNamespace() string {
@@ -2022,7 +2082,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2094,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2107,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CopyResponse) GetMessage() isCopyResponse_Message {
@@ -2119,7 +2179,7 @@ type CopyStarted struct {
 
 func (x *CopyStarted) Reset() {
 	*x = CopyStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2191,7 @@ func (x *CopyStarted) String() string {
 func (*CopyStarted) ProtoMessage() {}
 
 func (x *CopyStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2204,7 @@ func (x *CopyStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStarted.ProtoReflect.Descriptor instead.
 func (*CopyStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CopyStarted) GetReplica() string {
@@ -2171,7 +2231,7 @@ type CopyDone struct {
 
 func (x *CopyDone) Reset() {
 	*x = CopyDone{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2183,7 +2243,7 @@ func (x *CopyDone) String() string {
 func (*CopyDone) ProtoMessage() {}
 
 func (x *CopyDone) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2196,7 +2256,7 @@ func (x *CopyDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyDone.ProtoReflect.Descriptor instead.
 func (*CopyDone) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CopyDone) GetError() string {
@@ -2216,7 +2276,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2288,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2301,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -2273,7 +2333,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2345,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +2358,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2383,7 +2443,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2455,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2468,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -2429,7 +2489,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2501,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2514,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -2498,7 +2558,11 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\"c\n" +
 	"\x16RestartWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
-	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"_\n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"\x92\x01\n" +
+	"\x12RunWorkloadRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x121\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"_\n" +
 	"\x12GetWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"u\n" +
@@ -2648,14 +2712,15 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xe7\x0f\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\xed\x10\n" +
 	"\x0fWorkloadService\x12n\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"\x1f\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x7f\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"%\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb0\x01\n" +
 	"\x0eUpdateWorkload\x12#.cloudless.v1.UpdateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"a\x82\xd3\xe4\x93\x02[:\bworkload\x1aO/v1/namespaces/{workload.metadata.namespace}/workloads/{workload.metadata.name}\x12\x82\x01\n" +
 	"\x0eDeleteWorkload\x12#.cloudless.v1.DeleteWorkloadRequest\x1a\x16.cloudless.v1.Workload\"3\x82\xd3\xe4\x93\x02-*+/v1/namespaces/{namespace}/workloads/{name}\x12\x89\x01\n" +
 	"\rScaleWorkload\x12\".cloudless.v1.ScaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"<\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/workloads/{name}:scale\x12\x8f\x01\n" +
-	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\">\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12|\n" +
+	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\">\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12\x83\x01\n" +
+	"\vRunWorkload\x12 .cloudless.v1.RunWorkloadRequest\x1a\x16.cloudless.v1.Workload\":\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/workloads/{name}:run\x12|\n" +
 	"\vGetWorkload\x12 .cloudless.v1.GetWorkloadRequest\x1a\x16.cloudless.v1.Workload\"3\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/workloads/{name}\x12o\n" +
 	"\rListWorkloads\x12\".cloudless.v1.ListWorkloadsRequest\x1a#.cloudless.v1.ListWorkloadsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/workloads\x12r\n" +
 	"\x0eWatchWorkloads\x12#.cloudless.v1.WatchWorkloadsRequest\x1a\x1c.cloudless.v1.WorkloadChange\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/workloads:watch0\x01\x12k\n" +
@@ -2681,7 +2746,7 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*CreateWorkloadRequest)(nil),  // 0: cloudless.v1.CreateWorkloadRequest
 	(*ApplyWorkloadRequest)(nil),   // 1: cloudless.v1.ApplyWorkloadRequest
@@ -2690,114 +2755,117 @@ var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*DeleteWorkloadRequest)(nil),  // 4: cloudless.v1.DeleteWorkloadRequest
 	(*ScaleWorkloadRequest)(nil),   // 5: cloudless.v1.ScaleWorkloadRequest
 	(*RestartWorkloadRequest)(nil), // 6: cloudless.v1.RestartWorkloadRequest
-	(*GetWorkloadRequest)(nil),     // 7: cloudless.v1.GetWorkloadRequest
-	(*ListWorkloadsRequest)(nil),   // 8: cloudless.v1.ListWorkloadsRequest
-	(*ListWorkloadsResponse)(nil),  // 9: cloudless.v1.ListWorkloadsResponse
-	(*WatchWorkloadsRequest)(nil),  // 10: cloudless.v1.WatchWorkloadsRequest
-	(*WorkloadChange)(nil),         // 11: cloudless.v1.WorkloadChange
-	(*ListReplicasRequest)(nil),    // 12: cloudless.v1.ListReplicasRequest
-	(*ListReplicasResponse)(nil),   // 13: cloudless.v1.ListReplicasResponse
-	(*WatchReplicasRequest)(nil),   // 14: cloudless.v1.WatchReplicasRequest
-	(*ReplicaChange)(nil),          // 15: cloudless.v1.ReplicaChange
-	(*LogsRequest)(nil),            // 16: cloudless.v1.LogsRequest
-	(*LogEntry)(nil),               // 17: cloudless.v1.LogEntry
-	(*ExecRequest)(nil),            // 18: cloudless.v1.ExecRequest
-	(*ExecStart)(nil),              // 19: cloudless.v1.ExecStart
-	(*ListRevisionsRequest)(nil),   // 20: cloudless.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),  // 21: cloudless.v1.ListRevisionsResponse
-	(*GetUsageRequest)(nil),        // 22: cloudless.v1.GetUsageRequest
-	(*Usage)(nil),                  // 23: cloudless.v1.Usage
-	(*NodeUsage)(nil),              // 24: cloudless.v1.NodeUsage
-	(*ReplicaUsage)(nil),           // 25: cloudless.v1.ReplicaUsage
-	(*CopyRequest)(nil),            // 26: cloudless.v1.CopyRequest
-	(*CopyStart)(nil),              // 27: cloudless.v1.CopyStart
-	(*CopyResponse)(nil),           // 28: cloudless.v1.CopyResponse
-	(*CopyStarted)(nil),            // 29: cloudless.v1.CopyStarted
-	(*CopyDone)(nil),               // 30: cloudless.v1.CopyDone
-	(*TerminalSize)(nil),           // 31: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),           // 32: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),            // 33: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),               // 34: cloudless.v1.ExecExit
-	nil,                            // 35: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),               // 36: cloudless.v1.Workload
-	(*Selection)(nil),              // 37: cloudless.v1.Selection
-	(*Page)(nil),                   // 38: cloudless.v1.Page
-	(*Replica)(nil),                // 39: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
-	(*Revision)(nil),               // 41: cloudless.v1.Revision
-	(*NodeResources)(nil),          // 42: cloudless.v1.NodeResources
+	(*RunWorkloadRequest)(nil),     // 7: cloudless.v1.RunWorkloadRequest
+	(*GetWorkloadRequest)(nil),     // 8: cloudless.v1.GetWorkloadRequest
+	(*ListWorkloadsRequest)(nil),   // 9: cloudless.v1.ListWorkloadsRequest
+	(*ListWorkloadsResponse)(nil),  // 10: cloudless.v1.ListWorkloadsResponse
+	(*WatchWorkloadsRequest)(nil),  // 11: cloudless.v1.WatchWorkloadsRequest
+	(*WorkloadChange)(nil),         // 12: cloudless.v1.WorkloadChange
+	(*ListReplicasRequest)(nil),    // 13: cloudless.v1.ListReplicasRequest
+	(*ListReplicasResponse)(nil),   // 14: cloudless.v1.ListReplicasResponse
+	(*WatchReplicasRequest)(nil),   // 15: cloudless.v1.WatchReplicasRequest
+	(*ReplicaChange)(nil),          // 16: cloudless.v1.ReplicaChange
+	(*LogsRequest)(nil),            // 17: cloudless.v1.LogsRequest
+	(*LogEntry)(nil),               // 18: cloudless.v1.LogEntry
+	(*ExecRequest)(nil),            // 19: cloudless.v1.ExecRequest
+	(*ExecStart)(nil),              // 20: cloudless.v1.ExecStart
+	(*ListRevisionsRequest)(nil),   // 21: cloudless.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),  // 22: cloudless.v1.ListRevisionsResponse
+	(*GetUsageRequest)(nil),        // 23: cloudless.v1.GetUsageRequest
+	(*Usage)(nil),                  // 24: cloudless.v1.Usage
+	(*NodeUsage)(nil),              // 25: cloudless.v1.NodeUsage
+	(*ReplicaUsage)(nil),           // 26: cloudless.v1.ReplicaUsage
+	(*CopyRequest)(nil),            // 27: cloudless.v1.CopyRequest
+	(*CopyStart)(nil),              // 28: cloudless.v1.CopyStart
+	(*CopyResponse)(nil),           // 29: cloudless.v1.CopyResponse
+	(*CopyStarted)(nil),            // 30: cloudless.v1.CopyStarted
+	(*CopyDone)(nil),               // 31: cloudless.v1.CopyDone
+	(*TerminalSize)(nil),           // 32: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),           // 33: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),            // 34: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),               // 35: cloudless.v1.ExecExit
+	nil,                            // 36: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),               // 37: cloudless.v1.Workload
+	(*Selection)(nil),              // 38: cloudless.v1.Selection
+	(*Page)(nil),                   // 39: cloudless.v1.Page
+	(*Replica)(nil),                // 40: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),  // 41: google.protobuf.Timestamp
+	(*Revision)(nil),               // 42: cloudless.v1.Revision
+	(*NodeResources)(nil),          // 43: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	36, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	36, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	36, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	36, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	37, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	38, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	36, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	37, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	36, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	37, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	38, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	39, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	37, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	39, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	40, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	40, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	40, // 16: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
-	19, // 17: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	31, // 18: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	31, // 19: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	35, // 20: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	38, // 21: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
-	41, // 22: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
-	40, // 23: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
-	24, // 24: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
-	25, // 25: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
-	42, // 26: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
-	42, // 27: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
-	40, // 28: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
-	27, // 29: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
-	29, // 30: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
-	30, // 31: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
-	33, // 32: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	34, // 33: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	37, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	37, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	37, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	37, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	38, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	39, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	37, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	38, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	37, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	38, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	39, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	40, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	38, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	40, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	41, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	41, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	41, // 16: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	20, // 17: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
+	32, // 18: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	32, // 19: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	36, // 20: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	39, // 21: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	42, // 22: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	41, // 23: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	25, // 24: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
+	26, // 25: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
+	43, // 26: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	43, // 27: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	41, // 28: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	28, // 29: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
+	30, // 30: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
+	31, // 31: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
+	34, // 32: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	35, // 33: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
 	0,  // 34: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
 	1,  // 35: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
 	3,  // 36: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
 	4,  // 37: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
 	5,  // 38: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
 	6,  // 39: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
-	7,  // 40: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
-	8,  // 41: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
-	10, // 42: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	12, // 43: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	14, // 44: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	16, // 45: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	20, // 46: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
-	22, // 47: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
-	22, // 48: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
-	26, // 49: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
-	18, // 50: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	36, // 51: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 52: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	36, // 53: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	36, // 54: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	36, // 55: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	36, // 56: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	36, // 57: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	9,  // 58: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	11, // 59: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	13, // 60: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	15, // 61: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	17, // 62: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	21, // 63: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
-	23, // 64: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
-	23, // 65: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
-	28, // 66: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
-	32, // 67: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	51, // [51:68] is the sub-list for method output_type
-	34, // [34:51] is the sub-list for method input_type
+	7,  // 40: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
+	8,  // 41: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
+	9,  // 42: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
+	11, // 43: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
+	13, // 44: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	15, // 45: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	17, // 46: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	21, // 47: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	23, // 48: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	23, // 49: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	27, // 50: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	19, // 51: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	37, // 52: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 53: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	37, // 54: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	37, // 55: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	37, // 56: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	37, // 57: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	37, // 58: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
+	37, // 59: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	10, // 60: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	12, // 61: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	14, // 62: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	16, // 63: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	18, // 64: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	22, // 65: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	24, // 66: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	24, // 67: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	29, // 68: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	33, // 69: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	52, // [52:70] is the sub-list for method output_type
+	34, // [34:52] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -2812,25 +2880,25 @@ func file_cloudless_v1_workload_service_proto_init() {
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
-	file_cloudless_v1_workload_service_proto_msgTypes[16].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[18].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[17].OneofWrappers = []any{}
+	file_cloudless_v1_workload_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_CloseStdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[26].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[27].OneofWrappers = []any{
 		(*CopyRequest_Start)(nil),
 		(*CopyRequest_Data)(nil),
 		(*CopyRequest_End)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[28].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*CopyResponse_Started)(nil),
 		(*CopyResponse_Data)(nil),
 		(*CopyResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[32].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[33].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -2842,7 +2910,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	WorkloadService_DeleteWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/DeleteWorkload"
 	WorkloadService_ScaleWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/ScaleWorkload"
 	WorkloadService_RestartWorkload_FullMethodName = "/cloudless.v1.WorkloadService/RestartWorkload"
+	WorkloadService_RunWorkload_FullMethodName     = "/cloudless.v1.WorkloadService/RunWorkload"
 	WorkloadService_GetWorkload_FullMethodName     = "/cloudless.v1.WorkloadService/GetWorkload"
 	WorkloadService_ListWorkloads_FullMethodName   = "/cloudless.v1.WorkloadService/ListWorkloads"
 	WorkloadService_WatchWorkloads_FullMethodName  = "/cloudless.v1.WorkloadService/WatchWorkloads"
@@ -54,6 +55,8 @@ type WorkloadServiceClient interface {
 	ScaleWorkload(ctx context.Context, in *ScaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Replaces every replica by a new one of the same spec.
 	RestartWorkload(ctx context.Context, in *RestartWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
+	// Makes a job of a cron now, whatever its schedule says.
+	RunWorkload(ctx context.Context, in *RunWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	GetWorkload(ctx context.Context, in *GetWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	ListWorkloads(ctx context.Context, in *ListWorkloadsRequest, opts ...grpc.CallOption) (*ListWorkloadsResponse, error)
 	// First every workload that is there, then "synced", then every change.
@@ -139,6 +142,16 @@ func (c *workloadServiceClient) RestartWorkload(ctx context.Context, in *Restart
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Workload)
 	err := c.cc.Invoke(ctx, WorkloadService_RestartWorkload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workloadServiceClient) RunWorkload(ctx context.Context, in *RunWorkloadRequest, opts ...grpc.CallOption) (*Workload, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Workload)
+	err := c.cc.Invoke(ctx, WorkloadService_RunWorkload_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -313,6 +326,8 @@ type WorkloadServiceServer interface {
 	ScaleWorkload(context.Context, *ScaleWorkloadRequest) (*Workload, error)
 	// Replaces every replica by a new one of the same spec.
 	RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error)
+	// Makes a job of a cron now, whatever its schedule says.
+	RunWorkload(context.Context, *RunWorkloadRequest) (*Workload, error)
 	GetWorkload(context.Context, *GetWorkloadRequest) (*Workload, error)
 	ListWorkloads(context.Context, *ListWorkloadsRequest) (*ListWorkloadsResponse, error)
 	// First every workload that is there, then "synced", then every change.
@@ -361,6 +376,9 @@ func (UnimplementedWorkloadServiceServer) ScaleWorkload(context.Context, *ScaleW
 }
 func (UnimplementedWorkloadServiceServer) RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartWorkload not implemented")
+}
+func (UnimplementedWorkloadServiceServer) RunWorkload(context.Context, *RunWorkloadRequest) (*Workload, error) {
+	return nil, status.Error(codes.Unimplemented, "method RunWorkload not implemented")
 }
 func (UnimplementedWorkloadServiceServer) GetWorkload(context.Context, *GetWorkloadRequest) (*Workload, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetWorkload not implemented")
@@ -520,6 +538,24 @@ func _WorkloadService_RestartWorkload_Handler(srv interface{}, ctx context.Conte
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(WorkloadServiceServer).RestartWorkload(ctx, req.(*RestartWorkloadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkloadService_RunWorkload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RunWorkloadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).RunWorkload(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_RunWorkload_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).RunWorkload(ctx, req.(*RunWorkloadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -702,6 +738,10 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RestartWorkload",
 			Handler:    _WorkloadService_RestartWorkload_Handler,
+		},
+		{
+			MethodName: "RunWorkload",
+			Handler:    _WorkloadService_RunWorkload_Handler,
 		},
 		{
 			MethodName: "GetWorkload",

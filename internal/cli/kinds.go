@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// kindFlags are the flags of run about jobs, crons and daemons. What was not given is left to the cluster.
+type kindFlags struct {
+	kind, schedule, timeZone, deadline string
+	completions, parallelism, retries  int32
+	// changed are the flags that were given.
+	changed func(flag string) bool
+}
+
+func (f *kindFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.kind, "kind", "", "`kind` of the workload: service (default), job (runs until its work is done), cron (makes jobs at certain times) or daemon (one on every node that suits)")
+	flags.StringVar(&f.schedule, "schedule", "", "when a cron makes a job, such as \"30 3 * * 1-5\" or @daily; makes the workload a cron")
+	flags.StringVar(&f.timeZone, "time-zone", "", "time `zone` of the schedule, such as Europe/Berlin (default: UTC)")
+	flags.Int32Var(&f.completions, "completions", 1, "how many copies of a job must complete")
+	flags.Int32Var(&f.parallelism, "parallelism", 1, "how many copies of a job run at once (default: as many as must complete)")
+	flags.Int32Var(&f.retries, "retries", 3, "how many copies of a job may fail")
+	flags.StringVar(&f.deadline, "deadline", "", "how `long` a job may take, such as 1h (default: for ever)")
+}
+
+// apply puts what was asked for into a spec.
+func (f *kindFlags) apply(s *cloudlessv1.WorkloadSpec, replicas int32) {
+	s.Kind = f.kind
+	if s.Kind == "" && f.schedule != "" {
+		s.Kind = spec.KindCron
+	}
+	if s.Kind == "" || s.Kind == "service" || f.changed("replicas") {
+		s.Replicas = &replicas
+	}
+	if f.schedule != "" || f.timeZone != "" {
+		s.Cron = &cloudlessv1.Cron{Schedule: f.schedule, TimeZone: f.timeZone}
+	}
+	if !slices.ContainsFunc([]string{"completions", "parallelism", "retries", "deadline"}, f.changed) {
+		return
+	}
+	s.Job = &cloudlessv1.Job{Deadline: f.deadline}
+	if f.changed("completions") {
+		s.Job.Completions = proto.Int32(f.completions)
+	}
+	if f.changed("parallelism") {
+		s.Job.Parallelism = proto.Int32(f.parallelism)
+	}
+	if f.changed("retries") {
+		s.Job.Retries = proto.Int32(f.retries)
+	}
+}
+
+func (c *cli) workloadRunCommand() *cobra.Command {
+	var w waiting
+	cmd := &cobra.Command{
+		Use:     "run NAME",
+		Short:   "Make a job of a cron now",
+		Long:    "Run makes a job of a cron now, whatever its schedule says, and waits until the job is done. It fails if the job does.",
+		Example: "  cloudless workload run backup\n  cloudless workload run backup --wait=false",
+		Args:    names("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.changeWorkload(w, "made", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+				return cl.Workloads().RunWorkload(ctx, &cloudlessv1.RunWorkloadRequest{Namespace: c.namespace, Name: args[0]})
+			})(cmd, args)
+		},
+	}
+	w.register(cmd, "the job is done")
+	return cmd
+}
+
+// kindOf is the kind of a workload in a word.
+func kindOf(w *cloudlessv1.Workload) string { return spec.KindOf(w.GetSpec()) }
+
+// progressOf is how far a workload is, in a cell of a table.
+func progressOf(w *cloudlessv1.Workload) string {
+	status := w.GetStatus()
+	switch kindOf(w) {
+	case spec.KindJob:
+		return fmt.Sprintf("%d/%d done", status.GetJob().GetSucceeded(), status.GetDesired())
+	case spec.KindCron:
+		return fmt.Sprintf("%d active", status.GetCron().GetActive())
+	}
+	return fmt.Sprintf("%d/%d", status.GetRunning(), desired(w))
+}
+
+// reasonOf is what there is to say about a workload: what is wrong, or else when a cron runs.
+func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
+	if status := w.GetStatus(); status.GetReason() != "" || kindOf(w) != spec.KindCron {
+		return status.GetReason()
+	}
+	var parts []string
+	if next := w.GetStatus().GetCron().GetNextRun(); next != nil {
+		parts = append(parts, "next in "+age(timestamppb.New(now), next.AsTime()))
+	}
+	if last := w.GetStatus().GetCron().GetLastRun(); last != nil {
+		parts = append(parts, "last "+age(last, now)+" ago")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// kindFacts are the part of a description that depends on the kind.
+func kindFacts(f *facts, w *cloudlessv1.Workload) {
+	status, s := w.GetStatus(), w.GetSpec()
+	f.add("Kind", kindOf(w))
+	f.add("Owner", status.GetOwner())
+	switch kindOf(w) {
+	case spec.KindJob:
+		f.add("Job", fmt.Sprintf("%d of %d completed, %d failed, %d running", status.GetJob().GetSucceeded(), status.GetDesired(), status.GetJob().GetFailed(), status.GetRunning()))
+		jobFacts(f, s.GetJob())
+		if end := status.GetJob().GetEndTime(); end != nil {
+			f.add("Ended", age(end, time.Now())+" ago")
+		}
+	case spec.KindCron:
+		cron := status.GetCron()
+		f.add("Schedule", s.GetCron().GetSchedule()+" in "+s.GetCron().GetTimeZone())
+		f.add("Overlap", s.GetCron().GetOverlap())
+		if s.GetCron().GetSuspend() {
+			f.add("Suspended", "yes")
+		}
+		f.add("Active", fmt.Sprint(cron.GetActive()))
+		if cron.GetLastRun() != nil {
+			f.add("Last run", zoned(cron.GetLastRun(), s.GetCron().GetTimeZone()))
+		}
+		if cron.GetNextRun() != nil {
+			f.add("Next run", zoned(cron.GetNextRun(), s.GetCron().GetTimeZone()))
+		}
+		jobFacts(f, s.GetJob())
+	default:
+		f.add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
+	}
+}
+
+func jobFacts(f *facts, j *cloudlessv1.Job) {
+	f.add("Completions", fmt.Sprintf("%d, %d at once, %d may fail", j.GetCompletions(), j.GetParallelism(), j.GetRetries()))
+	f.add("Deadline", j.GetDeadline())
+}
+
+// zoned is a time as clocks in a zone show it.
+func zoned(at *timestamppb.Timestamp, zone string) string {
+	t := at.AsTime()
+	if place, err := time.LoadLocation(zone); err == nil {
+		t = t.In(place)
+	}
+	return t.Format("2006-01-02 15:04 MST")
+}
+
+// showRuns lists the jobs of a cron.
+func (c *cli) showRuns(ctx context.Context, cl *client.Client, cron *cloudlessv1.Workload) error {
+	if kindOf(cron) != spec.KindCron {
+		return nil
+	}
+	all, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
+		answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{
+			Selection: &cloudlessv1.Selection{Namespace: cron.GetMetadata().GetNamespace()}, Page: page,
+		})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	if err != nil {
+		return err
+	}
+	t := newTable(c.Stdout, "NAME", "PHASE", "DONE", "AGE", "REASON")
+	for _, run := range all {
+		if run.GetStatus().GetOwnerUid() == cron.GetMetadata().GetUid() {
+			t.row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), progressOf(run), age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
+		}
+	}
+	if len(t.rows) == 1 { // the headings
+		return nil
+	}
+	return c.section("Jobs", t)
+}
+
+// arrivedByKind reports whether a workload is as it was asked to be, where that is not a number of replicas that run.
+func (a *actor) arrivedByKind() (there, decided bool, err error) {
+	switch status := a.now.GetStatus(); kindOf(a.now) {
+	case spec.KindJob:
+		if status.GetPhase() == "failed" {
+			name := a.now.GetMetadata().GetName()
+			return false, true, fmt.Errorf("workload %s failed: %s: see its output with: cloudless logs %s", name, status.GetReason(), name)
+		}
+		return status.GetPhase() == "completed", true, nil
+	case spec.KindCron:
+		return true, true, nil
+	default:
+		return false, false, nil
+	}
+}

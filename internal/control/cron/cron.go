@@ -1,0 +1,258 @@
+// Package cron is the leader's loop that makes the jobs of crons when their time has
+// come, and removes those that are over and too many.
+//
+// Tick is pure: a moment and a snapshot in, changes and the next moment out. For each
+// time of a schedule there is at most one job, whoever leads and however often: its
+// name follows from the time, and that a time was decided on is written in the same
+// transaction. Of times that were missed while nobody led, the newest is made up for.
+//
+// It knows nothing of replicas or nodes: a job is a workload like any other, which
+// package replicas carries out.
+package cron
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/schedule"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// maxChanges keeps one transaction small; the next tick does the rest.
+const maxChanges = 256
+
+// Tick returns the changes that are due at a moment, and when it is to be called
+// again if nothing changes; zero for never.
+func Tick(now time.Time, snap *state.Snapshot, newUID func() string) (batch *state.Batch, next time.Time) {
+	t := &tick{now: now, snap: snap, newUID: newUID, batch: &state.Batch{}, runs: map[string][]*v1.Workload{}}
+	var crons []*v1.Workload
+	var owners []string
+	for w := range snap.Workloads("", "") {
+		if owner := w.GetStatus().GetOwnerUid(); owner != "" {
+			if t.runs[owner] == nil {
+				owners = append(owners, owner)
+			}
+			t.runs[owner] = append(t.runs[owner], w)
+		}
+		if w.GetSpec().GetKind() == spec.KindCron {
+			crons = append(crons, w)
+		}
+	}
+	for _, owner := range owners {
+		if snap.Workload(owner) == nil {
+			t.deleteRuns(t.runs[owner])
+		}
+	}
+	for _, w := range crons {
+		t.cron(w)
+		if t.batch.Len() >= maxChanges {
+			return t.batch, now
+		}
+	}
+	return t.batch, t.next
+}
+
+// tick collects the changes of one call.
+type tick struct {
+	now    time.Time
+	snap   *state.Snapshot
+	newUID func() string
+	batch  *state.Batch
+	// runs are the jobs of crons, by the uid of the cron.
+	runs map[string][]*v1.Workload
+	next time.Time
+}
+
+func (t *tick) cron(w *v1.Workload) {
+	runs := t.runs[w.GetMetadata().GetUid()]
+	if w.GetMetadata().GetDeleteTime() != nil {
+		if t.deleteRuns(runs); len(runs) == 0 {
+			t.remove(w)
+		}
+		return
+	}
+	t.trim(w, runs)
+	times, err := readTimes(w)
+	if err != nil || w.GetSpec().GetCron().GetSuspend() {
+		return // what cannot be read was refused before it was stored
+	}
+	decided := Decided(t.snap, w)
+	if due := times.newest(decided, t.now); !due.IsZero() {
+		t.decide(w, due, runs)
+		decided = due
+	}
+	next := times.after(later(decided, t.now))
+	if t.next.IsZero() || !next.IsZero() && next.Before(t.next) {
+		t.next = next
+	}
+}
+
+// times are those of a cron's schedule in its zone.
+type times struct {
+	schedule schedule.Schedule
+	zone     *time.Location
+}
+
+func readTimes(w *v1.Workload) (times, error) {
+	c := w.GetSpec().GetCron()
+	s, err := schedule.Parse(c.GetSchedule())
+	if err != nil {
+		return times{}, fmt.Errorf("read the schedule of %s: %w", w.GetMetadata().GetName(), err)
+	}
+	zone, err := schedule.Zone(c.GetTimeZone())
+	if err != nil {
+		return times{}, fmt.Errorf("read the time zone of %s: %w", w.GetMetadata().GetName(), err)
+	}
+	return times{s, zone}, nil
+}
+
+func (t times) after(at time.Time) time.Time { return t.schedule.Next(at, t.zone) }
+
+func (t times) newest(after, until time.Time) time.Time {
+	return t.schedule.Newest(after, until, t.zone)
+}
+
+// Decided is the moment until which everything was decided about a cron: the newest
+// time of its schedule that was, or when it got the revision that it has. What was
+// due before a change, or while it was suspended, is not made up for.
+func Decided(snap *state.Snapshot, w *v1.Workload) time.Time {
+	var seen time.Time
+	if at := w.GetStatus().GetCron().GetSeenTime(); at != nil {
+		seen = at.AsTime()
+	}
+	return later(seen, snap.Revision(w.GetStatus().GetRevisionUid()).GetMetadata().GetCreateTime().AsTime())
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// decide makes the job of a time, or says why not. Either way that time is over.
+func (t *tick) decide(old *v1.Workload, due time.Time, runs []*v1.Workload) {
+	w := proto.CloneOf(old)
+	if w.Status.Cron == nil {
+		w.Status.Cron = &v1.CronStatus{}
+	}
+	w.Status.Cron.SeenTime = timestamppb.New(due)
+	name := rollout.RunName(w.GetMetadata().GetName(), due)
+	if obstacle := t.obstacle(w, name, due, runs); obstacle != "" {
+		t.event(w, "Skipped", fmt.Sprintf("the job of %s was not made: %s", due.UTC().Format(time.RFC3339), obstacle), state.SeverityWarning)
+	} else if t.snap.WorkloadByName(w.GetMetadata().GetNamespace(), name) == nil {
+		t.run(w, name, due, runs)
+	}
+	t.batch.Update(w, old.GetMetadata().GetVersion())
+}
+
+// obstacle says why the job of a time is not made, empty if it is.
+func (t *tick) obstacle(w *v1.Workload, name string, due time.Time, runs []*v1.Workload) string {
+	c := w.GetSpec().GetCron()
+	if limit, err := spec.ParseDuration(c.GetStartDeadline()); err == nil && t.now.Sub(due) > limit {
+		return fmt.Sprintf("it is %s late, and may be %s late", spec.FormatDuration(t.now.Sub(due).Truncate(time.Second)), c.GetStartDeadline())
+	}
+	if other := t.snap.WorkloadByName(w.GetMetadata().GetNamespace(), name); other != nil {
+		if other.GetStatus().GetOwnerUid() != w.GetMetadata().GetUid() {
+			return fmt.Sprintf("another workload has the name %s; remove that one", name)
+		}
+		return ""
+	}
+	if open := active(runs); len(open) > 0 && c.GetOverlap() == spec.OverlapSkip {
+		return fmt.Sprintf("%s is not over yet, and overlap is skip", open[0].GetMetadata().GetName())
+	}
+	if most := spec.MostWorkloads(t.snap.Cluster().GetSpec()); t.snap.Count(state.KindWorkload) >= most {
+		return fmt.Sprintf("the cluster allows %d workloads and has as many; delete some, or keep fewer with keepSucceeded", most)
+	}
+	return ""
+}
+
+// run makes a job, and ends those that it replaces.
+func (t *tick) run(w *v1.Workload, name string, due time.Time, runs []*v1.Workload) {
+	if w.GetSpec().GetCron().GetOverlap() == spec.OverlapReplace {
+		for _, old := range active(runs) {
+			if old.GetMetadata().GetDeleteTime() == nil {
+				t.end(old, "it was replaced by "+name)
+			}
+		}
+	}
+	run, revision := rollout.NewRun(w, t.snap.Revision(w.GetStatus().GetRevisionUid()), name, t.newUID)
+	t.batch.Create(revision)
+	t.batch.Create(run)
+	w.Status.Cron.LastRun = timestamppb.New(due)
+	t.event(w, "Run", "job "+name+" was made", state.SeverityInfo)
+}
+
+// end has a job fail; package replicas stops what it has.
+func (t *tick) end(old *v1.Workload, reason string) {
+	w := proto.CloneOf(old)
+	w.Status.Job = &v1.JobStatus{
+		Outcome: rollout.PhaseFailed, Reason: reason, EndTime: timestamppb.New(t.now), RevisionUid: old.GetStatus().GetRevisionUid(),
+	}
+	t.batch.Update(w, old.GetMetadata().GetVersion())
+	t.event(w, "Failed", reason, state.SeverityWarning)
+}
+
+// active are the jobs that are not over.
+func active(runs []*v1.Workload) []*v1.Workload {
+	var open []*v1.Workload
+	for _, r := range runs {
+		if rollout.Outcome(r) == "" {
+			open = append(open, r)
+		}
+	}
+	return open
+}
+
+// trim removes the oldest jobs that are over, beyond those that are kept.
+func (t *tick) trim(w *v1.Workload, runs []*v1.Workload) {
+	c := w.GetSpec().GetCron()
+	for _, kept := range []struct {
+		outcome string
+		count   int
+	}{{rollout.PhaseCompleted, int(c.GetKeepSucceeded())}, {rollout.PhaseFailed, int(c.GetKeepFailed())}} {
+		var over []*v1.Workload
+		for _, r := range runs {
+			if rollout.Outcome(r) == kept.outcome && r.GetMetadata().GetDeleteTime() == nil {
+				over = append(over, r)
+			}
+		}
+		slices.SortFunc(over, func(a, b *v1.Workload) int {
+			return strings.Compare(a.GetMetadata().GetUid(), b.GetMetadata().GetUid())
+		})
+		t.deleteRuns(over[:max(0, len(over)-kept.count)])
+	}
+}
+
+// deleteRuns has jobs deleted, in their order, as far as there is room.
+func (t *tick) deleteRuns(runs []*v1.Workload) {
+	for _, old := range runs {
+		if old.GetMetadata().GetDeleteTime() != nil || t.batch.Len() >= maxChanges {
+			continue
+		}
+		w := proto.CloneOf(old)
+		w.Metadata.DeleteTime = timestamppb.New(t.now)
+		t.batch.Update(w, old.GetMetadata().GetVersion())
+	}
+}
+
+// remove takes a cron away that has no jobs any more.
+func (t *tick) remove(w *v1.Workload) {
+	for revision := range t.snap.RevisionsOf(w.GetMetadata().GetUid()) {
+		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())
+	}
+	t.batch.DeleteVersion(state.KindWorkload, w.GetMetadata().GetUid(), w.GetMetadata().GetVersion())
+	t.event(w, "Deleted", "", state.SeverityInfo)
+}
+
+func (t *tick) event(about state.Object, reason, message, severity string) {
+	t.batch.Create(state.NewEvent(t.newUID(), t.now, about, severity, reason, message, "cron"))
+}

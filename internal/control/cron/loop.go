@@ -1,0 +1,102 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// Proposer agrees on changes with the other servers.
+type Proposer interface {
+	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
+}
+
+// Loop ticks when a time has come and when a cron or one of its jobs has changed,
+// while this server leads.
+type Loop struct {
+	Store    *state.Store
+	Proposer Proposer
+}
+
+// Run ticks until ctx ends.
+func (l *Loop) Run(ctx context.Context) error {
+	for {
+		_, feed := l.Store.Subscribe()
+		for {
+			next, err := l.settle(ctx)
+			if err != nil {
+				return err
+			}
+			if err := wait(ctx, feed, next); errors.Is(err, state.ErrLagged) {
+				break
+			} else if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// settle ticks until nothing is due, and returns when something will be.
+func (l *Loop) settle(ctx context.Context) (next time.Time, err error) {
+	for {
+		now := time.Now().UTC()
+		batch, next := Tick(now, l.Store.Snapshot(), newUID)
+		if batch.Len() == 0 {
+			return next, nil
+		}
+		if _, err := l.Proposer.Propose(ctx, batch.Transaction(now)); err != nil && !state.MovedOn(err) {
+			return time.Time{}, err
+		}
+	}
+}
+
+func newUID() string { return uuid.Must(uuid.NewV7()).String() }
+
+// glance is how long the loop waits for a time at most. A clock may be set meanwhile,
+// and a machine that sleeps wakes up later than any timer knows.
+const glance = time.Minute
+
+var errElapsed = errors.New("a time has come")
+
+// wait returns when a change concerns crons, or the time has come to look.
+func wait(ctx context.Context, feed *state.Subscription, next time.Time) error {
+	within := ctx
+	if !next.IsZero() {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeoutCause(ctx, min(glance, time.Until(next)), errElapsed)
+		defer cancel()
+	}
+	for {
+		changes, err := feed.Next(within)
+		switch {
+		case errors.Is(err, errElapsed):
+			return nil
+		case err != nil:
+			return err
+		case concerned(changes):
+			return nil
+		}
+	}
+}
+
+// concerned reports whether a cron or one of its jobs has changed.
+func concerned(changes []state.Change) bool {
+	for _, c := range changes {
+		if c.Kind != state.KindWorkload {
+			continue
+		}
+		for _, object := range []state.Object{c.Old, c.New} {
+			if w, ok := object.(*v1.Workload); ok && w != nil && (w.GetSpec().GetKind() == spec.KindCron || w.GetStatus().GetOwnerUid() != "") {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,129 @@
+package replicas
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// job takes the next step of a job. How it ended is written into its status, which
+// is the proof of its work from then on.
+func (t *tick) job(w *v1.Workload) {
+	have := t.survey(w)
+	if have.gone {
+		t.remove(w)
+		return
+	}
+	job := jobOf(t.snap, w)
+	job.Replicas = have.replicas
+	step := rollout.NextOfJob(job, t.now)
+	if step.Outcome != job.Outcome {
+		t.finish(w, step)
+	}
+	t.takeAway(step.Lose, step.Stop)
+	if !step.Again.IsZero() {
+		t.later(w.GetMetadata().GetUid(), step.Again)
+	}
+	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		t.waits(r)
+	}
+	t.add(w, step.Create, step.Cover, have.away)
+}
+
+// jobOf reads a job without its replicas.
+func jobOf(snap *state.Snapshot, w *v1.Workload) rollout.Job {
+	completions, parallelism, retries, deadline := spec.JobOf(w.GetSpec())
+	first, longest := spec.BackoffOf(w.GetSpec())
+	job := rollout.Job{
+		Completions: completions, Parallelism: parallelism, Retries: retries, Backoff: first, MaxBackoff: longest,
+		Revision: w.GetStatus().GetRevisionUid(), Deleting: w.GetMetadata().GetDeleteTime() != nil, Outcome: rollout.Outcome(w),
+	}
+	if began := snap.Revision(job.Revision).GetMetadata().GetCreateTime(); deadline > 0 && began != nil {
+		job.Deadline = began.AsTime().Add(deadline)
+	}
+	return job
+}
+
+// finish writes down how a job ended.
+func (t *tick) finish(old *v1.Workload, step rollout.JobStep) {
+	w := proto.CloneOf(old)
+	w.Status.Job = &v1.JobStatus{
+		Succeeded: int32(step.Succeeded), Failed: int32(step.Failed), Outcome: step.Outcome, Reason: step.Reason,
+		EndTime: timestamppb.New(t.now), RevisionUid: old.GetStatus().GetRevisionUid(),
+	}
+	t.batch.Update(w, old.GetMetadata().GetVersion())
+	if step.Outcome == rollout.PhaseFailed {
+		t.event(w, "Failed", step.Reason, state.SeverityWarning)
+		return
+	}
+	t.event(w, "Completed", fmt.Sprintf("%d of its replicas completed, %d failed", step.Succeeded, step.Failed), state.SeverityInfo)
+}
+
+// survey is what a workload has.
+type survey struct {
+	replicas []rollout.Replica
+	// away is why some of them may have to be covered.
+	away map[string]bool
+	// gone is whether the workload is to go and nothing of it lives.
+	gone bool
+}
+
+// survey reads the replicas of a workload. Those whose node was removed are lost.
+func (t *tick) survey(w *v1.Workload) survey {
+	s := survey{away: map[string]bool{}}
+	live := false
+	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		one := rollout.ReplicaFromProto(r)
+		one.Away = Away(t.snap, r)
+		if one.Away {
+			s.away[r.GetSpec().GetNode()+" is offline"] = true
+		}
+		if why := t.obeyTaints(w, r, &one); why != "" {
+			s.away[why] = true
+		}
+		if homeless(t.snap, r) {
+			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
+			one.Phase = rollout.PhaseLost
+		}
+		s.replicas = append(s.replicas, one)
+		live = live || rollout.Live(r.GetStatus().GetPhase())
+	}
+	s.gone = w.GetMetadata().GetDeleteTime() != nil && !live
+	return s
+}
+
+// takeAway gives up and stops replicas by their uids.
+func (t *tick) takeAway(lose, stop []string) {
+	for _, uid := range lose {
+		r := t.snap.Replica(uid)
+		if !t.evictOverdue(r) {
+			t.lose(r, "node "+r.GetSpec().GetNode()+" is offline, and it is not needed there any more")
+		}
+	}
+	for _, uid := range stop {
+		t.stop(t.snap.Replica(uid))
+	}
+}
+
+// add makes new replicas, and some more that cover others, because those are away.
+func (t *tick) add(w *v1.Workload, create, cover int, away map[string]bool) {
+	for i := range create + cover {
+		if !t.take(w.GetMetadata().GetUid()) {
+			break
+		}
+		r := t.newReplica(w)
+		t.waits(r)
+		if i >= create {
+			t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package rollout
+
+import (
+	"maps"
+	"slices"
+)
+
+// Daemon is one daemon as it should be and as it is: one replica on each of some
+// nodes.
+//
+// A replica stays on a node that takes no new ones and goes from one that does not
+// suit it any more. One on an offline node is not covered elsewhere, because it has
+// its place there. Outdated ones are replaced node by node, as those of services are.
+type Daemon struct {
+	// Revision is the uid of the revision that should run.
+	Revision string
+	Deleting bool
+	// Takes are the uids of the nodes that should have a replica, and Keeps those that
+	// may go on with the one that they have.
+	Takes, Keeps map[string]bool
+	// Replicas are all that are known, ended ones too, in any order.
+	Replicas []Replica
+}
+
+// DaemonStep is what to do now.
+type DaemonStep struct {
+	// Create are the uids of the nodes that get a replica, in their order.
+	Create []string
+	// The rest is as in Step.
+	Lose, Stop, Replace []string
+	Settled             bool
+}
+
+// NextOfDaemon returns the next step of a daemon.
+func NextOfDaemon(d Daemon) DaemonStep {
+	var step DaemonStep
+	taken := map[string]bool{} // nodes that have one, or one that is not gone yet
+	wanted := map[string][]Replica{}
+	leaving, away, stopping := 0, 0, false
+	for _, r := range d.Replicas {
+		going := r.Desired == DesiredStopped
+		switch {
+		case Ended(r.Phase):
+		case r.Away && (going || d.Deleting || !d.Keeps[r.Node]):
+			step.Lose = append(step.Lose, r.UID)
+		case r.Away:
+			away++
+			taken[r.Node] = true
+		case going || r.Phase == PhaseStopping:
+			stopping = true
+			taken[r.Node] = true
+			if r.Revision != d.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
+				leaving++
+			}
+		default:
+			wanted[r.Node] = append(wanted[r.Node], r)
+		}
+	}
+
+	in := Input{Revision: d.Revision}
+	stop := func(r Replica) { step.Stop = append(step.Stop, r.UID) }
+	var running []Replica
+	starting, unplaced := 0, 0
+	for node, here := range wanted {
+		taken[node] = true
+		if d.Deleting || !d.Keeps[node] || here[0].Phase == PhasePending && len(here) == 1 && !d.Takes[node] {
+			for _, r := range here {
+				stop(r)
+			}
+			continue
+		}
+		slices.SortFunc(here, in.leastUseful)
+		for _, r := range here[:len(here)-1] {
+			stop(r)
+		}
+		switch r := here[len(here)-1]; {
+		case r.Revision == d.Revision && r.Phase == PhaseRunning:
+		case r.Revision == d.Revision && r.Phase == PhasePending:
+			unplaced++
+		case r.Revision == d.Revision:
+			starting++
+		case r.Phase == PhaseRunning:
+			running = append(running, r)
+		default: // outdated and not running: nothing is lost by replacing it
+			stop(r)
+		}
+	}
+	if !d.Deleting {
+		for _, node := range slices.Sorted(maps.Keys(d.Takes)) {
+			if d.Takes[node] && !taken[node] {
+				step.Create = append(step.Create, node)
+			}
+		}
+	}
+	if len(running) > 0 && starting == 0 && leaving == 0 && len(step.Stop) == 0 && len(step.Create) == 0 {
+		slices.SortFunc(running, byAge)
+		for _, r := range running {
+			step.Replace = append(step.Replace, r.UID)
+		}
+	}
+	slices.Sort(step.Stop)
+	slices.Sort(step.Lose)
+	step.Settled = len(step.Create)+len(step.Stop)+len(step.Lose)+len(running)+starting+unplaced+away == 0 && !stopping
+	return step
+}

@@ -1,0 +1,181 @@
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Job is one job as it should be and as it is.
+//
+// A job is done when as many replicas of its revision have completed as should. It
+// has failed when more of them have failed than may, or when its time is over; then
+// what still runs is stopped. What is lost with its node, or is stopped, has not
+// failed, and is replaced without a pause. A new revision begins anew: what is left
+// of the old one is stopped first.
+type Job struct {
+	// Completions is how many replicas must complete, Parallelism how many may live
+	// at a time, Retries how many may fail.
+	Completions, Parallelism, Retries int
+	// Backoff is the pause after a failure, doubled with each that follows without a
+	// success, up to MaxBackoff.
+	Backoff, MaxBackoff time.Duration
+	// Deadline is when its time is over, zero for never.
+	Deadline time.Time
+	// Revision is the uid of the revision that should run.
+	Revision string
+	Deleting bool
+	// Outcome is how it ended, as an earlier step found; empty if it has not.
+	Outcome string
+	// Replicas are all that are known, ended ones too, in any order.
+	Replicas []Replica
+}
+
+// JobStep is what to do now.
+type JobStep struct {
+	// Step has no Replace: what a job does is not to be kept up.
+	Step
+	// Outcome is how the job has ended, PhaseCompleted or PhaseFailed, and Reason why
+	// it failed.
+	Outcome, Reason string
+	Succeeded       int
+	Failed          int
+	// Again is when to look again if nothing changes before; zero for never.
+	Again time.Time
+}
+
+// NextOfJob returns the next step of a job at a moment.
+func NextOfJob(j Job, now time.Time) JobStep {
+	w := j.survey()
+	step := JobStep{Outcome: j.Outcome, Succeeded: w.succeeded, Failed: len(w.failures)}
+	if step.Outcome == "" && !j.Deleting {
+		step.Outcome, step.Reason = j.judge(w, now)
+	}
+	over := step.Outcome != "" || j.Deleting
+	want := min(j.Parallelism, j.Completions-w.succeeded)
+	if over {
+		want = 0
+	}
+
+	// What is too much, or of an older revision, goes at once.
+	for _, r := range w.outdated {
+		step.Stop = append(step.Stop, r.UID)
+	}
+	in := Input{Revision: j.Revision}
+	slices.SortFunc(w.wanted, in.leastUseful)
+	surplus := max(0, len(w.wanted)-want)
+	for _, r := range w.wanted[:surplus] {
+		step.Stop = append(step.Stop, r.UID)
+	}
+	kept := w.wanted[surplus:]
+
+	step.Lose = append(step.Lose, w.lost...)
+	if surplus := len(w.away) + serving(kept) - want; surplus > 0 {
+		slices.SortFunc(w.away, in.leastUseful)
+		for _, r := range w.away[:min(surplus, len(w.away))] {
+			step.Lose = append(step.Lose, r.UID)
+		}
+	}
+	slices.Sort(step.Stop)
+	slices.Sort(step.Lose)
+
+	// Whoever is on its way out keeps its place until it is gone.
+	missing := max(0, want-len(kept)-len(w.outdated)-w.leaving)
+	if until := j.pauseUntil(w, now); missing > 0 && now.Before(until) {
+		missing, step.Again = 0, until
+	}
+	step.Cover = min(missing, len(w.away))
+	step.Create = missing - step.Cover
+	if !over && !j.Deadline.IsZero() && (step.Again.IsZero() || j.Deadline.Before(step.Again)) {
+		step.Again = j.Deadline
+	}
+	step.Settled = over && len(w.wanted)+len(w.outdated)+len(w.away)+len(w.lost)+w.leaving == 0
+	return step
+}
+
+// work is a job's replicas sorted out.
+type work struct {
+	succeeded int
+	// failures are when replicas failed, and lastSuccess when the newest completed.
+	failures    []time.Time
+	lastSuccess time.Time
+	// wanted live and are of the current revision, outdated live and are not;
+	// leaving counts those of both that are on their way out.
+	wanted, outdated []Replica
+	leaving          int
+	// away and lost are those of offline nodes, as in situation.
+	away []Replica
+	lost []string
+}
+
+func (j Job) survey() work {
+	var w work
+	for _, r := range j.Replicas {
+		going, current := r.Desired == DesiredStopped, r.Revision == j.Revision
+		switch {
+		case Ended(r.Phase):
+			if going || !current {
+				break
+			}
+			switch r.Phase {
+			case PhaseCompleted:
+				w.succeeded++
+				if r.End.After(w.lastSuccess) {
+					w.lastSuccess = r.End
+				}
+			case PhaseFailed:
+				w.failures = append(w.failures, r.End)
+			}
+		case r.Away && (going || !current):
+			w.lost = append(w.lost, r.UID)
+		case r.Away:
+			w.away = append(w.away, r)
+		case going || r.Phase == PhaseStopping:
+			w.leaving++
+		case current:
+			w.wanted = append(w.wanted, r)
+		default:
+			w.outdated = append(w.outdated, r)
+		}
+	}
+	slices.SortFunc(w.failures, time.Time.Compare)
+	return w
+}
+
+// judge says how a job has ended, if it has.
+func (j Job) judge(w work, now time.Time) (outcome, reason string) {
+	switch {
+	case w.succeeded >= j.Completions:
+		return PhaseCompleted, ""
+	case len(w.failures) > j.Retries:
+		return PhaseFailed, fmt.Sprintf("%d of its replicas failed, and %d may", len(w.failures), j.Retries)
+	case !j.Deadline.IsZero() && !now.Before(j.Deadline):
+		return PhaseFailed, "its deadline is over"
+	}
+	return "", ""
+}
+
+// pauseUntil is when another replica may be made after the newest failure. One that
+// seems to lie ahead was written by a server whose clock was ahead: nobody waits for
+// that.
+func (j Job) pauseUntil(w work, now time.Time) time.Time {
+	row := 0
+	for _, at := range w.failures {
+		if at.After(w.lastSuccess) {
+			row++
+		}
+	}
+	if row == 0 {
+		return time.Time{}
+	}
+	last := w.failures[len(w.failures)-1]
+	if last.After(now) {
+		return time.Time{}
+	}
+	pause := cmp.Or(j.MaxBackoff, j.Backoff)
+	if doubled := j.Backoff << min(row-1, 30); row <= 31 && doubled>>min(row-1, 30) == j.Backoff {
+		pause = min(pause, doubled)
+	}
+	return last.Add(pause)
+}

@@ -1,0 +1,212 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/schedule"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// What is different about jobs, crons and daemons at the edge.
+
+// RunWorkload makes a job of a cron now. Neither its schedule nor its overlap policy
+// is asked, and what is due is not put off by it.
+func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequest) (*v1.Workload, error) {
+	receipt, err := newReceipt(ctx, v1.WorkloadService_RunWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return nil, err
+	}
+	namespace := orDefault(request.GetNamespace())
+	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
+		if done, err := receipt.find(snap); done != nil || err != nil {
+			return repeated(snap, done.GetObjectUid()), err
+		}
+		cron := snap.WorkloadByName(namespace, request.GetName())
+		if cron == nil {
+			return nil, missingWorkload(snap, namespace, request.GetName())
+		}
+		if err := changeable(cron, 0); err != nil {
+			return nil, err
+		}
+		if cron.GetSpec().GetKind() != spec.KindCron {
+			return nil, refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: cloudless workload restart %s",
+				request.GetName(), spec.KindOf(cron.GetSpec()), request.GetName())
+		}
+		uid := s.newUID()
+		run, revision := rollout.NewRun(cron, snap.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), s.newUID)
+		if err := creatable(snap, run, 0); err != nil {
+			return nil, err
+		}
+		b.Check(state.KindWorkload, cron.GetMetadata().GetUid(), cron.GetMetadata().GetVersion())
+		b.Create(revision)
+		b.Create(run)
+		b.Create(s.event(ctx, cron, "Run", "job "+run.GetMetadata().GetName()+" was made"))
+		receipt.keep(b, run.GetMetadata().GetUid(), "")
+		return run, nil
+	})
+}
+
+// updatable refuses what an existing workload cannot become.
+func updatable(snap *state.Snapshot, old, wanted *v1.Workload) error {
+	name, was, is := old.GetMetadata().GetName(), spec.KindOf(old.GetSpec()), spec.KindOf(wanted.GetSpec())
+	if owner := old.GetStatus().GetOwner(); owner != "" {
+		return refuse(codes.FailedPrecondition, "workload %s is a job of cron %s; change that one instead", name, owner)
+	}
+	if was != is {
+		return refuse(codes.FailedPrecondition, "workload %s is a %s and cannot become a %s; delete it first, or choose another name", name, was, is)
+	}
+	return replicasAllowed(snap, old, spec.Size(wanted.GetSpec()))
+}
+
+// scalable refuses to scale what has no number of replicas.
+func scalable(w *v1.Workload) error {
+	name := w.GetMetadata().GetName()
+	switch w.GetSpec().GetKind() {
+	case spec.KindJob, spec.KindCron:
+		return refuse(codes.FailedPrecondition, "workload %s is a %s and is not scaled; change spec.job.parallelism and apply it", name, w.GetSpec().GetKind())
+	case spec.KindDaemon:
+		return refuse(codes.FailedPrecondition, "workload %s is a daemon and is not scaled: it has one replica on every node that suits; change spec.placement and apply it", name)
+	}
+	return nil
+}
+
+// restartable refuses to restart what has nothing that runs.
+func restartable(w *v1.Workload) error {
+	if w.GetSpec().GetKind() != spec.KindCron {
+		return nil
+	}
+	name := w.GetMetadata().GetName()
+	return refuse(codes.FailedPrecondition, "workload %s is a cron and has no replicas of its own; make a job of it now with: cloudless workload run %s", name, name)
+}
+
+// hasOutput refuses to show the output of a cron, which is that of its jobs.
+func hasOutput(snap *state.Snapshot, w *v1.Workload) error {
+	if w.GetSpec().GetKind() != spec.KindCron {
+		return nil
+	}
+	name, newest := w.GetMetadata().GetName(), (*v1.Workload)(nil)
+	for run := range runsOf(snap, w) {
+		if newest == nil || run.GetMetadata().GetUid() > newest.GetMetadata().GetUid() {
+			newest = run
+		}
+	}
+	if newest == nil {
+		return refuse(codes.FailedPrecondition, "workload %s is a cron and has made no job yet; make one now with: cloudless workload run %s", name, name)
+	}
+	return refuse(codes.FailedPrecondition, "workload %s is a cron, and the output is that of its jobs; see that of the newest with: cloudless logs %s",
+		name, newest.GetMetadata().GetName())
+}
+
+// runsOf are the jobs of a cron, which all begin with its name.
+func runsOf(snap *state.Snapshot, cron *v1.Workload) iter.Seq[*v1.Workload] {
+	m := cron.GetMetadata()
+	return func(yield func(*v1.Workload) bool) {
+		for w := range snap.Workloads(m.GetNamespace(), state.Path(cron)) {
+			if !strings.HasPrefix(w.GetMetadata().GetName(), m.GetName()+"-") {
+				return
+			}
+			if w.GetStatus().GetOwnerUid() == m.GetUid() && !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// sized is how much of a workload there will be, in words.
+func sized(s *v1.WorkloadSpec) string {
+	switch s.GetKind() {
+	case spec.KindJob:
+		return "a job with " + countedReplicas(s.GetJob().GetCompletions())
+	case spec.KindCron:
+		return fmt.Sprintf("jobs at %q in %s", s.GetCron().GetSchedule(), s.GetCron().GetTimeZone())
+	case spec.KindDaemon:
+		return "one replica on every node that suits"
+	default:
+		return countedReplicas(s.GetReplicas())
+	}
+}
+
+// desired is how many replicas of a workload there should be.
+func (s *Server) desired(snap *state.Snapshot, w *v1.Workload) int32 {
+	switch w.GetSpec().GetKind() {
+	case spec.KindJob:
+		return w.GetSpec().GetJob().GetCompletions()
+	case spec.KindDaemon:
+		return int32(s.placement.Nodes(snap, w))
+	default:
+		return w.GetSpec().GetReplicas()
+	}
+}
+
+// presentKind adds what is different about a kind to a status that was made as for
+// a service.
+func (s *Server) presentKind(snap *state.Snapshot, stored, shown *v1.Workload, completed int32) {
+	switch stored.GetSpec().GetKind() {
+	case spec.KindJob:
+		presentJob(stored, shown.GetStatus(), completed)
+	case spec.KindCron:
+		s.presentCron(snap, stored, shown.GetStatus())
+	case spec.KindDaemon:
+		if st := shown.GetStatus(); st.GetPhase() == "stopped" {
+			st.Phase, st.Reason = "pending", "no node suits it"
+		}
+	}
+}
+
+func presentJob(stored *v1.Workload, st *v1.WorkloadStatus, completed int32) {
+	st.Job = &v1.JobStatus{Succeeded: completed, Failed: st.GetFailed(), RevisionUid: st.GetRevisionUid()}
+	deleting := stored.GetMetadata().GetDeleteTime() != nil
+	switch {
+	case rollout.Outcome(stored) != "":
+		st.Job = stored.GetStatus().GetJob()
+		if st.Reason = st.GetJob().GetReason(); !deleting {
+			st.Phase = st.GetJob().GetOutcome()
+		}
+	case deleting:
+	case st.GetRunning() > 0:
+		st.Phase = "running"
+	default:
+		st.Phase = "pending"
+	}
+}
+
+func (s *Server) presentCron(snap *state.Snapshot, stored *v1.Workload, st *v1.WorkloadStatus) {
+	kept := stored.GetStatus().GetCron()
+	st.Cron = &v1.CronStatus{LastRun: kept.GetLastRun(), SeenTime: kept.GetSeenTime()}
+	for run := range runsOf(snap, stored) {
+		if rollout.Outcome(run) == "" {
+			st.Cron.Active++
+		}
+	}
+	c := stored.GetSpec().GetCron()
+	switch {
+	case stored.GetMetadata().GetDeleteTime() != nil:
+		return
+	case st.GetCron().GetActive() > 0:
+		st.Phase = "running"
+	case c.GetSuspend():
+		st.Phase = "suspended"
+	default:
+		st.Phase = "scheduled"
+	}
+	if c.GetSuspend() {
+		return
+	}
+	times, err := schedule.Parse(c.GetSchedule())
+	zone, zoneErr := schedule.Zone(c.GetTimeZone())
+	if err != nil || zoneErr != nil {
+		return // it was refused before it was stored
+	}
+	if next := times.Next(s.now(), zone); !next.IsZero() {
+		st.Cron.NextRun = timestamppb.New(next)
+	}
+}
