@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"cmp"
+
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"

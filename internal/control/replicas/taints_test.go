@@ -10,6 +10,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -109,6 +110,29 @@ func TestTolerationEndsInTime(t *testing.T) {
 		if l.tried() != before {
 			t.Error("the loop proposes though nothing happens")
 		}
+	})
+}
+
+// A daemon bears a taint for as long as it says, too, and then the node is without
+// it until the taint is gone.
+func TestDaemonLeavesInTime(t *testing.T) {
+	l := &log{world: newWorld(t)}
+	l.addNode("a", "4")
+	l.addNode("b", "4")
+	l.addKind("logs", spec.KindDaemon, "1", func(s *v1.WorkloadSpec) {
+		s.Placement = &v1.Placement{Tolerations: []*v1.Toleration{{Key: "out", Effect: scheduler.NoExecute, Seconds: 30}}}
+	})
+	_ = runLoop(t, l, func() {
+		l.running()
+		l.do(func() { l.taint("a", out(time.Now())) })
+		l.running()
+		l.wantWhere("logs", "a running", "b running")
+		time.Sleep(30 * time.Second)
+		l.running()
+		l.wantWhere("logs", "b running")
+		l.do(func() { l.taint("a") })
+		l.running()
+		l.wantWhere("logs", "a running", "b running")
 	})
 }
 
