@@ -135,7 +135,7 @@ func TestWhatAKindCannotDo(t *testing.T) {
 // down when it ended.
 func TestStatusOfAJob(t *testing.T) {
 	c := newCluster(t)
-	op := c.as(roleOperator)
+	op, node := c.as(roleOperator), c.join("n").uid()
 	job := c.made(op, "import", kindOf(spec.KindJob), func(w *v1.Workload) { w.Spec.Job = &v1.Job{Completions: proto.Int32(3)} })
 	get := func() *v1.WorkloadStatus {
 		t.Helper()
@@ -151,7 +151,7 @@ func TestStatusOfAJob(t *testing.T) {
 		for name, phase := range map[string]string{"a": rollout.PhaseCompleted, "b": rollout.PhaseFailed, "c": rollout.PhaseRunning} {
 			b.Create(&v1.Replica{
 				Metadata: &v1.Metadata{Uid: "uid-" + name, Name: "import-" + name, Namespace: "default"},
-				Spec:     &v1.ReplicaSpec{WorkloadUid: job.GetMetadata().GetUid(), Workload: "import", RevisionUid: revision, NodeUid: "n"},
+				Spec:     &v1.ReplicaSpec{WorkloadUid: job.GetMetadata().GetUid(), Workload: "import", RevisionUid: revision, NodeUid: node},
 				Status:   &v1.ReplicaStatus{Phase: phase},
 			})
 		}
