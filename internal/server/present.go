@@ -72,22 +72,30 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	}
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)
-	if explain && st.Pending+st.Outdated > 0 {
-		st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
-		st.Quota = s.placement.ShortOfQuota(snap, w.GetMetadata().GetUid())
-		switch {
-		case st.Quota != "":
-			st.Reason = st.Quota
-		case len(st.Unplaced) == 0:
-		case offline != "":
-			st.Reason = "node " + offline + " is offline, and no other node can take its replicas"
-		case st.Pending > 0:
-			st.Reason = "no node can take the pending replicas"
-		default:
-			st.Reason = "no node can take a replica of the new revision, not even in place of an old one"
-		}
+	// What is over waits for nothing, though some of it may not be gone yet.
+	if explain && st.Pending+st.Outdated > 0 && st.GetJob().GetOutcome() == "" {
+		s.explainPending(snap, w, offline)
 	}
 	return w
+}
+
+// explainPending adds to a status why replicas wait, node by node. Some may be on
+// nodes that are offline.
+func (s *Server) explainPending(snap *state.Snapshot, w *v1.Workload, offline string) {
+	st := w.GetStatus()
+	st.Unplaced = s.placement.Explain(snap, w.GetMetadata().GetUid())
+	st.Quota = s.placement.ShortOfQuota(snap, w.GetMetadata().GetUid())
+	switch {
+	case st.Quota != "":
+		st.Reason = st.Quota
+	case len(st.Unplaced) == 0:
+	case offline != "":
+		st.Reason = "node " + offline + " is offline, and no other node can take its replicas"
+	case st.Pending > 0:
+		st.Reason = "no node can take the pending replicas"
+	default:
+		st.Reason = "no node can take a replica of the new revision, not even in place of an old one"
+	}
 }
 
 func phaseOf(w *v1.Workload, completed int32) string {
