@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/resolver/manual"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/tcp"
@@ -133,7 +134,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 		grpc.WithPerRPCCredentials(c.auth),
 		grpc.WithContextDialer(link.dial),
 		grpc.WithDefaultServiceConfig(retries),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(api.ClientCodec())),
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithUnaryInterceptor(calls.unary),

@@ -3,8 +3,6 @@ package consensus
 import (
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
@@ -42,7 +40,7 @@ func (p *proposed) decode(data []byte) ([]*statev1.Transaction, error) {
 		return proposed, nil
 	}
 	first := &statev1.Transaction{}
-	if err := proto.Unmarshal(data, first); err != nil {
+	if err := first.UnmarshalVT(data); err != nil {
 		return nil, err
 	}
 	others := first.Others
