@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/state"
@@ -25,29 +24,26 @@ type namedImage struct {
 }
 
 // nameImage does what takes a while, before a transaction is built: it asks a
-// registry of others what the name stands for. Where that cannot be reached from
-// here, the name is kept and the node resolves it.
-func (s *Server) nameImage(ctx context.Context, from string) (n namedImage, err error) {
+// registry of others what the name stands for, unless the call was made before;
+// what a repeated one is answered does not depend on the image any more. Where
+// that registry cannot be reached from here, the name is kept and the node
+// resolves it.
+func (s *Server) nameImage(ctx context.Context, from string, r receipt) (n namedImage, err error) {
 	n.from = from
 	if n.name, err = parseImage("spec.image", from); err != nil {
 		return n, err
 	}
-	switch {
-	case !n.name.Local():
-		n.foreign, err = s.pinForeign(ctx, n.name)
-	case !tagsTaken(s.store.Snapshot()):
-		_, err = s.readTags(ctx)
+	if n.name.Local() {
+		if !tagsTaken(s.store.Snapshot()) {
+			_, err = s.readTags(ctx)
+		}
+		return n, err
 	}
-	return n, err
-}
-
-// nameNew does the same for a call that has not been made before: what a
-// repeated one is answered does not depend on the image any more.
-func (s *Server) nameNew(ctx context.Context, r receipt, wanted *v1.Workload) (namedImage, error) {
 	if done, err := r.find(s.store.Snapshot()); done != nil || err != nil {
-		return namedImage{}, err
+		return n, err
 	}
-	return s.nameImage(ctx, wanted.GetSpec().GetImage())
+	n.foreign, err = s.pinForeign(ctx, n.name)
+	return n, err
 }
 
 // pinIn says what an image stands for in a state.
@@ -86,7 +82,7 @@ func (p pinned) relyOn(b *state.Batch) {
 
 // pin says what an image stands for now, for who writes nothing.
 func (s *Server) pin(ctx context.Context, from string) (pinned, error) {
-	n, err := s.nameImage(ctx, from)
+	n, err := s.nameImage(ctx, from, receipt{})
 	if err != nil || n.foreign.image != "" {
 		return n.foreign, err
 	}

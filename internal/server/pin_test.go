@@ -15,7 +15,7 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 	c := newCluster(t)
 	first := c.push("web:1")
 	second := first
-	named, err := c.nameImage(c.ctx, "web:1")
+	named, err := c.nameImage(c.ctx, "web:1", receipt{})
 	must(t, err)
 	var seen []string
 	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {

@@ -26,7 +26,7 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 		return nil, err
 	}
 	wanted := s.accept(request.GetWorkload())
-	named, err := s.nameNew(ctx, receipt, wanted)
+	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage(), receipt)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 		return nil, err
 	}
 	wanted := s.accept(request.GetWorkload())
-	named, err := s.nameNew(ctx, receipt, wanted)
+	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage(), receipt)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 			Field: "metadata.version", Message: "is missing: an update names the version it was made from; read the workload first, or use apply",
 		}}}
 	}
-	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage())
+	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage(), receipt{})
 	if err != nil {
 		return nil, err
 	}
