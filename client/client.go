@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/resolver/manual"
 
+	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/tcp"
@@ -23,10 +24,11 @@ import (
 
 // Client is a connection to a cluster. It may be used by many goroutines; it reconnects by itself.
 type Client struct {
-	conn *grpc.ClientConn
-	link *link
-	http *http.Transport
-	auth token
+	conn     *grpc.ClientConn
+	link     *link
+	shortcut *shortcut
+	http     *http.Transport
+	auth     token
 }
 
 // Option changes how a Client connects.
@@ -43,22 +45,24 @@ func Dial(ctx context.Context, where Context, options ...Option) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	link := &link{addresses: where.Addresses}
-	auth := token(where.Token)
-	conn, err := newConn(where, trust, link, auth, options)
-	if err != nil {
+	c := &Client{link: &link{addresses: where.Addresses}, shortcut: newShortcut(where.Addresses), auth: token(where.Token)}
+	c.http = newHTTPTransport(trust, c.link)
+	if c.conn, err = c.newConn(trust, c.link, options); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", where.Name, err)
 	}
-	if err := connect(ctx, conn, link); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	if c.shortcut.conn, err = c.newConn(trust, c.shortcut.link, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s: %w", where.Name, err), c.conn.Close())
 	}
-	return &Client{conn: conn, link: link, auth: auth, http: newHTTPTransport(trust, link)}, nil
+	if err := connect(ctx, c.conn, c.link); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }
 
 // Close ends the connection and every call on it.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
-	return c.conn.Close()
+	return errors.Join(c.conn.Close(), c.shortcut.conn.Close())
 }
 
 // Workloads calls the service for workloads and their replicas.
@@ -117,20 +121,20 @@ const (
 	connWindow   = 4 << 20
 )
 
-func newConn(where Context, trust *identity.Trust, link *link, auth token, options []Option) (*grpc.ClientConn, error) {
+func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*grpc.ClientConn, error) {
 	servers := manual.NewBuilderWithScheme("cloudless")
-	servers.InitialState(stateOf(where.Addresses))
+	servers.InitialState(stateOf(link.addresses))
 	link.resolver = servers
 	config := identity.ClientTLS(trust, nil)
 	config.NextProtos = []string{"h2"} // only that: it is how one port tells gRPC from the rest
-	calls := interceptor{link: link}
+	calls := interceptor{link: c.link, shortcut: c.shortcut}
 	dial := []grpc.DialOption{
 		grpc.WithResolvers(servers),
 		grpc.WithTransportCredentials(&watchedTLS{TransportCredentials: credentials.NewTLS(config), link: link}),
-		grpc.WithPerRPCCredentials(auth),
+		grpc.WithPerRPCCredentials(c.auth),
 		grpc.WithContextDialer(link.dial),
 		grpc.WithDefaultServiceConfig(retries),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(api.ClientCodec())),
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(connWindow),
 		grpc.WithUnaryInterceptor(calls.unary),

@@ -8,12 +8,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -153,13 +155,25 @@ func Message(err error) string {
 
 func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// interceptor puts errors into words and gives creating calls their key.
-type interceptor struct{ link *link }
+// interceptor puts errors into words, gives creating calls their key, and learns about the servers by the way.
+type interceptor struct {
+	link     *link
+	shortcut *shortcut
+}
 
-func (i interceptor) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return i.link.callErr(i.link.learning(ctx, opts, func(ctx context.Context, opts []grpc.CallOption) error {
-		return invoke(ctx, method, withKey(req), reply, conn, opts...)
-	}))
+func (i interceptor) unary(ctx context.Context, method string, req, reply any, usual *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	by := i.shortcut.choose(ctx, method, usual)
+	var header metadata.MD
+	ctx = metadata.AppendToOutgoingContext(ctx, headerKnown, i.link.known())
+	err := invoke(ctx, method, withKey(req), reply, by, append(slices.Clip(opts), grpc.Header(&header))...)
+	i.shortcut.hear(method, by, header, err, i.link)
+	if by == usual && hasReason(err, reasonNoLeader) {
+		i.link.moveOn()
+	}
+	if told := header.Get(headerServers); len(told) == 1 {
+		i.link.learn(strings.Split(told[0], ","))
+	}
+	return i.link.callErr(err)
 }
 
 func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

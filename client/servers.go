@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
@@ -22,8 +21,13 @@ func (c *Client) Servers() cloudlessv1.ServerServiceClient {
 // WithStale lets calls that read be answered by what the asked server knows, which may be behind: also while no server
 // leads, and at less cost.
 func WithStale(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, "consistency", "stale")
+	return metadata.AppendToOutgoingContext(ctx, headerConsistency, consistencyStale)
 }
+
+const (
+	headerConsistency = "consistency"
+	consistencyStale  = "stale"
+)
 
 // A client learns of new servers by the way: it says in every call which ones it knows, and a server that knows better
 // answers with the whole list.
@@ -59,18 +63,11 @@ func (l *link) connected(address string) {
 	}
 }
 
-// learning makes a call and learns from its answer.
-func (l *link) learning(ctx context.Context, opts []grpc.CallOption, call func(context.Context, []grpc.CallOption) error) error {
-	var header metadata.MD
-	ctx = metadata.AppendToOutgoingContext(ctx, headerKnown, strings.Join(l.all(), ","))
-	err := call(ctx, append(slices.Clip(opts), grpc.Header(&header)))
-	if hasReason(err, reasonNoLeader) {
-		l.moveOn()
-	}
-	if told := header.Get(headerServers); len(told) == 1 {
-		l.learn(strings.Split(told[0], ","))
-	}
-	return err
+// known is what a call says of the servers that the client knows.
+func (l *link) known() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.addresses, ",")
 }
 
 // reasonNoLeader is why a server that is cut off from the others, or was removed, cannot answer.
@@ -99,6 +96,12 @@ func (l *link) moveOn() {
 	all := slices.Clone(l.addresses)
 	l.mu.Unlock()
 	l.resolver.UpdateState(stateOf(all[:len(all)-1])) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(stateOf(all))
+}
+
+// lead connects to the first of all, and to another one only if that cannot be reached.
+func (l *link) lead(all []string) {
+	l.resolver.UpdateState(stateOf(all[:1])) // again, so that no other one stays
 	l.resolver.UpdateState(stateOf(all))
 }
 

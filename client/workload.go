@@ -17,20 +17,26 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// withKey gives a creating request that has no idempotency key one of its own, in a copy, so that repeating the
-// call cannot create twice.
+// withKey gives a creating request that has no idempotency key one of its own, in a copy that shares the rest, so that
+// repeating the call cannot create twice.
 func withKey(req any) any {
 	message, ok := req.(proto.Message)
 	if !ok {
 		return req
 	}
-	field := message.ProtoReflect().Descriptor().Fields().ByName("idempotency_key")
-	if field == nil || field.Kind() != protoreflect.StringKind || message.ProtoReflect().Get(field).String() != "" {
+	given := message.ProtoReflect()
+	key := given.Descriptor().Fields().ByName("idempotency_key")
+	if key == nil || key.Kind() != protoreflect.StringKind || given.Get(key).String() != "" {
 		return req
 	}
-	keyed := proto.Clone(message)
-	keyed.ProtoReflect().Set(field, protoreflect.ValueOfString(rand.Text()))
-	return keyed
+	keyed := given.New()
+	given.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		keyed.Set(field, value)
+		return true
+	})
+	keyed.SetUnknown(given.GetUnknown())
+	keyed.Set(key, protoreflect.ValueOfString(rand.Text()))
+	return keyed.Interface()
 }
 
 // rewatchPause is how long WaitWorkload lets a cluster breathe that broke off a watch.

@@ -3,6 +3,8 @@ package consensus
 import (
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -44,6 +46,38 @@ func TestTakenBackEntriesLeaveAWholeLog(t *testing.T) {
 		var got raft.Log
 		if err := d.log.GetLog(i, &got); err != nil || got.Index != i || (got.Term == 2) != (i > 5) {
 			t.Errorf("entry %d is %+v, %v", i, got, err)
+		}
+	}
+}
+
+// TestEntriesThatCannotBeTakenBackStopTheServer, because the log would not get over it: what is in the way then is
+// cleared away when the log is opened again.
+func TestEntriesThatCannotBeTakenBackStopTheServer(t *testing.T) {
+	dir := t.TempDir()
+	logger := newHCLogger(slog.New(slog.DiscardHandler))
+	for attempt := range 2 {
+		d, err := openDisk(dir, logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attempt == 0 {
+			for i := uint64(1); i <= 10; i++ {
+				if err := d.log.StoreLog(&raft.Log{Index: i, Term: 1, Data: []byte("x")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// As a full disk leaves it: the next segment was begun and is not known.
+			if err := os.WriteFile(filepath.Join(dir, logDir, fmt.Sprintf("%020d-%016x.wal", 6, 1)), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var failed error
+		err = watchedLog{observedLog{d.log, nobody{}}, func(err error) { failed = err }}.DeleteRange(6, 10)
+		if attempt == 0 && (err == nil || failed == nil) || attempt == 1 && (err != nil || failed != nil) {
+			t.Errorf("attempt %d: %v, and the server hears %v", attempt, err, failed)
+		}
+		if err := d.close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -9,10 +9,12 @@ import (
 )
 
 // What one entry of the log may hold beside its first transaction. An entry costs every server more than a small
-// transaction; but snapshots are taken after a number of entries, and a log of large ones would be long by then.
+// transaction, and raft writes the first one of a group to the disk while the others are still on their way to it: a
+// group of small ones is one entry. But snapshots are taken after a number of entries, and a log of large ones would be
+// long by then.
 const (
-	maxShared     = 16
-	maxSharedSize = 1 << 20
+	maxShared     = 64
+	maxSharedSize = 48 << 10
 )
 
 // othersField is the number of the field others of a Transaction.

@@ -41,7 +41,7 @@ func TestEntriesHoldWhatWasProposed(t *testing.T) {
 		}
 		n := 0
 		for _, e := range entriesOf(group) {
-			decoded, err := (&proposed{}).decode(e.data)
+			decoded, _, err := (&proposed{}).decode(e.data)
 			if err != nil {
 				t.Fatal(err)
 			}

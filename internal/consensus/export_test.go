@@ -29,14 +29,14 @@ func (c *Consensus) FirstLogIndex(t testing.TB) uint64 {
 	return first
 }
 
-// ApplyRaw brings a transaction into the log without asking whether it is understood.
+// ApplyRaw brings a transaction into the log without asking whether it is understood, as if another server had.
 func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 	data, err := proto.Marshal(tx)
 	if err != nil {
 		return err
 	}
 	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
-	c.applyGroup([]proposal{p})
+	c.answer(entry{proposals: []proposal{p}, data: data}, c.raft.Apply(data, 0))
 	return (<-p.outcome).Err
 }
 

@@ -40,13 +40,13 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 	ends := make([]int, len(logs)) // of each log's part of the entries
 	for i, log := range logs {
 		if log.Type == raft.LogCommand && f.broken == nil {
-			transactions, err := f.proposed.decode(log.Data)
+			transactions, here, err := f.proposed.decode(log.Data)
 			if err != nil {
 				// Those before it are whole and still have to be applied.
 				return f.applyEntries(entries, ends[:i], len(logs), func() { f.fail(log.Index, err) })
 			}
 			for _, tx := range transactions {
-				entries = append(entries, state.Entry{Index: log.Index, Transaction: tx})
+				entries = append(entries, state.Entry{Index: log.Index, Transaction: tx, Valid: here})
 			}
 		}
 		ends[i] = len(entries)

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -12,6 +13,13 @@ import (
 // maxGroups is how many groups of proposals are on their way at once. With one, what waits makes for a larger next
 // group; measured, that is worth more on a lone server than writing a group while another is applied.
 const maxGroups = 1
+
+// Where many propose at once, the next group is given a moment to gather: those who were just answered are about to
+// propose again, and a group costs every server as much as a dozen proposals. Few do not wait for each other.
+const (
+	manyTogether = 4
+	gatherTime   = time.Millisecond
+)
 
 // proposal is a transaction that waits for its outcome, together with its encoded form.
 type proposal struct {
@@ -69,6 +77,9 @@ func (c *Consensus) submit(p proposal) bool {
 func (c *Consensus) applyGroups() {
 	for group := c.groups.take(); len(group) > 0; group = c.groups.take() {
 		c.applyGroup(group)
+		if len(group) >= manyTogether {
+			time.Sleep(gatherTime)
+		}
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -25,7 +23,7 @@ func (c *Consensus) Propose(ctx context.Context, tx *statev1.Transaction) (resul
 	if err := state.Validate(tx); err != nil {
 		return state.Result{}, err
 	}
-	data, err := proto.Marshal(tx)
+	data, err := tx.MarshalVT()
 	if err != nil {
 		return state.Result{}, fmt.Errorf("encode the change: %w", err)
 	}

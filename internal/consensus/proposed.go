@@ -3,8 +3,6 @@ package consensus
 import (
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
@@ -35,19 +33,19 @@ func (p *proposed) remove(entries []entry) {
 	}
 }
 
-// decode returns the transactions of an entry. Those that were proposed here are given away once, because the state
-// owns them from then on.
-func (p *proposed) decode(data []byte) ([]*statev1.Transaction, error) {
+// decode returns the transactions of an entry, and whether they were proposed here. Those that were are valid; they are
+// given away once, because the state owns them from then on.
+func (p *proposed) decode(data []byte) (all []*statev1.Transaction, here bool, err error) {
 	if proposed := p.take(data); proposed != nil {
-		return proposed, nil
+		return proposed, true, nil
 	}
 	first := &statev1.Transaction{}
-	if err := proto.Unmarshal(data, first); err != nil {
-		return nil, err
+	if err := first.UnmarshalVT(data); err != nil {
+		return nil, false, err
 	}
 	others := first.Others
 	first.Others = nil
-	return append([]*statev1.Transaction{first}, others...), nil
+	return append([]*statev1.Transaction{first}, others...), false, nil
 }
 
 func (p *proposed) take(data []byte) []*statev1.Transaction {

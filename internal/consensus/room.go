@@ -76,6 +76,15 @@ func (l watchedLog) StoreLogs(entries []*raft.Log) error {
 	return err
 }
 
+// DeleteRange also leaves the log as it is when there is no room, with a file in the way of the next attempt.
+func (l watchedLog) DeleteRange(first, last uint64) error {
+	err := l.observedLog.DeleteRange(first, last)
+	if err != nil {
+		l.failed(err)
+	}
+	return err
+}
+
 // logFailed is called by raft's own goroutine, which a shutdown waits for.
 func (c *Consensus) logFailed(err error) {
 	c.logger.Error("the log cannot be written; this server stops", "error", err)

@@ -158,7 +158,7 @@ func (s *Server) pinForeign(ctx context.Context, n image.Name) (pinned, error) {
 	}
 	switch {
 	case err == nil:
-		return pinned{n.Pinned(digest), s.foreignPlatforms(ctx, n, digest, login)}, nil
+		return pinned{image: n.Pinned(digest), platforms: s.foreignPlatforms(ctx, n, digest, login)}, nil
 	case errors.Is(err, errAway):
 		s.logger.DebugContext(ctx, "an image is not pinned", "image", n.String(), "error", err)
 		return pinned{image: n.String()}, nil

@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // Any server accepts any call. What only the leader can answer is passed on to
@@ -57,6 +58,7 @@ const (
 // router takes each call to where it can be answered.
 type router struct {
 	consensus *consensus.Consensus
+	store     *state.Store
 	peers     *peerConns
 	passing   *passing
 	logger    *slog.Logger
@@ -110,6 +112,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 			response, err = handler(ctx, repeatable(method, message))
 			return err
 		}
+		r.tellLeader(ctx, leader)
 		response, err = r.forward(ctx, leader, method, message)
 		return err
 	})

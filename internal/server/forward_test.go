@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -293,6 +294,32 @@ func TestClientIsToldOfAllServers(t *testing.T) {
 		g.tellServers(header.context(metadata.Pairs(metadataKnown, known)))
 		if got := len(header.md.Get(metadataServers)) == 1; got != told {
 			t.Errorf("who knows %q is told: %v", known, got)
+		}
+	}
+}
+
+// TestClientIsToldWhoLeads when its call was passed on, if it wants to know.
+func TestClientIsToldWhoLeads(t *testing.T) {
+	leader, follower := pair(t)
+	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	wanting := metadata.AppendToOutgoingContext(leader.ctx, metadataKnown, "")
+	stale := metadata.AppendToOutgoingContext(wanting, metadataConsistency, consistencyStale)
+	for _, one := range []struct {
+		at   *cluster
+		ctx  context.Context
+		told []string
+	}{
+		{follower, wanting, []string{leader.Address()}},
+		{follower, leader.ctx, nil},
+		{follower, stale, nil},
+		{leader, wanting, nil},
+	} {
+		var header metadata.MD
+		_, err := one.at.dial(nil, op).ListWorkloads(one.ctx, &v1.ListWorkloadsRequest{}, grpc.Header(&header))
+		must(t, err)
+		if told := header.Get(metadataLeader); !slices.Equal(told, one.told) {
+			t.Errorf("%s says that %v leads", one.at.uid, told)
 		}
 	}
 }

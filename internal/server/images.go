@@ -494,37 +494,6 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// pin resolves an image name to what a revision runs: by digest, so that every
-// replica runs the same. Where a registry of others cannot be reached from
-// here, the name is kept and the node resolves it.
-func (s *Server) pin(ctx context.Context, from string) (pinned, error) {
-	name, err := parseImage("spec.image", from)
-	if err != nil {
-		return pinned{}, err
-	}
-	if !name.Local() {
-		return s.pinForeign(ctx, name)
-	}
-	snap, err := s.readTags(ctx)
-	if err != nil {
-		return pinned{}, err
-	}
-	digest := digestIn(snap, name.Repository, name.Reference())
-	if digest != "" {
-		_, err := s.registry.Digest(ctx, name.Repository, digest) // who has asked is waited for by a collection
-		switch missing := errors.Is(err, registry.ErrNotFound); {
-		case missing && !s.keepImages(snap)(name.Repository, digest):
-			digest = ""
-		case err != nil && !missing:
-			return pinned{}, err
-		}
-	}
-	if digest == "" {
-		return pinned{}, s.unpushedImage(snap, from, name)
-	}
-	return pinned{name.Pinned(digest), s.platforms(ctx, name.Repository, digest)}, nil
-}
-
 // unpushedImage says what to do about an image that a workload cannot have.
 func (s *Server) unpushedImage(snap *state.Snapshot, from string, name image.Name) error {
 	if deleted := s.deletedImage(snap, name); deleted != nil {

@@ -45,7 +45,7 @@ func (s *Server) join(o Options) {
 	s.mirrors.transports = map[string]*http.Transport{}
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
-	s.router = &router{consensus: s.consensus, peers: s.peers, passing: newPassing(), logger: s.logger}
+	s.router = &router{consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(), logger: s.logger}
 }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as
@@ -157,6 +157,8 @@ func (s *session) takeServers() bool { return s.lower(&s.servers) }
 const (
 	metadataKnown   = "x-cloudless-known"
 	metadataServers = "x-cloudless-servers"
+	// metadataLeader is where the leader is, for a client whose call was passed on.
+	metadataLeader = "x-cloudless-leader"
 )
 
 func (g *guard) tellServers(ctx context.Context) {
@@ -171,6 +173,13 @@ func (g *guard) tellServers(ctx context.Context) {
 		return
 	}
 	_ = grpc.SetHeader(ctx, metadata.Pairs(metadataServers, strings.Join(all, ","))) // it is told next time
+}
+
+// tellLeader lets a client that wants to know make the next such call at the leader itself.
+func (r *router) tellLeader(ctx context.Context, leader string) {
+	if len(metadata.ValueFromIncomingContext(ctx, metadataKnown)) == 1 {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(metadataLeader, r.store.Snapshot().Server(leader).GetSpec().GetAddress())) // it is told next time
+	}
 }
 
 // Addresses are those of all servers, this one first.

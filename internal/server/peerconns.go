@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
 
@@ -59,7 +60,7 @@ func (p *peerConns) get(server string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.ForceCodecV2(api.ClientCodec())),
 		grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
@@ -21,10 +22,12 @@ import (
 type pinned struct {
 	image     string
 	platforms []string
+	// tag says so, if one does.
+	tag *statev1.Tag
 }
 
 func pinnedBy(r *v1.Revision) pinned {
-	return pinned{r.GetSpec().GetImage(), r.GetSpec().GetPlatforms()}
+	return pinned{image: r.GetSpec().GetImage(), platforms: r.GetSpec().GetPlatforms()}
 }
 
 // platforms are what an image of the cluster's registry is for. They are not known

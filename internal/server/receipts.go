@@ -58,11 +58,11 @@ func (r receipt) keep(b *state.Batch, object, result string) {
 		return
 	}
 	uid := uuid.Must(uuid.NewV7()).String() // ordered by time, which makes for small changes of the tables
-	b.Create(&statev1.Receipt{
-		Metadata:    &v1.Metadata{Uid: uid, Name: r.name, Annotations: map[string]string{resultOf: result}},
-		RequestHash: r.request,
-		ObjectUid:   object,
-	})
+	kept := &statev1.Receipt{Metadata: &v1.Metadata{Uid: uid, Name: r.name}, RequestHash: r.request, ObjectUid: object}
+	if result != "" {
+		kept.Metadata.Annotations = map[string]string{resultOf: result}
+	}
+	b.Create(kept)
 }
 
 // repeated is the answer to a repeated call: the object as it is now, or only

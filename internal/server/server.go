@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -263,6 +264,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	s.passed = &passedCalls{guard: guard, methods: map[string]passable{}}
 	server := &recorder{Server: grpc.NewServer(
 		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
+		grpc.ForceServerCodecV2(api.ServerCodec()),
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
 		grpc.MaxRecvMsgSize(maxMessage),

@@ -26,13 +26,17 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 		return nil, err
 	}
 	wanted := s.accept(request.GetWorkload())
-	image, err := s.pinNew(ctx, receipt, wanted)
+	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage(), receipt)
 	if err != nil {
 		return nil, err
 	}
 	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
 		if done, err := receipt.find(snap); done != nil || err != nil {
 			return repeated(snap, done.GetObjectUid()), err
+		}
+		image, err := s.pinIn(ctx, snap, named)
+		if err != nil {
+			return nil, err
 		}
 		m := wanted.GetMetadata()
 		if snap.WorkloadByName(m.GetNamespace(), m.GetName()) != nil {
@@ -41,19 +45,11 @@ func (s *workloads) CreateWorkload(ctx context.Context, request *v1.CreateWorklo
 		if err := creatable(snap, wanted, 0); err != nil {
 			return nil, err
 		}
+		image.relyOn(b)
 		w := s.create(ctx, b, wanted, image)
 		receipt.keep(b, w.GetMetadata().GetUid(), "")
 		return w, nil
 	})
-}
-
-// pinNew pins the image of a call that has not been made before: what a
-// repeated one is answered does not depend on the image any more.
-func (s *Server) pinNew(ctx context.Context, r receipt, wanted *v1.Workload) (pinned, error) {
-	if done, err := r.find(s.store.Snapshot()); done != nil || err != nil {
-		return pinned{}, err
-	}
-	return s.pin(ctx, wanted.GetSpec().GetImage())
 }
 
 func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkloadRequest) (*v1.ApplyWorkloadResponse, error) {
@@ -62,7 +58,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 		return nil, err
 	}
 	wanted := s.accept(request.GetWorkload())
-	image, err := s.pinNew(ctx, receipt, wanted)
+	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage(), receipt)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +67,10 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 		if done, err := receipt.find(snap); done != nil || err != nil {
 			result = done.GetMetadata().GetAnnotations()[resultOf]
 			return repeated(snap, done.GetObjectUid()), err
+		}
+		image, err := s.pinIn(ctx, snap, named)
+		if err != nil {
+			return nil, err
 		}
 		m := wanted.GetMetadata()
 		old := snap.WorkloadByName(m.GetNamespace(), m.GetName())
@@ -82,6 +82,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 				return nil, err
 			}
 			result = "created"
+			image.relyOn(b)
 			w := s.create(ctx, b, wanted, image)
 			receipt.keep(b, w.GetMetadata().GetUid(), result)
 			return w, nil
@@ -96,6 +97,7 @@ func (s *workloads) ApplyWorkload(ctx context.Context, request *v1.ApplyWorkload
 		result = "unchanged"
 		if changed {
 			result = "updated"
+			image.relyOn(b)
 			receipt.keep(b, w.GetMetadata().GetUid(), result)
 		}
 		return w, nil
@@ -114,7 +116,7 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 			Field: "metadata.version", Message: "is missing: an update names the version it was made from; read the workload first, or use apply",
 		}}}
 	}
-	image, err := s.pin(ctx, wanted.GetSpec().GetImage())
+	named, err := s.nameImage(ctx, wanted.GetSpec().GetImage(), receipt{})
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +125,14 @@ func (s *workloads) UpdateWorkload(ctx context.Context, request *v1.UpdateWorklo
 			if err := updatable(snap, old, wanted); err != nil {
 				return nil, err
 			}
-			w, _ := s.update(ctx, snap, b, old, wanted, image)
+			image, err := s.pinIn(ctx, snap, named)
+			if err != nil {
+				return nil, err
+			}
+			w, changed := s.update(ctx, snap, b, old, wanted, image)
+			if changed {
+				image.relyOn(b)
+			}
 			return w, nil
 		})
 }

@@ -9,6 +9,7 @@ import (
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 )
 
 // Nearly everything that is sent is valid, and interpreting the rules of the
@@ -84,13 +85,15 @@ func compileField(field protoreflect.FieldDescriptor, all map[protoreflect.Messa
 		return func(protoreflect.Message) bool { return false }
 	}
 	check := compileValue(field, rules, all)
-	required, optional := rules.GetRequired(), field.HasPresence()
+	required := rules.GetRequired()
 	if check == nil && !required {
 		return nil
 	}
+	// Most fields of a message are not set, and what is not set is always the same.
+	unset := !required && (field.HasPresence() || check(dynamicpb.NewMessage(field.ContainingMessage()).Get(field)))
 	return func(m protoreflect.Message) bool {
-		if (required || optional) && !m.Has(field) {
-			return !required
+		if !m.Has(field) {
+			return unset
 		}
 		return check == nil || check(m.Get(field))
 	}

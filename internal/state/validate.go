@@ -82,7 +82,7 @@ func checkObject(kind Kind, object Object) string {
 		return fmt.Sprintf("puts a %s without uid", kind)
 	case metadata.GetName() == "" && tables[ordinals[kind]].named:
 		return fmt.Sprintf("puts the %s %s without name", kind, metadata.GetUid())
-	case strings.Contains(metadata.GetUid()+metadata.GetName()+metadata.GetNamespace(), "\x00"):
+	case hasZero(metadata.GetUid()) || hasZero(metadata.GetName()) || hasZero(metadata.GetNamespace()):
 		return fmt.Sprintf("puts a %s with a zero byte in uid, name or namespace", kind)
 	}
 	return ""
@@ -95,10 +95,12 @@ func checkKey(key *statev1.Key) string {
 	if _, known := ordinals[Kind(key.GetKind())]; !known {
 		return fmt.Sprintf("names the unknown kind %q", key.GetKind())
 	}
-	if uid := key.GetUid(); uid == "" || strings.Contains(uid, "\x00") {
+	if uid := key.GetUid(); uid == "" || hasZero(uid) {
 		return fmt.Sprintf("names a %s without a proper uid", key.GetKind())
 	}
 	return ""
 }
+
+func hasZero(s string) bool { return strings.IndexByte(s, 0) >= 0 }
 
 func hasUnknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/cloudless/cloudless/client"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -18,18 +18,25 @@ const (
 	connWindow   = 4 << 20
 )
 
+// caller is who calls the API.
+type caller interface {
+	Cluster() v1.ClusterServiceClient
+	Workloads() v1.WorkloadServiceClient
+}
+
+// plain calls by gRPC alone.
+type plain struct{ *grpc.ClientConn }
+
+func (p plain) Cluster() v1.ClusterServiceClient    { return v1.NewClusterServiceClient(p) }
+func (p plain) Workloads() v1.WorkloadServiceClient { return v1.NewWorkloadServiceClient(p) }
+
 // connectMany opens plain gRPC connections by TLS and API token, as a client in
 // any language would, and returns how to close them.
-func (c *cloud) connectMany(ctx context.Context, n int) (_ []*grpc.ClientConn, hangUp func(), err error) {
+func (c *cloud) connectMany(ctx context.Context, n int) (callers []caller, hangUp func(), err error) {
 	where, err := c.context()
 	if err != nil {
 		return nil, nil, err
 	}
-	return connectTo(ctx, where, n)
-}
-
-// connectTo connects to the first server that a context names.
-func connectTo(ctx context.Context, where client.Context, n int) (_ []*grpc.ClientConn, hangUp func(), err error) {
 	trust, err := identity.ParseTrustPEM([]byte(where.CA))
 	if err != nil {
 		return nil, nil, err
@@ -50,13 +57,13 @@ func connectTo(ctx context.Context, where client.Context, n int) (_ []*grpc.Clie
 			hangUp()
 			return nil, nil, err
 		}
-		all = append(all, one)
+		all, callers = append(all, one), append(callers, plain{one})
 		if err := ready(ctx, one); err != nil {
 			hangUp()
 			return nil, nil, err
 		}
 	}
-	return all, hangUp, nil
+	return callers, hangUp, nil
 }
 
 func ready(ctx context.Context, conn *grpc.ClientConn) error {

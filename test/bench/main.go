@@ -82,7 +82,7 @@ var measurements = slices.Concat([]measurement{
 	},
 	{
 		name: "write_3", unit: "per s", measure: measureWrites3, target: "ratio at least 0.5",
-		what:  "workloads created through the API of three servers with fsync by 64 clients spread over them, median of rounds",
+		what:  "workloads created through the API of three servers with fsync by 64 clients of package client spread over them, which call the leader once they know it, median of rounds",
 		floor: "the slower of an empty authenticated call by the same clients and three bare rafts on the same log store, in turns",
 	},
 	{

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -64,7 +63,7 @@ type agreement interface {
 
 // compareWrites measures the creating of workloads, beside the empty call and
 // the bare agreement, which it closes, and whatever else is of interest.
-func (l *lab) compareWrites(ctx context.Context, clients []*grpc.ClientConn, image string, bare agreement, more ...*load) (result, error) {
+func (l *lab) compareWrites(ctx context.Context, clients []caller, image string, bare agreement, more ...*load) (result, error) {
 	defer func() {
 		if err := bare.close(); err != nil {
 			l.say("close %s: %v", bare.name(), err)
@@ -125,29 +124,29 @@ func (o *load) run(ctx context.Context, length time.Duration) (float64, error) {
 	return rate, nil
 }
 
-func emptyCall(clients []*grpc.ClientConn) func(context.Context, int) error {
+func emptyCall(clients []caller) func(context.Context, int) error {
 	return func(ctx context.Context, client int) error {
-		_, err := v1.NewClusterServiceClient(clients[client]).WhoAmI(ctx, &v1.WhoAmIRequest{})
+		_, err := clients[client].Cluster().WhoAmI(ctx, &v1.WhoAmIRequest{})
 		return err
 	}
 }
 
 // createWorkload makes one after the other, without replicas: what is measured
 // is the writing down.
-func createWorkload(clients []*grpc.ClientConn, image string) func(context.Context, int) error {
+func createWorkload(clients []caller, image string) func(context.Context, int) error {
 	var made atomic.Int64
 	return func(ctx context.Context, client int) error {
 		request := &v1.CreateWorkloadRequest{Workload: workload(fmt.Sprintf("write-%d", made.Add(1)), image, 0)}
-		_, err := v1.NewWorkloadServiceClient(clients[client]).CreateWorkload(ctx, request)
+		_, err := clients[client].Workloads().CreateWorkload(ctx, request)
 		return err
 	}
 }
 
 // updateWorkload changes a label of a workload that each client has for itself.
-func updateWorkload(clients []*grpc.ClientConn, image string) func(context.Context, int) error {
+func updateWorkload(clients []caller, image string) func(context.Context, int) error {
 	current := make([]*v1.Workload, len(clients))
 	return func(ctx context.Context, client int) (err error) {
-		api := v1.NewWorkloadServiceClient(clients[client])
+		api := clients[client].Workloads()
 		if current[client] == nil {
 			request := &v1.CreateWorkloadRequest{Workload: workload(fmt.Sprintf("update-%d", client), image, 0)}
 			current[client], err = api.CreateWorkload(ctx, request)

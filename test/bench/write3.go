@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
-	"google.golang.org/grpc"
+
+	"github.com/cloudless/cloudless/client"
 )
 
 // measureWrites3 lets 64 clients, spread over three servers, do one thing at a
@@ -26,7 +29,7 @@ func measureWrites3(ctx context.Context, l *lab) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	clients, hangUp, err := t.connectAll(ctx, writeClients)
+	clients, hangUp, err := t.dialAll(ctx, writeClients)
 	if err != nil {
 		return result{}, err
 	}
@@ -38,31 +41,30 @@ func measureWrites3(ctx context.Context, l *lab) (result, error) {
 	return l.compareWrites(ctx, clients, image, bare)
 }
 
-// connectAll spreads connections over the servers.
-func (t *trio) connectAll(ctx context.Context, n int) (all []*grpc.ClientConn, hangUp func(), err error) {
-	var ends []func()
+// dialAll spreads clients over the servers. Package client finds out who leads
+// and makes there what the others would pass on.
+func (t *trio) dialAll(ctx context.Context, n int) (callers []caller, hangUp func(), err error) {
+	var all []*client.Client
 	hangUp = func() {
-		for _, end := range ends {
-			end()
+		for _, one := range all {
+			_ = one.Close()
 		}
 	}
-	left := len(t.members)
-	for _, member := range t.members {
-		where, err := t.context()
+	where, err := t.context()
+	if err != nil {
+		return nil, nil, err
+	}
+	members := slices.Collect(maps.Values(t.members))
+	for i := range n {
+		where.Addresses = []string{members[i%len(members)].address}
+		one, err := client.Dial(ctx, where)
 		if err != nil {
 			hangUp()
 			return nil, nil, err
 		}
-		where.Addresses = []string{member.address}
-		part, end, err := connectTo(ctx, where, (n-len(all))/left)
-		if err != nil {
-			hangUp()
-			return nil, nil, err
-		}
-		left--
-		all, ends = append(all, part...), append(ends, end)
+		all, callers = append(all, one), append(callers, one)
 	}
-	return all, hangUp, nil
+	return callers, hangUp, nil
 }
 
 // bareTrio is three times hashicorp/raft in this process, over loopback.

@@ -46,6 +46,7 @@ type plugin struct {
 var plugins = []plugin{
 	{name: "protoc-gen-go", parameter: "paths=source_relative"},
 	{name: "protoc-gen-go-grpc", parameter: "paths=source_relative"},
+	{name: "protoc-gen-go-vtproto", parameter: "paths=source_relative,features=marshal+unmarshal+size"},
 	{name: "protoc-gen-grpc-gateway", parameter: "paths=source_relative", public: true},
 	{name: "protoc-gen-openapiv2", parameter: "allow_merge=true,merge_file_name=cloudless,json_names_for_fields=true,simple_operation_ids=true,output_format=json", public: true},
 }

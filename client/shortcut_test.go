@@ -1,0 +1,98 @@
+package client_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// passer answers GetCluster, as if the leader had if it knows of one.
+type passer struct {
+	cloudlessv1.UnimplementedClusterServiceServer
+	address string
+	leader  atomic.Value // a string
+	calls   atomic.Int64
+	stop    func()
+}
+
+func (p *passer) GetCluster(ctx context.Context, _ *cloudlessv1.GetClusterRequest) (*cloudlessv1.Cluster, error) {
+	p.calls.Add(1)
+	if leader, _ := p.leader.Load().(string); leader != "" {
+		if err := grpc.SetHeader(ctx, metadata.Pairs("x-cloudless-leader", leader)); err != nil {
+			return nil, err
+		}
+	}
+	return &cloudlessv1.Cluster{}, nil
+}
+
+func (a *authority) servePasser() *passer {
+	a.t.Helper()
+	listener := listen(a.t)
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(a.serverTLS(identity.KindServer))))
+	p := &passer{address: listener.Addr().String(), stop: server.Stop}
+	cloudlessv1.RegisterClusterServiceServer(server, p)
+	go func() { _ = server.Serve(listener) }()
+	a.t.Cleanup(server.Stop)
+	return p
+}
+
+// What is passed on often is called at the leader itself, whoever that is; stale reads stay where they are, and so
+// does everything when the leader is gone or cannot be reached.
+func TestClientTakesAShortcutToTheLeader(t *testing.T) {
+	a := newAuthority(t, "one")
+	first, second, third := a.servePasser(), a.servePasser(), a.servePasser()
+	first.leader.Store(second.address)
+	c := dial(t, a.context(first.address))
+	call := func(ctx context.Context) {
+		t.Helper()
+		if _, err := c.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	callUntilAt := func(p *passer) {
+		t.Helper()
+		for before := p.calls.Load(); p.calls.Load() == before; {
+			call(t.Context())
+		}
+	}
+	call(t.Context())
+	if first.calls.Load() != 1 || second.calls.Load() != 0 {
+		t.Error("one call was worth a connection")
+	}
+	callUntilAt(second)
+	passed := first.calls.Load()
+	for range 10 {
+		call(t.Context())
+	}
+	if now := first.calls.Load(); now != passed {
+		t.Errorf("%d of 10 calls were still passed on", now-passed)
+	}
+	call(client.WithStale(t.Context()))
+	if first.calls.Load() != passed+1 {
+		t.Error("a stale read went to the leader")
+	}
+
+	first.leader.Store(third.address)
+	second.leader.Store(third.address)
+	callUntilAt(third)
+
+	third.stop()
+	callUntilAt(first) // which still believes in it
+	first.leader.Store(second.address)
+	second.leader.Store("")
+	callUntilAt(second)
+
+	first.leader.Store(closedAddress(t))
+	second.leader.Store(first.leader.Load())
+	for range 200 {
+		call(t.Context())
+	}
+}

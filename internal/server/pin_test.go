@@ -1,0 +1,55 @@
+package server
+
+import (
+	"testing"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// A workload is written with what its tag stands for at that very moment: if the
+// tag has moved since it was looked up, nothing is written and it is looked up
+// again; if the image was deleted meanwhile, the workload is refused.
+func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
+	c := newCluster(t)
+	first := c.push("web:1")
+	second := first
+	named, err := c.nameImage(c.ctx, "web:1", receipt{})
+	must(t, err)
+	var seen []string
+	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		image, err := c.pinIn(c.ctx, snap, named)
+		if err != nil {
+			return err
+		}
+		if seen = append(seen, image.image); len(seen) == 1 {
+			second = c.push("web:1")
+		}
+		image.relyOn(b)
+		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("written", "")}})
+		return nil
+	})
+	must(t, err)
+	if len(seen) != 2 || seen[0] != named.name.Pinned(first) || seen[1] != named.name.Pinned(second) {
+		t.Errorf("from %s to %s it was taken for %v", first, second, seen)
+	}
+
+	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		image, err := c.pinIn(c.ctx, snap, named)
+		if err != nil {
+			return err
+		}
+		_, deleteErr := c.deleteTags(c.ctx, "web", "1", false)
+		must(t, deleteErr)
+		image.relyOn(b)
+		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("never", "")}})
+		return nil
+	})
+	if want := "image web:1 was deleted; have it back with: cloudless image restore web:1"; err == nil || err.Error() != want {
+		t.Errorf("of a deleted image: %v", err)
+	}
+	if c.store.Snapshot().Tag("never", "") != nil {
+		t.Error("it was written all the same")
+	}
+}
