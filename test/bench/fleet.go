@@ -130,7 +130,7 @@ func (c *cloud) fleetRun(ctx context.Context, y *yard, conn *grpc.ClientConn) (r
 		return r, err
 	}
 	stalls := watchStalls(watching)
-	f, err := c.startFleet(ctx, y, conn)
+	f, err := c.startFleet(ctx, fleetPlan{nodes: fleetNodes, args: []string{"--sources", fleetSources}, inside: y.inside}, conn)
 	if err != nil {
 		return r, err
 	}
@@ -393,6 +393,7 @@ func (w *nodeWatch) mistakes(since time.Time) (n int, note string) {
 // fleetProcess is test/fleet in a process of its own.
 type fleetProcess struct {
 	cmd      *exec.Cmd
+	nodes    int
 	in       io.WriteCloser
 	enrolled float64 // seconds
 	done     chan fleetWord
@@ -413,15 +414,24 @@ type fleetNode struct{ UID, Name, Address string }
 
 type fleetStats struct {
 	Connected  int
+	Assigned   int
+	Reported   int
 	Heartbeats int    `json:"heartbeats_per_s"`
 	PerNode    int    `json:"kib_per_node"`
 	Late       int    `json:"late_ms"`
 	LastError  string `json:"last_error"`
 }
 
+// fleetPlan is what a fleet is like, and where it is started.
+type fleetPlan struct {
+	nodes  int
+	args   []string
+	inside func(func() error) error
+}
+
 // startFleet returns when all nodes have joined.
-func (c *cloud) startFleet(ctx context.Context, y *yard, conn *grpc.ClientConn) (*fleetProcess, error) {
-	token, err := v1.NewTokenServiceClient(conn).CreateToken(ctx, &v1.CreateTokenRequest{Role: "node", Uses: fleetNodes})
+func (c *cloud) startFleet(ctx context.Context, plan fleetPlan, conn *grpc.ClientConn) (*fleetProcess, error) {
+	token, err := v1.NewTokenServiceClient(conn).CreateToken(ctx, &v1.CreateTokenRequest{Role: "node", Uses: int32(plan.nodes)})
 	if err != nil {
 		return nil, err
 	}
@@ -433,8 +443,9 @@ func (c *cloud) startFleet(ctx context.Context, y *yard, conn *grpc.ClientConn) 
 	if err != nil {
 		return nil, err
 	}
-	f := &fleetProcess{done: make(chan fleetWord, 4)}
-	f.cmd = exec.CommandContext(ctx, program, "--json", "--nodes", fmt.Sprint(fleetNodes), "--join", c.address, "--token-file", path, "--sources", fleetSources)
+	f := &fleetProcess{nodes: plan.nodes, done: make(chan fleetWord, 4)}
+	args := append([]string{"--json", "--nodes", fmt.Sprint(plan.nodes), "--join", c.address, "--token-file", path}, plan.args...)
+	f.cmd = exec.CommandContext(ctx, program, args...)
 	f.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	f.cmd.Stderr = c.lab.out
 	if f.in, err = f.cmd.StdinPipe(); err != nil {
@@ -444,7 +455,7 @@ func (c *cloud) startFleet(ctx context.Context, y *yard, conn *grpc.ClientConn) 
 	if err != nil {
 		return nil, err
 	}
-	if err := y.inside(f.cmd.Start); err != nil {
+	if err := plan.inside(f.cmd.Start); err != nil {
 		return nil, err
 	}
 	go f.listen(out) // ends with the process
@@ -483,9 +494,9 @@ func (f *fleetProcess) stats() fleetStats {
 func (f *fleetProcess) await(ctx context.Context, seen *nodeWatch) error {
 	patient, cancel := context.WithTimeout(ctx, fleetJoin)
 	defer cancel()
-	err := seen.untilReady(patient, fleetNodes)
+	err := seen.untilReady(patient, f.nodes)
 	if err != nil {
-		err = fmt.Errorf("wait until %d nodes are ready: %w; %d are connected, last error: %s", fleetNodes, err, f.stats().Connected, f.stats().LastError)
+		err = fmt.Errorf("wait until %d nodes are ready: %w; %d are connected, last error: %s", f.nodes, err, f.stats().Connected, f.stats().LastError)
 	}
 	return err
 }

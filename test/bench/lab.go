@@ -30,6 +30,8 @@ type lab struct {
 	out       io.Writer
 	losses    sample // of a leader, measured once for both of their figures
 	fleet     *fleetRun
+	crowd     crowd
+	crowded   *crowdRun
 }
 
 func newLab(ctx context.Context, out io.Writer) (_ *lab, err error) {

@@ -75,6 +75,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	tokenFile := flags.String("token-file", "", "`file` with a join token that may be used for every node")
 	flags.StringVar(&s.Name, "name", "sim", "how the `names` of the nodes begin")
 	sources := flags.String("sources", "", "`range` such as 127.7.0.0/16 out of which every node connects from an address of its own")
+	var labels labelChoices
+	flags.Var(&labels, "label", "label of the nodes such as `zone=a,b,c`, of which every node gets one value; may be said several times")
 	flags.DurationVar(&s.Delay, "delay", 0, "how long a replica takes to start and to stop")
 	flags.DurationVar(&s.Heartbeat, "heartbeat", time.Second, "how often nodes report where the cluster does not say")
 	flags.IntVar(&s.Handshakes, "handshakes", 64, "how many nodes connect at once")
@@ -86,7 +88,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if flags.NArg() > 0 {
 		return s, fmt.Errorf("unknown argument %q: see --help", flags.Arg(0))
 	}
-	s.Join = strings.Split(*join, ",")
+	s.Join, s.Labels = strings.Split(*join, ","), labels.of
 	if *tokenFile == "" {
 		return s, errors.New("name the file that has the join token with --token-file; make one with: cloudless token create --role node --uses N")
 	}

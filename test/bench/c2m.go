@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// crowd is how large the two-million challenge is.
+type crowd struct {
+	nodes, workloads, replicas int
+}
+
+// theCrowd is the challenge itself; smaller ones are for trying things out.
+var theCrowd = crowd{nodes: 6100, workloads: 1000, replicas: 2_000_000}
+
+func (c *crowd) flags(flags *flag.FlagSet) {
+	flags.IntVar(&c.nodes, "c2m-nodes", theCrowd.nodes, "how many simulated `nodes` c2m_seconds has")
+	flags.IntVar(&c.workloads, "c2m-workloads", theCrowd.workloads, "over how many `workloads` its replicas are spread")
+	flags.IntVar(&c.replicas, "c2m-replicas", theCrowd.replicas, "how many `replicas` it places")
+}
+
+func (c *crowd) check() error {
+	if c.nodes < 1 || c.workloads < 1 || c.replicas < c.workloads {
+		return errors.New("the two-million challenge needs a node, a workload, and a replica for each workload")
+	}
+	return nil
+}
+
+// of is how many replicas the i-th workload has.
+func (c *crowd) of(i int) int { return (i+1)*c.replicas/c.workloads - i*c.replicas/c.workloads }
+
+// crowdMeasurements are of one run, which takes minutes and most of a machine, so they are only measured when they are
+// named.
+var crowdMeasurements = []measurement{
+	{
+		name: "c2m_seconds", unit: "s", measure: measureCrowd((*crowdRun).time), target: "at most 180",
+		what:  "2,000,000 replicas in 1,000 workloads with constraints on 6,100 simulated nodes: from the first workload that is created through the API of one server with fsync to the last replica that the API shows running",
+		floor: "none",
+	},
+	{
+		name: "c2m_rss_gb", unit: "GiB", measure: measureCrowd((*crowdRun).memory), target: "at most 8",
+		what:  "the most that the server had resident in that time",
+		floor: "none",
+	},
+	{
+		name: "c2m_snapshot_stall", unit: "ms", measure: measureCrowd((*crowdRun).stall), target: "under 100",
+		what:  "the longest of the small writes that one client makes all the time, of those during a snapshot",
+		floor: "the longest of all others",
+	},
+}
+
+// crowdRun is what one run found.
+type crowdRun struct {
+	crowd
+	began                time.Time
+	took                 time.Duration
+	rss                  int     // KiB, at most
+	server, fleet, bench float64 // seconds of CPU
+	writes               []smallWrite
+	snapshots            []span
+	history              []crowdMoment
+	logBytes, savedBytes int64
+	plot, late           string
+}
+
+func measureCrowd(figure func(*crowdRun) result) func(context.Context, *lab) (result, error) {
+	return func(ctx context.Context, l *lab) (result, error) {
+		if l.crowded == nil {
+			r, err := l.gather(ctx, l.crowd)
+			if err != nil {
+				return result{}, err
+			}
+			l.crowded = r
+		}
+		return figure(l.crowded), nil
+	}
+}
+
+func (r *crowdRun) time() result {
+	per := func(seconds float64) float64 { return seconds * 1e6 / float64(r.replicas) }
+	notes := []string{
+		fmt.Sprintf("%d replicas in %d workloads on %d nodes: %.0f a second", r.replicas, r.workloads, r.nodes, float64(r.replicas)/r.took.Seconds()),
+		fmt.Sprintf("CPU time: server %.4g s (%.3g us for each replica), fleet %.4g s (%.3g us), this program %.3g s; %.3g cores in all",
+			r.server, per(r.server), r.fleet, per(r.fleet), r.bench, (r.server+r.fleet+r.bench)/r.took.Seconds()),
+		fmt.Sprintf("the log has %d MB, the snapshots have %d MB; drawn in %s", r.logBytes/1e6, r.savedBytes/1e6, r.plot),
+	}
+	if r.crowd != theCrowd {
+		notes = append(notes, "this is not the whole challenge")
+	}
+	return result{value: r.took.Seconds(), notes: append(notes, r.late)}
+}
+
+func (r *crowdRun) memory() result {
+	return result{value: float64(r.rss) / (1 << 20), notes: []string{fmt.Sprintf("%.4g KiB for each replica, with everything else", float64(r.rss)/float64(r.replicas))}}
+}
+
+func (r *crowdRun) stall() result {
+	during, otherwise := split(r.writes, r.snapshots)
+	res := result{value: during.quantile(1), floor: otherwise.quantile(1), notes: []string{during.spread("writes during a snapshot in ms"), otherwise.spread("others in ms")}}
+	for _, s := range r.snapshots {
+		res.notes = append(res.notes, fmt.Sprintf("a snapshot took %.3g s", s.end.Sub(s.begin).Seconds()))
+	}
+	return res
+}
+
+// gather makes a cluster of one server and the nodes, and has it place the replicas.
+func (l *lab) gather(ctx context.Context, size crowd) (_ *crowdRun, err error) {
+	c, err := l.newServer(ctx, "c2m")
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	image, err := c.pushed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conns, hangUp, err := c.connectMany(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	defer hangUp()
+	f, err := c.startFleet(ctx, fleetPlan{nodes: size.nodes, args: crowdLabels, inside: func(start func() error) error { return start() }}, conns[0])
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.end()) }()
+	l.say("%d nodes have joined in %.3g s", size.nodes, f.enrolled)
+	if err := f.ready(ctx, conns[0]); err != nil {
+		return nil, err
+	}
+	r := &crowdRun{crowd: size}
+	if err := r.run(ctx, c, conns, image, f); err != nil {
+		return nil, err
+	}
+	return r, r.draw()
+}
+
+// newServer starts a server alone. Its close leaves nothing behind.
+func (l *lab) newServer(ctx context.Context, name string) (*cloud, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	c := &cloud{lab: l, address: listener.Addr().String(), data: filepath.Join(l.dir, name), config: filepath.Join(l.dir, name+".yaml")}
+	if err := listener.Close(); err != nil {
+		return nil, err
+	}
+	if err := c.run(ctx, "server", "--detach", "--data-dir", c.data, "--api-addr", c.address); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// ready waits until all nodes are.
+func (f *fleetProcess) ready(ctx context.Context, conn *grpc.ClientConn) error {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	seen, err := watchNodes(watching, v1.NewNodeServiceClient(conn))
+	if err != nil {
+		return err
+	}
+	return f.await(ctx, seen)
+}
+
+// run submits the workloads and follows them until every replica runs.
+func (r *crowdRun) run(ctx context.Context, c *cloud, conns []*grpc.ClientConn, image string, f *fleetProcess) error {
+	pid, err := c.pid()
+	if err != nil {
+		return err
+	}
+	used, err := cpuOf(pid, f.cmd.Process.Pid, os.Getpid())
+	if err != nil {
+		return err
+	}
+	r.began = time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	watching, stop := context.WithCancel(ctx)
+	g.Go(func() error { return r.submit(ctx, conns[0], image) })
+	g.Go(func() (err error) {
+		r.writes, err = writeSteadily(watching, conns[1], image)
+		return err
+	})
+	g.Go(func() (err error) {
+		r.snapshots, err = watchSnapshots(watching, filepath.Join(c.data, "server", "raft", "snapshots"))
+		return err
+	})
+	g.Go(func() error {
+		defer stop()
+		return r.follow(ctx, c.lab, conns[1], f)
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	after, err := cpuOf(pid, f.cmd.Process.Pid, os.Getpid())
+	if err != nil {
+		return err
+	}
+	r.server, r.fleet, r.bench = after[0]-used[0], after[1]-used[1], after[2]-used[2]
+	if r.rss, err = procStatus(pid, "VmHWM"); err != nil {
+		return err
+	}
+	r.late = fmt.Sprintf("the latest heartbeat of the fleet was %.2g s late", float64(f.stats().Late)/1000)
+	if said := f.stats().LastError; said != "" {
+		r.late += "; the last session that ended did so because of: " + said
+	}
+	r.logBytes = sizeOf(filepath.Join(c.data, "server", "raft", "log"))
+	r.savedBytes = sizeOf(filepath.Join(c.data, "server", "raft", "snapshots"))
+	return nil
+}
+
+// cpuOf is what each process has used so far, in seconds.
+func cpuOf(pids ...int) ([]float64, error) {
+	all := make([]float64, len(pids))
+	for i, pid := range pids {
+		ticks, err := cpuTicks(pid)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = float64(ticks) / ticksPerSecond
+	}
+	return all, nil
+}
+
+// sizeOf is how much the files of a folder take.
+func sizeOf(dir string) (bytes int64) {
+	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return nil // it has just gone
+		}
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes
+}
+
+// crowdLook is how often it is looked how far the cluster has come, crowdLine how often that is said where a line
+// cannot be replaced by the next.
+const (
+	crowdLook = time.Second
+	crowdLine = 10
+)
+
+// follow says how far the cluster has come until it is done.
+func (r *crowdRun) follow(ctx context.Context, l *lab, conn *grpc.ClientConn, f *fleetProcess) error {
+	seen := &census{api: v1.NewWorkloadServiceClient(conn), size: r.crowd}
+	live := false
+	if out, ok := l.out.(*os.File); ok {
+		live = term.IsTerminal(int(out.Fd()))
+	}
+	for n := 0; ; n++ {
+		placed, running, err := seen.look(ctx)
+		if err != nil {
+			return err
+		}
+		now := crowdMoment{at: time.Since(r.began), placed: placed, told: f.stats().Reported, running: running}
+		r.history = append(r.history, now)
+		done := running == r.replicas
+		line := now.line(r.replicas)
+		switch {
+		case live:
+			fmt.Fprint(l.out, "\r\x1b[K"+line)
+		case n%crowdLine == 0 || done:
+			l.say("%s", line)
+		}
+		if done {
+			if live {
+				l.say("")
+			}
+			r.took = now.at
+			return nil
+		}
+		pause := crowdLook
+		if now.told >= r.replicas {
+			pause /= 5
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// crowdMoment is how far the cluster had come: replicas that are placed, that nodes have said to run, and that the API
+// shows running.
+type crowdMoment struct {
+	at                    time.Duration
+	placed, told, running int
+}
+
+func (m crowdMoment) line(of int) string {
+	const width = 30
+	full := width * m.running / of
+	return fmt.Sprintf("[%s%s] %4.0f s: %d of %d placed, %d acknowledged", strings.Repeat("#", full), strings.Repeat(".", width-full), m.at.Seconds(), m.placed, of, m.running)
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+const (
+	crowdName = "load-"
+	// crowdClients submit workloads at the same time.
+	crowdClients = 8
+)
+
+// crowdLabels are those of the nodes.
+var crowdLabels = []string{"--label", "zone=a,b,c,d,e", "--label", "disk=ssd,hdd,nvme", "--label", "cores=8,16,32,64"}
+
+// crowdWorkload is the i-th one. A fifth of them has each kind of constraint.
+func crowdWorkload(i, replicas int, image string) *v1.Workload {
+	w := workload(fmt.Sprintf("%s%05d", crowdName, i), image, int32(replicas))
+	w.Spec.Resources = &v1.Resources{Requests: &v1.ResourceAmounts{Cpu: "30m", Memory: "64Mi"}}
+	w.Spec.Placement = &v1.Placement{}
+	p := w.Spec.Placement
+	switch i % 5 {
+	case 0:
+		p.Require = []*v1.LabelRule{{Key: "disk", Operator: "in", Values: []string{"ssd", "nvme"}}, {Key: "cores", Operator: "gt", Values: []string{"8"}}}
+	case 1:
+		p.Spread = []*v1.Spread{{Key: "zone", MaxSkew: 1}}
+	case 2:
+		p.Prefer = []*v1.LabelPreference{{Rule: &v1.LabelRule{Key: "disk", Operator: "in", Values: []string{"nvme"}}, Weight: 10}}
+	case 3:
+		p.Zones = []string{"a", "c", "e"}
+	case 4:
+		p.Affinity = []*v1.Affinity{{Workload: fmt.Sprintf("%s%05d", crowdName, i-1), Key: "zone", Weight: 10}}
+	}
+	return w
+}
+
+// submit creates all workloads through the API, about in their order.
+func (r *crowdRun) submit(ctx context.Context, conn *grpc.ClientConn, image string) error {
+	api := v1.NewWorkloadServiceClient(conn)
+	var next atomic.Int64
+	g, ctx := errgroup.WithContext(ctx)
+	for range crowdClients {
+		g.Go(func() error {
+			for i := int(next.Add(1)) - 1; i < r.workloads; i = int(next.Add(1)) - 1 {
+				if _, err := api.CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: crowdWorkload(i, r.of(i), image)}); err != nil {
+					return fmt.Errorf("create workload %d: %w", i, err)
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// census counts replicas through the API. To count millions each time would be most of what it measures: workloads
+// come to their end about in the order of their names, so it looks at those where something is happening.
+type census struct {
+	api   v1.WorkloadServiceClient
+	size  crowd
+	pages []censusPage
+}
+
+type censusPage struct {
+	token           string // before it
+	placed, running int
+	wanted          int
+}
+
+const (
+	censusSize  = 20 // workloads on a page
+	censusPages = 4  // that are read at a time which are not done
+)
+
+// look returns how many replicas are placed and how many run.
+func (c *census) look(ctx context.Context) (placed, running int, err error) {
+	if len(c.pages) == 0 {
+		c.pages = []censusPage{{}}
+	}
+	unfinished, unplaced := 0, 0
+	for i := 0; i < len(c.pages); i++ {
+		known := c.pages[i]
+		settled := known.wanted > 0 && (known.running == known.wanted || known.placed == known.wanted && unfinished >= censusPages)
+		if last := i == len(c.pages)-1; settled && !last || unplaced >= censusPages {
+			continue
+		}
+		next, err := c.read(ctx, i)
+		if err != nil {
+			return 0, 0, err
+		}
+		if c.pages[i].running < c.pages[i].wanted {
+			unfinished++
+		}
+		if c.pages[i].placed < c.pages[i].wanted {
+			unplaced++
+		}
+		if next != "" && i == len(c.pages)-1 {
+			c.pages = append(c.pages, censusPage{token: next})
+		}
+	}
+	for _, page := range c.pages {
+		placed, running = placed+page.placed, running+page.running
+	}
+	return placed, running, nil
+}
+
+// read counts one page anew.
+func (c *census) read(ctx context.Context, i int) (next string, err error) {
+	answer, err := c.api.ListWorkloads(ctx, &v1.ListWorkloadsRequest{Page: &v1.Page{Size: censusSize, Token: c.pages[i].token}})
+	if err != nil {
+		return "", fmt.Errorf("list workloads: %w", err)
+	}
+	page := censusPage{token: c.pages[i].token}
+	for _, w := range answer.GetItems() {
+		if !strings.HasPrefix(w.GetMetadata().GetName(), crowdName) {
+			continue
+		}
+		st := w.GetStatus()
+		page.wanted += int(st.GetDesired())
+		page.placed += int(st.GetRunning() + st.GetPending())
+		page.running += int(st.GetRunning())
+	}
+	c.pages[i] = page
+	return answer.GetNext(), nil
+}
+
+// smallWrite is when a small change was asked for and when it was acknowledged.
+type smallWrite struct{ span }
+
+type span struct{ begin, end time.Time }
+
+func (s span) overlaps(o span) bool { return s.begin.Before(o.end) && o.begin.Before(s.end) }
+
+// smallPause is how long a client waits between two small writes.
+const smallPause = 25 * time.Millisecond
+
+// writeSteadily changes a label of one workload, again and again, until ctx ends.
+func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]smallWrite, error) {
+	api := v1.NewWorkloadServiceClient(conn)
+	w, err := api.CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: workload("steady", image, 0)})
+	if err != nil {
+		return nil, err
+	}
+	var writes []smallWrite
+	for {
+		next := proto.CloneOf(w)
+		next.Status = nil
+		next.Metadata.Labels["version"] = strconv.FormatUint(next.GetMetadata().GetVersion(), 10)
+		began := time.Now()
+		w, err = api.UpdateWorkload(ctx, &v1.UpdateWorkloadRequest{Workload: next})
+		switch {
+		case ctx.Err() != nil:
+			return writes, nil
+		case err != nil:
+			return nil, fmt.Errorf("write while replicas are placed: %w", err)
+		}
+		writes = append(writes, smallWrite{span{began, time.Now()}})
+		if sleep(ctx, smallPause) != nil {
+			return writes, nil
+		}
+	}
+}
+
+// snapshotLook is how often it is looked whether a snapshot is being written.
+const snapshotLook = 10 * time.Millisecond
+
+// watchSnapshots notes when snapshots are written into a folder, until ctx ends: while one is, its name says so.
+func watchSnapshots(ctx context.Context, dir string) ([]span, error) {
+	var all []span
+	writing := false
+	for {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		is := false
+		for _, entry := range entries {
+			is = is || strings.HasSuffix(entry.Name(), ".tmp")
+		}
+		now := time.Now()
+		switch {
+		case is && !writing:
+			all = append(all, span{now, now})
+		case is || writing:
+			all[len(all)-1].end = now
+		}
+		writing = is
+		if sleep(ctx, snapshotLook) != nil {
+			return all, nil
+		}
+	}
+}
+
+// split parts the times of writes, in milliseconds, into those during one of the spans and all others.
+func split(writes []smallWrite, spans []span) (during, otherwise sample) {
+	for _, w := range writes {
+		took := milliseconds(w.end.Sub(w.begin))
+		inside := false
+		for _, s := range spans {
+			inside = inside || w.overlaps(s)
+		}
+		if inside {
+			during = append(during, took)
+		} else {
+			otherwise = append(otherwise, took)
+		}
+	}
+	return during, otherwise
+}
