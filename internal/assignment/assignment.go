@@ -60,7 +60,7 @@ func Holds(r *v1.Replica, node string) bool {
 func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
 	uid = cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())
 	was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
-	if before != nil && after != nil && proto.Equal(before.GetSpec(), after.GetSpec()) &&
+	if before != nil && after != nil && sameSpec(before.GetSpec(), after.GetSpec()) &&
 		rollout.Live(before.GetStatus().GetPhase()) == rollout.Live(after.GetStatus().GetPhase()) {
 		return uid, nil
 	}
@@ -71,6 +71,10 @@ func Concerned(before, after *v1.Replica) (uid string, nodes []string) {
 		nodes = append(nodes, is)
 	}
 	return uid, nodes
+}
+
+func sameSpec(before, after *v1.ReplicaSpec) bool {
+	return before == after || proto.Equal(before, after) // a report leaves the very same one
 }
 
 // Reported is a replica after a node has reported a status of it, nil if that
@@ -88,8 +92,7 @@ func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.T
 	if proto.Equal(old.GetStatus(), status) {
 		return nil
 	}
-	r := proto.CloneOf(old)
-	r.Status = proto.CloneOf(status)
+	r := state.RenewReplica(old, proto.CloneOf(status))
 	if rollout.Ended(r.GetStatus().GetPhase()) {
 		r.Status.EndTime = timestamppb.New(now)
 	}

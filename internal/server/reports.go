@@ -60,9 +60,12 @@ func (r *reports) take() map[reported]*v1.ReplicaStatus {
 	return taken
 }
 
-// maxReports keeps a batch within the size of a transaction, however many
-// labels the replicas have.
-const maxReports = 256
+// A batch has so many reports, of replicas with so many bytes of labels: it must
+// be within the size of a transaction, and others that write wait for it.
+const (
+	maxReports      = 512
+	maxReportLabels = 2 << 20
+)
 
 // record writes reports until ctx ends.
 func (s *Server) record(ctx context.Context) error {
@@ -109,41 +112,67 @@ func (s *Server) write(ctx context.Context, batch map[reported]*v1.ReplicaStatus
 	order := slices.SortedFunc(maps.Keys(batch), func(a, b reported) int {
 		return cmp.Or(cmp.Compare(a.replica, b.replica), cmp.Compare(a.node, b.node))
 	})
-	for part := range slices.Chunk(order, maxReports) {
+	for len(order) > 0 {
+		written := 0
 		_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-			for _, what := range part {
-				s.recordOne(ctx, snap, b, what, batch[what])
+			written = 0
+			said := &transitions{}
+			for labels := 0; written < min(len(order), maxReports) && labels < maxReportLabels; written++ {
+				what := order[written]
+				if r := s.recordOne(ctx, snap, b, what, batch[what], said); r != nil {
+					labels += labelSize(r.GetMetadata().GetLabels())
+				}
 			}
+			said.tell(ctx, s, snap, b)
 			return nil
 		})
 		if err != nil {
 			return err
 		}
+		order = order[written:]
 	}
 	return nil
 }
 
+func labelSize(labels map[string]string) (size int) {
+	for key, value := range labels {
+		size += len(key) + len(value)
+	}
+	return size
+}
+
 // recordOne adds a report to the batch if the replica belongs to the node that
-// reported it and has not ended already.
-func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus) {
+// reported it and has not ended already, and returns the replica then.
+func (s *Server) recordOne(ctx context.Context, snap *state.Snapshot, b *state.Batch, what reported, status *v1.ReplicaStatus, said *transitions) *v1.Replica {
 	old := snap.Replica(what.replica)
 	r := assignment.Reported(old, what.node, status, s.now())
 	if r == nil {
-		return
+		return nil
 	}
 	r.Status.Reason = brief(r.Status.GetReason())
 	if exit := r.Status.GetLastExit(); exit != nil {
 		exit.Reason = brief(exit.GetReason())
 	}
 	b.Update(r, old.GetMetadata().GetVersion())
-	if reason, message, severe := transition(old.GetStatus(), r.GetStatus()); reason != "" {
-		e := s.event(ctx, r, reason, message)
-		e.Spec.Actor = "node/" + old.GetSpec().GetNode()
-		if severe {
-			e.Spec.Severity = state.SeverityWarning
-		}
-		b.Create(e)
+	reason, message, severe := transition(old.GetStatus(), r.GetStatus())
+	switch {
+	case reason == "":
+	case message == "" && !severe:
+		said.add(r, reason)
+	default:
+		b.Create(s.replicaEvent(ctx, r, reason, message, severe))
 	}
+	return r
+}
+
+// replicaEvent is what a node says about one replica.
+func (s *Server) replicaEvent(ctx context.Context, r *v1.Replica, reason, message string, severe bool) *v1.Event {
+	e := s.event(ctx, r, reason, message)
+	e.Spec.Actor = "node/" + r.GetSpec().GetNode()
+	if severe {
+		e.Spec.Severity = state.SeverityWarning
+	}
+	return e
 }
 
 // brief keeps what a node can write into the state short.

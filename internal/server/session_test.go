@@ -205,7 +205,7 @@ func TestReportWithoutAPhaseIsIgnored(t *testing.T) {
 		})
 	})
 	for _, said := range []*v1.ReplicaStatus{nil, {}, {Reason: "nothing else"}} {
-		c.recordOne(c.ctx, c.store.Snapshot(), &b, reported{"n", "r"}, said)
+		c.recordOne(c.ctx, c.store.Snapshot(), &b, reported{"n", "r"}, said, &transitions{})
 	}
 	if b.Len() != 0 {
 		t.Errorf("reports without a phase made %d changes", b.Len())

@@ -23,10 +23,11 @@ type sessions struct {
 	mu      sync.Mutex
 	byNode  map[string]*session
 	changed chan struct{} // closed when a node comes or goes
+	turns   *turns
 }
 
 func newSessions() *sessions {
-	return &sessions{byNode: map[string]*session{}, changed: make(chan struct{})}
+	return &sessions{byNode: map[string]*session{}, changed: make(chan struct{}), turns: newTurns()}
 }
 
 // announce wakes those who wait for a node. It is called with the lock held.
@@ -194,17 +195,34 @@ func (s *session) lower(flag *bool) bool {
 	return was
 }
 
-// take empties the session.
-func (s *session) take() (full bool, dirty []string, opens []*v1.Open) {
+// take empties the session of what is about replicas.
+func (s *session) take() (full bool, dirty []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	full, opens = s.full, s.opens
+	full = s.full
 	for uid := range s.dirty {
 		dirty = append(dirty, uid)
 	}
 	slices.Sort(dirty)
-	s.full, s.dirty, s.opens = false, map[string]bool{}, nil
-	return full, dirty, opens
+	s.full = false
+	clear(s.dirty)
+	return full, dirty
+}
+
+// takeOpens empties it of what is to be opened.
+func (s *session) takeOpens() []*v1.Open {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	opens := s.opens
+	s.opens = nil
+	return opens
+}
+
+// hasNews reports whether replicas have changed, and nothing is more urgent.
+func (s *session) hasNews() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.dirty) > 0 && !s.full
 }
 
 // agentService is the AgentService.
@@ -290,7 +308,9 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 
 // send passes on what waits in the session until the stream ends.
 func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session, received <-chan error) error {
+	var turn <-chan time.Time // nil unless the session waits for one
 	for {
+		mine := false
 		select {
 		case err := <-received:
 			if errors.Is(err, io.EOF) {
@@ -300,14 +320,16 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		case <-current.ctx.Done():
 			return refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
 		case <-current.wake:
+		case <-turn:
+			turn, mine = nil, true
 		}
-		full, dirty, opens := current.take()
-		message := s.withPace(current, s.withServers(current, s.assignments(current.node, full, dirty)))
-		if message != nil {
-			end := s.traceAssignments(stream.Context(), message)
-			err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
-			end(err)
-			if err != nil {
+		if turn == nil && !mine && current.hasNews() {
+			if wait := s.sessions.turns.take(time.Now()); wait > 0 {
+				turn = time.After(wait)
+			}
+		}
+		if turn == nil {
+			if err := s.sendAssignments(stream, current); err != nil {
 				return err
 			}
 		}
@@ -316,12 +338,25 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 				return err
 			}
 		}
-		for _, o := range opens {
+		for _, o := range current.takeOpens() {
 			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Open{Open: o}}); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// sendAssignments sends what the agent does not know yet, if there is anything.
+func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) error {
+	full, dirty := current.take()
+	message := s.withPace(current, s.withServers(current, s.assignments(current.node, full, dirty)))
+	if message == nil {
+		return nil
+	}
+	end := s.traceAssignments(stream.Context(), message)
+	err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
+	end(err)
+	return err
 }
 
 // assignments is what the node must know now: everything, or what is new about

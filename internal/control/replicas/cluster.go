@@ -24,11 +24,15 @@ type cluster struct {
 	decided []decision
 	// offline are the uids of the nodes that nobody hears of.
 	offline map[string]bool
+	// tallies by the uid of the workload; of those that were not looked at there is none.
+	tallies map[string]*tally
 }
 
 // emptyCluster knows the configuration alone.
 func emptyCluster(snap *state.Snapshot) *cluster {
-	return &cluster{view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}}
+	return &cluster{
+		view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}, tallies: map[string]*tally{},
+	}
 }
 
 func newCluster(snap *state.Snapshot) *cluster {
@@ -66,10 +70,13 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 				delete(c.revisions, change.Old.GetMetadata().GetUid())
 			}
 		case state.KindReplica:
-			if r, ok := change.New.(*v1.Replica); ok && r != nil {
-				c.put(snap, r)
+			before, _ := change.Old.(*v1.Replica)
+			after, _ := change.New.(*v1.Replica)
+			c.followReplica(snap, before, after)
+			if after == nil {
+				c.view.RemoveReplica(before.GetMetadata().GetUid())
 			} else {
-				c.view.RemoveReplica(change.Old.GetMetadata().GetUid())
+				c.put(snap, after)
 			}
 		}
 	}
@@ -83,12 +90,16 @@ func (c *cluster) configure(snap *state.Snapshot) {
 }
 
 func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
+	before, _ := change.Old.(*v1.Node)
 	n, _ := change.New.(*v1.Node)
+	if before != nil && (n == nil || (before.GetStatus().GetState() == nodeOffline) != (n.GetStatus().GetState() == nodeOffline) || otherTaints(before, n)) {
+		c.recount(snap, before.GetMetadata().GetUid())
+	}
 	switch {
 	case n == nil:
-		c.view.RemoveNode(change.Old.GetMetadata().GetUid())
-		delete(c.offline, change.Old.GetMetadata().GetUid())
-	case change.Old == nil:
+		c.view.RemoveNode(before.GetMetadata().GetUid())
+		delete(c.offline, before.GetMetadata().GetUid())
+	case before == nil:
 		c.addNode(snap, n)
 	default:
 		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == nodeOffline) {
@@ -105,6 +116,9 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Workload)
 	after, _ := change.New.(*v1.Workload)
+	if after == nil {
+		delete(c.tallies, before.GetMetadata().GetUid())
+	}
 	if before != nil && (before.GetStatus().GetRevisionUid() != after.GetStatus().GetRevisionUid() || after.GetMetadata().GetDeleteTime() != nil) {
 		for r := range snap.ReplicasOf(before.GetMetadata().GetUid()) {
 			if r.GetSpec().GetDesired() == rollout.DesiredStopped {

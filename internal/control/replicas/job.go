@@ -81,6 +81,7 @@ type survey struct {
 func (t *tick) survey(w *v1.Workload) survey {
 	s := survey{away: map[string]bool{}}
 	live := false
+	counted, sound := &tally{revision: w.GetStatus().GetRevisionUid()}, true
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
 		one.Away = Away(t.snap, r)
@@ -94,8 +95,13 @@ func (t *tick) survey(w *v1.Workload) survey {
 			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
 			one.Phase = rollout.PhaseLost
 		}
+		counted.count(r, 1)
+		sound = sound && steady(t.snap, r)
 		s.replicas = append(s.replicas, one)
 		live = live || rollout.Live(r.GetStatus().GetPhase())
+	}
+	if t.cluster.tallies[w.GetMetadata().GetUid()] = counted; !sound {
+		delete(t.cluster.tallies, w.GetMetadata().GetUid())
 	}
 	s.gone = w.GetMetadata().GetDeleteTime() != nil && !live
 	return s

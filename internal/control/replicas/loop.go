@@ -165,7 +165,7 @@ func otherPlace(before, after *v1.Node) bool {
 
 // dueAfter says what may need a tick after the changes.
 func dueAfter(changes []state.Change) Due {
-	due := Due{Workloads: map[string]bool{}, Nodes: map[string]bool{}}
+	due := Due{Workloads: map[string]bool{}, Stirred: map[string]bool{}, Nodes: map[string]bool{}}
 	for _, c := range changes {
 		switch c.Kind {
 		case state.KindWorkload:
@@ -191,7 +191,7 @@ func dueAfter(changes []state.Change) Due {
 				if r == nil {
 					r = before
 				}
-				due.Workloads[r.GetSpec().GetWorkloadUid()] = true
+				due.Stirred[r.GetSpec().GetWorkloadUid()] = true
 			}
 			if before != nil && rollout.Live(before.GetStatus().GetPhase()) && (after == nil || rollout.Ended(after.GetStatus().GetPhase())) {
 				due.Placement = true // it has made room

@@ -126,16 +126,15 @@ func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
 }
 
 func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
-	r := proto.CloneOf(old)
+	r := old
+	if t.stored(old) {
+		r = proto.CloneOf(old)
+	}
 	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid = p.Node, p.NodeName, ""
 	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
-	message := "on node " + p.NodeName
-	if why := t.covers[r.GetMetadata().GetUid()]; why != "" {
-		message += ", because " + why
-	}
-	t.event(r, "Placed", message, state.SeverityInfo)
+	t.tellPlaced(r)
 }
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {

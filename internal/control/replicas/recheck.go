@@ -38,21 +38,23 @@ type move struct {
 
 // takeAll takes room for all that a move changes, or for none of it.
 func (t *tick) takeAll(m move) bool {
-	cost := 0
+	var changed []string // by workload
 	if t.stored(m.replica) {
-		cost++
+		changed = append(changed, m.replica.GetSpec().GetWorkloadUid())
 	}
 	for _, v := range m.victims {
-		if t.snap.Replica(v.Replica).GetSpec().GetNodeUid() != "" {
-			cost++
+		if r := t.snap.Replica(v.Replica); r.GetSpec().GetNodeUid() != "" {
+			changed = append(changed, r.GetSpec().GetWorkloadUid())
 		}
 	}
-	if cost > t.room {
+	if len(changed) > t.room {
 		t.left.Workloads[m.replica.GetSpec().GetWorkloadUid()] = true
 		t.room = 0 // what is less important does not come before
 		return false
 	}
-	t.room -= cost
+	for _, workload := range changed {
+		t.spend(workload)
+	}
 	return true
 }
 
@@ -60,6 +62,7 @@ func (t *tick) takeAll(m move) bool {
 func (t *tick) commit(moves []move) {
 	slices.SortStableFunc(moves, func(a, b move) int { return compareNodes(a.to, b.to) })
 	bound := slices.ContainsFunc(moves, func(m move) bool { return m.of.Bound() })
+	t.many = len(moves) > fewPlaced
 	moved := map[string]bool{}
 	var unreserved []move
 	for i, m := range moves {
@@ -83,6 +86,7 @@ func (t *tick) commit(moves []move) {
 		return
 	}
 	t.batch.Whole()
+	t.announce()
 	if c := t.snap.Cluster(); c != nil {
 		t.batch.Check(state.KindCluster, c.GetMetadata().GetUid(), c.GetMetadata().GetVersion())
 	}

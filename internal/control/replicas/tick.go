@@ -20,6 +20,10 @@ import (
 type Due struct {
 	// Workloads by uid.
 	Workloads map[string]bool
+	// Stirred are workloads by uid of which no more has changed than the phase of
+	// some replicas: those of which enough is known to say that nothing comes of
+	// it are passed over.
+	Stirred map[string]bool
 	// Nodes by uid whose replicas' workloads are due.
 	Nodes map[string]bool
 	// Placement asks for another try to place what is pending everywhere,
@@ -34,11 +38,17 @@ type Due struct {
 }
 
 // Empty reports whether there is nothing to do.
-func (d Due) Empty() bool { return len(d.Workloads) == 0 && len(d.Nodes) == 0 && !d.Placement }
+func (d Due) Empty() bool {
+	return len(d.Workloads) == 0 && len(d.Stirred) == 0 && len(d.Nodes) == 0 && !d.Placement
+}
 
 // add makes due what is due by another.
 func (d *Due) add(o Due) {
 	maps.Copy(d.Workloads, o.Workloads)
+	if d.Stirred == nil {
+		d.Stirred = map[string]bool{}
+	}
+	maps.Copy(d.Stirred, o.Stirred)
 	if d.Nodes == nil {
 		d.Nodes = map[string]bool{}
 	}
@@ -46,10 +56,14 @@ func (d *Due) add(o Due) {
 	d.Placement = d.Placement || o.Placement
 }
 
-// maxReplicas is how many replicas one tick changes at most, so that the batch
-// is a transaction of reasonable size however large a workload is and however
-// many labels it has.
-const maxReplicas = 256
+// maxReplicas is how many replicas one tick changes at most, and maxLabels how
+// many bytes of labels they carry, so that the batch is a transaction of
+// reasonable size however large a workload is and however many labels it has.
+// Others that write wait for it.
+const (
+	maxReplicas = 512
+	maxLabels   = 2 << 20
+)
 
 // Tick returns the changes that bring what is due one step nearer to what is
 // desired, and an empty batch when nothing is to be done. What did not fit into
@@ -64,12 +78,14 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	c.decided = nil
 	t := &tick{
-		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas,
+		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas, labels: maxLabels,
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{},
 		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Later: map[string]time.Time{}},
 	}
-	for _, uid := range due.workloads(snap) {
-		if w := snap.Workload(uid); w != nil {
+	for _, uid := range c.workloads(snap, due) {
+		if t.room <= 0 {
+			t.left.Workloads[uid] = true
+		} else if w := snap.Workload(uid); w != nil {
 			t.workload(w)
 		}
 	}
@@ -83,10 +99,15 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 }
 
 // workloads are the uids of those to look at, in order.
-func (d Due) workloads(snap *state.Snapshot) []string {
+func (c *cluster) workloads(snap *state.Snapshot, d Due) []string {
 	all := maps.Clone(d.Workloads)
 	if all == nil {
 		all = map[string]bool{}
+	}
+	for uid := range d.Stirred {
+		if !all[uid] && !c.settled(snap.Workload(uid)) {
+			all[uid] = true
+		}
 	}
 	for node := range d.Nodes {
 		for r := range snap.ReplicasOn(node) {
@@ -106,9 +127,14 @@ type tick struct {
 	newUID  func() string
 	batch   *state.Batch
 
-	// room is how many more replicas may be changed, left what there was none for.
-	room int
-	left Due
+	// room is how many more replicas may be changed, and labels how many bytes of
+	// labels they may have; left is what there was none for.
+	room, labels int
+	left         Due
+	// placed are the placements of this tick, in their order, if they are too many
+	// to be told one by one.
+	placed []placed
+	many   bool
 	// held are the namespaces in which the tick has placed something.
 	held map[string]bool
 	// stopped are the replicas that this tick stops.
@@ -132,12 +158,23 @@ func (t *tick) later(workloadUID string, at time.Time) {
 
 // take takes room for one replica of a workload, if there is any.
 func (t *tick) take(workloadUID string) bool {
-	if t.room == 0 {
+	if t.room <= 0 {
 		t.left.Workloads[workloadUID] = true
 		return false
 	}
-	t.room--
+	t.spend(workloadUID)
 	return true
+}
+
+// spend takes what room a replica of a workload needs.
+func (t *tick) spend(workloadUID string) {
+	t.room--
+	for key, value := range t.snap.Workload(workloadUID).GetMetadata().GetLabels() {
+		t.labels -= len(key) + len(value)
+	}
+	if t.labels <= 0 {
+		t.room = 0
+	}
 }
 
 func (t *tick) workload(w *v1.Workload) {
@@ -261,7 +298,7 @@ func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
 			Uid:       uid,
 			Name:      replicaName(w.GetMetadata().GetName(), uid),
 			Namespace: w.GetMetadata().GetNamespace(),
-			Labels:    maps.Clone(w.GetMetadata().GetLabels()),
+			Labels:    w.GetMetadata().GetLabels(), // neither changes any more
 		},
 		Spec: &v1.ReplicaSpec{
 			WorkloadUid: w.GetMetadata().GetUid(),
