@@ -19,6 +19,9 @@ const (
 	// busyGarbage is how much memory that may cost: with a large state garbage
 	// grows to twice of it, however busy the server is.
 	busyGarbage = 512 << 20
+	// largeGarbage bounds what a server with a large state may have beside it: so
+	// much and a quarter of the state.
+	largeGarbage = 3 << 30
 	// busyLook is how often the collector is looked at. Who collects nothing in
 	// between is not busy.
 	busyLook = 5 * time.Second
@@ -66,8 +69,12 @@ type collector struct{ cycles uint64 }
 func (c *collector) percent(cycles, live uint64) int {
 	busy := cycles > c.cycles
 	c.cycles = cycles
-	if !busy || live == 0 {
+	if live == 0 {
 		return serverGCPercent
 	}
-	return int(min(max(busyGarbage*100/live, serverGCPercent), busyGCPercent))
+	most := min(largeGarbage*100/live+25, serverGCPercent)
+	if !busy {
+		return int(most)
+	}
+	return int(min(max(busyGarbage*100/live, most), busyGCPercent))
 }

@@ -39,7 +39,9 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 		{cycles: 4, live: 128 << 20, want: busyGCPercent, why: "all of it fits"},
 		{cycles: 9, live: 200 << 20, want: 256, why: "no more than the bound"},
 		{cycles: 10, live: 1 << 30, want: serverGCPercent, why: "what it keeps is large already"},
-		{cycles: 11, live: 0, want: serverGCPercent, why: "nothing is known yet"},
+		{cycles: 11, live: 3 << 30, want: 125, why: "twice of what it keeps would be a whole machine's"},
+		{cycles: 11, live: 3 << 30, want: 125, why: "nor is it when nothing is collected"},
+		{cycles: 12, live: 0, want: serverGCPercent, why: "nothing is known yet"},
 	} {
 		if got := c.percent(look.cycles, look.live); got != look.want {
 			t.Errorf("%s: %d percent, want %d", look.why, got, look.want)

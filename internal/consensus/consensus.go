@@ -55,6 +55,8 @@ type Options struct {
 	SnapshotThreshold uint64
 	// Observer is told how long things take, if it is there.
 	Observer Observer
+
+	maxBulk int64 // instead of the usual one, in tests
 }
 
 func (o *Options) validate() error {
@@ -93,6 +95,7 @@ type Consensus struct {
 	observer Observer
 	disk     *disk
 	room     *room
+	bulk     *bulk
 	// transport is not nil if it has to be closed with this.
 	transport raft.WithClose
 
@@ -122,7 +125,11 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	}
 	c := &Consensus{
 		id: o.ServerID, store: o.Store, logger: o.Logger,
-		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, room: newRoom(o.Dir), done: make(chan struct{}),
+		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, room: newRoom(o.Dir), bulk: newBulk(), done: make(chan struct{}),
+	}
+	c.fsm.saved = c.bulk.took
+	if o.maxBulk > 0 {
+		c.bulk.max = o.maxBulk
 	}
 	var undo []func()
 	defer func() {
@@ -162,7 +169,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if err := c.disk.restore(o.Store); err != nil {
 		return nil, err
 	}
-	entries := recentLog{watchedLog{observedLog{c.disk.log, o.Observer}, c.logFailed}, &recent{}}
+	entries := bulkyLog{recentLog{watchedLog{observedLog{c.disk.log, o.Observer}, c.logFailed}, &recent{}}, c.bulk}
 	if c.raft, err = raft.NewRaft(config, c.fsm, entries, c.disk.log, c.disk.snapshots, transport); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
@@ -173,6 +180,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	}
 	c.leadership.init()
 	c.watching.Go(func() { c.watch(notify) })
+	c.watching.Go(c.shorten)
 	return c, nil
 }
 

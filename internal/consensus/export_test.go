@@ -81,3 +81,6 @@ func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) H
 		return c.Health()[0]
 	}
 }
+
+// SetMaxBulk has snapshots taken after the log has grown by so many bytes.
+func (o *Options) SetMaxBulk(bytes int64) { o.maxBulk = bytes }

@@ -20,6 +20,8 @@ type fsm struct {
 	// encoded itself.
 	proposed proposed
 	broken   error
+	// saved is told the size of every snapshot.
+	saved func(int64)
 	// failed receives what broke it.
 	failed chan error
 }
@@ -27,7 +29,7 @@ type fsm struct {
 var _ raft.BatchingFSM = (*fsm)(nil)
 
 func newFSM(store *state.Store, observer Observer) *fsm {
-	return &fsm{store: store, observer: observer, failed: make(chan error, 1)}
+	return &fsm{store: store, observer: observer, saved: func(int64) {}, failed: make(chan error, 1)}
 }
 
 // Apply implements raft.FSM.
@@ -88,7 +90,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.broken != nil {
 		return nil, f.broken
 	}
-	return saver{f.store.Snapshot(), f.observer}, nil
+	return saver{f.store.Snapshot(), f.observer, f.saved}, nil
 }
 
 // Restore implements raft.FSM.
@@ -100,15 +102,18 @@ func (f *fsm) Restore(saved io.ReadCloser) error {
 type saver struct {
 	snapshot *state.Snapshot
 	observer Observer
+	saved    func(int64)
 }
 
 // Persist implements raft.FSMSnapshot.
 func (s saver) Persist(sink raft.SnapshotSink) error {
 	began := time.Now()
-	if err := s.snapshot.Save(sink); err != nil {
+	counted := &countedWriter{Writer: sink}
+	if err := s.snapshot.Save(counted); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
 	err := sink.Close()
+	s.saved(counted.written)
 	s.observer.Snapshotted(time.Since(began))
 	return err
 }

@@ -144,6 +144,7 @@ type Server struct {
 	auth        *authenticator
 	revoked     *revocations
 	sessions    *sessions
+	encoded     *encodedRevisions
 	attachments *attachments
 	reports     *reports
 	admissions  *admissions
@@ -212,6 +213,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
 		sessions:    newSessions(),
+		encoded:     newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
 		admissions:  newAdmissions(),

@@ -354,6 +354,9 @@ func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.Sessio
 		return nil
 	}
 	end := s.traceAssignments(stream.Context(), message)
+	for _, one := range message.GetAssign() {
+		one.Revision = s.encoded.of(one.GetRevision())
+	}
 	err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
 	end(err)
 	return err

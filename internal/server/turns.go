@@ -11,7 +11,7 @@ import (
 // message costs the same for one replica and for ten: where thousands of agents
 // have news all the time, each waits for its turn and then gets all of it.
 const (
-	turnsPerCore = 1000
+	turnsPerCore = 500
 	turnsAtOnce  = 2000
 )
 

@@ -53,24 +53,25 @@ type table struct {
 	indexes map[string]keyFunc
 }
 
-// keyFunc makes an object's key in one index.
-type keyFunc func(Object) []byte
+// keyFunc adds an object's key in one index to a buffer.
+type keyFunc func([]byte, Object) []byte
 
 var tables = []table{
 	{kind: KindCluster, named: true, single: true},
 	{kind: KindNode, named: true},
 	{kind: KindWorkload, named: true},
 	{kind: KindRevision, indexes: map[string]keyFunc{
-		indexWorkload: by(func(r *v1.Revision) []byte {
-			return binary.BigEndian.AppendUint64(key(r.GetSpec().GetWorkloadUid()), r.GetSpec().GetNumber())
+		indexWorkload: by(func(key []byte, r *v1.Revision) []byte {
+			return binary.BigEndian.AppendUint64(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetSpec().GetNumber())
 		}),
 	}},
 	{kind: KindReplica, named: true, indexes: map[string]keyFunc{
-		indexWorkload: by(func(r *v1.Replica) []byte {
-			return key(r.GetSpec().GetWorkloadUid(), r.GetMetadata().GetName())
+		indexWorkload: by(func(key []byte, r *v1.Replica) []byte {
+			return appendText(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetMetadata().GetName())
 		}),
-		indexNode: by(func(r *v1.Replica) []byte {
-			return key(r.GetSpec().GetNodeUid(), r.GetMetadata().GetNamespace(), r.GetMetadata().GetName())
+		indexNode: by(func(key []byte, r *v1.Replica) []byte {
+			key = appendText(appendID(key, r.GetSpec().GetNodeUid()), r.GetMetadata().GetNamespace())
+			return appendText(key, r.GetMetadata().GetName())
 		}),
 	}},
 	{kind: KindToken, named: true},
@@ -83,8 +84,8 @@ var tables = []table{
 	{kind: KindServer, named: true},
 	{kind: KindRevocation},
 	{kind: KindConfiguration, indexes: map[string]keyFunc{
-		indexNumber: by(func(c *v1.Configuration) []byte {
-			return binary.BigEndian.AppendUint64(nil, c.GetSpec().GetNumber())
+		indexNumber: by(func(key []byte, c *v1.Configuration) []byte {
+			return binary.BigEndian.AppendUint64(key, c.GetSpec().GetNumber())
 		}),
 	}},
 	{kind: KindGossipKey, single: true},
@@ -102,8 +103,8 @@ var ordinals = func() map[Kind]int {
 }()
 
 // by makes a keyFunc of one for the kind's own type.
-func by[T Object](f func(T) []byte) keyFunc {
-	return func(o Object) []byte { return f(o.(T)) }
+func by[T Object](f func([]byte, T) []byte) keyFunc {
+	return func(key []byte, o Object) []byte { return f(key, o.(T)) }
 }
 
 // Kinds are all of them.

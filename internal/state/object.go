@@ -34,23 +34,64 @@ func splitPath(path string) (namespace, name string) {
 	return "", path
 }
 
-// key joins parts so that keys are in the order of their parts and no key is the beginning of another one with as
-// many parts. No part contains a zero byte, which Validate sees to.
-func key(parts ...string) []byte {
-	size := len(parts)
-	for _, part := range parts {
-		size += len(part)
+// appendText adds a part to a key so that keys are in the order of their parts and no key is the beginning of another one
+// with as many parts. No part contains a zero byte, which Validate sees to.
+func appendText(key []byte, text string) []byte { return append(append(key, text...), 0) }
+
+// What an id begins with that is written as its sixteen bytes, and what any other that could be taken for one.
+const (
+	idMark   = 1
+	idNoMark = 2
+)
+
+// appendID does the same for an id, whose order among others nobody cares about. Those of this cluster are UUIDs, which
+// are written shorter: keys of millions of objects are much of what they take.
+func appendID(key []byte, id string) []byte {
+	var binary [16]byte
+	switch {
+	case parseID(id, &binary):
+	case id != "" && id[0] <= idNoMark:
+		return appendText(append(key, idNoMark), id)
+	default:
+		return appendText(key, id)
 	}
-	joined := make([]byte, 0, size)
-	for _, part := range parts {
-		joined = append(joined, part...)
-		joined = append(joined, 0)
+	return append(append(key, idMark), binary[:]...)
+}
+
+// parseID reads a UUID in the one form in which it is written here: what differs in text must differ in a key.
+func parseID(id string, to *[16]byte) bool {
+	const form = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+	if len(id) != len(form) {
+		return false
 	}
-	return joined
+	digits := 0
+	for i := range len(form) {
+		var digit byte
+		switch c := id[i]; {
+		case form[i] == '-':
+			if c != '-' {
+				return false
+			}
+			continue
+		case '0' <= c && c <= '9':
+			digit = c - '0'
+		case 'a' <= c && c <= 'f':
+			digit = c - 'a' + 10
+		default:
+			return false
+		}
+		to[digits/2] = to[digits/2]<<4 | digit
+		digits++
+	}
+	return true
 }
 
 func nameKey(o Object) string {
 	return nameKeyOf(o.GetMetadata().GetNamespace(), o.GetMetadata().GetName())
+}
+
+func appendNameKey(key []byte, o Object) []byte {
+	return append(appendText(key, o.GetMetadata().GetNamespace()), o.GetMetadata().GetName()...)
 }
 
 // nameKeyOf orders by namespace and then by name.

@@ -1,9 +1,11 @@
 package state
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
+	"unsafe"
 )
 
 // rows are the objects of one table, in all its indexes.
@@ -24,7 +26,10 @@ var otherIndexes = func() [][]index {
 	all := make([][]index, len(tables))
 	for i, t := range tables {
 		for _, name := range slices.Sorted(maps.Keys(t.indexes)) {
-			all[i] = append(all[i], index{name: name, key: t.indexes[name]})
+			own := t.indexes[name]
+			all[i] = append(all[i], index{name: name, key: func(key []byte, o Object) []byte {
+				return appendID(own(key, o), o.GetMetadata().GetUid()) // makes keys different that are the same for the index
+			}})
 		}
 	}
 	return all
@@ -63,32 +68,32 @@ func (r *rows) replace(by *owner, ordinal int, from, to Object) {
 		r.byUID.set(by, to.GetMetadata().GetUid(), to)
 	}
 	if tables[ordinal].named {
-		r.byName.replace(by, from, to, nameKey)
+		r.byName.replace(by, from, to, appendNameKey)
 	}
 	for i, other := range otherIndexes[ordinal] {
-		r.others[i].replace(by, from, to, func(o Object) string {
-			// The uid makes keys different that are the same for the index.
-			return string(append(other.key(o), o.GetMetadata().GetUid()...))
-		})
+		r.others[i].replace(by, from, to, other.key)
 	}
 }
 
-// replace does the same in one index.
-func (t *tree) replace(by *owner, from, to Object, key func(Object) string) {
-	var there, wanted string
+// replace does the same in one index. Keys are made in buffers of the owner.
+func (t *tree) replace(by *owner, from, to Object, key keyFunc) {
+	by.there, by.wanted = by.there[:0], by.wanted[:0]
 	if from != nil {
-		there = key(from)
+		by.there = key(by.there, from)
 	}
 	if to != nil {
-		wanted = key(to)
+		by.wanted = key(by.wanted, to)
 	}
-	if from != nil && (to == nil || there != wanted) {
-		t.delete(by, there)
+	if from != nil && (to == nil || !bytes.Equal(by.there, by.wanted)) {
+		t.delete(by, view(by.there))
 	}
 	if to != nil {
-		t.set(by, wanted, to)
+		t.setMade(by, view(by.wanted), to)
 	}
 }
+
+// view is a buffer as a string, for as long as the buffer does not change.
+func view(buffer []byte) string { return unsafe.String(unsafe.SliceData(buffer), len(buffer)) }
 
 // prefixed goes through the objects whose keys begin with a prefix.
 func (t tree) prefixed(prefix string, yield func(Object) bool) {

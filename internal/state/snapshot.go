@@ -81,7 +81,7 @@ func (s *Snapshot) Revision(uid string) *v1.Revision {
 
 // RevisionsOf lists the revisions of a workload by number.
 func (s *Snapshot) RevisionsOf(workloadUID string) iter.Seq[*v1.Revision] {
-	return listByPrefix[*v1.Revision](s, KindRevision, indexWorkload, key(workloadUID))
+	return listByPrefix[*v1.Revision](s, KindRevision, indexWorkload, appendID(nil, workloadUID))
 }
 
 // Replica returns a replica by its uid.
@@ -99,13 +99,13 @@ func (s *Snapshot) Replicas(namespace, after string) iter.Seq[*v1.Replica] {
 
 // ReplicasOf lists the replicas of a workload by name.
 func (s *Snapshot) ReplicasOf(workloadUID string) iter.Seq[*v1.Replica] {
-	return listByPrefix[*v1.Replica](s, KindReplica, indexWorkload, key(workloadUID))
+	return listByPrefix[*v1.Replica](s, KindReplica, indexWorkload, appendID(nil, workloadUID))
 }
 
 // ReplicasOn lists the replicas that are placed on a node by name, and those that are placed nowhere if nodeUID is
 // empty.
 func (s *Snapshot) ReplicasOn(nodeUID string) iter.Seq[*v1.Replica] {
-	return listByPrefix[*v1.Replica](s, KindReplica, indexNode, key(nodeUID))
+	return listByPrefix[*v1.Replica](s, KindReplica, indexNode, appendID(nil, nodeUID))
 }
 
 // Token returns a token by its uid.

@@ -2,6 +2,7 @@ package state
 
 import (
 	"slices"
+	"strings"
 )
 
 // tree is an index: objects in the order of their keys. It is a B-tree whose nodes are shared by all states that
@@ -18,9 +19,9 @@ const (
 	sparse = fanout / 4
 )
 
-// owner tells the nodes of one change of the state from all others. It is not empty, because pointers to what is
-// empty are all the same.
-type owner struct{ _ byte }
+// owner tells the nodes of one change of the state from all others. It has buffers for keys, and is not empty:
+// pointers to what is empty are all the same.
+type owner struct{ there, wanted []byte }
 
 // node is a leaf, with an object for each key, or has a child for each. The key of a child is not larger than any key
 // below it, and larger than all before it; the first one counts as smaller than everything, whatever it is.
@@ -113,31 +114,42 @@ func (n *node) before(last *string, yield func(string, Object) bool) bool {
 	return true
 }
 
-// set puts an object at a key, in the place of the one that is there.
-func (t *tree) set(by *owner, key string, object Object) {
+// set puts an object at a key, in the place of the one that is there. The key is a part of the object.
+func (t *tree) set(by *owner, key string, object Object) { t.put(by, key, object, false) }
+
+// setMade does so with a key that is valid during the call only.
+func (t *tree) setMade(by *owner, key string, object Object) { t.put(by, key, object, true) }
+
+func (t *tree) put(by *owner, key string, object Object, made bool) {
 	if t.root == nil {
 		t.root = newNode(by, nil, []Object{}, nil)
 	}
 	t.root = t.root.owned(by)
-	if right, least := t.root.set(by, key, object); right != nil {
+	if right, least := t.root.put(by, key, object, made); right != nil {
 		t.root = newNode(by, []string{"", least}, nil, []*node{t.root, right})
 	}
 }
 
-// set returns the right half of a node that had to be divided, and its least key. The node is owned.
-func (n *node) set(by *owner, key string, object Object) (right *node, least string) {
+// put returns the right half of a node that had to be divided, and its least key. The node is owned.
+func (n *node) put(by *owner, key string, object Object, made bool) (right *node, least string) {
 	if n.leaf() {
 		i, found := slices.BinarySearch(n.keys, key)
 		if found {
-			n.keys[i], n.objects[i] = key, object // the old key would keep the old object's memory
+			if !made {
+				n.keys[i] = key // the old one would keep the old object's memory
+			}
+			n.objects[i] = object
 			return nil, ""
+		}
+		if made {
+			key = strings.Clone(key)
 		}
 		n.keys, n.objects = slices.Insert(n.keys, i, key), slices.Insert(n.objects, i, object)
 		return n.divide(by, i)
 	}
 	i := n.at(key)
 	n.children[i] = n.children[i].owned(by)
-	if right, least = n.children[i].set(by, key, object); right == nil {
+	if right, least = n.children[i].put(by, key, object, made); right == nil {
 		return nil, ""
 	}
 	n.keys, n.children = slices.Insert(n.keys, i+1, least), slices.Insert(n.children, i+1, right)

@@ -81,7 +81,7 @@ type censusPage struct {
 
 const (
 	censusSize  = 20 // workloads on a page
-	censusPages = 4  // that are read at a time which are not done
+	censusPages = 2  // that are read at a time which are not done
 )
 
 // look returns how many replicas are placed and how many run.

@@ -1,0 +1,116 @@
+package consensus
+
+import (
+	"io"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Snapshots are taken after a number of entries, which is right for small ones. Of large ones the log would have grown
+// by gigabytes until then, so one is also taken when the log has grown by maxBulk, or by as much as the snapshot before
+// has if that is more: what is written for snapshots is then no more than what is written for the log. About maxBulk
+// of the log is kept for servers that lag behind.
+const maxBulk = 256 << 20
+
+// minTrailing is how many entries are kept however large they are.
+const minTrailing = 64
+
+// bulk is by how much the log has grown since the last snapshot.
+type bulk struct {
+	max  int64
+	full chan struct{} // has a word in it when it is time for a snapshot
+
+	mu      sync.Mutex
+	bytes   int64
+	entries int64
+	saved   int64 // size of the last snapshot
+}
+
+func newBulk() *bulk { return &bulk{max: maxBulk, full: make(chan struct{}, 1)} }
+
+func (b *bulk) add(entries []*raft.Log) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, entry := range entries {
+		b.bytes += int64(len(entry.Data))
+	}
+	b.entries += int64(len(entries))
+	if b.bytes < max(b.max, b.saved) {
+		return
+	}
+	select {
+	case b.full <- struct{}{}:
+	default:
+	}
+}
+
+// begin counts from now on, and returns how many entries of those that were counted so far may be kept.
+func (b *bulk) begin() (trailing uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kept := b.entries
+	if b.bytes > b.max {
+		kept = b.entries * b.max / b.bytes
+	}
+	b.bytes, b.entries = 0, 0
+	return uint64(max(kept, minTrailing))
+}
+
+func (b *bulk) took(size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.saved = size
+}
+
+// bulkyLog is a log that counts what is written to it.
+type bulkyLog struct {
+	recentLog
+	bulk *bulk
+}
+
+// StoreLog implements raft.LogStore.
+func (l bulkyLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs implements raft.LogStore.
+func (l bulkyLog) StoreLogs(entries []*raft.Log) error {
+	if err := l.recentLog.StoreLogs(entries); err != nil {
+		return err
+	}
+	l.bulk.add(entries)
+	return nil
+}
+
+// shorten takes a snapshot whenever the log has grown too large, until this server stops.
+func (c *Consensus) shorten() {
+	for {
+		select {
+		case <-c.bulk.full:
+		case <-c.done:
+			return
+		}
+		usual := c.raft.ReloadableConfig()
+		short := usual
+		short.TrailingLogs = min(usual.TrailingLogs, c.bulk.begin())
+		if err := c.raft.ReloadConfig(short); err != nil {
+			c.logger.Error("the log stays as long as it is", "error", err)
+		}
+		// Whether it worked or not, the next one is due when as much has been written again. Raft tells of failures.
+		_ = c.raft.Snapshot().Error()
+		if err := c.raft.ReloadConfig(usual); err != nil {
+			c.logger.Error("the log stays as short as it is", "error", err)
+		}
+	}
+}
+
+// countedWriter counts what is written.
+type countedWriter struct {
+	io.Writer
+	written int64
+}
+
+func (w *countedWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.written += int64(n)
+	return n, err
+}
