@@ -20,7 +20,7 @@ HELLO := --publish 8080:8080
 
 .PHONY: help
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 # install-missing COMMAND=PACKAGE... installs the packages of the commands that are not there.
 define install-missing
@@ -116,6 +116,13 @@ test-short: $(SHIM) ## The tests that need neither root nor containers, in under
 .PHONY: bench
 bench: test-deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
 	go run ./test/bench
+
+# Such as -c2m-nodes 610 -c2m-workloads 100 -c2m-replicas 50000.
+C2M_FLAGS ?=
+
+.PHONY: bench-c2m
+bench-c2m: test-deps build ## Place two million replicas on 6,100 simulated nodes, and measure (root, 10 GiB, minutes).
+	go run ./test/bench -only c2m_seconds,c2m_rss_gb,c2m_snapshot_stall $(C2M_FLAGS)
 
 .PHONY: clean
 clean: ## Remove what was built.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The whole challenge with a few nodes, by the real binary.
+func TestTheChallengeInSmall(t *testing.T) {
+	if testing.Short() || os.Geteuid() != 0 {
+		t.Skip("needs root and bin/cloudless")
+	}
+	t.Chdir("../..")
+	l, err := newLab(t.Context(), t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	r, err := l.gather(t.Context(), crowd{nodes: 30, workloads: 5, replicas: 600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := r.history[len(r.history)-1]
+	if last.running != 600 || last.placed != 600 || last.told != 600 && last.told != 0 { // the fleet tells once a second
+		t.Errorf("in the end there were %+v", last)
+	}
+	if r.rss < 10<<10 || r.server <= 0 || r.logBytes == 0 || len(r.writes) == 0 {
+		t.Errorf("measured %+v", r)
+	}
+	if drawn, err := os.ReadFile(r.plot); err != nil || !bytes.Contains(drawn, []byte("600 replicas")) {
+		t.Errorf("drawn was %q, %v", drawn, err)
+	}
+}
+
+func TestEveryWorkloadHasItsShareOfTheCrowd(t *testing.T) {
+	c := crowd{nodes: 1, workloads: 7, replicas: 100}
+	sum := 0
+	for i := range c.workloads {
+		n := c.of(i)
+		if n < 14 || n > 15 {
+			t.Errorf("workload %d has %d replicas", i, n)
+		}
+		sum += n
+	}
+	if sum != c.replicas {
+		t.Errorf("all have %d", sum)
+	}
+	if c.check() != nil || (&crowd{nodes: 1, workloads: 10, replicas: 9}).check() == nil {
+		t.Error("a crowd is too small for its workloads, or is not")
+	}
+}
+
+func TestDrawingIsWellFormed(t *testing.T) {
+	began := time.Now()
+	var out bytes.Buffer
+	plotCrowd(&out, []crowdMoment{
+		{at: 0}, {at: time.Second, placed: 500, running: 100}, {at: 2 * time.Second, placed: 1000, running: 1000},
+	}, began, []span{{began.Add(time.Second), began.Add(1500 * time.Millisecond)}}, 1000)
+	decoder := xml.NewDecoder(strings.NewReader(out.String()))
+	for {
+		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, out.String())
+		}
+	}
+	for _, part := range []string{"1000 replicas in 2 s", "placed</text>", "acknowledged</text>", `points="80.0,370.0 430.0,205.0 780.0,40.0"`, `x="430.0" y="40" width="175.0"`} {
+		if !strings.Contains(out.String(), part) {
+			t.Errorf("%s is missing in\n%s", part, out.String())
+		}
+	}
+	plotCrowd(io.Discard, nil, began, nil, 1) // nothing was seen
+}
+
+func TestWritesDuringSnapshotsAreApart(t *testing.T) {
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	writes := []smallWrite{{span{at(0), at(5)}}, {span{at(10), at(40)}}, {span{at(30), at(37)}}, {span{at(60), at(61)}}}
+	during, otherwise := split(writes, []span{{at(35), at(50)}})
+	if len(during) != 2 || during.quantile(1) != 30 || len(otherwise) != 2 || otherwise.quantile(1) != 5 {
+		t.Errorf("during %v, otherwise %v", during, otherwise)
+	}
+}
