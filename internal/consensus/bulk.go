@@ -8,9 +8,9 @@ import (
 )
 
 // Snapshots are taken after a number of entries, which is right for small ones. Of large ones the log would have grown
-// by gigabytes until then, so one is also taken when the log has grown by maxBulk, or by as much as the snapshot before
-// has if that is more: what is written for snapshots is then no more than what is written for the log. About maxBulk
-// of the log is kept for servers that lag behind.
+// by gigabytes until then, so one is also taken when the log has grown by maxBulk, or by twice the size of the snapshot
+// before if that is more: writing snapshots is then the smaller part of all writing. About maxBulk of the log is kept
+// for servers that lag behind.
 const maxBulk = 256 << 20
 
 // minTrailing is how many entries are kept however large they are.
@@ -36,7 +36,7 @@ func (b *bulk) add(entries []*raft.Log) {
 		b.bytes += int64(len(entry.Data))
 	}
 	b.entries += int64(len(entries))
-	if b.bytes < max(b.max, b.saved) {
+	if b.bytes < max(b.max, 2*b.saved) {
 		return
 	}
 	select {
@@ -45,18 +45,25 @@ func (b *bulk) add(entries []*raft.Log) {
 	}
 }
 
-// begin counts from now on, and returns how many entries of those that were counted so far may be kept.
-func (b *bulk) begin() (trailing uint64) {
+// began counts from now on, because a snapshot is taken of all that was counted so far.
+func (b *bulk) began() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bytes, b.entries = 0, 0
+}
+
+// trailing is how many entries of those that were counted may be kept.
+func (b *bulk) trailing() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	kept := b.entries
 	if b.bytes > b.max {
 		kept = b.entries * b.max / b.bytes
 	}
-	b.bytes, b.entries = 0, 0
 	return uint64(max(kept, minTrailing))
 }
 
+// took remembers the size of a snapshot.
 func (b *bulk) took(size int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,12 +98,13 @@ func (c *Consensus) shorten() {
 		}
 		usual := c.raft.ReloadableConfig()
 		short := usual
-		short.TrailingLogs = min(usual.TrailingLogs, c.bulk.begin())
+		short.TrailingLogs = min(usual.TrailingLogs, c.bulk.trailing())
 		if err := c.raft.ReloadConfig(short); err != nil {
 			c.logger.Error("the log stays as long as it is", "error", err)
 		}
-		// Whether it worked or not, the next one is due when as much has been written again. Raft tells of failures.
-		_ = c.raft.Snapshot().Error()
+		if err := c.raft.Snapshot().Error(); err != nil { // of which raft tells
+			c.bulk.began() // the next one is due when as much has been written again
+		}
 		if err := c.raft.ReloadConfig(usual); err != nil {
 			c.logger.Error("the log stays as short as it is", "error", err)
 		}

@@ -127,7 +127,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 		id: o.ServerID, store: o.Store, logger: o.Logger,
 		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, room: newRoom(o.Dir), bulk: newBulk(), done: make(chan struct{}),
 	}
-	c.fsm.saved = c.bulk.took
+	c.fsm.saving, c.fsm.saved = c.bulk.began, c.bulk.took
 	if o.maxBulk > 0 {
 		c.bulk.max = o.maxBulk
 	}

@@ -20,8 +20,9 @@ type fsm struct {
 	// encoded itself.
 	proposed proposed
 	broken   error
-	// saved is told the size of every snapshot.
-	saved func(int64)
+	// saving is told of every snapshot, and saved its size.
+	saving func()
+	saved  func(int64)
 	// failed receives what broke it.
 	failed chan error
 }
@@ -29,7 +30,7 @@ type fsm struct {
 var _ raft.BatchingFSM = (*fsm)(nil)
 
 func newFSM(store *state.Store, observer Observer) *fsm {
-	return &fsm{store: store, observer: observer, saved: func(int64) {}, failed: make(chan error, 1)}
+	return &fsm{store: store, observer: observer, saving: func() {}, saved: func(int64) {}, failed: make(chan error, 1)}
 }
 
 // Apply implements raft.FSM.
@@ -90,6 +91,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.broken != nil {
 		return nil, f.broken
 	}
+	f.saving()
 	return saver{f.store.Snapshot(), f.observer, f.saved}, nil
 }
 

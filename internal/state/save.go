@@ -8,9 +8,12 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"runtime"
 
 	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
@@ -50,14 +53,49 @@ func (s *Snapshot) saveObjects(w io.Writer) error {
 	if _, err := marshal.MarshalTo(w, header); err != nil {
 		return err
 	}
+	saved := savedObject{to: w}
+	n := 0
 	for _, t := range tables {
+		saved.field = objectFields.ByName(protoreflect.Name(t.kind)).Number()
 		for object := range listByPrefix[Object](s, t.kind, indexUID, nil) {
-			if _, err := marshal.MarshalTo(w, wrap(object)); err != nil {
+			if err := saved.write(object); err != nil {
 				return fmt.Errorf("%s %s: %w", t.kind, object.GetMetadata().GetUid(), err)
+			}
+			if n++; n%saveAtOnce == 0 {
+				runtime.Gosched() // a snapshot has time, those who write have not
 			}
 		}
 	}
 	return nil
+}
+
+// saveAtOnce is how many objects are written before others have their turn: some tens of microseconds. Whoever wants to
+// run would else wait for the scheduler's patience, some ten milliseconds, again and again.
+const saveAtOnce = 16
+
+var objectFields = (&statev1.Object{}).ProtoReflect().Descriptor().Fields()
+
+// savedObject writes objects as protodelim does with a statev1.Object around each, without making that: there may be
+// millions.
+type savedObject struct {
+	to    io.Writer
+	field protowire.Number // of the kind
+
+	body, head []byte
+}
+
+func (s *savedObject) write(o Object) (err error) {
+	if s.body, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(s.body[:0], o); err != nil {
+		return err
+	}
+	size := protowire.SizeTag(s.field) + protowire.SizeBytes(len(s.body))
+	s.head = protowire.AppendVarint(s.head[:0], uint64(size))
+	s.head = protowire.AppendTag(s.head, s.field, protowire.BytesType)
+	s.head = protowire.AppendVarint(s.head, uint64(len(s.body)))
+	if _, err = s.to.Write(s.head); err == nil {
+		_, err = s.to.Write(s.body)
+	}
+	return err
 }
 
 // Restore replaces the whole state by a saved one. If that is damaged, incomplete or of an unknown format, the state
