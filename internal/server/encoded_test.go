@@ -23,7 +23,8 @@ func TestEncodedRevisionIsSentAsItIsStored(t *testing.T) {
 			t.Errorf("got %v, want %v", got.GetRevision(), stored)
 		}
 	}
-	if e.of(stored) != e.of(stored) {
+	first := e.of(stored)
+	if again := e.of(stored); again != first {
 		t.Error("it is encoded each time")
 	}
 	if e.of(nil) != nil {
