@@ -60,31 +60,31 @@ func appendID(key []byte, id string) []byte {
 
 // parseID reads a UUID in the one form in which it is written here: what differs in text must differ in a key.
 func parseID(id string, to *[16]byte) bool {
-	const form = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-	if len(id) != len(form) {
+	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
 		return false
 	}
-	digits := 0
-	for i := range len(form) {
-		var digit byte
-		switch c := id[i]; {
-		case form[i] == '-':
-			if c != '-' {
-				return false
-			}
-			continue
-		case '0' <= c && c <= '9':
-			digit = c - '0'
-		case 'a' <= c && c <= 'f':
-			digit = c - 'a' + 10
-		default:
-			return false
-		}
-		to[digits/2] = to[digits/2]<<4 | digit
-		digits++
+	wrong := byte(0)
+	for i, at := range pairs {
+		high, low := digits[id[at]], digits[id[at+1]]
+		wrong |= high | low
+		to[i] = high<<4 | low
 	}
-	return true
+	return wrong <= 0xf
 }
+
+// pairs are where in a UUID the two digits of each byte begin, and digits what they stand for, or 0xff.
+var (
+	pairs  = [16]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
+	digits = func() (all [256]byte) {
+		for c := range all {
+			all[c] = 0xff
+		}
+		for value, c := range []byte("0123456789abcdef") {
+			all[c] = byte(value)
+		}
+		return all
+	}()
+)
 
 func nameKey(o Object) string {
 	return nameKeyOf(o.GetMetadata().GetNamespace(), o.GetMetadata().GetName())
