@@ -136,11 +136,15 @@ func (l *lab) gather(ctx context.Context, size crowd) (_ *crowdRun, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conns, hangUp, err := c.connectMany(ctx, 2)
+	callers, hangUp, err := c.connectMany(ctx, 2)
 	if err != nil {
 		return nil, err
 	}
 	defer hangUp()
+	var conns []*grpc.ClientConn
+	for _, one := range callers {
+		conns = append(conns, one.(plain).ClientConn)
+	}
 	f, err := c.startFleet(ctx, fleetPlan{nodes: size.nodes, args: crowdLabels, inside: func(start func() error) error { return start() }}, conns[0])
 	if err != nil {
 		return nil, err
