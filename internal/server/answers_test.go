@@ -190,7 +190,10 @@ func TestNobodyIsSentTheRestOfAnAnswerHeDoesNotWaitFor(t *testing.T) {
 		<-played.hears
 		played.asks <- &v1.PassCallsRequest{Gone: []uint64{0}}
 		synctest.Wait()
-		<-played.hears // which was on its way
+		select {
+		case <-played.hears: // which was on its way
+		default:
+		}
 		must(t, end()) // though nobody hears anything more
 	})
 }
