@@ -119,7 +119,7 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterExplainServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Content-Type") == "application/grpc" {
+			if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 				server.ServeHTTP(w, r)
 				return
 			}
