@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -15,10 +17,11 @@ const (
 	serverGCPercent = 200
 	// busyGCPercent is the same for a server that makes garbage all the time. One
 	// that has little to do should be small instead.
-	busyGCPercent = 400
-	// busyGarbage is how much memory that may cost: with a large state garbage
-	// grows to twice of it, however busy the server is.
-	busyGarbage = 512 << 20
+	busyGCPercent = 1600
+	// busyGarbage is how much memory that may cost, and busyShare which part of the
+	// machine's: with a large state garbage grows to twice of it, however busy the
+	// server is.
+	busyGarbage, busyShare = 1 << 30, 24
 	// largeGarbage bounds what a server with a large state may have beside it: so
 	// much and a quarter of the state.
 	largeGarbage = 3 << 30
@@ -46,7 +49,7 @@ func followGarbage(ctx context.Context) error {
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
 	samples := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}, {Name: "/gc/heap/live:bytes"}}
-	c, percent := collector{}, serverGCPercent
+	c, percent := collector{garbage: busyGarbageOf(machineMemory())}, serverGCPercent
 	for {
 		select {
 		case <-ctx.Done():
@@ -62,8 +65,24 @@ func followGarbage(ctx context.Context) error {
 	}
 }
 
+// machineMemory is how much memory the machine has, 0 if that is not known.
+func machineMemory() uint64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
+	}
+	return info.Totalram * uint64(info.Unit)
+}
+
+// busyGarbageOf is how much garbage a busy server may have on a machine.
+func busyGarbageOf(memory uint64) uint64 { return min(busyGarbage, memory/busyShare) }
+
 // collector is what was seen of the garbage collector at the last look.
-type collector struct{ cycles uint64 }
+type collector struct {
+	cycles uint64
+	// garbage is what a busy server may have of it.
+	garbage uint64
+}
 
 // percent says how much garbage there may be beside so many bytes that are kept.
 func (c *collector) percent(cycles, live uint64) int {
@@ -76,5 +95,5 @@ func (c *collector) percent(cycles, live uint64) int {
 	if !busy {
 		return int(most)
 	}
-	return int(min(max(busyGarbage*100/live, most), busyGCPercent))
+	return int(min(max(c.garbage*100/live, most), busyGCPercent))
 }

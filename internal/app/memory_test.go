@@ -28,7 +28,7 @@ func TestServersCollectLessOftenUnlessToldOtherwise(t *testing.T) {
 }
 
 func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
-	var c collector
+	c := collector{garbage: busyGarbageOf(64 << 30)}
 	for _, look := range []struct {
 		cycles, live uint64
 		want         int
@@ -36,8 +36,8 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 	}{
 		{cycles: 3, live: 20 << 20, want: busyGCPercent, why: "it collects"},
 		{cycles: 3, live: 20 << 20, want: serverGCPercent, why: "nothing was collected since"},
-		{cycles: 4, live: 128 << 20, want: busyGCPercent, why: "all of it fits"},
-		{cycles: 9, live: 200 << 20, want: 256, why: "no more than the bound"},
+		{cycles: 4, live: 64 << 20, want: busyGCPercent, why: "all of it fits"},
+		{cycles: 9, live: 256 << 20, want: 400, why: "no more than the bound"},
 		{cycles: 10, live: 1 << 30, want: serverGCPercent, why: "what it keeps is large already"},
 		{cycles: 11, live: 3 << 30, want: 125, why: "twice of what it keeps would be a whole machine's"},
 		{cycles: 11, live: 3 << 30, want: 125, why: "nor is it when nothing is collected"},
@@ -46,5 +46,15 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 		if got := c.percent(look.cycles, look.live); got != look.want {
 			t.Errorf("%s: %d percent, want %d", look.why, got, look.want)
 		}
+	}
+}
+
+func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
+	c := collector{garbage: busyGarbageOf(1 << 30)}
+	if got := c.percent(1, 16<<20); got != 266 {
+		t.Errorf("beside 16 MiB there may be %d percent", got)
+	}
+	if c = (collector{garbage: busyGarbageOf(0)}); c.percent(1, 16<<20) != serverGCPercent {
+		t.Error("where nothing is known of the machine, a busy server may have more garbage")
 	}
 }
