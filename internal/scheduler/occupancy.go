@@ -176,10 +176,13 @@ func (v *View) stand(at int32) {
 }
 
 func (v *View) seat(list []int32, at int32) (int, bool) {
-	return slices.BinarySearchFunc(list, at, func(a, b int32) int {
-		x, y := &v.work.replicas[a], &v.work.replicas[b]
-		return cmp.Or(cmp.Compare(x.shape.Priority, y.shape.Priority), cmp.Compare(x.uid, y.uid))
-	})
+	return slices.BinarySearchFunc(list, at, v.leavesBefore)
+}
+
+// leavesBefore is the order in which replicas would have to go.
+func (v *View) leavesBefore(a, b int32) int {
+	x, y := &v.work.replicas[a], &v.work.replicas[b]
+	return cmp.Or(cmp.Compare(x.shape.Priority, y.shape.Priority), cmp.Compare(x.uid, y.uid))
 }
 
 // occupy promises to one replica of a shape what it needs of a node.

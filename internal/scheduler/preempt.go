@@ -61,9 +61,9 @@ func (o offer) less(other offer) bool {
 	}
 }
 
-// offers is a heap with the cheapest on top. What an offer costs only rises
-// while others are taken, because those leave fewer that may go; so the top is
-// looked at again before it is taken.
+// offers is a heap with the cheapest on top. What stands in it is the least that
+// an offer can cost, and that only rises while others are taken, because those
+// leave fewer that may go; so the top is looked at closely before it is taken.
 type offers []offer
 
 func (o offers) Len() int           { return len(o) }
@@ -114,7 +114,7 @@ func (p *placing) preempt(plan *Plan, index, count int) (done int) {
 func (p *placing) offers(victims *victims) offers {
 	var open offers
 	for _, i := range p.v.order {
-		if o, possible := p.offer(i, victims); possible {
+		if o, possible := p.estimate(i, victims); possible {
 			open = append(open, o)
 		}
 	}
@@ -122,11 +122,28 @@ func (p *placing) offers(victims *victims) offers {
 	return open
 }
 
-// offer finds the cheapest victims on a node.
-func (p *placing) offer(i int32, victims *victims) (offer, bool) {
+// estimate is what an offer of a node costs at least. Its highest priority is
+// that of the offer.
+func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 	of := &p.verdicts[p.v.class[i]]
 	if !of.passes || !p.open(of.group) || !p.passesBut(i, "ports") || !victims.choose(p, i) {
 		return offer{}, false
+	}
+	o := offer{rank: p.v.rank[i]}
+	if last := len(victims.taken) - 1; last >= 0 {
+		o.highest = int32(p.v.work.replicas[victims.taken[last]].shape.Priority)
+		o.count, o.sum = 1, o.highest
+	}
+	return o, true
+}
+
+// offer finds the cheapest victims on a node.
+func (p *placing) offer(i int32, victims *victims) (offer, bool) {
+	if _, possible := p.estimate(i, victims); !possible {
+		return offer{}, false
+	}
+	if len(victims.taken) > 0 {
+		victims.fewest(p, i, p.v.free[i].plus(p.v.nodes[i].leaving))
 	}
 	o := offer{rank: p.v.rank[i], count: int32(len(victims.taken))}
 	for _, r := range victims.taken {
@@ -178,6 +195,7 @@ type victims struct {
 	lost []loss
 	// blocking counts the replicas that have a port which is needed.
 	blocking int
+	search   search
 }
 
 type loss struct {
@@ -187,7 +205,8 @@ type loss struct {
 
 // choose takes replicas of the lowest priority until there is room, and then
 // lets those stay that need not go, the highest priority first. So the highest
-// priority that goes is as low as it can be, and none goes in vain.
+// priority that goes is as low as it can be, and none goes in vain. The last has
+// it, because there was no room without it. There may be fewer that do.
 func (t *victims) choose(p *placing, i int32) bool {
 	t.taken, t.lost = t.taken[:0], t.lost[:0]
 	n := &p.v.nodes[i]
@@ -261,6 +280,18 @@ func (t *victims) lose(p *placing, r *replica) bool {
 		l.serving++
 	}
 	return true
+}
+
+// keep takes back that a workload loses a replica.
+func (t *victims) keep(r *replica) {
+	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == r.shape.work })
+	if r.standing == Reserved || at < 0 {
+		return
+	}
+	t.lost[at].count--
+	if r.standing == Serving {
+		t.lost[at].serving--
+	}
 }
 
 // blocks reports whether a shape has a port that the ask needs for itself.

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,6 +61,25 @@ func TestPreemption(t *testing.T) {
 			revision("web", 1000, priority(200)), 1, "large@a", "a",
 		},
 		{
+			"one that makes room alone goes rather than two that come first",
+			[]there{{"a", revision("vx", 500, priority(0)), 1}, {"a", revision("vy", 500, priority(0)), 1}, {"a", revision("vz", 1000, priority(0)), 1}, {"b", revision("full", 2000, priority(900)), 1}},
+			revision("web", 1000, priority(200)), 1, "vz@a", "a",
+		},
+		{
+			"of those that make room alone the smallest goes",
+			[]there{{"a", revision("half", 1000, priority(0)), 1}, {"a", revision("third", 700, priority(0)), 1}, {"b", revision("full", 2000, priority(900)), 1}},
+			revision("web", 1000, priority(200)), 1, "third@a", "a",
+		},
+		{
+			"who must stay is not counted upon",
+			[]there{
+				{"a", revision("small", 500, priority(200)), 2},
+				{"a", revision("large", 1000, priority(200), available(1)), 1},
+				{"b", revision("full", 2000, priority(900)), 1},
+			},
+			revision("web", 1000, priority(300)), 1, "small@a small@a", "a",
+		},
+		{
 			"what is usual may push out nothing",
 			[]there{{"a", revision("low", 2000, priority(0)), 1}, {"b", revision("lower", 2000, priority(0)), 1}},
 			revision("web", 1000, priority(100)), 1, "", "",
@@ -111,72 +131,94 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
-// The highest priority that goes is the lowest possible one over all nodes and
-// all sets of replicas, and no victim could have stayed. Found by trying all.
+// The victims are the cheapest of all sets on all nodes: the highest priority that
+// goes is as low as possible, then they are as few as possible, then the sum of
+// their priorities is the smallest. Found by trying all.
 func TestVictimsAreTheCheapest(t *testing.T) {
+	type occupant struct {
+		uid      string
+		needs    scheduler.Resources
+		priority int
+	}
+	type cost struct{ highest, count, sum int }
+	less := func(a, b cost) bool {
+		return cmp.Or(cmp.Compare(a.highest, b.highest), cmp.Compare(a.count, b.count), cmp.Compare(a.sum, b.sum)) < 0
+	}
+	resources := func(t *rapid.T, most int64) (r scheduler.Resources) {
+		r[scheduler.CPU] = 100 * rapid.Int64Range(1, most).Draw(t, "cpu")
+		r[scheduler.Memory] = rapid.Int64Range(0, most).Draw(t, "memory") << 27
+		return r
+	}
+	with := func(r scheduler.Resources) func(*scheduler.Revision) {
+		return func(of *scheduler.Revision) { of.Needs.Resources = r }
+	}
+	fits := func(need, free scheduler.Resources) bool {
+		return need[scheduler.CPU] <= free[scheduler.CPU] && need[scheduler.Memory] <= max(0, free[scheduler.Memory])
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		v := view()
-		type occupant struct {
-			uid            string
-			cpu            int64
-			priority, node int
-		}
-		var all []occupant
-		free := map[int]int64{}
-		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
-			v.ApplyNode(node(fmt.Sprint(i)))
-			free[i] = 2000
-			for range rapid.IntRange(0, 6).Draw(t, "replicas") {
-				o := occupant{cpu: 100 * rapid.Int64Range(1, 8).Draw(t, "cpu"), priority: 10 * rapid.IntRange(0, 25).Draw(t, "priority"), node: i}
-				if o.cpu > free[i] {
+		on := map[string][]occupant{}
+		free := map[string]scheduler.Resources{}
+		for i := range rapid.IntRange(1, 3).Draw(t, "nodes") {
+			name := fmt.Sprint(i)
+			n := node(name)
+			v.ApplyNode(n)
+			left := n.Capacity
+			for k := range rapid.IntRange(0, 8).Draw(t, "replicas") {
+				o := occupant{needs: resources(t, 8), priority: 10 * rapid.IntRange(0, 4).Draw(t, "priority")}
+				if rapid.IntRange(0, 9).Draw(t, "important") == 0 {
+					o.priority = 200
+				}
+				if !fits(o.needs, left) {
 					continue
 				}
-				free[i] -= o.cpu
-				r := revision(fmt.Sprint("w", len(all)), o.cpu, priority(o.priority), func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 })
-				o.uid = run(v, r, fmt.Sprint(i), 1)[0]
-				all = append(all, o)
+				for r := range left {
+					left[r] -= o.needs[r]
+				}
+				o.uid = run(v, revision(fmt.Sprintf("w%d-%d", i, k), 0, priority(o.priority), with(o.needs)), name, 1)[0]
+				on[name] = append(on[name], o)
 			}
+			free[name] = left
 		}
-		need := 100 * rapid.Int64Range(1, 20).Draw(t, "need")
-		plan := v.Plan(ask(revision("web", need, priority(200), func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 }), 1))
+		need := resources(t, 20)
+		plan := v.Plan(ask(revision("web", 0, priority(200), with(need)), 1))
 
-		best := 1 << 20 // the lowest highest priority of any set that makes room
-		for set := range 1 << len(all) {
-			room, highest := map[int]int64{}, -1
-			allowed := true
-			for k, o := range all {
-				if set&(1<<k) != 0 {
-					room[o.node] += o.cpu
-					highest = max(highest, o.priority)
+		var best *cost
+		for name, left := range free {
+			for set := range 1 << len(on[name]) {
+				room, is, allowed := left, cost{}, true
+				for k, o := range on[name] {
+					if set&(1<<k) == 0 {
+						continue
+					}
+					for r := range room {
+						room[r] += o.needs[r]
+					}
+					is = cost{max(is.highest, o.priority), is.count + 1, is.sum + o.priority}
 					allowed = allowed && o.priority < 200
 				}
-			}
-			for i := range free {
-				if allowed && free[i]+room[i] >= need {
-					best = min(best, highest)
+				if allowed && fits(need, room) && (best == nil || less(is, *best)) {
+					best = &is
 				}
 			}
 		}
-		if (best < 1<<20) != (len(plan.Placements) == 1) {
-			t.Fatalf("the best is %d and the plan is %+v", best, plan)
+		if (best != nil) != (len(plan.Placements) == 1) {
+			t.Fatalf("the best is %+v and the plan is %+v", best, plan)
 		}
-		if len(plan.Placements) == 0 {
+		if best == nil {
 			return
 		}
-		highest, freed := -1, int64(0)
-		var gone []occupant
-		for _, p := range plan.Preemptions {
-			o := all[slices.IndexFunc(all, func(o occupant) bool { return o.uid == p.Replica })]
-			gone = append(gone, o)
-			highest, freed = max(highest, o.priority), freed+o.cpu
-		}
-		if highest != best {
-			t.Fatalf("the highest that goes is %d and could be %d", highest, best)
-		}
-		for _, o := range gone {
-			if free[o.node]+freed-o.cpu >= need {
-				t.Fatalf("%+v need not go", o)
+		var is cost
+		for k, p := range plan.Preemptions {
+			if k > 0 && p.Priority < plan.Preemptions[k-1].Priority {
+				t.Fatalf("the lowest priority is not first in %+v", plan.Preemptions)
 			}
+			at := slices.IndexFunc(on[p.NodeName], func(o occupant) bool { return o.uid == p.Replica })
+			o := on[p.NodeName][at]
+			is = cost{max(is.highest, o.priority), is.count + 1, is.sum + o.priority}
+		}
+		if is != *best {
+			t.Fatalf("what goes costs %+v and could cost %+v", is, *best)
 		}
 	})
 }

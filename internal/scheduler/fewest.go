@@ -1,0 +1,158 @@
+package scheduler
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// searchSteps bounds the search for the fewest victims of one number on one node.
+// It is enough to try all sets where few may go. Beyond it, what was found until
+// then counts: the largest are tried first.
+const searchSteps = 256
+
+// mayGo is a replica of which the room would help.
+type mayGo struct {
+	at    int32
+	shape *shape
+	// gain is the share of what is short that it frees, in thousandths and rounded
+	// up; no more than all counts. size is the same with all that it frees.
+	gain, size int64
+}
+
+// search finds, of the sets of one number, the one with the smallest sum of
+// priorities and of these the smallest of what is freed.
+type search struct {
+	all    []mayGo
+	picked []int32
+	best   []int32
+	// sum and size are those of the best.
+	sum    int
+	size   int64
+	lowest int   // priority
+	goal   int64 // what the gains must come to
+	steps  int
+}
+
+// fewest puts the smallest number of victims in the place of those that were
+// taken, from all whose priority is not higher than theirs. The free room is
+// without any victims.
+func (t *victims) fewest(p *placing, i int32, free Resources) {
+	highest := p.v.work.replicas[t.taken[len(t.taken)-1]].shape.Priority
+	s := &t.search
+	s.all, s.best, s.picked = s.all[:0], append(s.best[:0], t.taken...), s.picked[:0]
+	t.lost = t.lost[:0]
+	// Who has a port that is needed goes in any case.
+	for _, at := range t.taken {
+		if r := &p.v.work.replicas[at]; p.blocks(r.shape) {
+			t.lose(p, r)
+			s.picked = append(s.picked, at)
+			free = free.plus(r.shape.Needs.Resources)
+		}
+	}
+	short := shortOf(&free, &p.least)
+	s.goal = 0
+	for _, n := range short {
+		if n > 0 {
+			s.goal += thousandth
+		}
+	}
+	s.sum, s.size = 0, 0
+	for _, at := range t.taken {
+		if r := &p.v.work.replicas[at]; !p.blocks(r.shape) {
+			one := helps(at, r.shape, &short)
+			s.sum, s.size = s.sum+r.shape.Priority, s.size+one.size
+		}
+	}
+	for _, at := range p.v.nodes[i].replicas {
+		r := &p.v.work.replicas[at]
+		if r.shape.Priority > highest {
+			break
+		}
+		if r.standing == Leaving || p.needed(r.shape.work) || p.blocks(r.shape) {
+			continue
+		}
+		if one := helps(at, r.shape, &short); one.gain > 0 {
+			s.all = append(s.all, one)
+		}
+	}
+	if len(s.all) == 0 {
+		return
+	}
+	s.lowest = s.all[0].shape.Priority // they are by priority
+	slices.SortStableFunc(s.all, func(a, b mayGo) int {
+		return cmp.Or(-cmp.Compare(a.gain, b.gain), cmp.Compare(a.shape.Priority, b.shape.Priority), cmp.Compare(a.size, b.size))
+	})
+	forced, most := len(s.picked), len(t.taken)-len(s.picked)
+	for count := int((s.goal + s.all[0].gain - 1) / s.all[0].gain); count <= most; count++ {
+		sum, size := s.sum, s.size
+		if count < most {
+			s.sum, s.size = math.MaxInt, math.MaxInt64
+		}
+		s.steps = searchSteps
+		found := t.try(p, free, 0, count, 0, 0, 0)
+		s.picked = s.picked[:forced]
+		if found {
+			break
+		}
+		s.sum, s.size = sum, size
+	}
+	t.taken = append(t.taken[:0], s.best...)
+	slices.SortFunc(t.taken, p.v.leavesBefore)
+}
+
+// try picks count more of all that come from a place on. It reports whether a
+// better set was found.
+func (t *victims) try(p *placing, free Resources, from, count, sum int, gain, size int64) (found bool) {
+	s := &t.search
+	if count == 0 {
+		if !free.holds(&p.least) || sum > s.sum || sum == s.sum && size >= s.size {
+			return false
+		}
+		s.best, s.sum, s.size = append(s.best[:0], s.picked...), sum, size
+		return true
+	}
+	for k := from; k+count <= len(s.all) && s.steps > 0; k++ {
+		s.steps--
+		one := &s.all[k]
+		if gain+int64(count)*one.gain < s.goal {
+			break // the others help no more than this one
+		}
+		r := &p.v.work.replicas[one.at]
+		least := sum + one.shape.Priority + (count-1)*s.lowest
+		alike := k > from && s.all[k-1].shape == one.shape && p.v.work.replicas[s.all[k-1].at].standing == r.standing
+		if alike || least > s.sum || least == s.sum && size+one.size >= s.size || !t.lose(p, r) {
+			continue
+		}
+		s.picked = append(s.picked, one.at)
+		if t.try(p, free.plus(one.shape.Needs.Resources), k+1, count-1, sum+one.shape.Priority, gain+one.gain, size+one.size) {
+			found = true
+		}
+		s.picked = s.picked[:len(s.picked)-1]
+		t.keep(r)
+	}
+	return found
+}
+
+// shortOf is what must be freed of each resource.
+func shortOf(free, least *Resources) (short Resources) {
+	for k := range short {
+		if least[k] != math.MinInt64 {
+			short[k] = max(0, least[k]-free[k])
+		}
+	}
+	return short
+}
+
+// helps measures what one replica frees of what is short.
+func helps(at int32, s *shape, short *Resources) mayGo {
+	one := mayGo{at: at, shape: s}
+	for k, n := range short {
+		if has := s.Needs.Resources[k]; n > 0 && has > 0 {
+			share := int64(math.Ceil(float64(has) / float64(n) * thousandth))
+			one.gain += min(thousandth, share)
+			one.size += min(math.MaxInt32, share)
+		}
+	}
+	return one
+}
