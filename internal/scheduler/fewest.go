@@ -31,39 +31,67 @@ type search struct {
 	size   int64
 	lowest int   // priority
 	goal   int64 // what the gains must come to
+	// enough is a sum with which the search is over.
+	enough int
 	steps  int
+
+	amounts []int64
 }
 
 // fewest puts the smallest number of victims in the place of those that were
-// taken, from all whose priority is not higher than theirs. The free room is
-// without any victims.
-func (t *victims) fewest(p *placing, i int32, free Resources) {
-	highest := p.v.work.replicas[t.taken[len(t.taken)-1]].shape.Priority
+// taken, from all whose priority is not higher than theirs.
+func (t *victims) fewest(p *placing, i int32) {
 	s := &t.search
-	s.all, s.best, s.picked = s.all[:0], append(s.best[:0], t.taken...), s.picked[:0]
-	t.lost = t.lost[:0]
-	// Who has a port that is needed goes in any case.
-	for _, at := range t.taken {
-		if r := &p.v.work.replicas[at]; p.blocks(r.shape) {
-			t.lose(p, r)
-			s.picked = append(s.picked, at)
-			free = free.plus(r.shape.Needs.Resources)
-		}
-	}
+	highest := p.v.work.replicas[t.taken[len(t.taken)-1]].shape.Priority
+	free := t.force(p, p.v.free[i].plus(p.v.nodes[i].leaving))
 	short := shortOf(&free, &p.least)
-	s.goal = 0
+	s.list(p, i, highest, &short)
+	if len(s.all) == 0 {
+		return
+	}
+	s.best, s.sum, s.size, s.goal = append(s.best[:0], t.taken...), 0, 0, 0
 	for _, n := range short {
 		if n > 0 {
 			s.goal += thousandth
 		}
 	}
-	s.sum, s.size = 0, 0
 	for _, at := range t.taken {
-		if r := &p.v.work.replicas[at]; !p.blocks(r.shape) {
-			one := helps(at, r.shape, &short)
-			s.sum, s.size = s.sum+r.shape.Priority, s.size+one.size
+		if shape := p.v.work.replicas[at].shape; !p.blocks(shape) {
+			s.sum, s.size = s.sum+shape.Priority, s.size+helps(at, shape, &short).size
 		}
 	}
+	forced, most := len(s.picked), len(t.taken)-len(s.picked)
+	for count, found := s.startCount(&short), false; count <= most && !found; count++ {
+		sum, size := s.sum, s.size
+		if count < most {
+			s.sum, s.size = math.MaxInt, math.MaxInt64
+		}
+		s.steps, s.enough = searchSteps, s.leastSum(count, forced, highest)
+		if found = t.try(p, free, 0, count, 0, 0, 0); !found {
+			s.sum, s.size = sum, size
+		}
+	}
+	t.taken = append(t.taken[:0], s.best...)
+	slices.SortFunc(t.taken, p.v.leavesBefore)
+}
+
+// force picks those of the taken who have a port that is needed: they go in any
+// case. It returns what is free then.
+func (t *victims) force(p *placing, free Resources) Resources {
+	t.lost, t.search.picked = t.lost[:0], t.search.picked[:0]
+	for _, at := range t.taken {
+		if r := &p.v.work.replicas[at]; p.blocks(r.shape) {
+			t.lose(p, r)
+			t.search.picked = append(t.search.picked, at)
+			free = free.plus(r.shape.Needs.Resources)
+		}
+	}
+	return free
+}
+
+// list has the others that may go up to a priority, and that help.
+func (s *search) list(p *placing, i int32, highest int, short *Resources) {
+	s.all = s.all[:0]
 	for _, at := range p.v.nodes[i].replicas {
 		r := &p.v.work.replicas[at]
 		if r.shape.Priority > highest {
@@ -72,7 +100,7 @@ func (t *victims) fewest(p *placing, i int32, free Resources) {
 		if r.standing == Leaving || p.needed(r.shape.work) || p.blocks(r.shape) {
 			continue
 		}
-		if one := helps(at, r.shape, &short); one.gain > 0 {
+		if one := helps(at, r.shape, short); one.gain > 0 {
 			s.all = append(s.all, one)
 		}
 	}
@@ -83,22 +111,69 @@ func (t *victims) fewest(p *placing, i int32, free Resources) {
 	slices.SortStableFunc(s.all, func(a, b mayGo) int {
 		return cmp.Or(-cmp.Compare(a.gain, b.gain), cmp.Compare(a.shape.Priority, b.shape.Priority), cmp.Compare(a.size, b.size))
 	})
-	forced, most := len(s.picked), len(t.taken)-len(s.picked)
-	for count := int((s.goal + s.all[0].gain - 1) / s.all[0].gain); count <= most; count++ {
-		sum, size := s.sum, s.size
-		if count < most {
-			s.sum, s.size = math.MaxInt, math.MaxInt64
-		}
-		s.steps = searchSteps
-		found := t.try(p, free, 0, count, 0, 0, 0)
-		s.picked = s.picked[:forced]
-		if found {
+}
+
+// leastSum is the least that the priorities of so many can come to. For one alone
+// it is out of reach, so that the search goes on for the smallest of them.
+func (s *search) leastSum(count, forced, highest int) int {
+	switch {
+	case count == 1:
+		return -1
+	case forced > 0:
+		return count * s.lowest
+	default: // one of them has the highest
+		return (count-1)*s.lowest + highest
+	}
+}
+
+// leastCount is how many have to go at least, judged by the largest that may, and
+// the lowest priority of any.
+func (t *victims) leastCount(p *placing, i int32, highest int) (lowest, count int) {
+	if len(t.taken) == 1 {
+		return highest, 1
+	}
+	var largest Resources
+	lowest = highest
+	for _, at := range p.v.nodes[i].replicas {
+		r := &p.v.work.replicas[at]
+		if r.shape.Priority > highest {
 			break
 		}
-		s.sum, s.size = sum, size
+		if r.standing != Leaving {
+			lowest = min(lowest, r.shape.Priority)
+			for k, n := range r.shape.Needs.Resources {
+				largest[k] = max(largest[k], n)
+			}
+		}
 	}
-	t.taken = append(t.taken[:0], s.best...)
-	slices.SortFunc(t.taken, p.v.leavesBefore)
+	free := p.v.free[i].plus(p.v.nodes[i].leaving)
+	count = 1
+	for k, n := range shortOf(&free, &p.least) {
+		if n > 0 {
+			count = max(count, int((n+largest[k]-1)/largest[k]))
+		}
+	}
+	return lowest, count
+}
+
+// startCount is how many have to go at least: as many of the largest as make up
+// what is short of each resource alone.
+func (s *search) startCount(short *Resources) (count int) {
+	for k, n := range short {
+		if n == 0 {
+			continue
+		}
+		s.amounts = s.amounts[:0]
+		for j := range s.all {
+			s.amounts = append(s.amounts, s.all[j].shape.Needs.Resources[k])
+		}
+		slices.Sort(s.amounts)
+		for j := len(s.amounts) - 1; j >= 0 && n > 0; j-- {
+			n -= s.amounts[j]
+			count = max(count, len(s.amounts)-j)
+		}
+	}
+	return count
 }
 
 // try picks count more of all that come from a place on. It reports whether a
@@ -112,7 +187,7 @@ func (t *victims) try(p *placing, free Resources, from, count, sum int, gain, si
 		s.best, s.sum, s.size = append(s.best[:0], s.picked...), sum, size
 		return true
 	}
-	for k := from; k+count <= len(s.all) && s.steps > 0; k++ {
+	for k := from; k+count <= len(s.all) && s.steps > 0 && s.sum > s.enough; k++ {
 		s.steps--
 		one := &s.all[k]
 		if gain+int64(count)*one.gain < s.goal {

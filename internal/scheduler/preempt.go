@@ -132,7 +132,8 @@ func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 	o := offer{rank: p.v.rank[i]}
 	if last := len(victims.taken) - 1; last >= 0 {
 		o.highest = int32(p.v.work.replicas[victims.taken[last]].shape.Priority)
-		o.count, o.sum = 1, o.highest
+		lowest, count := victims.leastCount(p, i, int(o.highest))
+		o.count, o.sum = int32(count), o.highest+int32((count-1)*lowest)
 	}
 	return o, true
 }
@@ -143,7 +144,7 @@ func (p *placing) offer(i int32, victims *victims) (offer, bool) {
 		return offer{}, false
 	}
 	if len(victims.taken) > 0 {
-		victims.fewest(p, i, p.v.free[i].plus(p.v.nodes[i].leaving))
+		victims.fewest(p, i)
 	}
 	o := offer{rank: p.v.rank[i], count: int32(len(victims.taken))}
 	for _, r := range victims.taken {

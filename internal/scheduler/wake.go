@@ -124,7 +124,7 @@ func (p *placing) wouldTake(i int32, patient bool) bool {
 	if patient || !p.mayPreempt() {
 		return false
 	}
-	_, possible := p.offer(i, &victims{})
+	_, possible := p.estimate(i, &victims{})
 	return possible
 }
 
