@@ -179,10 +179,14 @@ func (p *placing) sorted() (taking, yielding, refusing []int32) {
 		refusing = append(refusing, i)
 	}
 	slices.SortFunc(rivals, func(a, b rival) int {
-		if p.leads(&a, &b) {
+		switch {
+		case p.leads(&a, &b):
 			return -1
+		case p.leads(&b, &a):
+			return 1
+		default:
+			return 0
 		}
-		return 1
 	})
 	for _, r := range rivals {
 		taking = append(taking, r.node)

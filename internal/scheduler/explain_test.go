@@ -142,6 +142,32 @@ func TestWhatWouldHelp(t *testing.T) {
 				"a larger node, or a smaller request: it needs 8000Mi memory, and a, the largest that would do otherwise, has 4Gi",
 		},
 		{
+			"what no node has", view(node("a")), revision("web", 100, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.GPU] = 2 }),
+			"a larger node, or a smaller request: it needs 2 GPU, and no node that would do otherwise has any",
+		},
+		{
+			"two rules about one label", view(node("a")), revision("web", 100, func(r *scheduler.Revision) {
+				r.Needs.Rules = []scheduler.Rule{rule(t, "cores", scheduler.OpGreater, "4"), rule(t, "cores", scheduler.OpLess, "9")}
+			}),
+			"1 node would fit but for labels: a label cores is missing",
+		},
+		{
+			"one that must be near", view(node("a")), revision("web", 100, func(r *scheduler.Revision) {
+				r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
+			}),
+			"1 node would fit but for affinity: a is refused because no replica of db is on it",
+		},
+		{
+			"one that must be far", func() *scheduler.View {
+				v := view(node("a", func(n *scheduler.Node) { n.Zone = "z1" }))
+				run(v, revision("db", 100), "a", 1)
+				return v
+			}(), revision("web", 100, func(r *scheduler.Revision) {
+				r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyZone, Anti: true}}
+			}),
+			"1 node would fit but for affinity: a is refused because a replica of db is in its zone",
+		},
+		{
 			"two resources at once", func() *scheduler.View {
 				v := view(node("a"), node("b"))
 				run(v, revision("filler", 1800), "a", 1)

@@ -314,26 +314,26 @@ func hasNodeTerm(p *placing) bool {
 	return slices.ContainsFunc(p.terms, func(t term) bool { return t.axis < 0 && t.required() })
 }
 
-func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i).explain("it") }
+func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i).explain("on it") }
 
 func explainClosed(p *placing, i int32) string {
 	t := p.closedBy(p.verdicts[p.v.class[i]].group)
-	return t.explain(fmt.Sprintf("its %s", topologyNoun(t.Key)))
+	return t.explain(fmt.Sprintf("in its %s", topologyNoun(t.Key)))
 }
 
 // explain says why a term does not hold at a place.
 func (t *term) explain(place string) string {
-	about := t.Workload
-	if about == "" {
-		about = "what has " + t.Selector.String()
+	about := "replica of " + t.Workload
+	if t.Workload == "" {
+		about = "replica with " + t.Selector.String()
 	}
 	switch {
 	case t.owner != "":
-		return fmt.Sprintf("is refused because %s is in %s and stays away from others like this", t.owner, place)
+		return fmt.Sprintf("is refused because a replica of %s is %s, and %s stays away from others like this", t.owner, place, t.owner)
 	case t.Anti:
-		return fmt.Sprintf("is refused because %s is in %s", about, place)
+		return fmt.Sprintf("is refused because a %s is %s", about, place)
 	default:
-		return fmt.Sprintf("is refused because %s is not in %s", about, place)
+		return fmt.Sprintf("is refused because no %s is %s", about, place)
 	}
 }
 
@@ -357,9 +357,16 @@ func passesPolicy(p *placing, i int32) bool { return p.rev.Needs.Policy(&p.v.nod
 
 func explainPolicy(p *placing, i int32) string { return p.rev.Needs.Policy(&p.v.nodes[i].Node) }
 
-// joined puts sentences together that are not empty.
+// joined puts sentences together that are not empty, each once: two rules about
+// one label may say the same.
 func joined(reasons ...string) string {
-	return strings.Join(slices.DeleteFunc(reasons, func(s string) bool { return s == "" }), ", ")
+	var all []string
+	for _, one := range reasons {
+		if one != "" && !slices.Contains(all, one) {
+			all = append(all, one)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func plural(n int, noun string) string {

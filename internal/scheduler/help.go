@@ -101,11 +101,15 @@ func (p *placing) largerNode() (help []string) {
 				}
 			}
 		}
-		if !enough && largest != "" {
-			r := Resource(k)
-			help = append(help, fmt.Sprintf("a larger node, or a smaller request: it needs %s %s, and %s, the largest that would do otherwise, has %s",
-				r.format(need), r, largest, r.format(most)))
+		if enough || largest == "" {
+			continue
 		}
+		r := Resource(k)
+		has := "no node that would do otherwise has any"
+		if most > 0 {
+			has = fmt.Sprintf("%s, the largest that would do otherwise, has %s", largest, r.format(most))
+		}
+		help = append(help, fmt.Sprintf("a larger node, or a smaller request: it needs %s %s, and %s", r.format(need), r, has))
 	}
 	return help
 }

@@ -511,7 +511,7 @@ func TestAntiAffinityHoldsBothWays(t *testing.T) {
 	if got := places(plan); got != "b b" {
 		t.Fatalf("placed on %q", got)
 	}
-	if why := plan.Unplaced[0].Nodes[0].String(); why != "is refused because alone is in it and stays away from others like this" {
+	if why := plan.Unplaced[0].Nodes[0].String(); why != "is refused because a replica of alone is on it, and alone stays away from others like this" {
 		t.Errorf("refused because %s", why)
 	}
 }

@@ -55,6 +55,13 @@ func (w *waiting) add(r *Revision) {
 	delete(w.on, r.Workload)
 }
 
+// forget is for one that does not wait any more.
+func (w *waiting) forget(uid string) {
+	delete(w.revisions, uid)
+	delete(w.on, uid)
+	delete(w.patient, uid)
+}
+
 // Wake returns the uids of the workloads that wait and of which one more replica
 // would fit after what has changed, in their order. They do not wait any more.
 func (v *View) Wake() []string {
@@ -64,14 +71,13 @@ func (v *View) Wake() []string {
 	}
 	woken := slices.Sorted(maps.Keys(w.holders))
 	for uid := range w.holders {
-		delete(w.revisions, uid)
+		w.forget(uid)
 	}
 	clear(w.holders)
 	for _, uid := range slices.Sorted(maps.Keys(w.revisions)) {
 		if v.helped(w.revisions[uid], w.patient[uid]) {
 			woken = append(woken, uid)
-			delete(w.revisions, uid)
-			delete(w.on, uid)
+			w.forget(uid)
 		}
 	}
 	slices.Sort(woken)
