@@ -28,7 +28,8 @@ func (c *cli) explainCommand() *cobra.Command {
 		Short: "Show why replicas are where they are, or why nowhere",
 		Long: "Explain judges every node for one more replica of a workload: the filters that refuse it, or its place among\n" +
 			"the others and its score by component. Then it says of the replicas why they are where they are, and of those\n" +
-			"that wait what would help. It is worked out as things are now; what runs is not moved by it.\n\n" +
+			"that wait what would help. It is worked out as things are now; what runs is not moved by it.\n" +
+			"Of a daemon it says which nodes suit it, and what keeps it from those of them that have none.\n\n" +
 			"With -f it does so for a workload as it would be if the file were applied. Nothing is changed.",
 		Example:    "  cloudless explain web\n  cloudless explain web --node box1\n  cloudless explain web --all -o json\n  cloudless explain -f app.yaml",
 		SuggestFor: []string{"why"},
@@ -114,7 +115,11 @@ func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
 	if err := c.printf("workload %s is %s: %s\n", e.GetName(), phase, plain(e.GetSummary())); err != nil {
 		return err
 	}
-	for _, show := range []func(*cloudlessv1.Explanation, inquiry) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp} {
+	shows := []func(*cloudlessv1.Explanation, inquiry) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp}
+	if e.GetEveryNode() {
+		shows = []func(*cloudlessv1.Explanation, inquiry) error{c.showEach, c.showReplicas, c.showHelp}
+	}
+	for _, show := range shows {
 		if err := show(e, q); err != nil {
 			return err
 		}
@@ -151,7 +156,11 @@ func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
 	for _, n := range ranked {
 		t.row(nodeRow(n, len(e.GetLevels()), preferred, avoided)...)
 	}
-	heading := fmt.Sprintf("%s would take %s, by strategy %s:", ofNodes(e.GetTakingCount(), e), e.GetAbout(), e.GetStrategy())
+	about := e.GetAbout()
+	if e.GetQuota() != "" {
+		about += " if the quota had room for it"
+	}
+	heading := fmt.Sprintf("%s would take %s, by strategy %s:", ofNodes(e.GetTakingCount(), e), about, e.GetStrategy())
 	if n := e.GetYieldingCount(); n > 0 {
 		heading = strings.TrimSuffix(heading, ":") + fmt.Sprintf(", and %d more if others were pushed out:", n)
 	}
@@ -224,24 +233,7 @@ func displaced(all []*cloudlessv1.Displaced) string {
 
 // showRefusing shows the nodes that refuse, and those left out by filter.
 func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
-	t := newTable(c.Stdout, "NODE", "FILTER", "REASON")
-	t.whole = true
-	told := map[string]int32{} // by first filter
-	for _, n := range e.GetNodes() {
-		if len(n.GetRefusals()) > 0 {
-			told[n.GetRefusals()[0].GetFilter()]++
-		}
-		if n.GetRank() > 0 {
-			continue
-		}
-		for k, r := range n.GetRefusals() {
-			name := n.GetNode()
-			if k > 0 {
-				name = ""
-			}
-			t.rowAsIs(name, r.GetFilter(), r.GetReason())
-		}
-	}
+	t := c.refusals(e, func(*cloudlessv1.NodeExplanation) bool { return true })
 	refusing := e.GetNodeCount() - e.GetTakingCount() - e.GetYieldingCount()
 	if len(t.rows) > 1 {
 		verb := "refuse"
@@ -252,8 +244,38 @@ func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
 			return err
 		}
 	}
+	return c.showLeftOut(e, q)
+}
+
+// refusals has a row for each filter that refuses one of the nodes.
+func (c *cli) refusals(e *cloudlessv1.Explanation, of func(*cloudlessv1.NodeExplanation) bool) *table {
+	t := newTable(c.Stdout, "NODE", "FILTER", "REASON")
+	t.whole = true
+	for _, n := range e.GetNodes() {
+		if n.GetRank() > 0 || !of(n) {
+			continue
+		}
+		for k, r := range n.GetRefusals() {
+			name := n.GetNode()
+			if k > 0 {
+				name = ""
+			}
+			t.rowAsIs(name, r.GetFilter(), r.GetReason())
+		}
+	}
+	return t
+}
+
+// showLeftOut counts the nodes that refuse and were not told of one by one.
+func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
 	if q.node != "" {
 		return nil
+	}
+	told := map[string]int32{} // by first filter
+	for _, n := range e.GetNodes() {
+		if len(n.GetRefusals()) > 0 {
+			told[n.GetRefusals()[0].GetFilter()]++
+		}
 	}
 	for _, g := range e.GetRefused() {
 		if left := g.GetCount() - told[g.GetFilter()]; left > 0 {
@@ -263,6 +285,37 @@ func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
 		}
 	}
 	return nil
+}
+
+// showEach shows what keeps a daemon from the nodes that should have one, and which
+// do not suit it.
+func (c *cli) showEach(e *cloudlessv1.Explanation, q inquiry) error {
+	heading := "One on every node that suits: " + verbOf(ofNodes(e.GetSuitingCount(), e), e.GetSuitingCount(), "does", "do")
+	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, heading)); err != nil {
+		return err
+	}
+	suits := (*cloudlessv1.NodeExplanation).GetSuits
+	if t := c.refusals(e, suits); len(t.rows) > 1 {
+		cannot := e.GetSuitingCount() - e.GetTakingCount() - e.GetYieldingCount()
+		if err := c.section(verbOf(ofNodes(cannot, e), cannot, "suits and cannot", "suit and cannot")+" take one:", t); err != nil {
+			return err
+		}
+	}
+	if t := c.refusals(e, func(n *cloudlessv1.NodeExplanation) bool { return !suits(n) }); len(t.rows) > 1 {
+		unsuited := e.GetNodeCount() - e.GetSuitingCount()
+		if err := c.section(verbOf(ofNodes(unsuited, e), unsuited, "does", "do")+" not suit:", t); err != nil {
+			return err
+		}
+	}
+	return c.showLeftOut(e, q)
+}
+
+// verbOf puts the verb behind so many of something.
+func verbOf(text string, n int32, one, many string) string {
+	if n == 1 {
+		return text + " " + one
+	}
+	return text + " " + many
 }
 
 // showReplicas shows why each replica is where it is.
@@ -306,8 +359,8 @@ func namedReplicas(r *cloudlessv1.ReplicaExplanation) string {
 }
 
 func (c *cli) showHelp(e *cloudlessv1.Explanation, q inquiry) error {
-	if len(e.GetHelp()) == 0 && e.GetQuota() == "" || q.node != "" {
-		return nil
+	if len(e.GetHelp()) == 0 || q.node != "" && !e.GetEveryNode() {
+		return nil // what would help is about that node only for a daemon
 	}
 	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, "What would help:")); err != nil {
 		return err
@@ -316,9 +369,6 @@ func (c *cli) showHelp(e *cloudlessv1.Explanation, q inquiry) error {
 		if err := c.printf("- %s\n", plain(sentence)); err != nil {
 			return err
 		}
-	}
-	if e.GetQuota() != "" {
-		return c.printf("%s\n", plain(e.GetQuota()))
 	}
 	return nil
 }

@@ -12,6 +12,9 @@ import (
 )
 
 func (c *cluster) GetExplanation(_ context.Context, r *cloudlessv1.GetExplanationRequest) (*cloudlessv1.Explanation, error) {
+	if r.GetName() == "logs" {
+		return daemonExplanation(), nil
+	}
 	if r.GetName() != "web" {
 		return nil, status.Errorf(codes.NotFound, "workload %s does not exist in namespace %s; did you mean web?", r.GetName(), r.GetNamespace())
 	}
@@ -20,8 +23,12 @@ func (c *cluster) GetExplanation(_ context.Context, r *cloudlessv1.GetExplanatio
 
 func (c *cluster) ExplainWorkload(_ context.Context, r *cloudlessv1.ExplainWorkloadRequest) (*cloudlessv1.Explanation, error) {
 	return &cloudlessv1.Explanation{
-		Name: r.GetWorkload().GetMetadata().GetName(), Summary: "0 of 1 replica would have a node; 1 has no place",
-		Quota: "the quota of namespace default is used up: has 3 of at most 3 replicas", Help: []string{"a higher quota of namespace default"},
+		Name: r.GetWorkload().GetMetadata().GetName(), About: "a replica that has no node", Strategy: "pack",
+		Summary: "0 of 1 replica would have a node; 1 has no place; the quota of namespace default is used up: has 3 of at most 3 replicas",
+		Quota:   "the quota of namespace default is used up: has 3 of at most 3 replicas",
+		Help:    []string{"a higher quota of namespace default: cloudless namespace set default --replicas 4"},
+		// The quota is all that keeps it away.
+		NodeCount: 1, TakingCount: 1, Nodes: []*cloudlessv1.NodeExplanation{{Node: "n1", Rank: 1, Score: &cloudlessv1.NodeScore{Total: 0.5}}},
 	}, nil
 }
 
@@ -84,17 +91,23 @@ and on 7 more nodes: see them with --all or --node NAME
 What would help:
 - 2 nodes would fit after 300m CPU is freed; the largest free is 200m on n7
 `, "")
-	c.run(t.Context(), twoDocuments, "explain", "-f", "-").expect(t, 0, `workload web is not applied yet: 0 of 1 replica would have a node; 1 has no place
+	c.run(t.Context(), twoDocuments, "explain", "-f", "-").expect(t, 0, `workload web is not applied yet: 0 of 1 replica would have a node; 1 has no place; the quota of namespace default is used up: has 3 of at most 3 replicas
+
+1 of 1 node would take a replica that has no node if the quota had room for it, by strategy pack:
+RANK  NODE  SCORE  LOCALITY ×0  RELIABILITY ×0  COST ×0  UTILIZATION ×0  NETWORK ×0  BEFORE THE NEXT BECAUSE
+1     n1    0.500  0.000        0.000           0.000    0.000           0.000       -
 
 What would help:
-- a higher quota of namespace default
-the quota of namespace default is used up: has 3 of at most 3 replicas
+- a higher quota of namespace default: cloudless namespace set default --replicas 4
 
-workload db is not applied yet: 0 of 1 replica would have a node; 1 has no place
+workload db is not applied yet: 0 of 1 replica would have a node; 1 has no place; the quota of namespace default is used up: has 3 of at most 3 replicas
+
+1 of 1 node would take a replica that has no node if the quota had room for it, by strategy pack:
+RANK  NODE  SCORE  LOCALITY ×0  RELIABILITY ×0  COST ×0  UTILIZATION ×0  NETWORK ×0  BEFORE THE NEXT BECAUSE
+1     n1    0.500  0.000        0.000           0.000    0.000           0.000       -
 
 What would help:
-- a higher quota of namespace default
-the quota of namespace default is used up: has 3 of at most 3 replicas
+- a higher quota of namespace default: cloudless namespace set default --replicas 4
 `, "")
 	if got := c.run(t.Context(), "", "explain", "web", "-o", "json"); got.code != 0 || !strings.Contains(got.stdout, `"beforeNext": "its preferences weigh 10`) {
 		t.Errorf("as JSON: %+v", got)
@@ -117,5 +130,56 @@ the quota of namespace default is used up: has 3 of at most 3 replicas
 		if got := c.run(t.Context(), "", mistake.args...); got.code != mistake.code || !strings.Contains(got.stderr, mistake.says) {
 			t.Errorf("%v: %+v", mistake.args, got)
 		}
+	}
+}
+
+// daemonExplanation is of a daemon that is on one of the two nodes that suit it.
+func daemonExplanation() *cloudlessv1.Explanation {
+	full, label := &cloudlessv1.Refusal{Filter: "fit", Reason: "needs 2 CPU, 1 of 4 free"}, &cloudlessv1.Refusal{Filter: "labels", Reason: "label disk=ssd is missing"}
+	return &cloudlessv1.Explanation{
+		Name: "logs", Phase: "degraded", Summary: "1 of 2 replicas has a node; 1 has no place", About: "one of its own",
+		EveryNode: true, NodeCount: 4, SuitingCount: 2, TakingCount: 1,
+		Nodes: []*cloudlessv1.NodeExplanation{
+			{Node: "n1", Rank: 1, Suits: true},
+			{Node: "n2", Suits: true, Refusals: []*cloudlessv1.Refusal{full}},
+			{Node: "n3", Refusals: []*cloudlessv1.Refusal{label, full}},
+		},
+		Refused: []*cloudlessv1.RefusalGroup{{Filter: "fit", Count: 1}, {Filter: "labels", Count: 2, Node: "n3", Reason: label.Reason}},
+		Replicas: []*cloudlessv1.ReplicaExplanation{
+			{Replicas: []string{"logs-a"}, Count: 1, Node: "n1", Reason: "it is a daemon, and n1 suits it"},
+			{Replicas: []string{"logs-b"}, Count: 1, Reason: "1 replica of logs cannot be placed: n2: needs 2 CPU, 1 of 4 free"},
+		},
+		Help: []string{"1 node would fit after 1 CPU is freed; the largest free is 1 on n2"},
+	}
+}
+
+// The nodes of a daemon have no ranks, and what would help is shown for one of them
+// too.
+func TestExplainADaemon(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), "", "explain", "logs").expect(t, 0, `workload logs is degraded: 1 of 2 replicas has a node; 1 has no place
+
+One on every node that suits: 2 of 4 nodes do
+
+1 of 4 nodes suits and cannot take one:
+NODE  FILTER  REASON
+n2    fit     needs 2 CPU, 1 of 4 free
+
+2 of 4 nodes do not suit:
+NODE  FILTER  REASON
+n3    labels  label disk=ssd is missing
+      fit     needs 2 CPU, 1 of 4 free
+and 1 more by labels, as n3: label disk=ssd is missing
+
+Why replicas are where they are:
+REPLICAS  NODE  PLACED WITH  SCORE NOW  WHY
+logs-a    n1    -            -          it is a daemon, and n1 suits it
+logs-b    -     -            -          1 replica of logs cannot be placed: n2: needs 2 CPU, 1 of 4 free
+
+What would help:
+- 1 node would fit after 1 CPU is freed; the largest free is 1 on n2
+`, "")
+	if got := c.run(t.Context(), "", "explain", "logs", "--node", "n2"); !strings.Contains(got.stdout, "What would help:") {
+		t.Errorf("of one node: %+v", got)
 	}
 }

@@ -98,17 +98,22 @@ func takeFor(asked *[]*v1.Replica, p scheduler.Placement) *v1.Replica {
 // keepPendingEach keeps replicas pending of which each is for one node, with what
 // that node says.
 func (t *tick) keepPendingEach(replicas []*v1.Replica, u scheduler.Unplaced) {
-	reasons := map[string]string{} // by node
-	for _, n := range u.Nodes {
-		reasons[n.Node] = n.String()
-	}
+	reasons := reasonsByNode(u)
 	for _, r := range replicas {
 		reason := reasons[r.GetSpec().GetOnlyNodeUid()]
-		if u.Quota != "" {
-			reason = u.Quota
-		}
 		t.keepPending([]*v1.Replica{r}, fmt.Sprintf("1 replica of %s cannot be placed: %s: %s", u.Name, r.GetSpec().GetOnlyNode(), reason))
 	}
+}
+
+// reasonsByNode is what keeps replicas from the nodes that they are for.
+func reasonsByNode(u scheduler.Unplaced) map[string]string {
+	reasons := map[string]string{}
+	for _, n := range u.Nodes {
+		if reasons[n.Node] = n.String(); u.Quota != "" {
+			reasons[n.Node] = u.Quota
+		}
+	}
+	return reasons
 }
 
 // followDaemons takes note of which workloads are daemons, and makes them due after
@@ -200,12 +205,9 @@ func explainDaemon(snap *state.Snapshot, w *v1.Workload) []*v1.NodeReason {
 	}
 	var reasons []*v1.NodeReason
 	for _, u := range c.view.Plan(request).Unplaced {
+		why := reasonsByNode(u)
 		for _, n := range u.Nodes {
-			reason := n.String()
-			if u.Quota != "" {
-				reason = u.Quota
-			}
-			reasons = append(reasons, &v1.NodeReason{Node: n.NodeName, Reason: reason})
+			reasons = append(reasons, &v1.NodeReason{Node: n.NodeName, Reason: why[n.Node]})
 		}
 	}
 	return reasons

@@ -65,6 +65,10 @@ type inquiry struct {
 	missing, covers                 int
 	// on are the nodes that those of a daemon are for, but for held ones.
 	on []string
+	// each is what the nodes are to a daemon, by uid.
+	each map[string]ground
+
+	outlook outlook
 }
 
 // sort looks at the replicas that live, the oldest first.
@@ -110,10 +114,7 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 		step := rollout.NextOfJob(job, time.Time{}) // whatever pause there is after a failure
 		x.missing, x.covers = step.Create, step.Cover
 	default:
-		step := rollout.Next(rollout.Input{
-			Desired: int(w.GetSpec().GetReplicas()), Revision: w.GetStatus().GetRevisionUid(),
-			Policy: w.GetSpec().GetRestart().GetPolicy(), Deleting: w.GetMetadata().GetDeleteTime() != nil, Replicas: replicas,
-		})
+		step := rollout.Next(inputOf(w, replicas))
 		x.missing, x.covers = step.Create, step.Cover
 	}
 }
@@ -122,16 +123,36 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 func reserved(r *v1.Replica) bool { return r.GetSpec().GetReservedNodeUid() != "" }
 
 func (x *inquiry) answer() *v1.Explanation {
+	x.outlook = x.plan()
+	answer := &v1.Explanation{
+		Namespace: x.workload.GetMetadata().GetNamespace(), Name: x.workload.GetMetadata().GetName(),
+		Revision: x.workload.GetStatus().GetRevision(), Quota: x.outlook.quota,
+	}
+	var help func() []string
+	if x.workload.GetSpec().GetKind() == spec.KindDaemon {
+		help = x.judgeEach(answer)
+	} else {
+		help = x.judgeAll(answer)
+	}
+	x.explainPlaced(answer)
+	x.explainWaiting(answer)
+	answer.Summary = x.summary(answer)
+	answer.Help = help() // the last, because it changes the view
+	return answer
+}
+
+// judgeAll puts all nodes in order, and returns what says what would help.
+func (x *inquiry) judgeAll(answer *v1.Explanation) (help func() []string) {
 	question := scheduler.Question{Revision: x.revision, Most: toldNodes}
-	about := "one more replica"
+	answer.About = "one more replica"
 	switch {
 	case len(x.waiting)+x.missing > 0:
-		about = "a replica that has no node"
+		answer.About = "a replica that has no node"
 	case x.covers > 0:
-		about = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
+		answer.About = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
 	case len(x.outdated) > 0:
 		old := x.outdated[0].GetMetadata()
-		about = "the successor of " + old.GetName() + ", in its place"
+		answer.About = "the successor of " + old.GetName() + ", in its place"
 		question.Without = []string{old.GetUid()}
 	}
 	switch {
@@ -141,22 +162,22 @@ func (x *inquiry) answer() *v1.Explanation {
 		question.Most = 0
 	}
 	e := x.cluster.view.Explain(question)
-	answer := &v1.Explanation{
-		Namespace: x.workload.GetMetadata().GetNamespace(), Name: x.workload.GetMetadata().GetName(),
-		Revision: x.workload.GetStatus().GetRevision(), About: about,
-		Strategy: string(e.Strategy), Weights: weightsProto(e.Weights), Levels: levels(&e), Quota: e.Quota,
-		NodeCount: int32(e.All), TakingCount: int32(e.Taking), YieldingCount: int32(e.Yielding), Help: e.Help,
-	}
+	answer.Strategy, answer.Weights, answer.Levels = string(e.Strategy), weightsProto(e.Weights), levels(&e)
+	answer.Quota = cmp.Or(answer.Quota, e.Quota)
+	answer.NodeCount, answer.TakingCount, answer.YieldingCount = int32(e.All), int32(e.Taking), int32(e.Yielding)
 	for k := range e.Nodes {
 		answer.Nodes = append(answer.Nodes, x.node(&e, k))
 	}
 	for _, g := range e.Groups {
 		answer.Refused = append(answer.Refused, &v1.RefusalGroup{Filter: g.Filter, Count: int32(g.Count), Node: g.NodeName, Reason: g.Example})
 	}
-	x.explainPlaced(answer)
-	unplaced := x.explainWaiting(answer)
-	answer.Summary = x.summary(&e, unplaced)
-	return answer
+	return func() []string {
+		if answer.GetQuota() == "" && (x.outlook.unplaced == 0 || len(x.outlook.Placements) == 0) {
+			return e.Help
+		}
+		first := x.quotaHelp(answer.GetQuota(), question.Without)
+		return append(first, x.helpAfter(scheduler.Question{Revision: x.revision, Without: question.Without, Most: scheduler.NoNodes})...)
+	}
 }
 
 func levels(e *scheduler.Explanation) []string {
@@ -222,10 +243,22 @@ func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 		return told
 	}
 	told.Rank, told.Score = int32(s.Own.Rank), scoreProto(&s.Own)
+	if x.each != nil {
+		told.Rank = min(told.Rank, 1) // no other node is for it
+		g := x.each[first.GetSpec().GetNodeUid()]
+		if told.Reason = g.sentence(Away(x.snap, first)); !g.Keeps {
+			return told
+		}
+		return x.outdatedToo(told, first)
+	}
 	if s.Own.Rank != 1 && s.Other.Rank == 1 {
 		told.Better = s.Other.NodeName
 	}
 	told.Reason = reviewSentence(&s, Away(x.snap, first))
+	return x.outdatedToo(told, first)
+}
+
+func (x *inquiry) outdatedToo(told *v1.ReplicaExplanation, first *v1.Replica) *v1.ReplicaExplanation {
 	if first.GetSpec().GetRevisionUid() != x.workload.GetStatus().GetRevisionUid() {
 		told.Reason += "; it is outdated and will be replaced"
 	}
@@ -252,49 +285,76 @@ func reviewSentence(s *scheduler.Review, away bool) string {
 	}
 }
 
-// explainWaiting says of the replicas that have no node where they will go, or why
-// nowhere, and returns how many have no place.
-func (x *inquiry) explainWaiting(answer *v1.Explanation) (unplaced int) {
-	count := len(x.waiting) + x.missing + x.covers
-	if count == 0 || x.only != "" {
-		return 0
+// outlook is what would become of those that have no node, were they placed now.
+type outlook struct {
+	scheduler.Plan
+	count, unplaced int
+	quota           string // what of it is used up, if that keeps some away
+}
+
+// plan places what has no node.
+func (x *inquiry) plan() outlook {
+	o := outlook{count: len(x.waiting) + x.missing + x.covers}
+	if o.count == 0 {
+		return o
 	}
 	held := making(x.snap, x.workload.GetMetadata().GetUid())
-	ask := scheduler.Ask{Revision: x.revision, Count: count - len(held), Held: held}
+	ask := scheduler.Ask{Revision: x.revision, Count: o.count - len(held), Held: held}
 	if ask.Pinned = x.workload.GetSpec().GetKind() == spec.KindDaemon; ask.Pinned {
 		ask.On = x.on
 	}
-	plan := x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}})
-	told := groupOf(x.waiting)
+	o.Plan = x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}})
+	for _, u := range o.Unplaced {
+		o.unplaced += u.Count
+		o.quota = cmp.Or(o.quota, u.Quota)
+	}
+	return o
+}
+
+// explainWaiting says of the replicas that have no node where they will go, or why
+// nowhere. Those of services are for no node in particular.
+func (x *inquiry) explainWaiting(answer *v1.Explanation) {
+	switch {
+	case x.outlook.count == 0:
+	case x.only == "":
+		answer.Replicas = append(answer.Replicas, x.expect(x.waiting, x.outlook.count, x.outlook.Plan))
+	case x.workload.GetSpec().GetKind() == spec.KindDaemon:
+		if waiting, plan, some := x.onlyHere(); some {
+			answer.Replicas = append(answer.Replicas, x.expect(waiting, 1, plan))
+		}
+	}
+}
+
+// expect says what a plan has for replicas without a node, of which some may have
+// to be made yet.
+func (x *inquiry) expect(waiting []*v1.Replica, count int, plan scheduler.Plan) *v1.ReplicaExplanation {
+	told := groupOf(waiting)
 	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
 	var texts []string
-	if len(plan.Placements) > 0 {
-		texts = append(texts, fmt.Sprintf("%d %s a place: %s", len(plan.Placements), verb(len(plan.Placements), count), placesOf(plan)))
+	if n := len(plan.Placements); n > 0 {
+		texts = append(texts, fmt.Sprintf("%d %s a place: %s", n, verb(n, count), placesOf(plan)))
 	}
 	if n := len(plan.Held); n > 0 {
 		texts = append(texts, fmt.Sprintf("room is being made for %d on %s", n, strings.Join(nodesOf(plan.Held), ", ")))
 	}
 	for _, u := range plan.Unplaced {
-		unplaced += u.Count
 		texts = append(texts, u.Summary())
 	}
 	told.Reason = strings.Join(texts, "; ")
-	answer.Replicas = append(answer.Replicas, told)
-	if unplaced > 0 && len(plan.Placements) > 0 {
-		answer.Help = x.helpAfter(plan)
-	}
-	return unplaced
+	return told
 }
 
-// helpAfter is what would help when all have their place that find one.
-func (x *inquiry) helpAfter(plan scheduler.Plan) []string {
-	for _, gone := range plan.Preemptions {
+// helpAfter is what would help on the nodes when all have their place that find
+// one, whatever the quota.
+func (x *inquiry) helpAfter(question scheduler.Question) []string {
+	for _, gone := range x.outlook.Preemptions {
 		x.cluster.view.RemoveReplica(gone.Replica)
 	}
-	for i, p := range plan.Placements {
+	for i, p := range x.outlook.Placements {
 		x.cluster.view.ApplyReplica(fmt.Sprint("planned ", i), x.revision, p.Node)
 	}
-	return x.cluster.view.Explain(scheduler.Question{Revision: x.revision, Most: scheduler.NoNodes}).Help
+	x.cluster.view.SetQuota(x.workload.GetMetadata().GetNamespace(), scheduler.Quota{})
+	return x.cluster.view.Explain(question).Help
 }
 
 // nodesOf are the nodes on which others end to make room.
@@ -343,9 +403,9 @@ func groupOf(group []*v1.Replica) *v1.ReplicaExplanation {
 }
 
 // summary is how the workload stands, in a sentence.
-func (x *inquiry) summary(e *scheduler.Explanation, unplaced int) string {
+func (x *inquiry) summary(answer *v1.Explanation) string {
 	var parts []string
-	nodeless := len(x.waiting) + x.missing
+	nodeless, unplaced := len(x.waiting)+x.missing, x.outlook.unplaced
 	switch total := len(x.placed) + nodeless; {
 	case total == 0:
 		parts = append(parts, "no replica runs or waits")
@@ -357,22 +417,44 @@ func (x *inquiry) summary(e *scheduler.Explanation, unplaced int) string {
 	if without := min(nodeless, unplaced); without > 0 {
 		parts = append(parts, fmt.Sprintf("%d %s no place", without, verb(without, without)))
 	}
-	stuck := e.Taking+e.Yielding == 0 || e.Quota != ""
 	if len(x.away) > 0 {
 		text := fmt.Sprintf("%d on a node that is offline", len(x.away))
-		if x.covers > 0 && stuck {
-			text += ", and no node can take a replacement"
+		if x.covers > 0 {
+			text += stuck(answer, "a replacement")
 		}
 		parts = append(parts, text)
 	}
 	if len(x.outdated) > 0 {
 		text := fmt.Sprintf("%d outdated", len(x.outdated))
-		if nodeless+len(x.away) == 0 && stuck {
-			text += ", and no node can take a successor"
+		if nodeless+len(x.away) == 0 {
+			text += stuck(answer, "a successor")
+		}
+		parts = append(parts, text)
+	}
+	if answer.GetQuota() != "" {
+		text := answer.GetQuota()
+		if nodeless+x.covers+len(x.outdated) == 0 {
+			text = "for one more, " + text
 		}
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// stuck continues a sentence about replicas if nothing can take their place.
+func stuck(answer *v1.Explanation, what string) string {
+	switch {
+	case answer.GetEveryNode():
+		if n := answer.GetSuitingCount() - answer.GetTakingCount() - answer.GetYieldingCount(); n > 0 {
+			return fmt.Sprintf(", and on %d of the nodes %s cannot be placed", n, what)
+		}
+		return ""
+	case answer.GetTakingCount()+answer.GetYieldingCount() == 0:
+		return ", and no node can take " + what
+	case answer.GetQuota() != "":
+		return ", and the quota has no room for " + what
+	}
+	return ""
 }
 
 // verb is for so many of others: 1 of 3 has, 0 of 3 have, 0 of 1 has.

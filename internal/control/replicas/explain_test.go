@@ -311,3 +311,147 @@ func TestKindsAreExplained(t *testing.T) {
 		t.Errorf("of a job: %s", got)
 	}
 }
+
+// Each node speaks for itself about a daemon: those that have one, those that
+// should and cannot, and those that do not suit. What would help is about the
+// second ones.
+func TestDaemonsAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addNode("b", "4")
+	w.addWorkload("web", 1, "3")
+	w.settle()
+	w.addNode("c", "8")
+	w.addNode("d", "1")
+	w.taint("c", &v1.Taint{Key: "gpu", Effect: "NoSchedule"})
+	w.setNode("d", "cordoned")
+	w.addKind("logs", spec.KindDaemon, "2", nil)
+	w.settle()
+	full := "a: needs 2 CPU, 1 of 4 free"
+	wantTold(t, w.explained("logs", "", false),
+		"1 of 2 replicas has a node; 1 has no place",
+		"1 of 4 nodes would take one of its own",
+		"1 b", "0 a [fit] needs 2 CPU, 1 of 4 free",
+		"0 c [taints] has the taint gpu:NoSchedule, which is not tolerated",
+		"0 d [ready] is cordoned [fit] needs 2 CPU, 1 of 1 free",
+		`1 on "b": it is a daemon, and b suits it`,
+		`1 on "": 1 replica of logs cannot be placed: `+full,
+		"help: 1 node would fit after 1 CPU is freed; the largest free is 1 on a",
+	)
+	e := w.explained("logs", "", false)
+	if !e.GetEveryNode() || e.GetSuitingCount() != 2 || !e.GetNodes()[1].GetSuits() || e.GetNodes()[2].GetSuits() || len(e.GetRefused()) != 3 {
+		t.Errorf("of the nodes it says %v", e)
+	}
+	// Of one node, what is pending there is told too.
+	wantTold(t, w.explained("logs", "a", false),
+		"1 of 2 replicas has a node; 1 has no place",
+		"1 of 4 nodes would take one of its own",
+		"0 a [fit] needs 2 CPU, 1 of 4 free",
+		`1 on "": 1 replica of logs cannot be placed: `+full,
+		"help: 1 node would fit after 1 CPU is freed; the largest free is 1 on a",
+	)
+	wantTold(t, w.explained("logs", "b", false),
+		"1 of 2 replicas has a node; 1 has no place",
+		"1 of 4 nodes would take one of its own",
+		"1 b", `1 on "b": it is a daemon, and b suits it`,
+	)
+	// What is said of it as a workload is the same.
+	reasons := Placement{}.Explain(w.snap(), w.snap().WorkloadByName("default", "logs").GetMetadata().GetUid())
+	if len(reasons) != 1 || reasons[0].GetNode()+": "+reasons[0].GetReason() != full {
+		t.Errorf("the workload says %v", reasons)
+	}
+}
+
+// A node that takes no new replica keeps that of a daemon, one that is offline is
+// its place still, and no other is chosen. A successor is looked at in its place.
+func TestDaemonsOnNodesThatChangeAreExplained(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.addNode(name, "4")
+	}
+	w.addKind("logs", spec.KindDaemon, "3", nil)
+	w.settle()
+	w.setNode("a", "cordoned")
+	w.setNode("b", "offline")
+	w.settle()
+	wantTold(t, w.explained("logs", "", false),
+		"3 of 3 replicas have a node; 1 on a node that is offline",
+		"3 of 3 nodes would take one of its own",
+		"1 a", "1 b", "1 c",
+		`1 on "a": it is a daemon, and a keeps it, but would take no new one today: is cordoned`,
+		`1 on "b": it is a daemon, and its place is on b, which is offline`,
+		`1 on "c": it is a daemon, and c suits it`,
+	)
+	w.setNode("a", "ready")
+	w.setNode("b", "ready")
+	w.edit("logs", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Resources.Requests.Cpu = "5"
+		w.revise(b, of)
+	})
+	w.settle()
+	wantTold(t, w.explained("logs", "c", false),
+		"3 of 3 replicas have a node; 3 outdated, and on 3 of the nodes a successor cannot be placed",
+		"0 of 3 nodes would take one of its own",
+		"0 c [fit] needs 5 CPU, 4 of 4 free",
+		`1 on "c": it is a daemon, and c suits it; it is outdated and will be replaced`,
+		"help: a larger node, or a smaller request: it needs 5 CPU, and c, the largest that would do otherwise, has 4",
+	)
+}
+
+// Of one node alone, what has no place is counted all the same.
+func TestWaitingReplicasAreCountedForOneNodeToo(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addNode("b", "4")
+	w.addWorkload("web", 3, "900")
+	want := []string{
+		"0 of 2 nodes would take a replica that has no node", "0 a [fit] needs 900 CPU, 4 of 4 free",
+		"help: a larger node, or a smaller request: it needs 900 CPU, and a, the largest that would do otherwise, has 4",
+	}
+	wantTold(t, w.explained("web", "a", false), append([]string{"0 of 3 replicas would have a node; 3 have no place"}, want...)...)
+	w.settle()
+	wantTold(t, w.explained("web", "a", false), append([]string{"0 of 3 replicas have a node; 3 have no place"}, want...)...)
+}
+
+// A quota that is used up is said first, and the command that would lift it for all
+// that waits.
+func TestQuotasAreExplained(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "16")
+	w.quota(&v1.Quota{Cpu: "3", Replicas: new(int64(10))})
+	w.addWorkload("web", 5, "1")
+	// The quota has room for some, before the loop has done anything.
+	wantTold(t, w.explained("web", "", false),
+		"3 of 5 replicas would have a node; 2 have no place; the quota of namespace default is used up: needs 1 CPU, 0 of 3 left",
+		"1 of 1 nodes would take a replica that has no node", "1 a",
+		`5 on "": 3 have a place: a (3); 2 replicas of web cannot be placed: the quota of namespace default is used up: needs 1 CPU, 0 of 3 left`,
+		"help: a higher quota of namespace default: cloudless namespace set default --cpu 5",
+	)
+	w.settle()
+	e := w.explained("web", "", false)
+	if got, want := e.GetSummary(), "3 of 5 replicas have a node; 2 have no place; the quota of namespace default is used up: needs 1 CPU, 0 of 3 left"; got != want {
+		t.Errorf("the summary is %s", got)
+	}
+	if got, want := strings.Join(e.GetHelp(), "; "), "a higher quota of namespace default: cloudless namespace set default --cpu 5"; got != want {
+		t.Errorf("what would help is %s", got)
+	}
+	// What was said to help does.
+	w.quota(&v1.Quota{Cpu: "5", Replicas: new(int64(5))})
+	w.settle()
+	wantTold(t, w.explained("web", "a", false),
+		"5 of 5 replicas have a node; for one more, the quota of namespace default is used up: needs 1 CPU, 0 of 5 left, has 5 of at most 5 replicas",
+		"1 of 1 nodes would take one more replica", "1 a",
+		`5 on "a": a is the only node that would take it`,
+		"help: a higher quota of namespace default: cloudless namespace set default --cpu 6 --replicas 6",
+	)
+	// A daemon has the same on each of its nodes.
+	w.addKind("logs", spec.KindDaemon, "2", nil)
+	w.settle()
+	e = w.explained("logs", "", false)
+	if got, want := strings.Join(e.GetHelp(), "; "), "a higher quota of namespace default: cloudless namespace set default --cpu 7 --replicas 6"; got != want {
+		t.Errorf("what would help the daemon is %s", got)
+	}
+	if got := e.GetNodes()[0].GetRefusals(); len(got) != 1 || got[0].GetFilter() != "quota" {
+		t.Errorf("what keeps the daemon from its node is %v", got)
+	}
+}

@@ -2,6 +2,8 @@ package replicas
 
 import (
 	"cmp"
+	"fmt"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -149,4 +151,42 @@ func (Placement) ShortOfQuota(snap *state.Snapshot, workloadUID string) string {
 		}
 	}
 	return quota.Short(namespace, &used, &revision.Needs.Resources)
+}
+
+// quotaHelp names the command that would let everything fit into the quota that
+// has no place, if the quota is short. Some replicas are taken for gone.
+func (x *inquiry) quotaHelp(short string, without []string) []string {
+	if short == "" {
+		return nil
+	}
+	namespace, need := x.workload.GetMetadata().GetNamespace(), &x.revision.Needs.Resources
+	quota, used := quotaOf(x.snap.NamespaceByName(namespace)), x.cluster.view.Used(namespace)
+	for _, uid := range without {
+		r := x.snap.Replica(uid)
+		if old, err := x.cluster.revision(x.snap, r.GetSpec().GetRevisionUid()); err == nil && counts(x.snap, r) {
+			used.Give(&old.Needs.Resources)
+		}
+	}
+	more := int64(max(1, len(x.outlook.Placements)+x.outlook.unplaced))
+	command := "cloudless namespace set " + namespace
+	for _, flag := range []struct {
+		name   string
+		of     scheduler.Resource
+		format func(int64) string
+	}{
+		{"cpu", scheduler.CPU, spec.FormatCPU},
+		{"memory", scheduler.Memory, spec.FormatBytes},
+		{"disk", scheduler.Disk, spec.FormatBytes},
+		{"bandwidth", scheduler.Bandwidth, spec.FormatBandwidth},
+		{"gpu", scheduler.GPU, func(n int64) string { return strconv.FormatInt(n, 10) }},
+	} {
+		limit, wanted := quota.Resources[flag.of], used.Resources[flag.of]+more*need[flag.of]
+		if limit != 0 && need[flag.of] > 0 && wanted > max(0, limit) {
+			command += fmt.Sprintf(" --%s %s", flag.name, flag.format(wanted))
+		}
+	}
+	if quota.Replicas != 0 && used.Replicas+more > max(0, quota.Replicas) {
+		command += fmt.Sprintf(" --replicas %d", used.Replicas+more)
+	}
+	return []string{fmt.Sprintf("a higher quota of namespace %s: %s", namespace, command)}
 }

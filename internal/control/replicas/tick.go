@@ -195,19 +195,24 @@ func (t *tick) service(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
-	step := rollout.Next(rollout.Input{
-		Desired:  int(w.GetSpec().GetReplicas()),
-		Revision: w.GetStatus().GetRevisionUid(),
-		Policy:   w.GetSpec().GetRestart().GetPolicy(),
-		Deleting: w.GetMetadata().GetDeleteTime() != nil,
-		Replicas: have.replicas,
-	})
+	step := rollout.Next(inputOf(w, have.replicas))
 	t.takeAway(step.Lose, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
 	}
 	t.add(w, step.Create, step.Cover, have.away)
+}
+
+// inputOf is a service with its replicas as the rollout looks at it.
+func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
+	return rollout.Input{
+		Desired:  int(w.GetSpec().GetReplicas()),
+		Revision: w.GetStatus().GetRevisionUid(),
+		Policy:   w.GetSpec().GetRestart().GetPolicy(),
+		Deleting: w.GetMetadata().GetDeleteTime() != nil,
+		Replicas: replicas,
+	}
 }
 
 // maxTries bounds how many replicas a tick tries to replace.

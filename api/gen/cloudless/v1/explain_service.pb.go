@@ -189,7 +189,12 @@ type Explanation struct {
 	// How many groups of replicas were left out.
 	ReplicasLeftOut int32 `protobuf:"varint,17,opt,name=replicas_left_out,json=replicasLeftOut,proto3" json:"replicas_left_out,omitempty"`
 	// What would make room for those that have no node, in sentences.
-	Help          []string `protobuf:"bytes,18,rep,name=help,proto3" json:"help,omitempty"`
+	Help []string `protobuf:"bytes,18,rep,name=help,proto3" json:"help,omitempty"`
+	// Of a daemon, which is not ranked: each node that suits should have one. Then
+	// taking_count are those that have one or would take it, and suiting_count all
+	// that should have one.
+	EveryNode     bool  `protobuf:"varint,19,opt,name=every_node,json=everyNode,proto3" json:"every_node,omitempty"`
+	SuitingCount  int32 `protobuf:"varint,20,opt,name=suiting_count,json=suitingCount,proto3" json:"suiting_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -350,6 +355,20 @@ func (x *Explanation) GetHelp() []string {
 	return nil
 }
 
+func (x *Explanation) GetEveryNode() bool {
+	if x != nil {
+		return x.EveryNode
+	}
+	return false
+}
+
+func (x *Explanation) GetSuitingCount() int32 {
+	if x != nil {
+		return x.SuitingCount
+	}
+	return 0
+}
+
 type NodeExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -363,7 +382,9 @@ type NodeExplanation struct {
 	// Who would have to go for the replica, by name of the replica.
 	Displaces []*Displaced `protobuf:"bytes,5,rep,name=displaces,proto3" json:"displaces,omitempty"`
 	// What puts the node before the next one in rank, in words.
-	BeforeNext    string `protobuf:"bytes,6,opt,name=before_next,json=beforeNext,proto3" json:"before_next,omitempty"`
+	BeforeNext string `protobuf:"bytes,6,opt,name=before_next,json=beforeNext,proto3" json:"before_next,omitempty"`
+	// Whether a replica of a daemon should be there, whatever is free.
+	Suits         bool `protobuf:"varint,7,opt,name=suits,proto3" json:"suits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -438,6 +459,13 @@ func (x *NodeExplanation) GetBeforeNext() string {
 		return x.BeforeNext
 	}
 	return ""
+}
+
+func (x *NodeExplanation) GetSuits() bool {
+	if x != nil {
+		return x.Suits
+	}
+	return false
 }
 
 // Components are 0 to 1, 1 being best. What goes before the total comes first.
@@ -879,7 +907,7 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\x16ExplainWorkloadRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.cloudless.v1.WorkloadB\x06\xbaH\x03\xc8\x01\x01R\bworkload\x12\x1d\n" +
 	"\x04node\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04node\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"\xf3\x04\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"\xb7\x05\n" +
 	"\vExplanation\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -900,7 +928,10 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\arefused\x18\x0f \x03(\v2\x1a.cloudless.v1.RefusalGroupR\arefused\x12<\n" +
 	"\breplicas\x18\x10 \x03(\v2 .cloudless.v1.ReplicaExplanationR\breplicas\x12*\n" +
 	"\x11replicas_left_out\x18\x11 \x01(\x05R\x0freplicasLeftOut\x12\x12\n" +
-	"\x04help\x18\x12 \x03(\tR\x04help\"\xf3\x01\n" +
+	"\x04help\x18\x12 \x03(\tR\x04help\x12\x1d\n" +
+	"\n" +
+	"every_node\x18\x13 \x01(\bR\teveryNode\x12#\n" +
+	"\rsuiting_count\x18\x14 \x01(\x05R\fsuitingCount\"\x89\x02\n" +
 	"\x0fNodeExplanation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\x05R\x04rank\x12-\n" +
@@ -908,7 +939,8 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\brefusals\x18\x04 \x03(\v2\x15.cloudless.v1.RefusalR\brefusals\x125\n" +
 	"\tdisplaces\x18\x05 \x03(\v2\x17.cloudless.v1.DisplacedR\tdisplaces\x12\x1f\n" +
 	"\vbefore_next\x18\x06 \x01(\tR\n" +
-	"beforeNext\"\x96\x02\n" +
+	"beforeNext\x12\x14\n" +
+	"\x05suits\x18\a \x01(\bR\x05suits\"\x96\x02\n" +
 	"\tNodeScore\x12\x1a\n" +
 	"\baffinity\x18\x01 \x01(\x05R\baffinity\x12\x18\n" +
 	"\aavoided\x18\x02 \x01(\x05R\aavoided\x12\x12\n" +

@@ -174,6 +174,25 @@ func (m *Explanation) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.SuitingCount != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SuitingCount))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
+	}
+	if m.EveryNode {
+		i--
+		if m.EveryNode {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x98
+	}
 	if len(m.Help) > 0 {
 		for iNdEx := len(m.Help) - 1; iNdEx >= 0; iNdEx-- {
 			i -= len(m.Help[iNdEx])
@@ -350,6 +369,16 @@ func (m *NodeExplanation) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Suits {
+		i--
+		if m.Suits {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x38
 	}
 	if len(m.BeforeNext) > 0 {
 		i -= len(m.BeforeNext)
@@ -904,6 +933,12 @@ func (m *Explanation) SizeVT() (n int) {
 			n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 		}
 	}
+	if m.EveryNode {
+		n += 3
+	}
+	if m.SuitingCount != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.SuitingCount))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -940,6 +975,9 @@ func (m *NodeExplanation) SizeVT() (n int) {
 	l = len(m.BeforeNext)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Suits {
+		n += 2
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1958,6 +1996,45 @@ func (m *Explanation) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Help = append(m.Help, string(dAtA[iNdEx:postIndex]))
 			iNdEx = postIndex
+		case 19:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field EveryNode", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.EveryNode = bool(v != 0)
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SuitingCount", wireType)
+			}
+			m.SuitingCount = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SuitingCount |= int32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -2196,6 +2273,26 @@ func (m *NodeExplanation) UnmarshalVT(dAtA []byte) error {
 			}
 			m.BeforeNext = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Suits", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Suits = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
