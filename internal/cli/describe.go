@@ -257,8 +257,8 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	f.add("Ports", ports(s.GetPorts()))
 	f.add("Limits", amounts(s.GetResources().GetLimits()))
 	f.add("Requests", amounts(s.GetResources().GetRequests()))
+	schedulingFacts(f, s)
 	f.add("Restart", s.GetRestart().GetPolicy())
-	f.add("Placement", pairs(s.GetPlacement().GetLabels()))
 	f.add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
 	return f
 }

@@ -36,11 +36,15 @@ func pairs(m map[string]string) string {
 
 func amounts(a *cloudlessv1.ResourceAmounts) string {
 	var all []string
-	if a.GetCpu() != "" {
-		all = append(all, "CPU "+a.GetCpu())
-	}
-	if a.GetMemory() != "" {
-		all = append(all, "memory "+a.GetMemory())
+	for _, one := range []struct{ what, amount string }{
+		{"CPU", a.GetCpu()},
+		{"memory", a.GetMemory()},
+		{"disk", a.GetDisk()},
+		{"bandwidth", a.GetBandwidth()},
+	} {
+		if one.amount != "" {
+			all = append(all, one.what+" "+one.amount)
+		}
 	}
 	return strings.Join(all, ", ")
 }

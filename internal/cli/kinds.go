@@ -65,9 +65,10 @@ func (f *kindFlags) apply(s *cloudlessv1.WorkloadSpec, replicas int32) {
 func (c *cli) workloadRunCommand() *cobra.Command {
 	var w waiting
 	cmd := &cobra.Command{
-		Use:     "run NAME",
-		Short:   "Make a job of a cron now",
-		Long:    "Run makes a job of a cron now, whatever its schedule says, and waits until the job is done. It fails if the job does.",
+		Use:   "run NAME",
+		Short: "Make a job of a cron now",
+		Long: "Run makes a job of a cron now, whatever its schedule and its overlap say, and also of one that is suspended. It waits\n" +
+			"until the job is done, and fails if the job does. The job goes on if the wait ends before.",
 		Example: "  cloudless workload run backup\n  cloudless workload run backup --wait=false",
 		Args:    names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

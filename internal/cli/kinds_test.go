@@ -92,6 +92,8 @@ func TestRunOfAKind(t *testing.T) {
 	}{
 		{"hello:1", &cloudlessv1.WorkloadSpec{Replicas: proto.Int32(1)}},
 		{"hello:1 --kind service --replicas 2", &cloudlessv1.WorkloadSpec{Kind: "service", Replicas: proto.Int32(2)}},
+		{"hello:1 --priority 0", &cloudlessv1.WorkloadSpec{Replicas: proto.Int32(1), Priority: proto.Int32(0)}},
+		{"hello:1 --kind daemon --priority 900", &cloudlessv1.WorkloadSpec{Kind: "daemon", Priority: proto.Int32(900)}},
 		{"hello:1 --kind daemon", &cloudlessv1.WorkloadSpec{Kind: "daemon"}},
 		{"hello:1 --kind job --completions 4 --parallelism 2", &cloudlessv1.WorkloadSpec{
 			Kind: "job", Job: &cloudlessv1.Job{Completions: proto.Int32(4), Parallelism: proto.Int32(2)},
@@ -115,4 +117,5 @@ func TestRunOfAKind(t *testing.T) {
 	if !strings.Contains(refused.stderr, "spec.replicas: is not for a job") {
 		t.Errorf("replicas of a job: %s", refused.stderr)
 	}
+	newCluster(t).run(t.Context(), "", "run", "hello:1", "--priority", "1001").expect(t, 1, "", "cloudless: spec.priority: must be between 0 and 1000\n")
 }

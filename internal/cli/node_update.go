@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -80,6 +82,9 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 				}
 				request.Taints = append(request.Taints, taint)
 			}
+			if err := checkTaintWords(request); err != nil {
+				return usage(cmd, "%w", err)
+			}
 			return c.updateNode(ctx, cl, request, func(n *cloudlessv1.Node) string {
 				return has("taints", taints(n))
 			})
@@ -87,8 +92,35 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 	}
 }
 
-// parseTaint reads KEY=VALUE:EFFECT, of which the value may be missing. Whether
-// they are right is for the cluster to say.
+// checkTaintWords holds taints against the rules of the contract before the cluster
+// does, because only here the words that they were given in are known.
+func checkTaintWords(request *cloudlessv1.UpdateNodeRequest) error {
+	check := func(word string, taint proto.Message) error {
+		wrong, ok := errors.AsType[*spec.Error](spec.Validate(taint))
+		if !ok || len(wrong.Violations) == 0 {
+			return nil
+		}
+		first := wrong.Violations[0]
+		return fmt.Errorf("taint %.64q: its %s %s", word, first.Field, first.Message)
+	}
+	for _, t := range request.GetTaints() {
+		if err := check(spec.FormatTaint(t), t); err != nil {
+			return err
+		}
+	}
+	for _, t := range request.GetRemoveTaints() {
+		word := t.GetKey()
+		if t.GetEffect() != "" {
+			word += ":" + t.GetEffect()
+		}
+		if err := check(word+"-", t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseTaint reads KEY=VALUE:EFFECT, of which the value may be missing.
 func parseTaint(word string) (*cloudlessv1.Taint, error) {
 	at := strings.LastIndexByte(word, ':')
 	if at < 0 {

@@ -423,6 +423,9 @@ func TestNodeLabelsTaintsAndFigures(t *testing.T) {
 		{`label "disk" has no value: write disk=VALUE`, []string{"label", "box", "disk"}},
 		{`label "disk" is given twice`, []string{"label", "box", "disk=a", "disk=b"}},
 		{`taint "gpu=only" has no effect: write gpu=only:NoSchedule, or PreferNoSchedule or NoExecute; to take it away, gpu-`, []string{"taint", "box", "gpu=only"}},
+		{`taint "foo:Bar": its effect must be NoSchedule, PreferNoSchedule or NoExecute`, []string{"taint", "box", "ok:NoSchedule", "foo:Bar"}},
+		{`taint "foo:Bar-": its effect must be`, []string{"taint", "box", "foo:Bar-"}},
+		{`taint "a b:NoExecute": its key must`, []string{"taint", "box", "a b:NoExecute"}},
 		{`taint ":NoSchedule" has no key`, []string{"taint", "box", ":NoSchedule"}},
 		{"nothing is to be set; say what, such as --price 40", []string{"set", "box"}},
 	} {

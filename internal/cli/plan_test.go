@@ -109,8 +109,8 @@ Apply this and nothing else with --plan 0123
 
 func TestPlanShowsWhoIsPushedOut(t *testing.T) {
 	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{Namespace: "default", Name: "web", Action: "create"}}, Preemptions: []*cloudlessv1.Preemption{
-		{Namespace: "default", Workload: "batch", Replica: "batch-a", Node: "n1", Priority: 0, ForNamespace: "default", ForWorkload: "web", ForPriority: 500},
-		{Namespace: "team", Workload: "batch", Replica: "batch-b", Node: "n2", Priority: 50, ForNamespace: "default", ForWorkload: "web", ForPriority: 500, ToNode: "n3"},
+		{Namespace: "default", Workload: "batch", Replica: "batch-a", Node: "n1", Priority: proto.Int32(0), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500)},
+		{Namespace: "team", Workload: "batch", Replica: "batch-b", Node: "n2", Priority: proto.Int32(50), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500), ToNode: "n3"},
 	}}
 	var out strings.Builder
 	c := &cli{Options: Options{Stdout: &out}, namespace: "default"}
@@ -128,6 +128,10 @@ Apply this and nothing else with --plan 0123
 `
 	if out.String() != want {
 		t.Errorf("shown:\n%s\nwant:\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := c.printObject(plan); err != nil || !strings.Contains(out.String(), `"priority": 0,`) {
+		t.Errorf("a priority of 0 is left out of the JSON: %v\n%s", err, out.String())
 	}
 	out.Reset()
 	if err := c.tellPreemptions(plan.GetPreemptions()); err != nil {

@@ -22,7 +22,7 @@ type runFlags struct {
 	kindFlags
 	name, image, network, restart, user, workdir string
 	cpu, memory                                  string
-	replicas                                     int32
+	replicas, priority                           int32
 	env, publish, labels, onlyOn                 []string
 	update, detach                               bool
 }
@@ -52,6 +52,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "`name` of the workload (default: that of the program or image)")
 	flags.Int32Var(&f.replicas, "replicas", 1, "how many copies run")
+	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "who goes first where room is short, 0 to 1000; above 100 it may push out what has a lower one")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "port of the node that leads to one of the program, `HOST:PORT[/udp]`, such as 8080:80, 53:53/udp or http=8080:80; may be repeated")
 	flags.StringVar(&f.cpu, "cpu", "", "`CPU` that each copy may use at most, such as 500m or 2")
@@ -141,6 +142,9 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 		Network: f.network, User: f.user, WorkingDir: f.workdir,
 	}
 	f.apply(s, f.replicas)
+	if f.changed("priority") {
+		s.Priority = &f.priority
+	}
 	for _, p := range f.publish {
 		port, err := parsePublish(p)
 		if err != nil {

@@ -18,8 +18,12 @@ func away(snap *state.Snapshot, r *v1.Replica) bool {
 }
 
 // presentReplica is a replica as the API shows it: what is stored, with what
-// only this server's memory holds, and in words if its node is offline.
+// only this server's memory holds, and in words if its node is offline, or if it
+// has none.
 func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Replica {
+	if waits(stored) {
+		return presentWaiting(stored)
+	}
 	if !away(snap, stored) {
 		return s.progress.of(stored)
 	}
@@ -27,6 +31,23 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 	r.Status.Reason = fmt.Sprintf("node %s is offline; it was %s there", r.GetSpec().GetNode(), stored.GetStatus().GetPhase())
 	r.Status.Phase, r.Status.Pid = rollout.PhaseUnknown, 0
 	return r
+}
+
+// waits reports whether a replica has no node, and it was written down why.
+func waits(r *v1.Replica) bool {
+	return r.GetStatus().GetPhase() == rollout.PhasePending && r.GetStatus().GetReason() != "" &&
+		r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetReservedNodeUid() == ""
+}
+
+// presentWaiting says of which moment the reason is. It is written down once, with
+// what was free then, so that replicas of one workload may differ in it.
+func presentWaiting(stored *v1.Replica) *v1.Replica {
+	status := proto.CloneOf(stored.GetStatus())
+	status.Reason = fmt.Sprintf("when it began to wait: %s; for now, see: cloudless explain %s", status.GetReason(), stored.GetSpec().GetWorkload())
+	return &v1.Replica{
+		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
+		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: status,
+	}
 }
 
 // presentReplicas does the same with what changes are to, and adds the replicas

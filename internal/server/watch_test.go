@@ -265,4 +265,16 @@ func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
 	if len(why) != 1 || why[0].GetNode() != "n1" || !strings.Contains(why[0].GetReason(), "64") || !strings.Contains(why[0].GetReason(), "disk=ssd") {
 		t.Errorf("the workload is pending because of %v", why)
 	}
+
+	// What a replica says is of another moment, and is marked as such; what is stored stays.
+	list, err := op.ListReplicas(c.ctx, &v1.ListReplicasRequest{Workload: "big"})
+	must(t, err)
+	shown := list.GetItems()[0]
+	stored := c.store.Snapshot().Replica(shown.GetMetadata().GetUid()).GetStatus().GetReason()
+	if !strings.HasPrefix(stored, "1 replica of big cannot be placed: n1: ") {
+		t.Errorf("the stored reason is %q", stored)
+	}
+	if want := "when it began to wait: " + stored + "; for now, see: cloudless explain big"; shown.GetStatus().GetReason() != want {
+		t.Errorf("the replica is pending because of %q, want %q", shown.GetStatus().GetReason(), want)
+	}
 }

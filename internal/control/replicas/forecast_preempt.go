@@ -1,6 +1,8 @@
 package replicas
 
 import (
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
@@ -29,8 +31,8 @@ func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 		by := after.Replica(r.GetSpec().GetPreemptedFor())
 		p := &v1.Preemption{
 			Namespace: r.GetMetadata().GetNamespace(), Workload: r.GetSpec().GetWorkload(), Replica: r.GetMetadata().GetName(),
-			Node: r.GetSpec().GetNode(), Priority: int32(f.cluster.priority(after, r)),
-			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: int32(f.cluster.priority(after, by)),
+			Node: r.GetSpec().GetNode(), Priority: proto.Int32(int32(f.cluster.priority(after, r))),
+			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: proto.Int32(int32(f.cluster.priority(after, by))),
 		}
 		uid := r.GetSpec().GetWorkloadUid()
 		if _, known := places[uid]; !known {

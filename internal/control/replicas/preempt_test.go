@@ -336,7 +336,7 @@ func TestForecastShowsWhoIsPushedOut(t *testing.T) {
 	before := map[string]bool{}
 	for _, p := range pushed {
 		before[p.GetReplica()] = true
-		if p.GetWorkload() != "batch" || p.GetNode() != "a" || p.GetPriority() != 0 || p.GetForWorkload() != "web" || p.GetForPriority() != 500 || p.GetToNode() != "" {
+		if p.GetWorkload() != "batch" || p.GetNode() != "a" || p.Priority == nil || p.GetPriority() != 0 || p.GetForWorkload() != "web" || p.GetForPriority() != 500 || p.GetToNode() != "" {
 			t.Errorf("shown is %v", p)
 		}
 	}

@@ -265,12 +265,13 @@ type Preemption struct {
 	Workload  string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
 	Replica   string                 `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Where it runs.
-	Node     string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
-	Priority int32  `protobuf:"varint,5,opt,name=priority,proto3" json:"priority,omitempty"`
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// Of the replica; always set.
+	Priority *int32 `protobuf:"varint,5,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// Who needs the room.
 	ForNamespace string `protobuf:"bytes,6,opt,name=for_namespace,json=forNamespace,proto3" json:"for_namespace,omitempty"`
 	ForWorkload  string `protobuf:"bytes,7,opt,name=for_workload,json=forWorkload,proto3" json:"for_workload,omitempty"`
-	ForPriority  int32  `protobuf:"varint,8,opt,name=for_priority,json=forPriority,proto3" json:"for_priority,omitempty"`
+	ForPriority  *int32 `protobuf:"varint,8,opt,name=for_priority,json=forPriority,proto3,oneof" json:"for_priority,omitempty"`
 	// Where another replica would take its place; empty if there is no room.
 	ToNode        string `protobuf:"bytes,9,opt,name=to_node,json=toNode,proto3" json:"to_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -336,8 +337,8 @@ func (x *Preemption) GetNode() string {
 }
 
 func (x *Preemption) GetPriority() int32 {
-	if x != nil {
-		return x.Priority
+	if x != nil && x.Priority != nil {
+		return *x.Priority
 	}
 	return 0
 }
@@ -357,8 +358,8 @@ func (x *Preemption) GetForWorkload() string {
 }
 
 func (x *Preemption) GetForPriority() int32 {
-	if x != nil {
-		return x.ForPriority
+	if x != nil && x.ForPriority != nil {
+		return *x.ForPriority
 	}
 	return 0
 }
@@ -714,18 +715,20 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x121\n" +
 	"\x06fields\x18\x04 \x03(\v2\x19.cloudless.v1.FieldChangeR\x06fields\x12\x12\n" +
 	"\x04over\x18\x05 \x03(\tR\x04over\x12\x14\n" +
-	"\x05woken\x18\x06 \x01(\x05R\x05woken\"\x94\x02\n" +
+	"\x05woken\x18\x06 \x01(\x05R\x05woken\"\xbc\x02\n" +
 	"\n" +
 	"Preemption\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x18\n" +
 	"\areplica\x18\x03 \x01(\tR\areplica\x12\x12\n" +
-	"\x04node\x18\x04 \x01(\tR\x04node\x12\x1a\n" +
-	"\bpriority\x18\x05 \x01(\x05R\bpriority\x12#\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x1f\n" +
+	"\bpriority\x18\x05 \x01(\x05H\x00R\bpriority\x88\x01\x01\x12#\n" +
 	"\rfor_namespace\x18\x06 \x01(\tR\fforNamespace\x12!\n" +
-	"\ffor_workload\x18\a \x01(\tR\vforWorkload\x12!\n" +
-	"\ffor_priority\x18\b \x01(\x05R\vforPriority\x12\x17\n" +
-	"\ato_node\x18\t \x01(\tR\x06toNode\"\xe7\x02\n" +
+	"\ffor_workload\x18\a \x01(\tR\vforWorkload\x12&\n" +
+	"\ffor_priority\x18\b \x01(\x05H\x01R\vforPriority\x88\x01\x01\x12\x17\n" +
+	"\ato_node\x18\t \x01(\tR\x06toNodeB\v\n" +
+	"\t_priorityB\x0f\n" +
+	"\r_for_priority\"\xe7\x02\n" +
 	"\n" +
 	"PlanChange\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
@@ -819,6 +822,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 	file_cloudless_v1_namespace_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
+	file_cloudless_v1_plan_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

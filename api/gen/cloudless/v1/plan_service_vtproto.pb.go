@@ -286,8 +286,8 @@ func (m *Preemption) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x4a
 	}
-	if m.ForPriority != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.ForPriority))
+	if m.ForPriority != nil {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(*m.ForPriority))
 		i--
 		dAtA[i] = 0x40
 	}
@@ -305,8 +305,8 @@ func (m *Preemption) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x32
 	}
-	if m.Priority != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Priority))
+	if m.Priority != nil {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(*m.Priority))
 		i--
 		dAtA[i] = 0x28
 	}
@@ -764,8 +764,8 @@ func (m *Preemption) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
-	if m.Priority != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.Priority))
+	if m.Priority != nil {
+		n += 1 + protohelpers.SizeOfVarint(uint64(*m.Priority))
 	}
 	l = len(m.ForNamespace)
 	if l > 0 {
@@ -775,8 +775,8 @@ func (m *Preemption) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
-	if m.ForPriority != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.ForPriority))
+	if m.ForPriority != nil {
+		n += 1 + protohelpers.SizeOfVarint(uint64(*m.ForPriority))
 	}
 	l = len(m.ToNode)
 	if l > 0 {
@@ -1662,7 +1662,7 @@ func (m *Preemption) UnmarshalVT(dAtA []byte) error {
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Priority", wireType)
 			}
-			m.Priority = 0
+			var v int32
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -1672,11 +1672,12 @@ func (m *Preemption) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.Priority |= int32(b&0x7F) << shift
+				v |= int32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
 			}
+			m.Priority = &v
 		case 6:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ForNamespace", wireType)
@@ -1745,7 +1746,7 @@ func (m *Preemption) UnmarshalVT(dAtA []byte) error {
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ForPriority", wireType)
 			}
-			m.ForPriority = 0
+			var v int32
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -1755,11 +1756,12 @@ func (m *Preemption) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.ForPriority |= int32(b&0x7F) << shift
+				v |= int32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
 			}
+			m.ForPriority = &v
 		case 9:
 			if wireType != 2 {
 				return fmt.Errorf("proto: wrong wireType = %d for field ToNode", wireType)
