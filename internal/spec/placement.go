@@ -84,6 +84,7 @@ func checkPlacement(p *v1.Placement, found *violations) {
 	for i, a := range p.GetAffinity() {
 		checkAffinity(indexPath(path+".affinity", i), a, found)
 	}
+	checkWeights(path+".weights", p.GetWeights(), found)
 }
 
 func checkAffinity(at string, a *v1.Affinity, found *violations) {
@@ -103,6 +104,19 @@ func checkTopologyKey(at, key string, found *violations) {
 	if !labelKey().MatchString(key) {
 		found.add(at, "must be node, zone, region or the key of a label")
 	}
+}
+
+// checkWeights refuses weights by which no node would be better than another.
+func checkWeights(at string, w *v1.ScoreWeights, found *violations) {
+	if w == nil {
+		return
+	}
+	for _, one := range []*float64{w.Locality, w.Reliability, w.Cost, w.Utilization, w.Network} {
+		if one == nil || Thousandths(*one) > 0 {
+			return
+		}
+	}
+	found.add(at, "must not all be 0, because nothing would be left to choose a node by: make one at least 0.001, or leave one out for its default")
 }
 
 // checkLabelRule holds the values of a rule against its operator.

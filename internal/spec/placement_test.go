@@ -37,6 +37,12 @@ func TestPlacementIsChecked(t *testing.T) {
 		{&v1.Placement{Affinity: []*v1.Affinity{{Workload: "db"}, {Labels: "app=db"}}}, ""},
 		{&v1.Placement{Affinity: []*v1.Affinity{{}}}, "must name either a workload or labels"},
 		{&v1.Placement{Affinity: []*v1.Affinity{{Labels: "!app"}}}, "must ask for a label that is there"},
+		{&v1.Placement{Weights: &v1.ScoreWeights{Cost: new(0.0)}}, ""},
+		{&v1.Placement{Weights: &v1.ScoreWeights{Cost: new(-1.0)}}, "spec.placement.weights.cost: must be between 0 and 1000"},
+		{
+			&v1.Placement{Weights: &v1.ScoreWeights{Locality: new(0.0), Reliability: new(0.0), Cost: new(0.0), Utilization: new(0.0), Network: new(0.0)}},
+			"spec.placement.weights: must not all be 0",
+		},
 		{&v1.Placement{Strategy: "scatter"}, "must be pack, best-fit or spread"},
 	} {
 		err := Validate(placed(c.placement))
@@ -69,6 +75,9 @@ func TestPlacementIsNormalized(t *testing.T) {
 		&v1.WorkloadSpec{Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Disk: "1024Mi", Bandwidth: "1000k"}, Gpu: &v1.Gpu{}}},
 		&v1.WorkloadSpec{Resources: &v1.Resources{Requests: &v1.ResourceAmounts{Disk: "1Gi", Bandwidth: "1M"}}},
 	)
+	if Equal(&v1.WorkloadSpec{Placement: &v1.Placement{Weights: &v1.ScoreWeights{Cost: new(0.0)}}}, &v1.WorkloadSpec{}) {
+		t.Error("a weight of 0 is the default")
+	}
 	if Equal(&v1.WorkloadSpec{Priority: proto.Int32(0)}, &v1.WorkloadSpec{}) {
 		t.Error("a priority of 0 is the default")
 	}
