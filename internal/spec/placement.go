@@ -71,6 +71,13 @@ func checkPlacement(p *v1.Placement, found *violations) {
 			checkLabelRule(indexPath(path+".prefer", i)+".rule", one.GetRule(), found)
 		}
 	}
+	checkPlaces(path+".regions", "region", p.GetRegions(), found)
+	checkPlaces(path+".zones", "zone", p.GetZones(), found)
+	for i, t := range p.GetTolerations() {
+		if e := t.GetEffect(); t.GetSeconds() != 0 && (e == "NoSchedule" || e == "PreferNoSchedule") {
+			found.add(indexPath(path+".tolerations", i)+".seconds", "is not for effect %s, which sends nobody away; leave it out, or tolerate NoExecute", e)
+		}
+	}
 	keys := map[string]int{}
 	for i, s := range p.GetSpread() {
 		at := indexPath(path+".spread", i)
@@ -85,6 +92,15 @@ func checkPlacement(p *v1.Placement, found *violations) {
 		checkAffinity(indexPath(path+".affinity", i), a, found)
 	}
 	checkWeights(path+".weights", p.GetWeights(), found)
+}
+
+// checkPlaces refuses places without a name: a node that is nowhere is in none.
+func checkPlaces(at, what string, names []string, found *violations) {
+	for i, name := range names {
+		if name == "" {
+			found.add(indexPath(at, i), "is empty: name a %s, or leave the list out for all", what)
+		}
+	}
 }
 
 func checkAffinity(at string, a *v1.Affinity, found *violations) {
@@ -122,15 +138,15 @@ func checkWeights(at string, w *v1.ScoreWeights, found *violations) {
 // checkLabelRule holds the values of a rule against its operator.
 func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
 	values := r.GetValues()
-	want := 1
+	fits, want := len(values) == 1, "one value"
 	switch r.GetOperator() {
 	case "in", "notIn":
-		want = max(1, len(values))
+		fits, want = len(values) > 0, "at least one value"
 	case "exists", "notExists":
-		want = 0
+		fits, want = len(values) == 0, "no value"
 	}
-	if len(values) != want {
-		found.add(at+".values", "must have %s with operator %s", []string{"no value", "one value", "values"}[min(want, 2)], r.GetOperator())
+	if !fits {
+		found.add(at+".values", "must have %s with operator %s", want, r.GetOperator())
 		return
 	}
 	switch r.GetOperator() {

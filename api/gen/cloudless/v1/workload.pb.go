@@ -128,7 +128,8 @@ type WorkloadSpec struct {
 	// Who goes first, 0 to 1000; 100 if not given. Above 100 it may push out what
 	// has a lower one.
 	Priority *int32 `protobuf:"varint,16,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// How many replicas must stay when others of a like priority need the room.
+	// How many replicas must stay when others of a like priority need the room, at
+	// most as many as there are to be.
 	MinAvailable int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
 	// "service" runs until it is stopped, "job" until its work is done, "cron" makes
 	// a job at certain times, "daemon" has one replica on every node that suits;
@@ -2515,7 +2516,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x03cpu\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc8\xc6'\x01R\x03cpu\x12!\n" +
 	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\x12\x1d\n" +
 	"\x04disk\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x04disk\x12'\n" +
-	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\tbandwidth\"\x9c\x01\n" +
+	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xf0\xc6'\x01R\tbandwidth\"\x9c\x01\n" +
 	"\x04Port\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12\x1f\n" +
 	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\x04port\x12%\n" +
