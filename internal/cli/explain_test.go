@@ -37,7 +37,7 @@ func explanation() *cloudlessv1.Explanation {
 	return &cloudlessv1.Explanation{
 		Namespace: "default", Name: "web", Revision: 3, Phase: "degraded", Summary: "2 of 3 replicas have a node; 1 has no place",
 		About: "a replica that has no node", Strategy: "pack", Levels: []string{"zone", "node"},
-		Weights:   &cloudlessv1.ScoreWeights{Locality: 0.25, Reliability: 0.3, Cost: 0.15, Utilization: 0.2, Network: 0.1},
+		Weights:   &cloudlessv1.ScoreWeights{Locality: new(0.25), Reliability: new(0.3), Cost: new(0.15), Utilization: new(0.2), Network: new(0.1)},
 		NodeCount: 60, TakingCount: 30, YieldingCount: 1,
 		Nodes: []*cloudlessv1.NodeExplanation{
 			{

@@ -25,7 +25,7 @@ func FuzzSpecs(f *testing.F) {
 			Prefer:      []*v1.LabelPreference{{Rule: &v1.LabelRule{Key: "fast", Operator: "exists"}, Weight: 3}},
 			Tolerations: []*v1.Toleration{{Key: "spot"}}, Spread: []*v1.Spread{{Key: "zone", MaxSkew: 1}, {Key: "node", MaxSkew: 2}},
 			Affinity: []*v1.Affinity{{Workload: "web", Key: "rack"}, {Labels: "app=db", Key: "node", Anti: true, Weight: 5}},
-			Strategy: "best-fit", Weights: &v1.ScoreWeights{Cost: 0.9},
+			Strategy: "best-fit", Weights: &v1.ScoreWeights{Cost: new(0.9)},
 		},
 	}
 	machine := &v1.Node{
@@ -89,7 +89,7 @@ func TestFromProto(t *testing.T) {
 			Placement: &v1.Placement{
 				Labels: map[string]string{"disk": "ssd"}, Regions: []string{"eu"}, Zones: []string{"eu-1"}, NearZone: "eu-1", Strategy: "spread",
 				Tolerations: []*v1.Toleration{{Key: "spot", Seconds: 5}}, Spread: []*v1.Spread{{MaxSkew: 1}}, Affinity: []*v1.Affinity{{Workload: "db", Anti: true}},
-				Weights: &v1.ScoreWeights{Cost: 0.5, Network: 0.5},
+				Weights: &v1.ScoreWeights{Cost: new(0.5), Network: new(0.0)},
 			},
 		}},
 	})
@@ -107,7 +107,7 @@ func TestFromProto(t *testing.T) {
 		},
 		Wishes: scheduler.Wishes{
 			Strategy: scheduler.Even, NearZone: "eu-1", Spread: []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}},
-			Affinity: []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode, Anti: true}}, Weights: scheduler.Weights{Cost: 500, Network: 500},
+			Affinity: []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode, Anti: true}}, Weights: scheduler.Weighing{Cost: new(int32(500)), Network: new(int32(0))},
 		},
 	}
 	if !reflect.DeepEqual(r, want) {

@@ -61,7 +61,7 @@ func (p *placing) begin(v *View, s *shape) {
 	p.v, p.shape, p.rev = v, s, s.Revision
 	p.need, p.least = s.Needs.Resources, s.Needs.Resources.least()
 	p.use = s.Wishes.Strategy.use()
-	p.weights = s.Wishes.Weights.orElse(v.weights)
+	p.weights = s.Wishes.Weights.over(v.weights).normal()
 	p.only = nil
 	if len(s.Needs.Nodes) > 0 {
 		p.only = map[int32]bool{}

@@ -211,12 +211,22 @@ func topologyKey(key string) string {
 	return key
 }
 
-// WeightsFromProto reads weights; nil gives those of the cluster.
-func WeightsFromProto(w *v1.ScoreWeights) Weights {
-	return Weights{
-		Locality: spec.Thousandths(w.GetLocality()), Reliability: spec.Thousandths(w.GetReliability()),
-		Cost: spec.Thousandths(w.GetCost()), Utilization: spec.Thousandths(w.GetUtilization()), Network: spec.Thousandths(w.GetNetwork()),
+// WeightsFromProto reads weights; what is not set is left to the level below.
+func WeightsFromProto(w *v1.ScoreWeights) Weighing {
+	if w == nil {
+		return Weighing{}
 	}
+	return Weighing{
+		Locality: thousandths(w.Locality), Reliability: thousandths(w.Reliability), Cost: thousandths(w.Cost),
+		Utilization: thousandths(w.Utilization), Network: thousandths(w.Network),
+	}
+}
+
+func thousandths(weight *float64) *int32 {
+	if weight == nil {
+		return nil
+	}
+	return new(spec.Thousandths(*weight))
 }
 
 // amounts reads quantities of which each may be missing.

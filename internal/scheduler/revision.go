@@ -53,8 +53,8 @@ type Needs struct {
 // replicas.
 type Wishes struct {
 	Strategy Strategy
-	// Weights of the score; the cluster's if they are all 0.
-	Weights Weights
+	// Weights of the score, where the cluster's do not count.
+	Weights Weighing
 	// Near is where the workload's users or data are; empty if anywhere.
 	NearRegion, NearZone string
 	// Prefer are nodes that outrank the score.

@@ -378,7 +378,7 @@ func TestTaints(t *testing.T) {
 // The score has five components with weights; they decide among nodes that would
 // do, and are kept for the explanation.
 func TestScore(t *testing.T) {
-	only := func(w scheduler.Weights) func(*scheduler.Revision) {
+	only := func(w scheduler.Weighing) func(*scheduler.Revision) {
 		return func(r *scheduler.Revision) { r.Wishes.Weights = w }
 	}
 	for _, c := range []struct {
@@ -394,14 +394,14 @@ func TestScore(t *testing.T) {
 			"the same region", func(n *scheduler.Node) { n.Region = "us" }, func(n *scheduler.Node) { n.Region = "eu" },
 			func(r *scheduler.Revision) { r.Wishes.NearRegion = "eu" },
 		},
-		{"the more reliable", func(n *scheduler.Node) { n.Reliability = 900 }, func(*scheduler.Node) {}, only(scheduler.Weights{})},
-		{"not on battery", func(n *scheduler.Node) { n.Battery = true }, func(*scheduler.Node) {}, only(scheduler.Weights{})},
-		{"the cheaper", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price = 10 }, only(scheduler.Weights{})},
-		{"the better link", func(n *scheduler.Node) { n.Link = 1e7 }, func(n *scheduler.Node) { n.Link = 1e10 }, only(scheduler.Weights{})},
-		{"of empty ones the larger", cores(2), cores(4), only(scheduler.Weights{})},
+		{"the more reliable", func(n *scheduler.Node) { n.Reliability = 900 }, func(*scheduler.Node) {}, only(scheduler.Weighing{})},
+		{"not on battery", func(n *scheduler.Node) { n.Battery = true }, func(*scheduler.Node) {}, only(scheduler.Weighing{})},
+		{"the cheaper", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price = 10 }, only(scheduler.Weighing{})},
+		{"the better link", func(n *scheduler.Node) { n.Link = 1e7 }, func(n *scheduler.Node) { n.Link = 1e10 }, only(scheduler.Weighing{})},
+		{"of empty ones the larger", cores(2), cores(4), only(scheduler.Weighing{})},
 		{
 			"the cheaper, though it is less reliable", func(n *scheduler.Node) { n.Price = 30 }, func(n *scheduler.Node) { n.Price, n.Reliability = 10, 100 },
-			only(scheduler.Weights{Cost: 9, Reliability: 1}),
+			only(scheduler.Weighing{Cost: new(int32(900)), Reliability: new(int32(100))}),
 		},
 	} {
 		plan := view(node("a", c.a), node("b", c.b)).Plan(ask(revision("web", 100, c.r), 1))

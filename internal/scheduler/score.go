@@ -9,19 +9,43 @@ type Weights struct {
 // DefaultWeights are those of a cluster that says nothing else.
 var DefaultWeights = Weights{Locality: 250, Reliability: 300, Cost: 150, Utilization: 200, Network: 100}
 
-func (w Weights) orElse(other Weights) Weights {
-	sum := int64(0)
-	for _, one := range w.list() {
-		sum += int64(max(0, *one))
+// Weighing is what a workload or the configuration of a cluster says about the
+// weights. What is nil it leaves to the level below, so that saying one weight
+// takes nothing from the others.
+type Weighing struct {
+	Locality, Reliability, Cost, Utilization, Network *int32
+}
+
+// over is what is said, and where nothing is said, what is below: as written, so
+// that a level above can be held against it. What levels say can come to weights
+// of nothing together, though none of them may say that alone; then what is below
+// counts.
+func (w Weighing) over(below Weights) Weights {
+	all, sum := below, int64(0)
+	said := [5]*int32{w.Locality, w.Reliability, w.Cost, w.Utilization, w.Network}
+	for i, one := range all.list() {
+		if said[i] != nil {
+			*one = max(0, *said[i])
+		}
+		sum += int64(*one)
 	}
 	if sum == 0 {
-		return other
+		return below
+	}
+	return all
+}
+
+// normal are the same weights, a thousand together.
+func (w Weights) normal() Weights {
+	sum := int64(0)
+	for _, one := range w.list() {
+		sum += int64(*one)
 	}
 	// Each gets its share rounded down; what is missing to a thousand goes to
 	// the first that count.
 	left := int64(thousandth)
 	for _, one := range w.list() {
-		*one = int32(int64(max(0, *one)) * thousandth / sum)
+		*one = int32(int64(*one) * thousandth / sum)
 		left -= int64(*one)
 	}
 	for _, one := range w.list() {

@@ -27,7 +27,7 @@ type View struct {
 	classes    classes
 	work       occupancy
 	namespaces map[string]*namespace
-	weights    Weights
+	weights    Weights // as written
 	preempts   bool
 
 	largest Resources // of what one node may promise
@@ -65,8 +65,8 @@ type nodeCell struct {
 
 // Options are the cluster's choices.
 type Options struct {
-	// Weights of the score; those that are all 0 stand for the default.
-	Weights Weights
+	// Weights of the score, where the default does not count.
+	Weights Weighing
 	// Preempt is whether plans may push replicas out.
 	Preempt bool
 }
@@ -80,7 +80,7 @@ func NewView(o Options) *View {
 
 // SetOptions changes the cluster's choices.
 func (v *View) SetOptions(o Options) {
-	v.weights, v.preempts = o.Weights.orElse(DefaultWeights), o.Preempt
+	v.weights, v.preempts = o.Weights.over(DefaultWeights), o.Preempt
 }
 
 // ApplyNode adds a node or replaces what is known of it. Its replicas stay.

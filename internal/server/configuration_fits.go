@@ -37,6 +37,7 @@ func fits(snap *state.Snapshot, before, after *v1.ClusterSpec) error {
 			}
 		}
 	}
+	reservedFits(snap, before, after, refuse)
 	if len(broken.Violations) > 0 {
 		return broken
 	}

@@ -244,6 +244,42 @@ func TestRangesTakeEffectForNewNodes(t *testing.T) {
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.64.0.0/11" }) // which has the bridge of a node in it
 }
 
+// What the system keeps must leave every node that is ready something to promise.
+// A node that has nothing of a resource is not blamed on it.
+func TestReservationsLeaveNodesSomething(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	c.join("off") // and never ready
+	m := c.join("box")
+	m.connect(c.ctx)
+	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
+
+	reserve := func(a *v1.ResourceAmounts) func(*v1.ClusterSpec) {
+		return func(s *v1.ClusterSpec) { s.Reserved = a }
+	}
+	_, err := c.set(admin, reserve(&v1.ResourceAmounts{Memory: "999Ti"}))
+	wantCode(t, err, codes.InvalidArgument, "spec.cluster.reserved.memory: would leave nothing to promise on node box, which has 8Gi of which the system would keep 999Ti; keep less")
+	_, err = c.set(admin, reserve(&v1.ResourceAmounts{Cpu: "4"}))
+	wantCode(t, err, codes.InvalidArgument, "spec.cluster.reserved.cpu: would leave nothing to promise on node box, which has 4 of which the system would keep 4")
+	c.mustSet(admin, reserve(&v1.ResourceAmounts{Cpu: "3999m", Memory: "1Gi", Disk: "1Ti"}))
+	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.Overcommit = &v1.Overcommit{Cpu: new(int32(99))} })
+	wantCode(t, err, codes.InvalidArgument, "spec.cluster.reserved.cpu: would leave nothing to promise on node box, which has 3960m of which the system would keep 3999m")
+
+	// A class may say otherwise, in both directions.
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		n := proto.CloneOf(snap.Node(m.uid()))
+		n.Metadata.Labels = map[string]string{"kind": "edge"}
+		b.Update(n, n.GetMetadata().GetVersion())
+	})
+	class := &v1.NodeClass{Name: "all", Labels: "kind=edge", Reserved: &v1.ResourceAmounts{Memory: "9Gi"}}
+	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.NodeClasses = []*v1.NodeClass{class} })
+	wantCode(t, err, codes.InvalidArgument, "spec.cluster.nodeClasses[0].reserved.memory: would leave nothing to promise on node box")
+	class.Reserved.Memory = "1Gi"
+	c.mustSet(admin, func(s *v1.ClusterSpec) {
+		s.NodeClasses, s.Reserved = []*v1.NodeClass{class}, &v1.ResourceAmounts{Memory: "999Ti"}
+	})
+}
+
 func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(roleAdmin)

@@ -79,6 +79,15 @@ func scalable(w *v1.Workload) error {
 	return nil
 }
 
+// keepable refuses to scale a service below what it wants to keep.
+func keepable(w *v1.Workload, wished int32) error {
+	if words := spec.TooFew(w.GetSpec(), wished); words != "" {
+		return refuse(codes.FailedPrecondition, "workload %s cannot be scaled to %d: its minAvailable %s; lower minAvailable and apply it, or scale it to 0 to stop it",
+			w.GetMetadata().GetName(), wished, words)
+	}
+	return nil
+}
+
 // restartable refuses to restart what has nothing that runs.
 func restartable(w *v1.Workload) error {
 	if w.GetSpec().GetKind() != spec.KindCron {

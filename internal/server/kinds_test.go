@@ -95,6 +95,22 @@ func TestDaemonWithoutNodes(t *testing.T) {
 	}
 }
 
+// A service is not scaled below what it wants to keep, but can be stopped.
+func TestScalingKeepsMinAvailable(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.made(op, "web", replicasOf(3), func(w *v1.Workload) { w.Spec.MinAvailable = 2 })
+	scale := func(to int32) error {
+		_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: to})
+		return err
+	}
+	must(t, scale(2))
+	wantCode(t, scale(1), codes.FailedPrecondition, "workload web cannot be scaled to 1: its minAvailable must be at most the number of replicas: 2 is more than 1", "scale it to 0")
+	must(t, scale(0))
+	wantCode(t, scale(1), codes.FailedPrecondition, "2 is more than 1")
+	must(t, scale(4))
+}
+
 func TestWhatAKindCannotDo(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)

@@ -149,6 +149,9 @@ func (s *workloads) ScaleWorkload(ctx context.Context, request *v1.ScaleWorkload
 			if old.GetSpec().GetReplicas() == request.GetReplicas() {
 				return old, nil
 			}
+			if err := keepable(old, request.GetReplicas()); err != nil {
+				return nil, err
+			}
 			w := proto.CloneOf(old)
 			w.Spec.Replicas = proto.Int32(request.GetReplicas())
 			b.Update(w, old.GetMetadata().GetVersion())

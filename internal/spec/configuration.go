@@ -109,7 +109,7 @@ func NormalizedCluster(c *v1.ClusterSpec) *v1.ClusterSpec {
 		}
 		n.Defaults = unlessEmpty(d)
 	}
-	n.Limits = unlessEmpty(n.Limits)
+	n.Limits, n.Weights = unlessEmpty(n.Limits), unlessEmpty(n.Weights)
 	n.Overcommit, n.Reserved = unlessEmpty(n.Overcommit), normalAmounts(n.Reserved)
 	return n
 }

@@ -53,6 +53,7 @@ func checkConfiguration(c *v1.Configuration, found *violations) {
 	checkRetention(s.GetRetention(), found)
 	checkDefaults(s.GetDefaults(), found)
 	checkReserved(clusterPath+".reserved", s.GetReserved(), found)
+	checkWeights(clusterPath+".weights", s.GetWeights(), found)
 }
 
 // checkReserved refuses amounts that no node could read: it would take nothing.

@@ -270,12 +270,54 @@ func FuzzSetting(f *testing.F) {
 		}
 		_ = Validate(configuration(c)) // says no, but does not break
 		for _, shown := range Settings(c) {
-			// A weight of nothing counts as little as one that is not given.
-			if shown.Key == key && shown.Default && value != "" && !strings.HasPrefix(key, "weights.") {
+			if shown.Key == key && shown.Default && value != "" {
 				t.Fatalf("%q is shown as %+v", s, shown)
 			}
 		}
 	})
+}
+
+// A weight of 0 is one that was said, a missing one has its default, and all of
+// them cannot be 0.
+func TestWeightsAreSettings(t *testing.T) {
+	shown := func(c *v1.ClusterSpec) (all string) {
+		for _, s := range Settings(c) {
+			if key, is := strings.CutPrefix(s.Key, "weights."); is {
+				all += fmt.Sprintf("%s=%s %t, ", key, s.Value, s.Default)
+			}
+		}
+		return all
+	}
+	c := &v1.ClusterSpec{}
+	set := func(key, value string) {
+		t.Helper()
+		if err := Set(c, "weights."+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("cost", "0.9")
+	set("network", "0")
+	if got := shown(c); got != "locality=0.25 true, reliability=0.3 true, cost=0.9 false, utilization=0.2 true, network=0 false, " {
+		t.Errorf("shown are %s", got)
+	}
+	if changes := DiffCluster(&v1.ClusterSpec{}, c); len(changes) != 2 {
+		t.Errorf("the difference is %v", changes)
+	}
+	if err := Validate(configuration(c)); err != nil {
+		t.Error(err)
+	}
+	for _, key := range []string{"locality", "reliability", "cost", "utilization"} {
+		set(key, "0")
+	}
+	if err := Validate(configuration(c)); err == nil || !strings.Contains(err.Error(), "spec.cluster.weights: must not all be 0") {
+		t.Errorf("weights of nothing: %v", err)
+	}
+	for _, key := range []string{"locality", "reliability", "cost", "utilization", "network"} {
+		set(key, "")
+	}
+	if changes := DiffCluster(&v1.ClusterSpec{}, c); len(changes) != 0 {
+		t.Errorf("after all were taken back the difference is %v", changes)
+	}
 }
 
 // Whatever can be set is seen in the difference, also what a class says.

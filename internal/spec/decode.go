@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"buf.build/go/protovalidate"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -219,6 +220,15 @@ func (d *decoder) value(path string, f protoreflect.FieldDescriptor, empty proto
 
 var timestampName = (*timestamppb.Timestamp)(nil).ProtoReflect().Descriptor().FullName()
 
+// wholeNumber says which ones a field may have.
+func wholeNumber(f protoreflect.FieldDescriptor) string {
+	rules, err := protovalidate.ResolveFieldRules(f)
+	if own := rules.GetInt32(); err == nil && own.HasGte() && own.HasLte() {
+		return fmt.Sprintf("a whole number between %d and %d", own.GetGte(), own.GetLte())
+	}
+	return fmt.Sprintf("a whole number up to %d", math.MaxInt32)
+}
+
 // scalar reads a plain value, or says what it must be.
 func scalar(f protoreflect.FieldDescriptor, node *yaml.Node) (v protoreflect.Value, want string) {
 	switch f.Kind() {
@@ -234,7 +244,7 @@ func scalar(f protoreflect.FieldDescriptor, node *yaml.Node) (v protoreflect.Val
 	case protoreflect.Int32Kind:
 		n, err := strconv.ParseInt(node.Value, 10, 32)
 		if err != nil {
-			return v, fmt.Sprintf("a whole number up to %d", math.MaxInt32)
+			return v, wholeNumber(f)
 		}
 		return protoreflect.ValueOfInt32(int32(n)), ""
 	case protoreflect.Int64Kind:

@@ -97,8 +97,8 @@ func TestDecodeRefusals(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
 		{head + "  replcas: 3\n", `f:5:3: spec.replcas: is not a known field; did you mean replicas?`},
 		{head + "  stop: {zzz: 1}\n", `f:5:10: spec.stop.zzz: is not a known field; there are grace, signal`},
-		{head + "  replicas: three\n", `f:5:13: spec.replicas: must be a whole number up to 2147483647`},
-		{head + "  replicas: 99999999999\n", `f:5:13: spec.replicas: must be a whole number up to 2147483647`},
+		{head + "  replicas: three\n", `f:5:13: spec.replicas: must be a whole number between 0 and 100000`},
+		{head + "  replicas: 99999999999\n", `f:5:13: spec.replicas: must be a whole number between 0 and 100000`},
 		{head + "  readOnlyRoot: 1\n", `f:5:17: spec.readOnlyRoot: must be true or false`},
 		{head + "  replicas: -1\n", `f:5:13: spec.replicas: must be between 0 and 100000`},
 		{head + "  args: hello\n", `f:5:9: spec.args: must be a list, not a single value`},

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -146,6 +147,9 @@ func checkKind(name string, written, s *v1.WorkloadSpec, found *violations) {
 		if written.GetCron() != nil {
 			found.add("spec.cron", "is only for kind cron; set kind: cron, or leave it out")
 		}
+		if words := TooFew(s, s.GetReplicas()); words != "" && !found.has("spec.minAvailable") && !found.has("spec.replicas") {
+			found.add("spec.minAvailable", "%s; lower it or ask for more replicas", words)
+		}
 	case KindJob:
 		checkNoService(written, "a job: job.completions says how many must complete, and job.parallelism how many run at once", found)
 		checkJob(s, found)
@@ -163,6 +167,16 @@ func checkKind(name string, written, s *v1.WorkloadSpec, found *violations) {
 		checkNoService(written, "a daemon: it has one on every node that suits", found)
 		checkDaemon(written, s, found)
 	}
+}
+
+// TooFew says in words that a service with so many replicas could not keep its
+// minAvailable, and is empty if it could: nobody could ever push any of them out. A
+// service that is stopped, with no replicas, has nothing to keep.
+func TooFew(s *v1.WorkloadSpec, replicas int32) string {
+	if replicas == 0 || s.GetMinAvailable() <= replicas {
+		return ""
+	}
+	return fmt.Sprintf("must be at most the number of replicas: %d is more than %d", s.GetMinAvailable(), replicas)
 }
 
 // checkNoService refuses what only services have.

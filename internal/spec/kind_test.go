@@ -126,6 +126,8 @@ func TestWhatMakesNoSenseForAKindIsRefused(t *testing.T) {
 			"spec.job.deadline: must be more than 0; leave it out for none", nil,
 		},
 		{"an unknown kind", kinded("batch", nil), "spec.kind: must be service, job, cron or daemon", nil},
+		{"minAvailable of more", kinded("", func(s *v1.WorkloadSpec) { s.Replicas, s.MinAvailable = proto.Int32(2), 3 }), "spec.minAvailable: must be at most the number of replicas: 3 is more than 2; lower it or ask for more replicas", nil},
+		{"minAvailable of more than the one replica by default", kinded("", func(s *v1.WorkloadSpec) { s.Replicas, s.MinAvailable = nil, 2 }), "spec.minAvailable: must be at most the number of replicas: 2 is more than 1; lower it or ask for more replicas", nil},
 		{"minAvailable of a job", kinded(KindJob, func(s *v1.WorkloadSpec) { s.MinAvailable = 1 }), "spec.minAvailable: is only for services; leave it out", nil},
 	} {
 		if c.change != nil {
@@ -133,6 +135,17 @@ func TestWhatMakesNoSenseForAKindIsRefused(t *testing.T) {
 		}
 		if err := ValidateWorkload(c.of); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v\nwant %s", c.name, err, c.want)
+		}
+	}
+}
+
+// A service may keep all of its replicas, and one that is stopped may say how many
+// it will keep.
+func TestMinAvailableOfAllAndOfNone(t *testing.T) {
+	for _, replicas := range []int32{2, 0} {
+		w := kinded("", func(s *v1.WorkloadSpec) { s.Replicas, s.MinAvailable = new(replicas), 2 })
+		if err := Validate(w); err != nil {
+			t.Errorf("with %d replicas: %v", replicas, err)
 		}
 	}
 }

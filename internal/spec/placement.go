@@ -71,6 +71,13 @@ func checkPlacement(p *v1.Placement, found *violations) {
 			checkLabelRule(indexPath(path+".prefer", i)+".rule", one.GetRule(), found)
 		}
 	}
+	checkPlaces(path+".regions", "region", p.GetRegions(), found)
+	checkPlaces(path+".zones", "zone", p.GetZones(), found)
+	for i, t := range p.GetTolerations() {
+		if e := t.GetEffect(); t.GetSeconds() != 0 && (e == "NoSchedule" || e == "PreferNoSchedule") {
+			found.add(indexPath(path+".tolerations", i)+".seconds", "is not for effect %s, which sends nobody away; leave it out, or tolerate NoExecute", e)
+		}
+	}
 	keys := map[string]int{}
 	for i, s := range p.GetSpread() {
 		at := indexPath(path+".spread", i)
@@ -83,6 +90,16 @@ func checkPlacement(p *v1.Placement, found *violations) {
 	}
 	for i, a := range p.GetAffinity() {
 		checkAffinity(indexPath(path+".affinity", i), a, found)
+	}
+	checkWeights(path+".weights", p.GetWeights(), found)
+}
+
+// checkPlaces refuses places without a name: a node that is nowhere is in none.
+func checkPlaces(at, what string, names []string, found *violations) {
+	for i, name := range names {
+		if name == "" {
+			found.add(indexPath(at, i), "is empty: name a %s, or leave the list out for all", what)
+		}
 	}
 }
 
@@ -105,18 +122,31 @@ func checkTopologyKey(at, key string, found *violations) {
 	}
 }
 
+// checkWeights refuses weights by which no node would be better than another.
+func checkWeights(at string, w *v1.ScoreWeights, found *violations) {
+	if w == nil {
+		return
+	}
+	for _, one := range []*float64{w.Locality, w.Reliability, w.Cost, w.Utilization, w.Network} {
+		if one == nil || Thousandths(*one) > 0 {
+			return
+		}
+	}
+	found.add(at, "must not all be 0, because nothing would be left to choose a node by: make one at least 0.001, or leave one out for its default")
+}
+
 // checkLabelRule holds the values of a rule against its operator.
 func checkLabelRule(at string, r *v1.LabelRule, found *violations) {
 	values := r.GetValues()
-	want := 1
+	fits, want := len(values) == 1, "one value"
 	switch r.GetOperator() {
 	case "in", "notIn":
-		want = max(1, len(values))
+		fits, want = len(values) > 0, "at least one value"
 	case "exists", "notExists":
-		want = 0
+		fits, want = len(values) == 0, "no value"
 	}
-	if len(values) != want {
-		found.add(at+".values", "must have %s with operator %s", []string{"no value", "one value", "values"}[min(want, 2)], r.GetOperator())
+	if !fits {
+		found.add(at+".values", "must have %s with operator %s", want, r.GetOperator())
 		return
 	}
 	switch r.GetOperator() {

@@ -491,7 +491,8 @@ func scoreOf(s *scheduler.Score) *v1.NodeScore {
 
 func weightsProto(w scheduler.Weights) *v1.ScoreWeights {
 	return &v1.ScoreWeights{
-		Locality: part(w.Locality), Reliability: part(w.Reliability), Cost: part(w.Cost), Utilization: part(w.Utilization), Network: part(w.Network),
+		Locality: new(part(w.Locality)), Reliability: new(part(w.Reliability)), Cost: new(part(w.Cost)),
+		Utilization: new(part(w.Utilization)), Network: new(part(w.Network)),
 	}
 }
 

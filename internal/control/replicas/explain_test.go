@@ -219,12 +219,13 @@ func TestExplanationsAreBounded(t *testing.T) {
 	}
 }
 
-// The weights are those of the workload, else of the cluster, and 1 together.
+// Each weight is that of the workload, else of the cluster, else the default, and
+// they are 1 together.
 func TestWeightsOfTheClusterAndOfWorkloadsCount(t *testing.T) {
 	w := newWorld(t)
 	w.change(func(b *state.Batch) {
 		b.Create(&v1.Cluster{
-			Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{Weights: &v1.ScoreWeights{Cost: 3, Reliability: 1}},
+			Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{Weights: &v1.ScoreWeights{Cost: new(2.55)}},
 		})
 	})
 	w.addNode("dear", "4")
@@ -240,14 +241,14 @@ func TestWeightsOfTheClusterAndOfWorkloadsCount(t *testing.T) {
 	w.addWorkload("web", 1, "1")
 	w.addWorkload("safe", 1, "1")
 	w.edit("safe", func(b *state.Batch, of *v1.Workload) {
-		of.Spec.Placement = &v1.Placement{Weights: &v1.ScoreWeights{Reliability: 0.5}}
+		of.Spec.Placement = &v1.Placement{Weights: &v1.ScoreWeights{Reliability: new(9.3)}}
 		w.revise(b, of)
 	})
 	web, safe := w.explained("web", "", false), w.explained("safe", "", false)
-	if web.GetWeights().GetCost() != 0.75 || web.GetWeights().GetReliability() != 0.25 || web.GetNodes()[0].GetNode() != "shaky" {
+	if web.GetWeights().GetCost() != 0.75 || web.GetWeights().GetReliability() != 0.089 || web.GetNodes()[0].GetNode() != "shaky" {
 		t.Errorf("web is weighed by %v and goes to %s", web.GetWeights(), web.GetNodes()[0].GetNode())
 	}
-	if safe.GetWeights().GetReliability() != 1 || safe.GetNodes()[0].GetNode() != "dear" {
+	if safe.GetWeights().GetReliability() != 0.75 || safe.GetWeights().GetCost() != 0.205 || safe.GetNodes()[0].GetNode() != "dear" {
 		t.Errorf("safe is weighed by %v and goes to %s", safe.GetWeights(), safe.GetNodes()[0].GetNode())
 	}
 	w.settle()

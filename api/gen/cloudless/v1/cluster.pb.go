@@ -118,8 +118,9 @@ type ClusterSpec struct {
 	Retention   *Retention        `protobuf:"bytes,6,opt,name=retention,proto3" json:"retention,omitempty"`
 	Defaults    *WorkloadDefaults `protobuf:"bytes,7,opt,name=defaults,proto3" json:"defaults,omitempty"`
 	Limits      *ClusterLimits    `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
-	// What counts how much when a node is chosen; 0.25 locality, 0.30 reliability,
-	// 0.15 cost, 0.20 utilization and 0.10 network if not set.
+	// What counts how much beside the others when a node is chosen. Each that is not
+	// set is 0.25 for locality, 0.30 for reliability, 0.15 for cost, 0.20 for
+	// utilization and 0.10 for network; one may be 0, but not all.
 	Weights *ScoreWeights `protobuf:"bytes,20,opt,name=weights,proto3" json:"weights,omitempty"`
 	// How much of what a node has may be promised, in percent, where the node's
 	// class does not say otherwise; 100 if 0.

@@ -52,6 +52,14 @@ var file_cloudless_v1_rules_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*validate.StringRules)(nil),
 		ExtensionType: (*bool)(nil),
+		Field:         81006,
+		Name:          "cloudless.v1.bandwidth",
+		Tag:           "varint,81006,opt,name=bandwidth",
+		Filename:      "cloudless/v1/rules.proto",
+	},
+	{
+		ExtendedType:  (*validate.StringRules)(nil),
+		ExtensionType: (*bool)(nil),
 		Field:         81003,
 		Name:          "cloudless.v1.duration",
 		Tag:           "varint,81003,opt,name=duration",
@@ -89,18 +97,22 @@ var (
 	//
 	// optional bool bytes = 81002;
 	E_Bytes = &file_cloudless_v1_rules_proto_extTypes[2]
+	// What a network carries, in bits per second.
+	//
+	// optional bool bandwidth = 81006;
+	E_Bandwidth = &file_cloudless_v1_rules_proto_extTypes[3]
 	// A length of time.
 	//
 	// optional bool duration = 81003;
-	E_Duration = &file_cloudless_v1_rules_proto_extTypes[3]
+	E_Duration = &file_cloudless_v1_rules_proto_extTypes[4]
 	// The key of a label or annotation, with an optional prefix such as example.com/.
 	//
 	// optional bool label_key = 81004;
-	E_LabelKey = &file_cloudless_v1_rules_proto_extTypes[4]
+	E_LabelKey = &file_cloudless_v1_rules_proto_extTypes[5]
 	// The value of a label.
 	//
 	// optional bool label_value = 81005;
-	E_LabelValue = &file_cloudless_v1_rules_proto_extTypes[5]
+	E_LabelValue = &file_cloudless_v1_rules_proto_extTypes[6]
 )
 
 var File_cloudless_v1_rules_proto protoreflect.FileDescriptor
@@ -116,7 +128,10 @@ const file_cloudless_v1_rules_proto_rawDesc = "" +
 	"\x03cpu\x12/must be an amount of CPU such as 2, 0.5 or 250m\x1aQ!rule || this == '' || this.matches('^([0-9]{1,6}m|[0-9]{1,6}([.][0-9]{1,3})?)$')R\x03cpu:\xdf\x01\n" +
 	"\x05bytes\x12\x19.buf.validate.StringRules\x18\xea\xf8\x04 \x01(\bB\xab\x01\xc2H\xa7\x01\n" +
 	"\xa4\x01\n" +
-	"\x05bytes\x12:must be an amount of bytes such as 128Mi, 1.5Gi or 1000000\x1a_!rule || this == '' || this.matches('^[0-9]{1,16}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$')R\x05bytes:\xc7\x01\n" +
+	"\x05bytes\x12:must be an amount of bytes such as 128Mi, 1.5Gi or 1000000\x1a_!rule || this == '' || this.matches('^[0-9]{1,16}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$')R\x05bytes:\xe9\x01\n" +
+	"\tbandwidth\x12\x19.buf.validate.StringRules\x18\xee\xf8\x04 \x01(\bB\xad\x01\xc2H\xa9\x01\n" +
+	"\xa6\x01\n" +
+	"\tbandwidth\x128must be a number of bits per second such as 100M or 1.5G\x1a_!rule || this == '' || this.matches('^[0-9]{1,16}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$')R\tbandwidth:\xc7\x01\n" +
 	"\bduration\x12\x19.buf.validate.StringRules\x18\xeb\xf8\x04 \x01(\bB\x8d\x01\xc2H\x89\x01\n" +
 	"\x86\x01\n" +
 	"\bduration\x128must be a length of time such as 500ms, 10s, 5m or 1h30m\x1a@!rule || this == '' || this.matches('^([0-9]{1,9}(ms|s|m|h))+$')R\bduration:\xc0\x02\n" +
@@ -135,13 +150,14 @@ var file_cloudless_v1_rules_proto_depIdxs = []int32{
 	0, // 0: cloudless.v1.name:extendee -> buf.validate.StringRules
 	0, // 1: cloudless.v1.cpu:extendee -> buf.validate.StringRules
 	0, // 2: cloudless.v1.bytes:extendee -> buf.validate.StringRules
-	0, // 3: cloudless.v1.duration:extendee -> buf.validate.StringRules
-	0, // 4: cloudless.v1.label_key:extendee -> buf.validate.StringRules
-	0, // 5: cloudless.v1.label_value:extendee -> buf.validate.StringRules
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	0, // [0:6] is the sub-list for extension extendee
+	0, // 3: cloudless.v1.bandwidth:extendee -> buf.validate.StringRules
+	0, // 4: cloudless.v1.duration:extendee -> buf.validate.StringRules
+	0, // 5: cloudless.v1.label_key:extendee -> buf.validate.StringRules
+	0, // 6: cloudless.v1.label_value:extendee -> buf.validate.StringRules
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	0, // [0:7] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
 }
 
@@ -157,7 +173,7 @@ func file_cloudless_v1_rules_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_rules_proto_rawDesc), len(file_cloudless_v1_rules_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   0,
-			NumExtensions: 6,
+			NumExtensions: 7,
 			NumServices:   0,
 		},
 		GoTypes:           file_cloudless_v1_rules_proto_goTypes,

@@ -128,7 +128,8 @@ type WorkloadSpec struct {
 	// Who goes first, 0 to 1000; 100 if not given. Above 100 it may push out what
 	// has a lower one.
 	Priority *int32 `protobuf:"varint,16,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
-	// How many replicas must stay when others of a like priority need the room.
+	// How many replicas must stay when others of a like priority need the room, at
+	// most as many as there are to be.
 	MinAvailable int32 `protobuf:"varint,17,opt,name=min_available,json=minAvailable,proto3" json:"min_available,omitempty"`
 	// "service" runs until it is stopped, "job" until its work is done, "cron" makes
 	// a job at certain times, "daemon" has one replica on every node that suits;
@@ -840,7 +841,8 @@ type Placement struct {
 	// the node on which the least is left over; "spread" takes the emptiest. "pack"
 	// if empty.
 	Strategy string `protobuf:"bytes,9,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// What counts how much among nodes that would do; the cluster's if not set.
+	// What counts how much among nodes that would do; each that is not set as in the
+	// configuration of the cluster.
 	Weights *ScoreWeights `protobuf:"bytes,10,opt,name=weights,proto3" json:"weights,omitempty"`
 	// Where the users or the data of the workload are.
 	NearRegion    string `protobuf:"bytes,11,opt,name=near_region,json=nearRegion,proto3" json:"near_region,omitempty"`
@@ -1287,14 +1289,15 @@ func (x *Affinity) GetWeight() int32 {
 	return 0
 }
 
-// How much the parts of the score count; only their relation matters.
+// How much the parts of the score count; only their relation matters. What is not
+// set counts as in the configuration of the cluster. One may be 0, but not all.
 type ScoreWeights struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Locality      float64                `protobuf:"fixed64,1,opt,name=locality,proto3" json:"locality,omitempty"`
-	Reliability   float64                `protobuf:"fixed64,2,opt,name=reliability,proto3" json:"reliability,omitempty"`
-	Cost          float64                `protobuf:"fixed64,3,opt,name=cost,proto3" json:"cost,omitempty"`
-	Utilization   float64                `protobuf:"fixed64,4,opt,name=utilization,proto3" json:"utilization,omitempty"`
-	Network       float64                `protobuf:"fixed64,5,opt,name=network,proto3" json:"network,omitempty"`
+	Locality      *float64               `protobuf:"fixed64,1,opt,name=locality,proto3,oneof" json:"locality,omitempty"`
+	Reliability   *float64               `protobuf:"fixed64,2,opt,name=reliability,proto3,oneof" json:"reliability,omitempty"`
+	Cost          *float64               `protobuf:"fixed64,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
+	Utilization   *float64               `protobuf:"fixed64,4,opt,name=utilization,proto3,oneof" json:"utilization,omitempty"`
+	Network       *float64               `protobuf:"fixed64,5,opt,name=network,proto3,oneof" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1330,36 +1333,36 @@ func (*ScoreWeights) Descriptor() ([]byte, []int) {
 }
 
 func (x *ScoreWeights) GetLocality() float64 {
-	if x != nil {
-		return x.Locality
+	if x != nil && x.Locality != nil {
+		return *x.Locality
 	}
 	return 0
 }
 
 func (x *ScoreWeights) GetReliability() float64 {
-	if x != nil {
-		return x.Reliability
+	if x != nil && x.Reliability != nil {
+		return *x.Reliability
 	}
 	return 0
 }
 
 func (x *ScoreWeights) GetCost() float64 {
-	if x != nil {
-		return x.Cost
+	if x != nil && x.Cost != nil {
+		return *x.Cost
 	}
 	return 0
 }
 
 func (x *ScoreWeights) GetUtilization() float64 {
-	if x != nil {
-		return x.Utilization
+	if x != nil && x.Utilization != nil {
+		return *x.Utilization
 	}
 	return 0
 }
 
 func (x *ScoreWeights) GetNetwork() float64 {
-	if x != nil {
-		return x.Network
+	if x != nil && x.Network != nil {
+		return *x.Network
 	}
 	return 0
 }
@@ -2513,7 +2516,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x03cpu\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc8\xc6'\x01R\x03cpu\x12!\n" +
 	"\x06memory\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x06memory\x12\x1d\n" +
 	"\x04disk\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\x04disk\x12'\n" +
-	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xd0\xc6'\x01R\tbandwidth\"\x9c\x01\n" +
+	"\tbandwidth\x18\x04 \x01(\tB\t\xbaH\x06r\x04\xf0\xc6'\x01R\tbandwidth\"\x9c\x01\n" +
 	"\x04Port\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x04name\x12\x1f\n" +
 	"\x04port\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xff\xff\x03(\x01R\x04port\x12%\n" +
@@ -2566,13 +2569,19 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x06labels\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\x12\x1a\n" +
 	"\x03key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xbd\x02R\x03key\x12\x12\n" +
 	"\x04anti\x18\x04 \x01(\bR\x04anti\x12!\n" +
-	"\x06weight\x18\x05 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\"\x99\x02\n" +
-	"\fScoreWeights\x123\n" +
-	"\blocality\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\blocality\x129\n" +
-	"\vreliability\x18\x02 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\vreliability\x12+\n" +
-	"\x04cost\x18\x03 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\x04cost\x129\n" +
-	"\vutilization\x18\x04 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\vutilization\x121\n" +
-	"\anetwork\x18\x05 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00R\anetwork\"\x89\x02\n" +
+	"\x06weight\x18\x05 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\x06weight\"\xf4\x02\n" +
+	"\fScoreWeights\x128\n" +
+	"\blocality\x18\x01 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\blocality\x88\x01\x01\x12>\n" +
+	"\vreliability\x18\x02 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x01R\vreliability\x88\x01\x01\x120\n" +
+	"\x04cost\x18\x03 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x02R\x04cost\x88\x01\x01\x12>\n" +
+	"\vutilization\x18\x04 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x03R\vutilization\x88\x01\x01\x126\n" +
+	"\anetwork\x18\x05 \x01(\x01B\x17\xbaH\x14\x12\x12\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x04R\anetwork\x88\x01\x01B\v\n" +
+	"\t_localityB\x0e\n" +
+	"\f_reliabilityB\a\n" +
+	"\x05_costB\x0e\n" +
+	"\f_utilizationB\n" +
+	"\n" +
+	"\b_network\"\x89\x02\n" +
 	"\x04Stop\x12\xdf\x01\n" +
 	"\x06signal\x18\x01 \x01(\tB\xc6\x01\xbaH\xc2\x01\xba\x01\xbe\x01\n" +
 	"\x06signal\x12Omust be SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH or SIGKILL\x1acthis in ['', 'SIGTERM', 'SIGINT', 'SIGQUIT', 'SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGWINCH', 'SIGKILL']R\x06signal\x12\x1f\n" +
@@ -2777,6 +2786,7 @@ func file_cloudless_v1_workload_proto_init() {
 	file_cloudless_v1_workload_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_workload_proto_msgTypes[2].OneofWrappers = []any{}
 	file_cloudless_v1_workload_proto_msgTypes[3].OneofWrappers = []any{}
+	file_cloudless_v1_workload_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

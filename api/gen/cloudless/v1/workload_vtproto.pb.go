@@ -1209,33 +1209,33 @@ func (m *ScoreWeights) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if m.Network != 0 {
+	if m.Network != nil {
 		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.Network))))
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(*m.Network))))
 		i--
 		dAtA[i] = 0x29
 	}
-	if m.Utilization != 0 {
+	if m.Utilization != nil {
 		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.Utilization))))
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(*m.Utilization))))
 		i--
 		dAtA[i] = 0x21
 	}
-	if m.Cost != 0 {
+	if m.Cost != nil {
 		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.Cost))))
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(*m.Cost))))
 		i--
 		dAtA[i] = 0x19
 	}
-	if m.Reliability != 0 {
+	if m.Reliability != nil {
 		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.Reliability))))
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(*m.Reliability))))
 		i--
 		dAtA[i] = 0x11
 	}
-	if m.Locality != 0 {
+	if m.Locality != nil {
 		i -= 8
-		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(m.Locality))))
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(math.Float64bits(float64(*m.Locality))))
 		i--
 		dAtA[i] = 0x9
 	}
@@ -2677,19 +2677,19 @@ func (m *ScoreWeights) SizeVT() (n int) {
 	}
 	var l int
 	_ = l
-	if m.Locality != 0 {
+	if m.Locality != nil {
 		n += 9
 	}
-	if m.Reliability != 0 {
+	if m.Reliability != nil {
 		n += 9
 	}
-	if m.Cost != 0 {
+	if m.Cost != nil {
 		n += 9
 	}
-	if m.Utilization != 0 {
+	if m.Utilization != nil {
 		n += 9
 	}
-	if m.Network != 0 {
+	if m.Network != nil {
 		n += 9
 	}
 	n += len(m.unknownFields)
@@ -6529,7 +6529,8 @@ func (m *ScoreWeights) UnmarshalVT(dAtA []byte) error {
 			}
 			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
-			m.Locality = float64(math.Float64frombits(v))
+			v2 := float64(math.Float64frombits(v))
+			m.Locality = &v2
 		case 2:
 			if wireType != 1 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Reliability", wireType)
@@ -6540,7 +6541,8 @@ func (m *ScoreWeights) UnmarshalVT(dAtA []byte) error {
 			}
 			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
-			m.Reliability = float64(math.Float64frombits(v))
+			v2 := float64(math.Float64frombits(v))
+			m.Reliability = &v2
 		case 3:
 			if wireType != 1 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Cost", wireType)
@@ -6551,7 +6553,8 @@ func (m *ScoreWeights) UnmarshalVT(dAtA []byte) error {
 			}
 			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
-			m.Cost = float64(math.Float64frombits(v))
+			v2 := float64(math.Float64frombits(v))
+			m.Cost = &v2
 		case 4:
 			if wireType != 1 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Utilization", wireType)
@@ -6562,7 +6565,8 @@ func (m *ScoreWeights) UnmarshalVT(dAtA []byte) error {
 			}
 			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
-			m.Utilization = float64(math.Float64frombits(v))
+			v2 := float64(math.Float64frombits(v))
+			m.Utilization = &v2
 		case 5:
 			if wireType != 1 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Network", wireType)
@@ -6573,7 +6577,8 @@ func (m *ScoreWeights) UnmarshalVT(dAtA []byte) error {
 			}
 			v = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
-			m.Network = float64(math.Float64frombits(v))
+			v2 := float64(math.Float64frombits(v))
+			m.Network = &v2
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

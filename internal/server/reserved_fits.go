@@ -1,0 +1,67 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// reservable are the resources of which the system keeps something on nodes.
+var reservable = []struct {
+	name     string
+	capacity func(*v1.Node) string
+	percent  func(*v1.Overcommit) int32
+	reserved func(*v1.ResourceAmounts) string
+	parse    func(string) (int64, error)
+	format   func(int64) string
+}{
+	{"cpu", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetCpu() }, (*v1.Overcommit).GetCpu, (*v1.ResourceAmounts).GetCpu, spec.ParseCPU, spec.FormatCPU},
+	{"memory", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetMemory() }, (*v1.Overcommit).GetMemory, (*v1.ResourceAmounts).GetMemory, spec.ParseBytes, spec.FormatBytes},
+	{"disk", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetDisk() }, (*v1.Overcommit).GetDisk, (*v1.ResourceAmounts).GetDisk, spec.ParseBytes, spec.FormatBytes},
+	{"bandwidth", spec.LinkOf, (*v1.Overcommit).GetBandwidth, (*v1.ResourceAmounts).GetBandwidth, spec.ParseBandwidth, spec.FormatBandwidth},
+}
+
+// reservedFits refuses what would leave a node that is ready nothing to promise of
+// a resource of which it has something to promise now. One such node is named for
+// each resource.
+func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse func(field, format string, args ...any)) {
+	blamed := map[string]bool{}
+	for n := range snap.Nodes("") {
+		if n.GetStatus().GetState() != "ready" {
+			continue
+		}
+		labels := n.GetMetadata().GetLabels()
+		was, is := spec.NodePolicyOf(before, labels), spec.NodePolicyOf(after, labels)
+		for _, r := range reservable {
+			capacity, err := r.parse(r.capacity(n))
+			if err != nil || blamed[r.name] {
+				continue // it says nothing about it
+			}
+			left := func(p spec.NodePolicy) int64 {
+				kept, _ := r.parse(r.reserved(p.Reserved)) // nothing, or valid
+				return promised(capacity, r.percent(p.Overcommit)) - kept
+			}
+			if left(was) <= 0 || left(is) > 0 {
+				continue
+			}
+			blamed[r.name] = true
+			field, class := "reserved."+r.name, spec.NodeClassOf(after, labels)
+			if r.reserved(class.GetReserved()) != "" {
+				field = fmt.Sprintf("nodeClasses[%d].%s", slices.Index(after.GetNodeClasses(), class), field)
+			}
+			refuse(field, "would leave nothing to promise on node %s, which has %s of which the system would keep %s; keep less, or put the node into a class with a reserved.%s of its own",
+				n.GetMetadata().GetName(), r.format(promised(capacity, r.percent(is.Overcommit))), r.reserved(is.Reserved), r.name)
+		}
+	}
+}
+
+// promised is what may be promised of a capacity, before the system keeps some.
+func promised(capacity int64, percent int32) int64 {
+	if percent == 0 {
+		return capacity
+	}
+	return capacity/100*int64(percent) + capacity%100*int64(percent)/100
+}
