@@ -141,21 +141,24 @@ func toleration(t *cloudlessv1.Toleration) string {
 	return text
 }
 
-// weights shows the parts of the score that count.
+// weights shows the weights that are set, also one of 0.
 func weights(w *cloudlessv1.ScoreWeights) string {
+	if w == nil {
+		return ""
+	}
 	var all []string
 	for _, part := range []struct {
 		name   string
-		weight float64
+		weight *float64
 	}{
-		{"locality", w.GetLocality()},
-		{"reliability", w.GetReliability()},
-		{"cost", w.GetCost()},
-		{"utilization", w.GetUtilization()},
-		{"network", w.GetNetwork()},
+		{"locality", w.Locality},
+		{"reliability", w.Reliability},
+		{"cost", w.Cost},
+		{"utilization", w.Utilization},
+		{"network", w.Network},
 	} {
-		if part.weight != 0 {
-			all = append(all, fmt.Sprintf("%s %g", part.name, part.weight))
+		if part.weight != nil {
+			all = append(all, fmt.Sprintf("%s %g", part.name, *part.weight))
 		}
 	}
 	return strings.Join(all, ", ")

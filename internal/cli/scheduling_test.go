@@ -40,7 +40,7 @@ func TestSchedulingIsShown(t *testing.T) {
 					{Workload: "cache"}, {Labels: "app=db", Key: "zone", Anti: true, Weight: 10},
 				},
 				Strategy: "best-fit",
-				Weights:  &cloudlessv1.ScoreWeights{Cost: 2.5, Network: 1},
+				Weights:  &cloudlessv1.ScoreWeights{Cost: new(2.5), Network: new(1.0)},
 			},
 		},
 	})
