@@ -28,10 +28,9 @@ func (w *World) actEpoch(*rand.Rand) {
 // outdated is whether assignments are of an older epoch than the agent has seen,
 // which it leaves alone. Its disk remembers the newest.
 func (m *machine) outdated(message *v1.Assignments) bool {
-	newest := m.w.newest().Cluster().GetStatus().GetEpoch()
 	switch {
-	case message.GetEpoch() > newest:
-		m.w.fail("an epoch is agreed on before it is told", "%s is told of %d, and %d is the newest", m.name, message.GetEpoch(), newest)
+	case message.GetEpoch() > m.w.oracle.epoch:
+		m.w.fail("an epoch is agreed on before it is told", "%s is told of %d, and %d is the newest", m.name, message.GetEpoch(), m.w.oracle.epoch)
 	case message.GetEpoch() < m.epoch:
 		m.w.note("%s ignores assignments of epoch %d, because it has seen %d", m.name, message.GetEpoch(), m.epoch)
 		return true

@@ -28,7 +28,9 @@ type oracle struct {
 	cloned map[string]bool
 	// scored are the last writes of the scores of nodes.
 	scored map[string]scored
-	plans  int
+	// epoch is the newest that was agreed on.
+	epoch uint64
+	plans int
 }
 
 func newOracle() oracle {
@@ -60,6 +62,7 @@ func (w *World) needsOf(snap *state.Snapshot, revision string) (needs, bool) {
 
 // checkEntry holds what must be true after every entry of the log.
 func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
+	w.oracle.epoch = max(w.oracle.epoch, after.Cluster().GetStatus().GetEpoch())
 	w.checkReplacing(p, before)
 	w.checkQuotas(p, before, after)
 	nodes := map[string]bool{}
