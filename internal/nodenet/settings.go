@@ -94,14 +94,38 @@ type setting struct {
 }
 
 // settingsDir is shared by the clouds on this machine: the first to come
-// remembers, the last to go restores. It is gone after a reboot, as the changes
-// are. Settings are those of a network namespace, and so is the folder.
+// remembers, the last to go restores. Settings are those of a network namespace
+// and end with it, and so does the folder's name.
 func (o *Options) settingsDir() (string, error) {
-	var own unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
+	namespace, err := namespaceID()
+	if err != nil {
+		return "", fmt.Errorf("tell this network namespace from others: %w", err)
+	}
+	return filepath.Join(filepath.Dir(o.RunDir), "settings-"+namespace), nil
+}
+
+// namespaceID is what no other network namespace ever has: the inode, which is
+// what tells two living ones apart, is given away again.
+func namespaceID() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
 		return "", err
 	}
-	return filepath.Join(filepath.Dir(o.RunDir), fmt.Sprintf("settings-%d", own.Ino)), nil
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if errors.Is(err, unix.ENOPROTOOPT) { // before Linux 5.14
+		var own unix.Stat_t
+		err = unix.Stat("/proc/thread-self/ns/net", &own)
+		cookie = own.Ino
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s-%d", strings.TrimSpace(string(boot)), cookie), nil
 }
 
 // rememberSetting keeps what was remembered first.

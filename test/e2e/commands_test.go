@@ -120,8 +120,14 @@ func killProcess(ts *testscript.TestScript, _ bool, args []string) {
 
 func waitGone(ts *testscript.TestScript, pid int) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
+		process := "/proc/" + strconv.Itoa(pid)
+		stat, err := os.ReadFile(process + "/stat")
+		if err != nil {
+			return
+		}
+		// The first thread may be dead while others still hold the files.
+		threads, _ := os.ReadDir(process + "/task")
+		if bytes.Contains(stat, []byte(") Z ")) && len(threads) <= 1 {
 			return
 		}
 	}
