@@ -15,9 +15,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/google/uuid"
-
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
@@ -192,7 +191,7 @@ func (f *folder) identify() error {
 	f.folderID = folderID{
 		Format:    folderFormat,
 		ID:        strings.ToLower(rand.Text()[:8]),
-		ServerUID: uuid.Must(uuid.NewV7()).String(),
+		ServerUID: state.NewUID(),
 	}
 	return f.remember(func(*folderID) {})
 }

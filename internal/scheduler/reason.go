@@ -22,8 +22,6 @@ type Unplaced struct {
 	Groups []Group
 	// Nodes has every node, by name, if reasons were asked for.
 	Nodes []NodeReason
-	// Help says in sentences what would make room.
-	Help []string
 }
 
 // NodeReason is what speaks against one node. Node is the uid.
@@ -71,7 +69,6 @@ func (p *placing) unplaced(index, left int, reasons bool) Unplaced {
 		}
 	}
 	u.Groups = groups.list()
-	u.Help = p.help(u.Quota)
 	return u
 }
 
@@ -98,73 +95,6 @@ func (g grouping) list() (all []Group) {
 		}
 	}
 	return all
-}
-
-// help says what would make room: which nodes lack the least, and the quota.
-func (p *placing) help(quota string) []string {
-	var help []string
-	if quota != "" {
-		help = append(help, "a higher quota of namespace "+p.rev.Namespace)
-		if slices.ContainsFunc(p.v.order, func(i int32) bool { return p.firstRefusal(i) == "" }) {
-			return help // there is room
-		}
-	}
-	var lacks [resourceCount]lack
-	for _, i := range p.v.order {
-		if p.fitAlone(i) {
-			p.addLack(&lacks, i)
-		}
-	}
-	for k, l := range lacks {
-		if l.nodes > 0 {
-			help = append(help, l.sentence(p, Resource(k)))
-		}
-	}
-	return help
-}
-
-// fitAlone reports whether a node would take a replica if only it had enough left.
-func (p *placing) fitAlone(i int32) bool {
-	of := &p.verdicts[p.v.class[i]]
-	return of.passes && p.open(of.group) && p.passesSingly(i)
-}
-
-// lack is how much of one resource the nodes lack that would do otherwise.
-type lack struct {
-	least  int64
-	nodes  int // that lack no more than the least
-	free   int64
-	freest string
-}
-
-// addLack looks at a node that lacks one resource alone, and of which enough could
-// be freed.
-func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
-	missing, of := 0, 0
-	for k, need := range p.need {
-		if need > 0 && need > p.v.free[i][k] {
-			missing, of = missing+1, k
-		}
-	}
-	if missing != 1 || p.need[of] > p.v.nodes[i].room[of] {
-		return
-	}
-	l := &lacks[of]
-	free := max(0, p.v.free[i][of])
-	switch short := p.need[of] - p.v.free[i][of]; {
-	case l.nodes == 0 || short < l.least:
-		l.least, l.nodes = short, 1
-	case short == l.least:
-		l.nodes++
-	}
-	if l.freest == "" || free > l.free {
-		l.free, l.freest = free, p.v.nodes[i].Name
-	}
-}
-
-func (l lack) sentence(p *placing, r Resource) string {
-	return fmt.Sprintf("%s would fit after %s %s is freed; the largest free is %s on %s",
-		plural(l.nodes, "node"), r.format(l.least), r, r.format(l.free), l.freest)
 }
 
 // Summary is one sentence about all nodes.

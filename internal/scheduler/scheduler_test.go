@@ -637,9 +637,11 @@ func TestHelp(t *testing.T) {
 	for name, used := range map[string]int64{"a": 1800, "b": 1800, "c": 1900} {
 		run(v, revision("filler-"+name, used, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 }), name, 1)
 	}
-	plan := v.Plan(ask(revision("web", 500), 1))
-	want := []string{"2 nodes would fit after 300m CPU is freed; the largest free is 200m on a"}
-	if got := plan.Unplaced[0].Help; !slices.Equal(got, want) {
+	want := []string{
+		"2 nodes would fit after 300m CPU is freed; the largest free is 200m on a",
+		"1 node would fit but for ready: off is offline",
+	}
+	if got := v.Explain(scheduler.Question{Revision: revision("web", 500)}).Help; !slices.Equal(got, want) {
 		t.Errorf("help is %q", got)
 	}
 }

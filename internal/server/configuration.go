@@ -43,7 +43,7 @@ func (s *Server) configurationOf(snap *state.Snapshot) (*v1.Configuration, error
 	if c := snap.Configuration(cluster.GetStatus().GetConfiguration()); c != nil {
 		return c, nil
 	}
-	first := newConfiguration(s.newUID(), max(firstConfiguration, cluster.GetStatus().GetConfiguration()), "", cluster.GetSpec())
+	first := newConfiguration(state.NewUID(), max(firstConfiguration, cluster.GetStatus().GetConfiguration()), "", cluster.GetSpec())
 	first.Metadata.CreateTime = cluster.GetMetadata().GetCreateTime()
 	return first, nil
 }
@@ -187,7 +187,7 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, cu
 	if len(changes) == 0 {
 		return current, nil
 	}
-	next := newConfiguration(s.newUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
+	next := newConfiguration(state.NewUID(), current.GetSpec().GetNumber()+1, s.author(ctx), after)
 	next.Spec.Comment, next.Spec.RolledBackTo = wished.GetComment(), wished.GetRolledBackTo()
 	next.Spec.Changes = fieldChanges(changes)
 	// Again, for what a rollback brings back may have become impossible.

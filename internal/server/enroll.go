@@ -117,7 +117,7 @@ func (s *enrollment) newNode(snap *state.Snapshot, l *ledger, request *v1.Enroll
 	return &v1.Node{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Node",
-		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: l.name(snap, request.GetName()), Labels: request.GetLabels()},
+		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: l.name(snap, request.GetName()), Labels: request.GetLabels()},
 		Spec:       &v1.NodeSpec{SubnetV4: v4.String(), SubnetV6: v6.String()},
 		Status:     &v1.NodeStatus{State: "enrolling"},
 	}, nil

@@ -108,7 +108,7 @@ func (s *enrollment) newServer(snap *state.Snapshot, request *v1.EnrollRequest) 
 	return &v1.Server{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Server",
-		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: name, Labels: request.GetLabels()},
+		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name, Labels: request.GetLabels()},
 		Spec:       &v1.ServerSpec{Address: wish.GetAddress(), Zone: wish.GetZone(), Version: wish.GetVersion()},
 	}
 }

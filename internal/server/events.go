@@ -19,7 +19,7 @@ type eventService struct {
 
 // event is a line about an object, caused by the caller in ctx.
 func (s *Server) event(ctx context.Context, about state.Object, reason, message string) *v1.Event {
-	return state.NewEvent(s.newUID(), s.now(), about, state.SeverityInfo, reason, message, s.actor(ctx))
+	return state.NewEvent(state.NewUID(), s.now(), about, state.SeverityInfo, reason, message, s.actor(ctx))
 }
 
 // actor is who calls, or this server if nobody does.

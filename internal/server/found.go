@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -45,7 +43,7 @@ func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 
 func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer) error {
 	now := time.Now().UTC()
-	id := uuid.Must(uuid.NewV7()).String()
+	id := state.NewUID()
 	ca, err := identity.NewCA(id, now)
 	if err != nil {
 		return err
@@ -82,7 +80,7 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 			Epoch: 1, FeatureLevel: featureLevel, Configuration: firstConfiguration,
 		},
 	})
-	b.Create(newConfiguration(uuid.Must(uuid.NewV7()).String(), firstConfiguration, founder.String(), settings))
+	b.Create(newConfiguration(state.NewUID(), firstConfiguration, founder.String(), settings))
 	b.Create(gossipKey)
 	b.Create(allTagsTaken()) // there are none yet
 	b.Create(&statev1.Authority{Metadata: &v1.Metadata{Uid: id}, Certificate: ca.Trust().DER(), SealedKey: sealed})

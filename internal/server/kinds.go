@@ -41,8 +41,8 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 			return nil, refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: cloudless workload restart %s",
 				request.GetName(), spec.KindOf(cron.GetSpec()), request.GetName())
 		}
-		uid := s.newUID()
-		run, revision := rollout.NewRun(cron, snap.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), s.newUID)
+		uid := state.NewUID()
+		run, revision := rollout.NewRun(cron, snap.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), state.NewUID)
 		if err := creatable(snap, run, 0); err != nil {
 			return nil, err
 		}
@@ -134,13 +134,13 @@ func runsOf(snap *state.Snapshot, cron *v1.Workload) iter.Seq[*v1.Workload] {
 func sized(s *v1.WorkloadSpec) string {
 	switch s.GetKind() {
 	case spec.KindJob:
-		return "a job with " + countedReplicas(s.GetJob().GetCompletions())
+		return "a job with " + counted(int(s.GetJob().GetCompletions()), "replica")
 	case spec.KindCron:
 		return fmt.Sprintf("jobs at %q in %s", s.GetCron().GetSchedule(), s.GetCron().GetTimeZone())
 	case spec.KindDaemon:
 		return "one replica on every node that suits"
 	default:
-		return countedReplicas(s.GetReplicas())
+		return counted(int(s.GetReplicas()), "replica")
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 		old := snap.Login(host)
 		login := &v1.Login{
 			ApiVersion: spec.APIVersion, Kind: "Login",
-			Metadata: &v1.Metadata{Uid: s.newUID(), Name: host},
+			Metadata: &v1.Metadata{Uid: state.NewUID(), Name: host},
 		}
 		if old != nil {
 			login = proto.CloneOf(old)

@@ -250,7 +250,7 @@ func (s *Server) applyNamespace(ctx context.Context, snap *state.Snapshot, b *st
 func (s *Server) createNamespace(ctx context.Context, b *state.Batch, wanted *v1.Namespace) *v1.Namespace {
 	n := proto.CloneOf(wanted)
 	n.Metadata = &v1.Metadata{
-		Uid: s.newUID(), Name: wanted.GetMetadata().GetName(),
+		Uid: state.NewUID(), Name: wanted.GetMetadata().GetName(),
 		Labels: n.GetMetadata().GetLabels(), Annotations: n.GetMetadata().GetAnnotations(),
 	}
 	b.Create(n)
@@ -364,6 +364,7 @@ func missingNamespace(snap *state.Snapshot, name string) error {
 	return refuse(codes.NotFound, "namespace %s does not exist; it comes with its first workload, or with: cloudless namespace create %s", name, name)
 }
 
+// counted is a phrase such as "3 replicas".
 func counted(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -110,5 +110,5 @@ func (s *Server) noteOne(snap *state.Snapshot, b *state.Batch, nodeUID string, e
 	if e.GetSeverity() == state.SeverityWarning {
 		severity = state.SeverityWarning
 	}
-	b.Create(state.NewEvent(s.newUID(), s.now(), about, severity, e.GetReason(), brief(e.GetMessage()), "node/"+node.GetMetadata().GetName()))
+	b.Create(state.NewEvent(state.NewUID(), s.now(), about, severity, e.GetReason(), brief(e.GetMessage()), "node/"+node.GetMetadata().GetName()))
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 
-	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
@@ -57,7 +56,7 @@ func (r receipt) keep(b *state.Batch, object, result string) {
 	if r.name == "" {
 		return
 	}
-	uid := uuid.Must(uuid.NewV7()).String() // ordered by time, which makes for small changes of the tables
+	uid := state.NewUID()
 	kept := &statev1.Receipt{Metadata: &v1.Metadata{Uid: uid, Name: r.name}, RequestHash: r.request, ObjectUid: object}
 	if result != "" {
 		kept.Metadata.Annotations = map[string]string{resultOf: result}

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -351,9 +350,6 @@ func ignoreClosed(err error) error {
 }
 
 func (s *Server) now() time.Time { return s.clock().UTC() }
-
-// newUID is ordered by time, so that the newest objects are found together.
-func (s *Server) newUID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // maxAttempts bounds how often a proposal is made again because the state has
 // changed under it. Each attempt that fails means that another one succeeded.

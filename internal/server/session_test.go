@@ -168,7 +168,7 @@ func TestManyReportsAreWrittenTogether(t *testing.T) {
 	m := c.join("n1")
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		for range count {
-			uid := c.newUID()
+			uid := state.NewUID()
 			b.Create(&v1.Replica{
 				Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
 				Spec:     &v1.ReplicaSpec{NodeUid: m.uid(), Desired: rollout.DesiredRunning},

@@ -107,7 +107,7 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	return &v1.Token{
 		ApiVersion: spec.APIVersion,
 		Kind:       "Token",
-		Metadata:   &v1.Metadata{Uid: s.newUID(), Name: name},
+		Metadata:   &v1.Metadata{Uid: state.NewUID(), Name: name},
 		Spec:       &v1.TokenSpec{Role: request.GetRole(), ExpireTime: timestamppb.New(s.now().Add(ttl)), Uses: uses},
 		Status:     &v1.TokenStatus{SecretId: secret.ID()},
 	}, secret, nil

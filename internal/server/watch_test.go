@@ -193,7 +193,7 @@ func TestPhaseOfAWorkload(t *testing.T) {
 	c := newCluster(t)
 	current, older := "rev-2", "rev-1"
 	replica := func(revision, phase string) *v1.Replica {
-		uid := c.newUID()
+		uid := state.NewUID()
 		return &v1.Replica{
 			Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid, Namespace: "default"},
 			Spec:     &v1.ReplicaSpec{WorkloadUid: "w", RevisionUid: revision, NodeUid: "n"},

@@ -208,7 +208,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 		ApiVersion: wanted.GetApiVersion(),
 		Kind:       wanted.GetKind(),
 		Metadata: &v1.Metadata{
-			Uid:         s.newUID(),
+			Uid:         state.NewUID(),
 			Name:        wanted.GetMetadata().GetName(),
 			Namespace:   wanted.GetMetadata().GetNamespace(),
 			Labels:      wanted.GetMetadata().GetLabels(),
@@ -221,14 +221,6 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 	b.Create(w)
 	b.Create(s.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
 	return w
-}
-
-// countedReplicas is a phrase such as "3 replicas".
-func countedReplicas(n int32) string {
-	if n == 1 {
-		return "1 replica"
-	}
-	return fmt.Sprintf("%d replicas", n)
 }
 
 // update brings an existing workload to what is wanted, with a new revision
@@ -263,7 +255,7 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 // revise adds the next revision of w to the batch and points w at it.
 func (s *Server) revise(b *state.Batch, w *v1.Workload, image pinned) *v1.Revision {
 	w.Status.Revision++
-	w.Status.RevisionUid = s.newUID()
+	w.Status.RevisionUid = state.NewUID()
 	revision := &v1.Revision{
 		ApiVersion: w.GetApiVersion(),
 		Kind:       "Revision",

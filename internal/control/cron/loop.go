@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/google/uuid"
-
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -47,7 +45,7 @@ func (l *Loop) Run(ctx context.Context) error {
 func (l *Loop) settle(ctx context.Context) (next time.Time, err error) {
 	for {
 		now := time.Now().UTC()
-		batch, next := Tick(now, l.Store.Snapshot(), newUID)
+		batch, next := Tick(now, l.Store.Snapshot(), state.NewUID)
 		if batch.Len() == 0 {
 			return next, nil
 		}
@@ -56,8 +54,6 @@ func (l *Loop) settle(ctx context.Context) (next time.Time, err error) {
 		}
 	}
 }
-
-func newUID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // glance is how long the loop waits for a time at most. A clock may be set meanwhile,
 // and a machine that sleeps wakes up later than any timer knows.

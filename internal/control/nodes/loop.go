@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -358,7 +357,7 @@ func (l *Loop) settle(ctx context.Context, due []string, next time.Time) (time.T
 	for len(due) > 0 {
 		now := time.Now()
 		snap := l.store.Snapshot()
-		batch, until := tick(now, l.since, nodesOf(snap, due), l.seen, newUID)
+		batch, until := tick(now, l.since, nodesOf(snap, due), l.seen, state.NewUID)
 		if batch.Len() == 0 {
 			l.adoptAll(snap, due)
 			if !until.IsZero() && (next.IsZero() || until.Before(next)) {
@@ -392,5 +391,3 @@ func (l *Loop) seen(n *v1.Node) (Observation, spec.Liveness) {
 	e := l.entry(n.GetMetadata().GetUid())
 	return e.Observation, e.live
 }
-
-func newUID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -122,7 +121,7 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 			return nil
 		}
 		now := time.Now().UTC()
-		batch, left := l.cluster.tick(now, snap, due, newUID)
+		batch, left := l.cluster.tick(now, snap, due, state.NewUID)
 		l.memory.Keep(left)
 		if batch.Len() == 0 {
 			return nil
@@ -141,8 +140,6 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		}
 	}
 }
-
-func newUID() string { return uuid.Must(uuid.NewV7()).String() }
 
 func everything(snap *state.Snapshot) Due {
 	due := Due{Workloads: map[string]bool{}, Placement: true}

@@ -1,0 +1,118 @@
+package replicas
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// outlook is what would become of those that have no node, were they placed now.
+type outlook struct {
+	scheduler.Plan
+	count, unplaced int
+	quota           string // what of it is used up, if that keeps some away
+}
+
+// plan places what has no node.
+func (x *inquiry) plan() outlook {
+	o := outlook{count: len(x.waiting) + x.missing + x.covers}
+	if o.count == 0 {
+		return o
+	}
+	held := making(x.snap, x.workload.GetMetadata().GetUid())
+	ask := scheduler.Ask{Revision: x.revision, Count: o.count - len(held), Held: held}
+	if ask.Pinned = x.workload.GetSpec().GetKind() == spec.KindDaemon; ask.Pinned {
+		ask.On = x.on
+	}
+	o.Plan = x.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}})
+	for _, u := range o.Unplaced {
+		o.unplaced += u.Count
+		o.quota = cmp.Or(o.quota, u.Quota)
+	}
+	return o
+}
+
+// explainWaiting says of the replicas that have no node where they will go, or why
+// nowhere. Those of services are for no node in particular.
+func (x *inquiry) explainWaiting(answer *v1.Explanation) {
+	switch {
+	case x.outlook.count == 0:
+	case x.only == "":
+		answer.Replicas = append(answer.Replicas, x.expect(x.waiting, x.outlook.count, x.outlook.Plan))
+	case x.workload.GetSpec().GetKind() == spec.KindDaemon:
+		if waiting, plan, some := x.onlyHere(); some {
+			answer.Replicas = append(answer.Replicas, x.expect(waiting, 1, plan))
+		}
+	}
+}
+
+// expect says what a plan has for replicas without a node, of which some may have
+// to be made yet.
+func (x *inquiry) expect(waiting []*v1.Replica, count int, plan scheduler.Plan) *v1.ReplicaExplanation {
+	told := groupOf(waiting)
+	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
+	var texts []string
+	if n := len(plan.Placements); n > 0 {
+		texts = append(texts, fmt.Sprintf("%d %s a place: %s", n, verb(n, count), placesOf(plan)))
+	}
+	if n := len(plan.Held); n > 0 {
+		texts = append(texts, fmt.Sprintf("room is being made for %d on %s", n, strings.Join(nodesOf(plan.Held), ", ")))
+	}
+	for _, u := range plan.Unplaced {
+		texts = append(texts, u.Summary())
+	}
+	told.Reason = strings.Join(texts, "; ")
+	return told
+}
+
+// helpAfter is what would help on the nodes when all have their place that find
+// one, whatever the quota.
+func (x *inquiry) helpAfter(question scheduler.Question) []string {
+	for _, gone := range x.outlook.Preemptions {
+		x.cluster.view.RemoveReplica(gone.Replica)
+	}
+	for i, p := range x.outlook.Placements {
+		x.cluster.view.ApplyReplica(fmt.Sprint("planned ", i), x.revision, p.Node)
+	}
+	x.cluster.view.SetQuota(x.workload.GetMetadata().GetNamespace(), scheduler.Quota{})
+	return x.cluster.view.Explain(question).Help
+}
+
+// nodesOf are the nodes on which others end to make room.
+func nodesOf(held []scheduler.Held) (names []string) {
+	for _, h := range held {
+		names = append(names, h.NodeName)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// placesOf are the nodes of a plan with how many replicas each gets, in the order
+// in which they are chosen first.
+func placesOf(plan scheduler.Plan) string {
+	counts := map[string]int{}
+	var order []string
+	for _, p := range plan.Placements {
+		if counts[p.NodeName]++; counts[p.NodeName] == 1 {
+			order = append(order, p.NodeName)
+		}
+	}
+	left := max(0, len(order)-toldNames)
+	var texts []string
+	for _, name := range order[:len(order)-left] {
+		text := name
+		if counts[name] > 1 {
+			text += fmt.Sprintf(" (%d)", counts[name])
+		}
+		texts = append(texts, text)
+	}
+	if left > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", left))
+	}
+	return strings.Join(texts, ", ")
+}
