@@ -189,7 +189,7 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 // successor.
 func replaced(snap *state.Snapshot, r *v1.Replica) bool {
 	w := snap.Workload(r.GetSpec().GetWorkloadUid())
-	return w != nil && w.GetMetadata().GetDeleteTime() == nil && r.GetSpec().GetPreemptedFor() == "" &&
+	return w != nil && w.GetMetadata().GetDeleteTime() == nil && r.GetSpec().GetStopReason() == "" &&
 		w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
 }
 

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -56,13 +57,21 @@ func (t *tick) leaving(node string) map[string]int {
 // push tells a replica to stop because another needs its room. Its workload is due
 // then, to make another one.
 func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
-	if t.stopped[old.GetMetadata().GetUid()] {
-		return // in this very tick, for a successor that has to wait now
+	if t.stopped[old.GetMetadata().GetUid()] && !t.withdraw(old) {
+		return // it has to leave anyway
 	}
 	t.stopped[old.GetMetadata().GetUid()] = true
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
 	t.stopBecause(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
 		v.NodeName, by.GetMetadata().GetName(), t.cluster.priority(t.snap, by), v.Priority), by.GetMetadata().GetUid())
+}
+
+// withdraw takes back that a replica is to stop for a successor, which has to wait
+// now: somebody else is to have its room.
+func (t *tick) withdraw(old *v1.Replica) bool {
+	before := len(t.stops)
+	t.stops = slices.DeleteFunc(t.stops, func(r *v1.Replica) bool { return r.GetMetadata().GetUid() == old.GetMetadata().GetUid() })
+	return len(t.stops) < before || old.GetSpec().GetDesired() == rollout.DesiredStopped
 }
 
 // stopBecause tells a replica to stop for a reason that is not its workload's. Room

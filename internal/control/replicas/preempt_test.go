@@ -399,3 +399,23 @@ func TestNewcomerNeverHurtsTheHigher(t *testing.T) {
 		w.checkSettled()
 	})
 }
+
+// What is stopped for its own successor can be pushed out in the same tick: then
+// its room is for whoever pushes, and the successor waits.
+func TestTheRoomOfAnOutdatedOneIsForWhoIsMoreImportant(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("batch", 1, "4", 100, 0)
+	w.tick()
+	w.work()
+	w.restart("batch")
+	w.addRanked("web", 1, "1", 200, 0)
+	w.tickCarefully()
+	old, web := w.of("batch")[0], w.of("web")[0]
+	if got := old.GetSpec().GetPreemptedFor(); got != web.GetMetadata().GetUid() {
+		t.Errorf("the room is made for %q", got)
+	}
+	if web.GetSpec().GetReservedNodeUid() != old.GetSpec().GetNodeUid() {
+		t.Errorf("web waits because %q", web.GetStatus().GetReason())
+	}
+}

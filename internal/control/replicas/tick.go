@@ -95,6 +95,9 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 		}
 	}
 	t.place()
+	for _, r := range t.stops {
+		t.batch.Update(r, r.GetMetadata().GetVersion())
+	}
 	return t.batch, t.left
 }
 
@@ -137,8 +140,10 @@ type tick struct {
 	many   bool
 	// held are the namespaces in which the tick has placed something.
 	held map[string]bool
-	// stopped are the replicas that this tick stops.
+	// stopped are the replicas that this tick stops, and stops what it writes at
+	// its end about those that their own workload has no more use for.
 	stopped map[string]bool
+	stops   []*v1.Replica
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
 	unplaced map[string]*v1.Replica
 	// covers are those of them that are only for a replica which may still run, by
@@ -278,7 +283,7 @@ func (t *tick) stop(old *v1.Replica) {
 		r.Status.Phase = rollout.PhaseStopped
 		r.Status.EndTime = timestamppb.New(t.now)
 	}
-	t.batch.Update(r, old.GetMetadata().GetVersion())
+	t.stops = append(t.stops, r)
 }
 
 // lose gives up a replica on a node that is offline or gone.
