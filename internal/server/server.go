@@ -302,6 +302,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.untilExpelled(ctx) })
 	g.Go(func() error { return s.stayAlone(ctx) })
 	g.Go(func() error { return s.dispatch(ctx) })
+	g.Go(func() error { return s.sessions.turns.run(ctx) })
 	g.Go(func() error { return s.record(ctx) })
 	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
 	g.Go(func() error { return s.pruneBlobs(ctx) })

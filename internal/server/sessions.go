@@ -56,7 +56,11 @@ type session struct {
 	mu    sync.Mutex
 	full  bool
 	dirty map[string]bool
-	opens []*v1.Open
+	// queued is set while the session waits for its turn to be told of dirty ones,
+	// and turn when that has come.
+	turns        *turns
+	queued, turn bool
+	opens        []*v1.Open
 	// servers is set when the agent does not know where all servers are.
 	servers bool
 	// tune is set when the agent may have to report at another pace than it was
@@ -83,7 +87,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 // the new one begins with is done before anybody else can enter or leave.
 func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}}
+	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,6 +165,17 @@ func (s *session) mark(replica string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dirty[replica] = true
+	if !s.queued {
+		s.queued = true
+		s.turns.ask(s)
+	}
+}
+
+// grant lets the agent be told of what has changed.
+func (s *session) grant() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queued, s.turn = false, true
 	s.signal()
 }
 
@@ -218,11 +233,14 @@ func (s *session) takeOpens() []*v1.Open {
 	return opens
 }
 
-// hasNews reports whether replicas have changed, and nothing is more urgent.
-func (s *session) hasNews() bool {
+// free reports whether nothing has to wait for a turn any more. What is to be opened
+// may be of a replica that the agent has yet to be told of.
+func (s *session) free() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.dirty) > 0 && !s.full
+	free := s.turn || s.full || len(s.dirty) == 0 || len(s.opens) > 0
+	s.turn = false
+	return free
 }
 
 // agentService is the AgentService.
@@ -308,9 +326,7 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 
 // send passes on what waits in the session until the stream ends.
 func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session, received <-chan error) error {
-	var turn <-chan time.Time // nil unless the session waits for one
 	for {
-		mine := false
 		select {
 		case err := <-received:
 			if errors.Is(err, io.EOF) {
@@ -320,15 +336,8 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		case <-current.ctx.Done():
 			return refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
 		case <-current.wake:
-		case <-turn:
-			turn, mine = nil, true
 		}
-		if turn == nil && !mine && current.hasNews() {
-			if wait := s.sessions.turns.take(time.Now()); wait > 0 {
-				turn = time.After(wait)
-			}
-		}
-		if turn == nil {
+		if current.free() {
 			if err := s.sendAssignments(stream, current); err != nil {
 				return err
 			}

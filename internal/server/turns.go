@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"time"
@@ -15,22 +16,66 @@ const (
 	turnsAtOnce  = 2000
 )
 
-// turns says when an agent may be sent its news.
+// turns wakes sessions that have news of replicas, one after the other. Were all
+// woken that a change concerns, which may be hundreds, then whoever else wants to
+// run would have to wait for all of them.
 type turns struct {
 	every time.Duration
+	asked chan struct{} // has a word in it when somebody has come
 
-	mu   sync.Mutex
-	next time.Time // whose turn is not given away yet
+	mu      sync.Mutex
+	waiting []*session
+	next    time.Time // of the turn that is not given away yet
 }
 
 func newTurns() *turns {
-	return &turns{every: time.Second / time.Duration(turnsPerCore*runtime.GOMAXPROCS(0))}
+	return &turns{every: time.Second / time.Duration(turnsPerCore*runtime.GOMAXPROCS(0)), asked: make(chan struct{}, 1)}
+}
+
+// ask puts a session into the line.
+func (t *turns) ask(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting = append(t.waiting, s)
+	select {
+	case t.asked <- struct{}{}:
+	default:
+	}
+}
+
+// run gives turns until ctx ends.
+func (t *turns) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.asked:
+		}
+		for _, one := range t.line() {
+			if wait := t.take(time.Now()); wait > 0 {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(wait):
+				}
+			}
+			one.grant()
+			runtime.Gosched() // it runs before the next one is woken
+		}
+	}
+}
+
+// line takes those who wait.
+func (t *turns) line() []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	waiting := t.waiting
+	t.waiting = nil
+	return waiting
 }
 
 // take gives away the next turn, and returns how long it is until then.
 func (t *turns) take(now time.Time) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if quiet := now.Add(-turnsAtOnce * t.every); t.next.Before(quiet) {
 		t.next = quiet
 	}

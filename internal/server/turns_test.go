@@ -1,8 +1,13 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 func TestTurnsAreGivenAtOnceUntilThereAreTooMany(t *testing.T) {
@@ -27,5 +32,49 @@ func TestTurnsAreGivenAtOnceUntilThereAreTooMany(t *testing.T) {
 		if wait := turns.take(later); wait > 0 {
 			t.Fatalf("after a quiet hour turn %d waits for %v", i, wait)
 		}
+	}
+}
+
+func TestManyAreWokenOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := &turns{every: time.Millisecond, asked: make(chan struct{}, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- turns.run(ctx) }()
+		turns.next = time.Now() // others had theirs until now
+		var all []*session
+		for range 5 {
+			one := &session{wake: make(chan struct{}, 1), dirty: map[string]bool{}, turns: turns}
+			one.mark("r1")
+			one.mark("r2") // which does not make it wait twice
+			all = append(all, one)
+		}
+		time.Sleep(2*time.Millisecond + time.Microsecond)
+		synctest.Wait()
+		for i, one := range all {
+			if woken := len(one.wake) == 1; woken != (i <= 2) || one.free() != woken {
+				t.Errorf("after two milliseconds session %d is awake: %v", i, woken)
+			}
+		}
+		if _, dirty := all[0].take(); len(dirty) != 2 {
+			t.Errorf("the first has news of %q", dirty)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the turns ended with %v", err)
+		}
+	})
+}
+
+// Who is asked for the logs of a replica must have heard of it.
+func TestWhatIsToBeOpenedDoesNotWaitForATurn(t *testing.T) {
+	one := &session{wake: make(chan struct{}, 1), dirty: map[string]bool{}, turns: newTurns()}
+	one.mark("r1")
+	if one.free() {
+		t.Error("news do not wait for their turn")
+	}
+	one.open(&v1.Open{})
+	if !one.free() {
+		t.Error("what is opened comes before the news")
 	}
 }

@@ -136,7 +136,7 @@ func (l *lab) gather(ctx context.Context, size crowd) (_ *crowdRun, err error) {
 	if err != nil {
 		return nil, err
 	}
-	callers, hangUp, err := c.connectMany(ctx, 2)
+	callers, hangUp, err := c.connectMany(ctx, 3)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (r *crowdRun) run(ctx context.Context, c *cloud, conns []*grpc.ClientConn, 
 	watching, stop := context.WithCancel(ctx)
 	g.Go(func() error { return r.submit(ctx, conns[0], image) })
 	g.Go(func() (err error) {
-		r.writes, err = writeSteadily(watching, conns[1], image)
+		r.writes, err = writeSteadily(watching, conns[2], image)
 		return err
 	})
 	g.Go(func() (err error) {
