@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -41,13 +42,17 @@ func tuneMemory() {
 	}
 }
 
-// followGarbage has a busy server collect less often, until ctx ends.
+// followGarbage has a busy server collect less often, until ctx ends. How much
+// garbage there may be is said anew when a collection has ended and it is known how
+// much is kept: said at any other time, it may be less than there is already, and
+// everybody who needs memory has to help until that is collected.
 func followGarbage(ctx context.Context) error {
 	if !ownGC() {
 		return nil
 	}
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
+	var collected <-chan struct{} // from the first look on: that it starts does not make a server busy
 	samples := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}, {Name: "/gc/heap/live:bytes"}}
 	c, percent := collector{garbage: busyGarbageOf(machineMemory())}, serverGCPercent
 	for {
@@ -55,7 +60,12 @@ func followGarbage(ctx context.Context) error {
 		case <-ctx.Done():
 			debug.SetGCPercent(serverGCPercent)
 			return nil
+		case <-collected:
+			looks.Reset(busyLook)
 		case <-looks.C:
+			if collected == nil {
+				collected = collections(ctx)
+			}
 		}
 		metrics.Read(samples)
 		if next := c.percent(samples[0].Value.Uint64(), samples[1].Value.Uint64()); next != percent {
@@ -63,6 +73,25 @@ func followGarbage(ctx context.Context) error {
 			debug.SetGCPercent(percent)
 		}
 	}
+}
+
+// collections has a word in it after every collection, until ctx ends: what nobody
+// refers to is cleaned up then.
+func collections(ctx context.Context) <-chan struct{} {
+	ended := make(chan struct{}, 1)
+	var follow func(struct{})
+	follow = func(struct{}) {
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case ended <- struct{}{}:
+		default:
+		}
+		runtime.AddCleanup(new([16]byte), follow, struct{}{})
+	}
+	follow(struct{}{})
+	return ended
 }
 
 // machineMemory is how much memory the machine has, 0 if that is not known.

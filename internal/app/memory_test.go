@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
@@ -56,5 +58,15 @@ func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
 	}
 	if c = (collector{garbage: busyGarbageOf(0)}); c.percent(1, 16<<20) != serverGCPercent {
 		t.Error("where nothing is known of the machine, a busy server may have more garbage")
+	}
+}
+
+func TestEveryCollectionIsTold(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	collected := collections(ctx)
+	for range 3 {
+		runtime.GC()
+		<-collected
 	}
 }
