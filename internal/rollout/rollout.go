@@ -185,7 +185,7 @@ type situation struct {
 }
 
 func sortOut(in Input) situation {
-	var s situation
+	s := situation{wanted: make([]Replica, 0, len(in.Replicas))} // which most are
 	for _, r := range in.Replicas {
 		going := r.Desired == DesiredStopped
 		switch {

@@ -77,9 +77,13 @@ type survey struct {
 	gone bool
 }
 
+// maxExpected bounds for how many replicas a survey makes room beforehand: a
+// workload may wish for more than there will ever be.
+const maxExpected = 4096
+
 // survey reads the replicas of a workload. Those whose node was removed are lost.
 func (t *tick) survey(w *v1.Workload) survey {
-	s := survey{away: map[string]bool{}}
+	s := survey{away: map[string]bool{}, replicas: make([]rollout.Replica, 0, max(0, min(w.GetSpec().GetReplicas(), maxExpected)))}
 	live := false
 	counted, sound := &tally{revision: w.GetStatus().GetRevisionUid()}, true
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
