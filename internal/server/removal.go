@@ -18,8 +18,8 @@ import (
 // it has are closed by every server that learns of it (dispatch), and the call
 // that removes it is answered when all servers that can be reached have.
 
-// cutGrace is how long the connections of a removed server stay open through
-// which its own removal is answered.
+// cutGrace is how much longer than until the answer the connections of a removed
+// server stay open through which its own removal is answered.
 const cutGrace = 200 * time.Millisecond
 
 // cutPatience bounds how long a removal waits for the other servers.
@@ -73,17 +73,14 @@ func (s *Server) cutNode(uid string) {
 	}
 }
 
-// cutServer closes what a removed server has open, and what leads to it.
+// cutServer closes what a removed server has open, and what leads to it, unless it
+// is spared for a while.
 func (s *Server) cutServer(id identity.ID) {
-	cut := func() {
-		s.port.CloseIdentity(id)
-		s.peers.drop(id.Name())
-	}
 	if _, spared := s.spared.Load(id.Name()); spared {
-		time.AfterFunc(cutGrace, cut)
 		return
 	}
-	cut()
+	s.port.CloseIdentity(id)
+	s.peers.drop(id.Name())
 }
 
 // cutMissing does the same for all whose removal may have been missed.
@@ -100,8 +97,8 @@ func (s *Server) cutMissing(snap *state.Snapshot) {
 	s.acted.Store(max(s.acted.Load(), snap.Index()))
 }
 
-// sparing lets a server live long enough to pass on the answer to its own
-// removal, if the call in ctx came through it.
+// sparing lets a server live long enough to pass on the answer to its own removal,
+// if the call in ctx came through it. done is called when there is one.
 func (s *Server) sparing(ctx context.Context, uid string) (done func()) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -116,7 +113,14 @@ func (s *Server) sparing(ctx context.Context, uid string) (done func()) {
 		return func() {}
 	}
 	s.spared.Store(uid, struct{}{})
-	return func() { s.spared.Delete(uid) }
+	return func() {
+		time.AfterFunc(cutGrace, func() {
+			s.spared.Delete(uid)
+			if s.store.Snapshot().Revocation(uid) != nil {
+				s.cutServer(id)
+			}
+		})
+	}
 }
 
 // actedOn remembers up to which entry dispatch has come. An entry that removes a
