@@ -17,19 +17,7 @@ import (
 // A cluster that follows the changes answers like one that is read anew.
 func TestFollowingIsLikeReadingAnew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
-		for _, name := range nodeNames {
-			w.addNode(name, "4")
-		}
-		snap, feed := w.store.Subscribe()
-		kept := newCluster(snap)
-		for _, s := range drawSteps(t) {
-			w.take(s)
-			now, changes, err := feed.Newest()
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
-			kept.follow(now, changes)
+		followSteps(t, func(_ *world, _ step, now *state.Snapshot, kept *cluster) {
 			fresh := newCluster(now)
 			for workload := range now.Workloads("", "") {
 				a, errA := kept.revision(now, workload.GetStatus().GetRevisionUid())
@@ -47,8 +35,28 @@ func TestFollowingIsLikeReadingAnew(t *testing.T) {
 					t.Fatalf("the plan of the kept one is\n%+v\nnot\n%+v", x, y)
 				}
 			}
-		}
+		})
 	})
+}
+
+// followSteps has a cluster follow a world in which anything may happen, and looks
+// at both after each step.
+func followSteps(t *rapid.T, look func(w *world, after step, now *state.Snapshot, kept *cluster)) {
+	w := newWorld(t)
+	for _, name := range nodeNames {
+		w.addNode(name, "4")
+	}
+	snap, feed := w.store.Subscribe()
+	kept := newCluster(snap)
+	for _, s := range drawSteps(t) {
+		w.take(s)
+		now, changes, err := feed.Newest()
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		kept.follow(now, changes)
+		look(w, s, now, kept)
+	}
 }
 
 // What is pending is looked at again when it would fit, and not when something

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // Whoever is passed over because of its tally has nothing to be done for, as one
@@ -17,19 +18,7 @@ import (
 func TestNothingIsDueForWhoeverIsSettled(t *testing.T) {
 	passed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
-		for _, name := range nodeNames {
-			w.addNode(name, "4")
-		}
-		snap, feed := w.store.Subscribe()
-		kept := newCluster(snap)
-		for _, s := range drawSteps(t) {
-			w.take(s)
-			now, changes, err := feed.Newest()
-			if err != nil {
-				t.Fatalf("%v", err)
-			}
-			kept.follow(now, changes)
+		followSteps(t, func(w *world, s step, now *state.Snapshot, kept *cluster) {
 			for workload := range now.Workloads("", "") {
 				uid := workload.GetMetadata().GetUid()
 				due := Due{Workloads: map[string]bool{uid: true}}
@@ -41,7 +30,7 @@ func TestNothingIsDueForWhoeverIsSettled(t *testing.T) {
 				}
 				kept.tick(w.now(), now, due, w.newUID) // counts, and its batch is never proposed
 			}
-		}
+		})
 	})
 	if passed == 0 {
 		t.Error("nobody was ever settled")
