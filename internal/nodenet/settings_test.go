@@ -4,39 +4,57 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// What one namespace remembered must not be taken for what its successor did.
+// What one namespace remembered must not be taken for what its successor did, also
+// where that has got its inode.
 func TestNoTwoNamespacesAreTakenForTheSame(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make network namespaces")
 	}
 	seen := map[string]bool{}
-	for range 5 {
-		var ids [2]string
-		var errs [3]error
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			runtime.LockOSThread() // never unlocked: the thread and its namespace end here
-			errs[0] = unix.Unshare(unix.CLONE_NEWNET)
-			ids[0], errs[1] = namespaceID()
-			ids[1], errs[2] = namespaceID()
-		}()
-		<-done
-		for _, err := range errs {
-			if err != nil {
-				t.Fatal(err)
-			}
+	inodes := map[uint64]bool{}
+	for range 1000 {
+		id, inode := passingNamespace(t)
+		if seen[id] {
+			t.Fatalf("a new namespace is called %s, as an earlier one was", id)
 		}
-		if ids[0] != ids[1] {
-			t.Fatalf("one namespace was %s and then %s", ids[0], ids[1])
+		seen[id] = true
+		if inodes[inode] {
+			return // given away again, and told apart
 		}
-		if seen[ids[0]] {
-			t.Fatalf("a new namespace is called %s, as an earlier one was", ids[0])
-		}
-		seen[ids[0]] = true
+		inodes[inode] = true
+		time.Sleep(time.Millisecond) // the kernel takes namespaces away in its own time
 	}
+	t.Fatal("the kernel has given no inode away again, so nothing was tested")
+}
+
+// passingNamespace makes a network namespace that ends with the call.
+func passingNamespace(t *testing.T) (id string, inode uint64) {
+	t.Helper()
+	var again string
+	var own unix.Stat_t
+	var errs [4]error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread and its namespace end here
+		errs[0] = unix.Unshare(unix.CLONE_NEWNET)
+		id, errs[1] = namespaceID()
+		again, errs[2] = namespaceID()
+		errs[3] = unix.Stat("/proc/thread-self/ns/net", &own)
+	}()
+	<-done
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if id != again {
+		t.Fatalf("one namespace was %s and then %s", id, again)
+	}
+	return id, own.Ino
 }
