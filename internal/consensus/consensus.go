@@ -98,6 +98,8 @@ type Consensus struct {
 	bulk     *bulk
 	// transport is not nil if it has to be closed with this.
 	transport raft.WithClose
+	// heard is through what other servers are heard.
+	heard raft.Transport
 
 	leadership leadership
 	watching   sync.WaitGroup
@@ -174,6 +176,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	configured.raft.Store(c.raft)
+	c.heard = transport
 	undo = append(undo, func() { _ = c.raft.Shutdown().Error() })
 	if err := c.electAtOnce(o, config); err != nil {
 		return nil, err
@@ -277,6 +280,9 @@ func (c *Consensus) shutdown(failure error) {
 		c.gate.Unlock()
 		c.drain()
 		c.leadership.finish(ErrShutdown)
+		// Heartbeats do not go through raft's own goroutines, for which it waits: one that came late would be written
+		// down after the disk is closed, which raft takes for a reason to panic.
+		c.heard.SetHeartbeatHandler(nil)
 		errs := []error{c.raft.Shutdown().Error()}
 		if c.transport != nil {
 			errs = append(errs, c.transport.Close())
