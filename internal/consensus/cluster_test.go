@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -20,7 +21,6 @@ import (
 type member struct {
 	*consensus.Consensus
 	id        string
-	transport *raft.NetworkTransport
 	options   consensus.Options
 	addresses *directory
 }
@@ -28,42 +28,41 @@ type member struct {
 // directory is where servers look up each other's addresses, which change with every start.
 type directory struct {
 	mu  sync.Mutex
-	all map[raft.ServerID]raft.ServerAddress
+	all map[string]string
 }
 
-func (d *directory) set(id raft.ServerID, address raft.ServerAddress) {
+func (d *directory) set(id, address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.all[id] = address
 }
 
-func (d *directory) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+func (d *directory) get(id string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if address, known := d.all[id]; known {
-		return address, nil
-	}
-	return "", fmt.Errorf("the address of server %s is not known", id)
+	return d.all[id]
+}
+
+// loopback is a network on which everybody is who he says.
+type loopback struct{ net.Listener }
+
+func (loopback) Dial(_, address string, timeout time.Duration) (net.Conn, error) {
+	return net.DialTimeout("tcp", address, timeout)
 }
 
 // newMember is a server that is not open yet.
 func newMember(t *testing.T, number int, addresses *directory) *member {
 	t.Helper()
 	id := fmt.Sprintf("server-%d", number)
-	transport, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{
-		MaxPool: 2, Timeout: 5 * time.Second, ServerAddressProvider: addresses,
-		Logger: consensus.Silent(),
-	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		transport.CloseStreams() // Close alone keeps pooled connections
-		_ = transport.Close()
-	})
-	addresses.set(raft.ServerID(id), transport.LocalAddr())
-	return &member{id: id, transport: transport, addresses: addresses, options: consensus.Options{
-		Dir: t.TempDir(), ServerID: id, Address: string(transport.LocalAddr()), Transport: transport,
+	t.Cleanup(func() { _ = listener.Close() })
+	address := listener.Addr().String()
+	addresses.set(id, address)
+	return &member{id: id, addresses: addresses, options: consensus.Options{
+		Dir: t.TempDir(), ServerID: id, Address: address, Network: loopback{listener}, Addresses: addresses.get,
 		Store: state.New(), Logger: slog.New(slog.DiscardHandler), Bootstrap: number == 1,
 	}}
 }
@@ -82,7 +81,7 @@ func (m *member) open(t *testing.T) {
 // cluster starts servers that talk over loopback: the first one makes the cluster, the others are added to it.
 func cluster(t *testing.T, size int, change ...func(*consensus.Options)) []*member {
 	t.Helper()
-	addresses := &directory{all: map[raft.ServerID]raft.ServerAddress{}}
+	addresses := &directory{all: map[string]string{}}
 	members := make([]*member, size)
 	for i := range members {
 		members[i] = newMember(t, i+1, addresses)
@@ -97,7 +96,7 @@ func cluster(t *testing.T, size int, change ...func(*consensus.Options)) []*memb
 		t.Fatal(err)
 	}
 	for _, m := range members[1:] {
-		if err := members[0].Raft().AddVoter(raft.ServerID(m.id), m.transport.LocalAddr(), 0, 0).Error(); err != nil {
+		if err := members[0].Raft().AddVoter(raft.ServerID(m.id), raft.ServerAddress(m.options.Address), 0, 0).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -43,8 +43,6 @@ type Options struct {
 	Network Network
 	// Addresses says where a server is reached now, empty if it does not know; nil if it never does.
 	Addresses func(server string) string
-	// Transport takes the place of Network. It belongs to the caller.
-	Transport raft.Transport
 	// Store receives the transactions. Nobody else may change it.
 	Store  *state.Store
 	Logger *slog.Logger
@@ -83,23 +81,20 @@ func (o *Options) validate() error {
 }
 
 // connected tells if there can be other servers.
-func (o *Options) connected() bool { return o.Transport != nil || o.Network != nil }
+func (o *Options) connected() bool { return o.Network != nil }
 
 // Consensus is this server's part in the agreement.
 type Consensus struct {
-	id       string
-	store    *state.Store
-	logger   *slog.Logger
-	raft     *raft.Raft
-	fsm      *fsm
-	observer Observer
-	disk     *disk
-	room     *room
-	bulk     *bulk
-	// transport is not nil if it has to be closed with this.
+	id        string
+	store     *state.Store
+	logger    *slog.Logger
+	raft      *raft.Raft
+	fsm       *fsm
+	observer  Observer
+	disk      *disk
+	room      *room
+	bulk      *bulk
 	transport raft.WithClose
-	// heard is through what other servers are heard.
-	heard raft.Transport
 
 	leadership leadership
 	watching   sync.WaitGroup
@@ -149,19 +144,16 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	}
 	undo = append(undo, func() { _ = c.disk.close() })
 
-	transport := o.Transport
+	var transport raft.Transport
 	configured := &directory{}
-	switch {
-	case transport != nil:
-	case o.Network != nil:
+	if o.connected() {
 		networked := newTransport(o, configured, log)
 		transport, c.transport = networked, networked
-		undo = append(undo, func() { _ = networked.Close() })
-	default:
+	} else {
 		_, lone := raft.NewInmemTransport(raft.ServerAddress(o.Address))
 		transport, c.transport = lone, lone
-		undo = append(undo, func() { _ = lone.Close() })
 	}
+	undo = append(undo, func() { _ = c.transport.Close() })
 
 	notify := make(chan bool, 16)
 	config := configOf(o, log, notify)
@@ -176,7 +168,6 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
 	configured.raft.Store(c.raft)
-	c.heard = transport
 	undo = append(undo, func() { _ = c.raft.Shutdown().Error() })
 	if err := c.electAtOnce(o, config); err != nil {
 		return nil, err
@@ -280,15 +271,7 @@ func (c *Consensus) shutdown(failure error) {
 		c.gate.Unlock()
 		c.drain()
 		c.leadership.finish(ErrShutdown)
-		// Heartbeats do not go through raft's own goroutines, for which it waits: one that came late would be written
-		// down after the disk is closed, which raft takes for a reason to panic.
-		c.heard.SetHeartbeatHandler(nil)
-		errs := []error{c.raft.Shutdown().Error()}
-		if c.transport != nil {
-			errs = append(errs, c.transport.Close())
-		}
-		errs = append(errs, c.disk.close())
-		c.closeErr = errors.Join(errs...)
+		c.closeErr = errors.Join(c.raft.Shutdown().Error(), c.transport.Close(), c.disk.close())
 		close(c.done)
 	})
 }

@@ -43,6 +43,15 @@ func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 // CheckSegment checks the bytes of one segment of the log.
 func CheckSegment(data []byte, newest bool) string { return checkSegment(data, newest) }
 
+// NewTransport is raft's way over a network.
+func NewTransport(network Network) interface {
+	raft.Transport
+	raft.WithClose
+} {
+	o := Options{Network: network, Address: "here", Addresses: func(string) string { return "there" }}
+	return newTransport(o, &directory{}, newHCLogger(slog.New(slog.DiscardHandler)))
+}
+
 // Silent is a logger for parts of raft that tests make.
 func Silent() hclog.Logger { return newHCLogger(slog.New(slog.DiscardHandler)) }
 

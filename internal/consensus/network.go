@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,12 +32,55 @@ const (
 // "server@address".
 type transport struct {
 	*raft.NetworkTransport
+	heartbeats *heartbeats
 }
 
-// Close also closes what raft keeps for the next message.
+// SetHeartbeatHandler implements raft.Transport.
+func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	t.NetworkTransport.SetHeartbeatHandler(t.heartbeats.guard(handle))
+}
+
+// Close also closes what raft keeps for the next message, and waits for the heartbeats that are being handled.
 func (t transport) Close() error {
 	t.CloseStreams()
-	return t.NetworkTransport.Close()
+	err := t.NetworkTransport.Close()
+	t.heartbeats.end()
+	return err
+}
+
+// heartbeats are handled where they arrive and not by raft's own goroutines, which a shutdown waits for. One that was
+// still being handled would find the disk closed when it writes down its term, and raft panics then.
+type heartbeats struct {
+	mu       sync.Mutex
+	ended    bool
+	handling sync.WaitGroup
+}
+
+func (h *heartbeats) guard(handle func(raft.RPC)) func(raft.RPC) {
+	return func(heartbeat raft.RPC) {
+		if !h.begin() {
+			heartbeat.Respond(nil, raft.ErrTransportShutdown)
+			return
+		}
+		defer h.handling.Done()
+		handle(heartbeat)
+	}
+}
+
+func (h *heartbeats) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ended {
+		h.handling.Add(1)
+	}
+	return !h.ended
+}
+
+func (h *heartbeats) end() {
+	h.mu.Lock()
+	h.ended = true
+	h.mu.Unlock()
+	h.handling.Wait()
 }
 
 func newTransport(o Options, configured *directory, log *hcLogger) transport {
@@ -44,7 +88,7 @@ func newTransport(o Options, configured *directory, log *hcLogger) transport {
 		Stream:                &stream{network: o.Network, address: o.Address},
 		ServerAddressProvider: &provider{newest: o.Addresses, configured: configured},
 		MaxPool:               networkPool, Timeout: networkTimeout, Logger: log,
-	})}
+	}), &heartbeats{}}
 }
 
 // stream makes a Network what raft wants.

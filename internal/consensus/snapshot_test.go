@@ -134,7 +134,7 @@ func join(t *testing.T, leader *member, number int) *member {
 	fresh := newMember(t, number, leader.addresses)
 	fresh.options.Bootstrap = false
 	fresh.open(t)
-	if err := leader.Raft().AddNonvoter(raft.ServerID(fresh.id), fresh.transport.LocalAddr(), 0, 0).Error(); err != nil {
+	if err := leader.Raft().AddNonvoter(raft.ServerID(fresh.id), raft.ServerAddress(fresh.options.Address), 0, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	return fresh
