@@ -93,3 +93,20 @@ func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) H
 
 // SetMaxBulk has snapshots taken after the log has grown by so many bytes.
 func (o *Options) SetMaxBulk(bytes int64) { o.maxBulk = bytes }
+
+// Groups are proposals that wait for each other, as far as their number goes.
+type Groups struct{ groups groups }
+
+// Come lets proposals come.
+func (g *Groups) Come(n int) {
+	for range n {
+		g.groups.add(proposal{})
+	}
+}
+
+// Take returns the size of a group of all that have come, and gathers the next one.
+func (g *Groups) Take() int {
+	group := g.groups.take()
+	g.groups.gather()
+	return len(group)
+}

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ const maxGroups = 1
 const (
 	manyTogether = 4
 	gatherTime   = time.Millisecond
+	// lately is after how many groups it is forgotten that many proposed at once.
+	lately = 4
 )
 
 // proposal is a transaction that waits for its outcome, together with its encoded form.
@@ -35,6 +38,12 @@ type groups struct {
 	mu      sync.Mutex
 	waiting []proposal
 	running int
+	sizes   [lately]int // of the newest groups
+	taken   int         // groups so far
+
+	// gathered is closed when as many wait as are expected, if somebody waits for that.
+	gathered chan struct{}
+	expected int
 }
 
 // add reports whether somebody has to begin to take.
@@ -42,6 +51,10 @@ func (g *groups) add(p proposal) (begin bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, p)
+	if g.gathered != nil && len(g.waiting) >= g.expected {
+		close(g.gathered)
+		g.gathered = nil
+	}
 	if g.running == maxGroups {
 		return false
 	}
@@ -54,11 +67,38 @@ func (g *groups) take() []proposal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	group := g.waiting
-	g.waiting = nil
+	g.waiting, g.gathered = nil, nil
 	if len(group) == 0 {
 		g.running--
+		return nil
 	}
+	g.sizes[g.taken%lately] = len(group)
+	g.taken++
 	return group
+}
+
+// gather waits until as many have come as were lately in one group, or for a moment if they do not.
+func (g *groups) gather() {
+	gathered := g.expect()
+	if gathered == nil {
+		return
+	}
+	select {
+	case <-gathered:
+	case <-time.After(gatherTime):
+	}
+}
+
+// expect returns nil if there is nobody to wait for.
+func (g *groups) expect() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expected = slices.Max(g.sizes[:])
+	if g.expected < manyTogether || len(g.waiting) >= g.expected {
+		return nil
+	}
+	g.gathered = make(chan struct{})
+	return g.gathered
 }
 
 // submit brings a proposal on its way unless this server is stopping.
@@ -77,9 +117,7 @@ func (c *Consensus) submit(p proposal) bool {
 func (c *Consensus) applyGroups() {
 	for group := c.groups.take(); len(group) > 0; group = c.groups.take() {
 		c.applyGroup(group)
-		if len(group) >= manyTogether {
-			time.Sleep(gatherTime)
-		}
+		c.groups.gather()
 	}
 }
 

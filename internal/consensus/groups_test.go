@@ -5,7 +5,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -56,5 +59,44 @@ func TestProposalsShareEntries(t *testing.T) {
 	all.Wait()
 	if entries := c.Stale().Index() - before; entries >= proposals {
 		t.Errorf("%d proposals took %d entries", proposals, entries)
+	}
+}
+
+// Who was just answered is about to propose again. Many are waited for, so that they travel together; few are not.
+func TestManyAreWaitedForAMoment(t *testing.T) {
+	waited := func(groups *consensus.Groups, come int) time.Duration {
+		began := time.Now()
+		groups.Come(come)
+		if got := groups.Take(); got != come {
+			t.Errorf("%d came, %d were taken", come, got)
+		}
+		return time.Since(began).Round(time.Microsecond)
+	}
+	tests := []struct {
+		name  string
+		sizes []int // of the groups before
+		back  int   // how many come back, 100 us after the last group
+		want  time.Duration
+	}{
+		{"few", []int{3, 2, 3}, 0, 0},
+		{"many who all come back", []int{8}, 8, 100 * time.Microsecond},
+		{"many of whom some stay away", []int{8}, 7, time.Millisecond},
+		{"as many as lately", []int{8, 2, 1}, 8, 100 * time.Microsecond},
+		{"many, long ago", []int{8, 1, 1, 1, 1}, 0, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				groups := &consensus.Groups{}
+				for _, size := range tt.sizes[:len(tt.sizes)-1] {
+					waited(groups, size)
+				}
+				time.AfterFunc(100*time.Microsecond, func() { groups.Come(tt.back) })
+				if got := waited(groups, tt.sizes[len(tt.sizes)-1]); got != tt.want {
+					t.Errorf("waited %s, want %s", got, tt.want)
+				}
+				time.Sleep(time.Second)
+			})
+		})
 	}
 }
