@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,8 @@ type Options struct {
 	SnapshotThreshold uint64
 	// Observer is told how long things take, if it is there.
 	Observer Observer
+	// Pause waits while there is something better to do than to write a snapshot; nil never does.
+	Pause func(context.Context) bool
 
 	maxBulk int64 // instead of the usual one, in tests
 }
@@ -125,6 +128,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 		fsm: newFSM(o.Store, o.Observer), observer: o.Observer, room: newRoom(o.Dir), bulk: newBulk(), done: make(chan struct{}),
 	}
 	c.fsm.saving, c.fsm.saved = c.bulk.began, c.bulk.took
+	c.fsm.snapshots, c.fsm.pause = filepath.Join(o.Dir, "snapshots"), o.Pause
 	if o.maxBulk > 0 {
 		c.bulk.max = o.maxBulk
 	}

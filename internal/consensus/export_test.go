@@ -1,13 +1,16 @@
 package consensus
 
 import (
+	"errors"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
+	wal "github.com/hashicorp/raft-wal"
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -109,4 +112,50 @@ func (g *Groups) Take() int {
 	group := g.groups.take()
 	g.groups.gather()
 	return len(group)
+}
+
+// Save writes so many bytes to a snapshot, and returns whether its file was found and what is left for the end.
+func Save(t *testing.T, bytes int) (found bool, fresh int) {
+	dir := t.TempDir()
+	store, err := raft.NewFileSnapshotStoreWithLogger(dir, 1, Silent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := store.Create(raft.SnapshotVersionMax, 1, 1, raft.Configuration{}, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSaving(sink, filepath.Join(dir, "snapshots"), nil)
+	for range bytes >> 16 {
+		if _, err := s.Write(make([]byte, 1<<16)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(s.Close(), sink.Cancel()); err != nil {
+		t.Error(err)
+	}
+	return s.file != nil, s.fresh
+}
+
+// DeleteRange takes entries from a log that has some, and returns which are left.
+func DeleteRange(t *testing.T, oldest, newest, first, last uint64) (uint64, uint64) {
+	log, err := wal.Open(t.TempDir(), wal.WithLogger(Silent()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	for index := oldest; index <= newest; index++ {
+		if err := log.StoreLog(&raft.Log{Index: index, Term: 1, Data: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := (observedLog{log, nobody{}}).DeleteRange(first, last); err != nil {
+		t.Fatal(err)
+	}
+	oldestLeft, err := log.FirstIndex()
+	newestLeft, err2 := log.LastIndex()
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	return oldestLeft, newestLeft
 }

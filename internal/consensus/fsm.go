@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,10 @@ type fsm struct {
 	// saving is told of every snapshot, and saved its size.
 	saving func()
 	saved  func(int64)
+	// snapshots is the folder of them.
+	snapshots string
+	// pause may hold up the writing of a snapshot; nil never does.
+	pause func(context.Context) bool
 	// failed receives what broke it.
 	failed chan error
 }
@@ -92,7 +97,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, f.broken
 	}
 	f.saving()
-	return saver{f.store.Snapshot(), f.observer, f.saved}, nil
+	return saver{f, f.store.Snapshot()}, nil
 }
 
 // Restore implements raft.FSM.
@@ -102,21 +107,23 @@ func (f *fsm) Restore(saved io.ReadCloser) error {
 
 // saver streams a snapshot to where raft wants it.
 type saver struct {
+	fsm      *fsm
 	snapshot *state.Snapshot
-	observer Observer
-	saved    func(int64)
 }
 
 // Persist implements raft.FSMSnapshot.
 func (s saver) Persist(sink raft.SnapshotSink) error {
 	began := time.Now()
-	counted := &countedWriter{Writer: sink}
-	if err := s.snapshot.Save(counted); err != nil {
+	saving := newSaving(sink, s.fsm.snapshots, s.fsm.pause)
+	counted := &countedWriter{Writer: saving}
+	err := s.snapshot.Save(counted)
+	err = errors.Join(err, saving.Close())
+	if err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	err := sink.Close()
-	s.saved(counted.written)
-	s.observer.Snapshotted(time.Since(began))
+	err = sink.Close()
+	s.fsm.saved(counted.written)
+	s.fsm.observer.Snapshotted(time.Since(began))
 	return err
 }
 
