@@ -21,6 +21,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/discover"
+	"github.com/cloudless/cloudless/internal/garbage"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
@@ -43,6 +44,7 @@ type controlPlane struct {
 	logger    *slog.Logger
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
+	collector *garbage.Collector
 	// announcement is what machines that look for servers are told.
 	announcement *discover.AnnounceOptions
 }
@@ -50,8 +52,9 @@ type controlPlane struct {
 // openControlPlane opens the replicated state first, because everything else
 // stands on it, and the port last, because who reaches it must be served.
 func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
-	tuneMemory()
+	garbage.Allow()
 	p := &controlPlane{store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
+	p.collector = garbage.New(garbage.Options{Patience: p.patience})
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err
 	}
@@ -72,7 +75,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Decisions: p.decisions}, Logger: logger, Clock: o.clock,
-		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing,
+		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector,
 	})
 	if err != nil {
 		return nil, err
@@ -86,6 +89,12 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	}
 	p.prepareAnnouncement(f, o)
 	return p, f.announce(p.server.Address())
+}
+
+// patience is how long heartbeats may wait: of the time after which a node counts as
+// silent there has to be enough left for one that is lost.
+func (p *controlPlane) patience() time.Duration {
+	return spec.ShortestSilence(p.store.Snapshot().Cluster().GetSpec()) / 4
 }
 
 // Run serves, and leads when this server is the leader, until ctx ends. Then
@@ -109,7 +118,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	g.Go(func() error { return p.server.Run(ctx) })
 	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
-	g.Go(func() error { return followGarbage(ctx) })
+	g.Go(func() error { return p.collector.Run(ctx) })
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -146,7 +155,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.nodes.Run(ctx) })
 	g.Go(func() error {
-		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions}
+		loop := replicas.Loop{Store: p.store, Proposer: p.consensus, Metrics: p.metrics, Tracing: p.tracing, Decisions: p.decisions, Pause: p.collector.Pause}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {

@@ -67,7 +67,7 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 	p.consensus, err = consensus.Open(ctx, consensus.Options{
 		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),
 		Network: p.fellows.raft, Addresses: p.addressOf,
-		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Observer: p.metrics,
+		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Observer: p.metrics, Pause: p.collector.Pause,
 	})
 	if err != nil {
 		return err

@@ -15,10 +15,21 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/garbage"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
+
+// holdNodes lets what nodes say wait for a moment while a collection of garbage
+// begins.
+func holdNodes(collector *garbage.Collector) func(identity.ID) {
+	return func(member identity.ID) {
+		if member.Kind() == identity.KindNode {
+			collector.Hold()
+		}
+	}
+}
 
 // metadataMachine is from where a call came that a server passes on.
 const metadataMachine = "x-cloudless-machine"

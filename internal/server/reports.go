@@ -63,7 +63,7 @@ func (r *reports) take() map[reported]*v1.ReplicaStatus {
 // A batch has so many reports, of replicas with so many bytes of labels: it must
 // be within the size of a transaction, and others that write wait for it.
 const (
-	maxReports      = 512
+	maxReports      = 192
 	maxReportLabels = 2 << 20
 )
 

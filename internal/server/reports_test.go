@@ -34,7 +34,7 @@ func TestAgentsSayEverythingAgainAfterAPause(t *testing.T) {
 // Who comes during the pause has said everything already, and a server that stops does not wait for its end.
 func TestWhoIsHeardAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSessions()
+		s := newSessions(nil)
 		before := s.enter(t.Context(), "n1", "", func() {})
 		go s.hearAgain(t.Context(), errors.New("the disk is full"))
 		synctest.Wait()

@@ -23,6 +23,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/garbage"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/oneport"
@@ -105,6 +106,8 @@ type Options struct {
 	Scrape  *telemetry.Registry
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
+	// Collector says who waits while garbage is collected; nobody does if it is nil.
+	Collector *garbage.Collector
 
 	// CertificateTTL is how long certificates of nodes and of this server hold.
 	// They are renewed well before. 0 means thirty days.
@@ -211,7 +214,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		store: o.Store, consensus: o.Consensus, ca: o.CA, sealer: o.Sealer, registry: o.Registry,
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
-		sessions:    newSessions(),
+		sessions:    newSessions(o.Collector.Pause),
 		encoded:     newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),
@@ -233,7 +236,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys,
+		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys, Hold: holdNodes(o.Collector),
 	})
 	if err != nil {
 		return nil, err

@@ -26,8 +26,8 @@ type sessions struct {
 	turns   *turns
 }
 
-func newSessions() *sessions {
-	return &sessions{byNode: map[string]*session{}, changed: make(chan struct{}), turns: newTurns()}
+func newSessions(pause func(context.Context) bool) *sessions {
+	return &sessions{byNode: map[string]*session{}, changed: make(chan struct{}), turns: newTurns(pause)}
 }
 
 // announce wakes those who wait for a node. It is called with the lock held.

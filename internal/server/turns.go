@@ -22,14 +22,16 @@ const (
 type turns struct {
 	every time.Duration
 	asked chan struct{} // has a word in it when somebody has come
+	// pause waits while there is something better to do, and reports whether it had to; nil never does.
+	pause func(context.Context) bool
 
 	mu      sync.Mutex
 	waiting []*session
 	next    time.Time // of the turn that is not given away yet
 }
 
-func newTurns() *turns {
-	return &turns{every: time.Second / time.Duration(turnsPerCore*runtime.GOMAXPROCS(0)), asked: make(chan struct{}, 1)}
+func newTurns(pause func(context.Context) bool) *turns {
+	return &turns{pause: pause, every: time.Second / time.Duration(turnsPerCore*runtime.GOMAXPROCS(0)), asked: make(chan struct{}, 1)}
 }
 
 // ask puts a session into the line.
@@ -59,11 +61,24 @@ func (t *turns) run(ctx context.Context) error {
 				case <-time.After(wait):
 				}
 			}
+			t.rest(ctx)
 			one.grant()
 			runtime.Gosched() // it runs before the next one is woken
 		}
 	}
 }
+
+// rest pauses if many had their turn just now. What was saved up by that is lost: they
+// would all be woken at once.
+func (t *turns) rest(ctx context.Context) {
+	if t.pause != nil && t.busy(time.Now()) && t.pause(ctx) {
+		t.next = time.Now()
+	}
+}
+
+// busy reports whether more than half of the turns that may be given at once are used
+// up.
+func (t *turns) busy(now time.Time) bool { return now.Sub(t.next) < turnsAtOnce*t.every/2 }
 
 // line takes those who wait.
 func (t *turns) line() []*session {

@@ -68,7 +68,7 @@ func TestManyAreWokenOneAfterTheOther(t *testing.T) {
 
 // Who is asked for the logs of a replica must have heard of it.
 func TestWhatIsToBeOpenedDoesNotWaitForATurn(t *testing.T) {
-	one := &session{wake: make(chan struct{}, 1), dirty: map[string]bool{}, turns: newTurns()}
+	one := &session{wake: make(chan struct{}, 1), dirty: map[string]bool{}, turns: newTurns(nil)}
 	one.mark("r1")
 	if one.free() {
 		t.Error("news do not wait for their turn")
@@ -77,4 +77,33 @@ func TestWhatIsToBeOpenedDoesNotWaitForATurn(t *testing.T) {
 	if !one.free() {
 		t.Error("what is opened comes before the news")
 	}
+}
+
+// Who has a single change to tell does not wait until something better is done; who fills a cluster does, and does not
+// make up for it afterwards.
+func TestOnlyManyTurnsPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pauses := 0
+		turns := &turns{every: time.Millisecond, pause: func(context.Context) bool {
+			pauses++
+			time.Sleep(3 * time.Second)
+			return true
+		}}
+		turns.take(time.Now())
+		turns.rest(t.Context())
+		if pauses != 0 {
+			t.Error("a single turn paused")
+		}
+		for range turnsAtOnce {
+			turns.take(time.Now())
+		}
+		turns.rest(t.Context())
+		if pauses != 1 {
+			t.Errorf("many turns paused %d times", pauses)
+		}
+		turns.take(time.Now())
+		if wait := turns.take(time.Now()); wait != time.Millisecond {
+			t.Errorf("after the pause a turn waits for %s", wait)
+		}
+	})
 }

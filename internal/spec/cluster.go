@@ -33,6 +33,17 @@ func LivenessOf(c *v1.ClusterSpec, labels map[string]string) Liveness {
 	}
 }
 
+// ShortestSilence is how long an open session of any node may say nothing.
+func ShortestSilence(c *v1.ClusterSpec) time.Duration {
+	shortest := cmp.Or(said(c.GetLiveness().GetSilence()), DefaultLiveness.Silence)
+	for _, class := range c.GetNodeClasses() {
+		if own := said(class.GetLiveness().GetSilence()); own > 0 {
+			shortest = min(shortest, own)
+		}
+	}
+	return shortest
+}
+
 // said is the length of time that a text names, 0 if it names none.
 func said(text string) time.Duration {
 	if text == "" {

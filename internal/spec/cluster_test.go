@@ -7,6 +7,25 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
+func TestTheShortestSilenceIsThatOfAnyNode(t *testing.T) {
+	laptops := []*v1.NodeClass{{Name: "laptops", Liveness: &v1.Liveness{Silence: "1m"}}, {Name: "phones"}}
+	racks := append(laptops, &v1.NodeClass{Name: "racks", Liveness: &v1.Liveness{Silence: "2s"}})
+	for _, c := range []struct {
+		about string
+		of    *v1.ClusterSpec
+		want  time.Duration
+	}{
+		{"nothing is set", nil, DefaultLiveness.Silence},
+		{"the cluster says something", &v1.ClusterSpec{Liveness: &v1.Liveness{Silence: "9s"}}, 9 * time.Second},
+		{"a class has longer", &v1.ClusterSpec{NodeClasses: laptops}, DefaultLiveness.Silence},
+		{"a class has less", &v1.ClusterSpec{NodeClasses: racks}, 2 * time.Second},
+	} {
+		if got := ShortestSilence(c.of); got != c.want {
+			t.Errorf("%s: %s, want %s", c.about, got, c.want)
+		}
+	}
+}
+
 func TestLivenessIsOfTheFirstClassThatMatches(t *testing.T) {
 	cluster := &v1.ClusterSpec{
 		Liveness: &v1.Liveness{Silence: "5s"},

@@ -25,6 +25,7 @@ var layer = map[string]int{
 	"internal/steady":                  0,
 	"internal/schedule":                0,
 	"internal/tcp":                     0,
+	"internal/garbage":                 0,
 	"internal/logfile":                 1,
 	"internal/driver":                  1,
 	"internal/driver/drivertest":       1,

@@ -32,6 +32,8 @@ type Loop struct {
 	Tracing *telemetry.Tracing
 	// Decisions remember why replicas were placed where they are; it may be nil.
 	Decisions *Decisions
+	// Pause waits while there is something better to do; nil never does.
+	Pause func(context.Context) bool
 
 	memory Memory
 	// cluster is up to date with what the feed has told so far.
@@ -108,6 +110,10 @@ func (l *Loop) follow(changes []state.Change) Due {
 	return due
 }
 
+// manyChanges are those of a cluster that is being filled: nobody waits for a single
+// one of them.
+const manyChanges = 64
+
 // settle ticks until its changes are accepted. A change that came between the
 // snapshot and the proposal makes it look again.
 func (l *Loop) settle(ctx context.Context, due Due) error {
@@ -135,6 +141,9 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 			l.Decisions.keep(made)
 			due = left
 			due.add(HandedBack(tx, result))
+			if l.Pause != nil && batch.Len() >= manyChanges {
+				l.Pause(ctx)
+			}
 		case !state.MovedOn(err):
 			return err
 		}

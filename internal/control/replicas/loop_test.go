@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -58,6 +59,30 @@ func runLoop(t *testing.T, l *log, f func()) error {
 		ended = <-done
 	})
 	return ended
+}
+
+// Who fills a cluster lets others go first; who has a few replicas to place does not.
+func TestOnlyManyChangesPause(t *testing.T) {
+	l := &log{world: newWorld(t)}
+	l.addNode("a", "1000")
+	synctest.Test(t, func(t *testing.T) {
+		var pauses atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		pause := func(context.Context) bool { return pauses.Add(1) > 0 }
+		go func() { done <- (&Loop{Store: l.store, Proposer: l, Pause: pause}).Run(ctx) }()
+		synctest.Wait()
+		l.do(func() { l.addWorkload("few", 3, "1m") })
+		if got := pauses.Load(); got != 0 {
+			t.Errorf("paused %d times for a few replicas", got)
+		}
+		l.do(func() { l.addWorkload("many", 3*maxReplicas, "1m") })
+		if got := pauses.Load(); got < 3 {
+			t.Errorf("paused %d times for many replicas", got)
+		}
+		cancel()
+		<-done
+	})
 }
 
 func TestLoopFollowsEveryChange(t *testing.T) {

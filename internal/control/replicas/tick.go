@@ -61,7 +61,7 @@ func (d *Due) add(o Due) {
 // reasonable size however large a workload is and however many labels it has.
 // Others that write wait for it.
 const (
-	maxReplicas = 512
+	maxReplicas = 192
 	maxLabels   = 2 << 20
 )
 

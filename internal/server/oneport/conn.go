@@ -16,9 +16,10 @@ type conn struct {
 	port *Port
 	id   identity.ID // of the peer, once known; guarded by port.mu
 
-	// Both belong to the goroutine of the handshake and do not change after it.
+	// These belong to the goroutine of the handshake and do not change after it.
 	route   *route
 	working bool // holds one of port.slots
+	held    bool // may have to wait
 }
 
 // track takes a connection into the port's care, or closes it if the port is closed.
@@ -41,6 +42,7 @@ func (p *Port) identify(c *conn, state tls.ConnectionState) error {
 	p.mu.Lock()
 	c.id = id
 	p.mu.Unlock()
+	c.held = member && c.route == p.grpc && p.hold != nil
 	if !member || c.route == p.grpc {
 		return nil
 	}
@@ -69,7 +71,11 @@ func (c *conn) leave() {
 // Read gives the slot back first: from here on the handshake waits for its client, which may never answer.
 func (c *conn) Read(b []byte) (int, error) {
 	c.leave()
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	if c.held && n > 0 {
+		c.port.hold(c.id)
+	}
+	return n, err
 }
 
 // Close takes the connection out of the port's care. It may be called more than once.

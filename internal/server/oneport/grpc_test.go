@@ -3,6 +3,10 @@ package oneport
 import (
 	"net"
 	"testing"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/cloudless/cloudless/internal/identity"
 )
 
 func TestGRPCIsToldByItsContentType(t *testing.T) {
@@ -31,5 +35,44 @@ func TestCredentialsRefuseAConnectionThatIsNotOfThePort(t *testing.T) {
 	}
 	if _, _, err := creds.ClientHandshake(t.Context(), "x", near); err == nil {
 		t.Error("a client was given the credentials of a server")
+	}
+}
+
+func TestWhatMembersSayMayWait(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	held, letGo := make(chan identity.ID, 100), make(chan struct{})
+	o.Hold = func(id identity.ID) {
+		held <- id
+		<-letGo
+	}
+	s := serve(t, c, o)
+	client := s.dial(t, identity.ClientTLS(c.ca.Trust(), c.member(t, identity.KindNode, "n-1").Certificate))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{})
+		answered <- err
+	}()
+	if id := <-held; id.Kind() != identity.KindNode || id.Name() != "n-1" {
+		t.Errorf("%s was held", id)
+	}
+	select {
+	case <-answered:
+		t.Error("what is held was answered")
+	default:
+	}
+	close(letGo)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStrangersAreNotHeld(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.Hold = func(id identity.ID) { t.Errorf("%s was held", id) }
+	s := serve(t, c, o)
+	if _, err := s.dial(t, identity.ClientTLS(c.ca.Trust(), nil)).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Error(err)
 	}
 }

@@ -63,6 +63,10 @@ type Options struct {
 	// gRPC are let in: a member must be able to hear in words why its calls are refused.
 	Admit func(identity.ID) error
 
+	// Hold is called when a member that speaks gRPC has sent something, before it is looked at, and may let it wait;
+	// nil lets nobody wait.
+	Hold func(identity.ID)
+
 	// TicketKeys are those of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it the
 	// port makes its own, which no other server has.
 	TicketKeys func(now time.Time) ([][32]byte, error)
@@ -80,7 +84,8 @@ type Port struct {
 	log      *slog.Logger
 	// wanted is Options.Admit, never nil.
 	wanted func(identity.ID) error
-	// ticketKeys may be nil.
+	// hold and ticketKeys may be nil.
+	hold       func(identity.ID)
 	ticketKeys func(time.Time) ([][32]byte, error)
 
 	mu     sync.Mutex
@@ -135,6 +140,7 @@ func newPort(listener net.Listener, o Options) *Port {
 		conns:    make(map[*conn]struct{}),
 
 		wanted:     o.Admit,
+		hold:       o.Hold,
 		ticketKeys: o.TicketKeys,
 	}
 	config.GetConfigForClient = p.admit

@@ -1,4 +1,4 @@
-package app
+package garbage
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const (
 	busyGarbage, busyShare = 1 << 30, 24
 	// largeGarbage bounds what a server with a large state may have beside it: so
 	// much and a quarter of the state.
-	largeGarbage = 3 << 30
+	largeGarbage = 2 << 30
 	// busyLook is how often the collector is looked at. Who collects nothing in
 	// between is not busy.
 	busyLook = 5 * time.Second
@@ -35,31 +35,28 @@ const (
 // better.
 func ownGC() bool { return os.Getenv("GOGC") == "" }
 
-// tuneMemory is for processes with a server in them.
-func tuneMemory() {
+// Allow is for processes with a server in them, before they do anything.
+func Allow() {
 	if ownGC() {
 		debug.SetGCPercent(serverGCPercent)
 	}
 }
 
-// followGarbage has a busy server collect less often, until ctx ends. How much
+// followAllowance has a busy server collect less often, until ctx ends. How much
 // garbage there may be is said anew when a collection has ended and it is known how
 // much is kept: said at any other time, it may be less than there is already, and
 // everybody who needs memory has to help until that is collected.
-func followGarbage(ctx context.Context) error {
-	if !ownGC() {
-		return nil
-	}
+func followAllowance(ctx context.Context) {
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
 	var collected <-chan struct{} // from the first look on: that it starts does not make a server busy
-	samples := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}, {Name: "/gc/heap/live:bytes"}}
-	c, percent := collector{garbage: busyGarbageOf(machineMemory())}, serverGCPercent
+	samples := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"}}
+	a, percent := allowance{garbage: busyGarbageOf(machineMemory())}, serverGCPercent
 	for {
 		select {
 		case <-ctx.Done():
 			debug.SetGCPercent(serverGCPercent)
-			return nil
+			return
 		case <-collected:
 			looks.Reset(busyLook)
 		case <-looks.C:
@@ -68,7 +65,7 @@ func followGarbage(ctx context.Context) error {
 			}
 		}
 		metrics.Read(samples)
-		if next := c.percent(samples[0].Value.Uint64(), samples[1].Value.Uint64()); next != percent {
+		if next := a.limit(samples[0].Value.Uint64(), samples[1].Value.Uint64()); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}
@@ -106,17 +103,27 @@ func machineMemory() uint64 {
 // busyGarbageOf is how much garbage a busy server may have on a machine.
 func busyGarbageOf(memory uint64) uint64 { return min(busyGarbage, memory/busyShare) }
 
-// collector is what was seen of the garbage collector at the last look.
-type collector struct {
+// allowance is what was seen of the garbage collector at the last look.
+type allowance struct {
 	cycles uint64
 	// garbage is what a busy server may have of it.
 	garbage uint64
 }
 
+// limit is what the runtime is told. A [Collector] begins with a large heap before that is reached: when there is as
+// much as there may be.
+func (a *allowance) limit(cycles, live uint64) int {
+	percent := a.percent(cycles, live)
+	if live/100*uint64(100+percent) >= largeHeap {
+		percent = percent * 100 / share
+	}
+	return percent
+}
+
 // percent says how much garbage there may be beside so many bytes that are kept.
-func (c *collector) percent(cycles, live uint64) int {
-	busy := cycles > c.cycles
-	c.cycles = cycles
+func (a *allowance) percent(cycles, live uint64) int {
+	busy := cycles > a.cycles
+	a.cycles = cycles
 	if live == 0 {
 		return serverGCPercent
 	}
@@ -124,5 +131,5 @@ func (c *collector) percent(cycles, live uint64) int {
 	if !busy {
 		return int(most)
 	}
-	return int(min(max(c.garbage*100/live, most), busyGCPercent))
+	return int(min(max(a.garbage*100/live, most), busyGCPercent))
 }

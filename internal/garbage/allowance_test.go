@@ -1,4 +1,4 @@
-package app
+package garbage
 
 import (
 	"context"
@@ -18,19 +18,19 @@ func TestServersCollectLessOftenUnlessToldOtherwise(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	defer debug.SetGCPercent(before)
 	t.Setenv("GOGC", "70")
-	tuneMemory()
+	Allow()
 	if got := gcPercent(); got != 100 {
 		t.Errorf("with GOGC the percentage became %d", got)
 	}
 	t.Setenv("GOGC", "")
-	tuneMemory()
+	Allow()
 	if got := gcPercent(); got != serverGCPercent {
 		t.Errorf("without GOGC the percentage became %d, want %d", got, serverGCPercent)
 	}
 }
 
 func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
-	c := collector{garbage: busyGarbageOf(64 << 30)}
+	a := allowance{garbage: busyGarbageOf(64 << 30)}
 	for _, look := range []struct {
 		cycles, live uint64
 		want         int
@@ -41,22 +41,32 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 		{cycles: 4, live: 64 << 20, want: busyGCPercent, why: "all of it fits"},
 		{cycles: 9, live: 256 << 20, want: 400, why: "no more than the bound"},
 		{cycles: 10, live: 1 << 30, want: serverGCPercent, why: "what it keeps is large already"},
-		{cycles: 11, live: 3 << 30, want: 125, why: "twice of what it keeps would be a whole machine's"},
-		{cycles: 11, live: 3 << 30, want: 125, why: "nor is it when nothing is collected"},
+		{cycles: 11, live: 3 << 30, want: 91, why: "twice of what it keeps would be a whole machine's"},
+		{cycles: 11, live: 3 << 30, want: 91, why: "nor is it when nothing is collected"},
 		{cycles: 12, live: 0, want: serverGCPercent, why: "nothing is known yet"},
 	} {
-		if got := c.percent(look.cycles, look.live); got != look.want {
+		if got := a.percent(look.cycles, look.live); got != look.want {
 			t.Errorf("%s: %d percent, want %d", look.why, got, look.want)
 		}
 	}
 }
 
+// What the runtime may have, it is not to reach.
+func TestTheRuntimeIsToldMoreThanThereMayBeOfALargeHeap(t *testing.T) {
+	a := allowance{garbage: busyGarbageOf(64 << 30)}
+	for live, want := range map[uint64]int{10 << 20: busyGCPercent, 20 << 20: busyGCPercent * 100 / share, 256 << 20: 400 * 100 / share, 1 << 30: serverGCPercent * 100 / share} {
+		if got := a.limit(a.cycles+1, live); got != want {
+			t.Errorf("beside %d bytes the runtime may have %d percent, want %d", live, got, want)
+		}
+	}
+}
+
 func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
-	c := collector{garbage: busyGarbageOf(1 << 30)}
-	if got := c.percent(1, 16<<20); got != 266 {
+	a := allowance{garbage: busyGarbageOf(1 << 30)}
+	if got := a.percent(1, 16<<20); got != 266 {
 		t.Errorf("beside 16 MiB there may be %d percent", got)
 	}
-	if c = (collector{garbage: busyGarbageOf(0)}); c.percent(1, 16<<20) != serverGCPercent {
+	if a = (allowance{garbage: busyGarbageOf(0)}); a.percent(1, 16<<20) != serverGCPercent {
 		t.Error("where nothing is known of the machine, a busy server may have more garbage")
 	}
 }

@@ -1,0 +1,233 @@
+package garbage
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+const (
+	// largeHeap is to what a heap may grow for which a server begins collections itself. Those of smaller ones are over
+	// before anybody notices.
+	largeHeap = 256 << 20
+	// share of the garbage that the runtime would let there be, in percent, is when it begins: the runtime begins at
+	// seventy at the earliest.
+	share = 60
+	// largeLook is how often a large heap is looked at, and smallLook a small one.
+	largeLook, smallLook = 20 * time.Millisecond, time.Second
+	// endLook is how often it is looked whether a collection has ended.
+	endLook = 5 * time.Millisecond
+	// settleTime is left to what is under way.
+	settleTime = 100 * time.Millisecond
+	// longestHold is how long the messages of nodes wait at most.
+	longestHold = 750 * time.Millisecond
+	// letGoEvery is how often some of those that wait are let go, if the cores have time for that, and hurry how many
+	// times as many when the collection has ended.
+	letGoEvery, hurry = time.Millisecond, 5
+)
+
+// Options say what a [Collector] has to heed.
+type Options struct {
+	// Patience is how long nobody minds if the messages of nodes wait; 750 ms if nil, and never more.
+	Patience func() time.Duration
+}
+
+// Collector begins collections when the heap is large, and knows who may go on meanwhile. The methods of a nil
+// Collector let everybody.
+type Collector struct {
+	options Options
+
+	mu sync.Mutex
+	// over is closed when the collection that is under way has ended; nil while none is.
+	over chan struct{}
+	// holding is whether messages wait, held how many of them, and turn lets one of them go.
+	holding bool
+	held    int
+	turn    chan struct{}
+}
+
+// New returns a Collector that does nothing before [Collector.Run].
+func New(o Options) *Collector { return &Collector{options: o, turn: make(chan struct{})} }
+
+// Run follows the heap until ctx ends, unless somebody else has said how to collect.
+func (c *Collector) Run(ctx context.Context) error {
+	if !ownGC() {
+		return nil
+	}
+	var following sync.WaitGroup
+	following.Go(func() { followAllowance(ctx) })
+	defer following.Wait()
+	looks := time.NewTimer(smallLook)
+	defer looks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-looks.C:
+		}
+		h := readHeap()
+		if h.due() {
+			c.collect(ctx, h.cycles)
+		}
+		if h.large() {
+			looks.Reset(largeLook)
+		} else {
+			looks.Reset(smallLook)
+		}
+	}
+}
+
+// collect collects what is garbage, once those who do a lot of work have paused. It lets them go on when everything
+// has been looked through, which is before everything is swept up.
+func (c *Collector) collect(ctx context.Context, cycles uint64) {
+	over := c.begin()
+	sleep(ctx, settleTime)
+	var rest sync.WaitGroup
+	defer rest.Wait()
+	rest.Go(func() { c.hold(ctx, over) })
+	rest.Go(runtime.GC)
+	for readHeap().cycles == cycles && ctx.Err() == nil {
+		sleep(ctx, endLook)
+	}
+	c.end()
+}
+
+func (c *Collector) begin() (over <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = make(chan struct{})
+	return c.over
+}
+
+func (c *Collector) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.over)
+	c.over = nil
+}
+
+// hold holds messages back while a collection begins, and then lets them go, as many as come: none waits for longer
+// than the first ones did.
+func (c *Collector) hold(ctx context.Context, over <-chan struct{}) {
+	patience := longestHold
+	if c.options.Patience != nil {
+		patience = min(patience, c.options.Patience())
+	}
+	c.mu.Lock()
+	c.holding = true
+	c.mu.Unlock()
+	select {
+	case <-time.After(patience):
+	case <-over:
+	}
+	tick := time.NewTicker(letGoEvery)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		now := time.Now()
+		part := float64(now.Sub(last)) / float64(patience)
+		last = now
+		if ctx.Err() != nil {
+			part = 1
+		}
+		if !c.letGo(part, over) {
+			return
+		}
+		<-tick.C
+	}
+}
+
+// letGo lets a part of those go who wait. Once the collection is over the part is larger, and nobody joins them. It
+// reports whether there may be others.
+func (c *Collector) letGo(part float64, over <-chan struct{}) bool {
+	ended := false
+	select {
+	case <-over:
+		ended = true
+		part *= hurry
+	default:
+	}
+	c.mu.Lock()
+	n := int(math.Ceil(float64(c.held) * min(1, part)))
+	c.held -= n
+	c.holding = !ended
+	left := c.holding || c.held > 0
+	c.mu.Unlock()
+	for range n {
+		c.turn <- struct{}{}
+	}
+	return left
+}
+
+// Pause is for who does a lot of work that nobody waits for: it waits until no collection is under way, or ctx ends,
+// and reports whether it had to.
+func (c *Collector) Pause(ctx context.Context) bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	over := c.over
+	c.mu.Unlock()
+	if over == nil {
+		return false
+	}
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// Hold is for the many who bring little: it waits for a moment while a collection begins, and lets one after the other
+// go after that. It must not need memory: who does is to wait.
+func (c *Collector) Hold() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	holding := c.holding
+	if holding {
+		c.held++
+	}
+	c.mu.Unlock()
+	if holding {
+		<-c.turn
+	}
+}
+
+// heap is what is seen of the heap at one look.
+type heap struct {
+	size, kept, goal uint64
+	cycles           uint64
+}
+
+// large reports whether collections are noticed by others.
+func (h heap) large() bool { return h.goal >= largeHeap }
+
+// due reports whether it is time to collect.
+func (h heap) due() bool {
+	return h.large() && h.goal > h.kept && h.size >= h.kept+(h.goal-h.kept)/100*share
+}
+
+func readHeap() heap {
+	samples := []metrics.Sample{
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/gc/heap/goal:bytes"},
+		{Name: "/gc/cycles/total:gc-cycles"},
+	}
+	metrics.Read(samples)
+	return heap{
+		size: samples[0].Value.Uint64(), kept: samples[1].Value.Uint64(),
+		goal: samples[2].Value.Uint64(), cycles: samples[3].Value.Uint64(),
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
