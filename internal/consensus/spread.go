@@ -12,8 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spreadEvery is after how many bytes of a snapshot the disk has to have them.
-const spreadEvery = 4 << 20
+const (
+	// spreadEvery is after how many bytes of a snapshot the disk has to have them.
+	spreadEvery = 4 << 20
+	// longestBreak bounds the break after a piece of a snapshot, which is as long as the piece took: half of a core is
+	// enough for what has time.
+	longestBreak = 5 * time.Millisecond
+)
 
 // saving is where a snapshot is written to, bit by bit. Left to the end, hundreds of megabytes would go to the disk at
 // once, and whoever writes to the log would wait for all of them.
@@ -23,12 +28,13 @@ type saving struct {
 	file *os.File
 	// pause waits while there is something better to do; nil never does.
 	pause func(context.Context) bool
-	fresh int // bytes since the disk was seen to have all
+	fresh int       // bytes since the disk was seen to have all
+	began time.Time // to make the piece that is written next
 }
 
 // newSaving expects the snapshot in a folder of [raft.FileSnapshotStore].
 func newSaving(sink raft.SnapshotSink, dir string, pause func(context.Context) bool) *saving {
-	s := &saving{to: sink, pause: pause}
+	s := &saving{to: sink, pause: pause, began: time.Now()}
 	if file, err := os.OpenFile(filepath.Join(dir, sink.ID()+".tmp", "state.bin"), os.O_WRONLY, 0); err == nil {
 		s.file = file
 	}
@@ -36,6 +42,8 @@ func newSaving(sink raft.SnapshotSink, dir string, pause func(context.Context) b
 }
 
 func (s *saving) Write(p []byte) (int, error) {
+	time.Sleep(min(time.Since(s.began), longestBreak))
+	defer func() { s.began = time.Now() }()
 	if s.pause != nil {
 		s.pause(context.Background()) // raft has no word for a snapshot that is not needed any more
 	}
