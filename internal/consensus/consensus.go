@@ -167,7 +167,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	if err := c.disk.restore(o.Store); err != nil {
 		return nil, err
 	}
-	entries := bulkyLog{recentLog{watchedLog{observedLog{c.disk.log, o.Observer}, c.logFailed}, &recent{}}, c.bulk}
+	entries := bulkyLog{recentLog{watchedLog{observedLog{c.disk.stepped(), o.Observer}, c.logFailed}, &recent{}}, c.bulk}
 	if c.raft, err = raft.NewRaft(config, c.fsm, entries, c.disk.log, c.disk.snapshots, transport); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}

@@ -29,6 +29,7 @@ const (
 type disk struct {
 	lock *os.File
 	log  *wal.WAL
+	logs string // folder of it
 	// meta is the log's own table of contents, which also has votes and terms. The log does not close it.
 	meta      *metadb.BoltMetaDB
 	snapshots *raft.FileSnapshotStore
@@ -40,7 +41,7 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
 	}
-	d := &disk{meta: &metadb.BoltMetaDB{}}
+	d := &disk{logs: logs, meta: &metadb.BoltMetaDB{}}
 	if d.lock, err = lock(filepath.Join(dir, lockFile)); err != nil {
 		return nil, err
 	}
@@ -60,6 +61,9 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 	}
 	return d, nil
 }
+
+// stepped is the log for who takes its beginning away.
+func (d *disk) stepped() steppedLog { return steppedLog{d.log, d.logs} }
 
 // lock keeps other processes out until the file is closed, be it by the end of this process.
 func lock(path string) (*os.File, error) {

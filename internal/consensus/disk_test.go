@@ -72,7 +72,7 @@ func TestEntriesThatCannotBeTakenBackStopTheServer(t *testing.T) {
 			}
 		}
 		var failed error
-		err = watchedLog{observedLog{d.log, nobody{}}, func(err error) { failed = err }}.DeleteRange(6, 10)
+		err = watchedLog{observedLog{d.stepped(), nobody{}}, func(err error) { failed = err }}.DeleteRange(6, 10)
 		if attempt == 0 && (err == nil || failed == nil) || attempt == 1 && (err != nil || failed != nil) {
 			t.Errorf("attempt %d: %v, and the server hears %v", attempt, err, failed)
 		}

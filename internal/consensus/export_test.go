@@ -125,7 +125,7 @@ func Save(t *testing.T, bytes int) (found bool, fresh int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSaving(sink, filepath.Join(dir, "snapshots"), nil)
+	s := newTrickle(sink, filepath.Join(dir, "snapshots"), nil)
 	for range bytes >> 16 {
 		if _, err := s.Write(make([]byte, 1<<16)); err != nil {
 			t.Fatal(err)
@@ -139,17 +139,21 @@ func Save(t *testing.T, bytes int) (found bool, fresh int) {
 
 // DeleteRange takes entries from a log that has some, and returns which are left.
 func DeleteRange(t *testing.T, oldest, newest, first, last uint64) (uint64, uint64) {
-	log, err := wal.Open(t.TempDir(), wal.WithLogger(Silent()))
+	dir := t.TempDir()
+	log, err := wal.Open(dir, wal.WithLogger(Silent()), wal.WithSegmentSize(4<<10)) // for some thirty entries
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
 	for index := oldest; index <= newest; index++ {
-		if err := log.StoreLog(&raft.Log{Index: index, Term: 1, Data: []byte("x")}); err != nil {
+		if err := log.StoreLog(&raft.Log{Index: index, Term: 1, Data: make([]byte, 100)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := (observedLog{log, nobody{}}).DeleteRange(first, last); err != nil {
+	if segments, err := segmentsOf(dir); err != nil || len(segments) < 3 {
+		t.Fatalf("the log has %d files: %v", len(segments), err)
+	}
+	if err := (steppedLog{log, dir}).DeleteRange(first, last); err != nil {
 		t.Fatal(err)
 	}
 	oldestLeft, err := log.FirstIndex()

@@ -114,14 +114,12 @@ type saver struct {
 // Persist implements raft.FSMSnapshot.
 func (s saver) Persist(sink raft.SnapshotSink) error {
 	began := time.Now()
-	saving := newSaving(sink, s.fsm.snapshots, s.fsm.pause)
-	counted := &countedWriter{Writer: saving}
-	err := s.snapshot.Save(counted)
-	err = errors.Join(err, saving.Close())
-	if err != nil {
+	to := newTrickle(sink, s.fsm.snapshots, s.fsm.pause)
+	counted := &countedWriter{Writer: to}
+	if err := errors.Join(s.snapshot.Save(counted), to.Close()); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	err = sink.Close()
+	err := sink.Close()
 	s.fsm.saved(counted.written)
 	s.fsm.observer.Snapshotted(time.Since(began))
 	return err

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	wal "github.com/hashicorp/raft-wal"
 
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -44,7 +43,7 @@ func resultOf(err error) string {
 
 // observedLog measures what raft waits for.
 type observedLog struct {
-	*wal.WAL
+	steppedLog
 	observer Observer
 }
 
@@ -52,7 +51,7 @@ func (l observedLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.
 
 func (l observedLog) StoreLogs(logs []*raft.Log) error {
 	began := time.Now()
-	err := l.WAL.StoreLogs(logs)
+	err := l.steppedLog.StoreLogs(logs)
 	l.observer.Synced(time.Since(began))
 	return err
 }

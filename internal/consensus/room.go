@@ -76,7 +76,7 @@ func (l watchedLog) StoreLogs(entries []*raft.Log) error {
 	return err
 }
 
-// DeleteRange also leaves the log as it is when there is no room, with a file in the way of the next attempt.
+// DeleteRange leaves a file in the way of the next attempt, too, when there is no room.
 func (l watchedLog) DeleteRange(first, last uint64) error {
 	err := l.observedLog.DeleteRange(first, last)
 	if err != nil {

@@ -30,41 +30,49 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // verifyLog checks all segments of a log.
 func verifyLog(dir string) error {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	segments, err := segmentsOf(dir)
 	if err != nil {
 		return err
 	}
-	newest, err := newestSegment(paths)
-	if err != nil {
-		return err
+	var newest uint64
+	for _, s := range segments {
+		newest = max(newest, s.number)
 	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
+	for _, s := range segments {
+		data, err := os.ReadFile(s.path)
 		if err != nil {
 			return fmt.Errorf("check the log: %w", err)
 		}
-		if reason := checkSegment(data, path == newest); reason != "" {
+		if reason := checkSegment(data, s.number == newest); reason != "" {
 			return fmt.Errorf("the log is damaged: %s %s; %s",
-				filepath.Base(path), reason, wayBack)
+				filepath.Base(s.path), reason, wayBack)
 		}
 	}
 	return nil
 }
 
-// newestSegment is the one that is being written: the one with the highest number at the end of its name.
-func newestSegment(paths []string) (string, error) {
-	var newest string
-	var highest uint64
-	for _, path := range paths {
-		var first, number uint64
-		if _, err := fmt.Sscanf(filepath.Base(path), "%020d-%016x.wal", &first, &number); err != nil {
-			return "", fmt.Errorf("the log is damaged: %s is no name of a segment: remove what does not belong there", filepath.Base(path))
-		}
-		if newest == "" || number > highest {
-			newest, highest = path, number
-		}
+// segment is a file of the log. The one with the highest number is being written.
+type segment struct {
+	path   string
+	first  uint64 // index of its first entry
+	number uint64
+}
+
+// segmentsOf are the files of a log, oldest entries first.
+func segmentsOf(dir string) ([]segment, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil {
+		return nil, err
 	}
-	return newest, nil
+	segments := make([]segment, len(paths))
+	for i, path := range paths {
+		s := segment{path: path}
+		if _, err := fmt.Sscanf(filepath.Base(path), "%020d-%016x.wal", &s.first, &s.number); err != nil {
+			return nil, fmt.Errorf("the log is damaged: %s is no name of a segment: remove what does not belong there", filepath.Base(path))
+		}
+		segments[i] = s
+	}
+	return segments, nil
 }
 
 // checkSegment returns what is wrong with a segment. Only the newest one may have a torn end.

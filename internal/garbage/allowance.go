@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"runtime/metrics"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,7 +49,6 @@ func followAllowance(ctx context.Context) {
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
 	var collected <-chan struct{} // from the first look on: that it starts does not make a server busy
-	samples := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"}}
 	a, percent := allowance{garbage: busyGarbageOf(machineMemory())}, serverGCPercent
 	for {
 		select {
@@ -64,8 +62,8 @@ func followAllowance(ctx context.Context) {
 				collected = collections(ctx)
 			}
 		}
-		metrics.Read(samples)
-		if next := a.limit(samples[0].Value.Uint64(), samples[1].Value.Uint64()); next != percent {
+		h := readHeap()
+		if next := a.limit(h.cycles, h.kept); next != percent {
 			percent = next
 			debug.SetGCPercent(percent)
 		}

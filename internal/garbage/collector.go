@@ -43,6 +43,8 @@ type Collector struct {
 	mu sync.Mutex
 	// over is closed when the collection that is under way has ended; nil while none is.
 	over chan struct{}
+	// begun counts collections.
+	begun uint64
 	// holding is whether messages wait, held how many of them, and turn lets one of them go.
 	holding bool
 	held    int
@@ -99,6 +101,7 @@ func (c *Collector) begin() (over <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = make(chan struct{})
+	c.begun++
 	return c.over
 }
 
@@ -109,12 +112,15 @@ func (c *Collector) end() {
 	c.over = nil
 }
 
-// hold holds messages back while a collection begins, and then lets them go, as many as come: none waits for longer
-// than the first ones did.
+// hold holds messages back while a collection begins, and then lets them go, those that come next as slowly as they
+// come: none waits for longer than the first ones did.
 func (c *Collector) hold(ctx context.Context, over <-chan struct{}) {
 	patience := longestHold
 	if c.options.Patience != nil {
 		patience = min(patience, c.options.Patience())
+	}
+	if patience <= 0 {
+		return
 	}
 	c.mu.Lock()
 	c.holding = true
@@ -180,20 +186,25 @@ func (c *Collector) Pause(ctx context.Context) bool {
 	return true
 }
 
-// Hold is for the many who bring little: it waits for a moment while a collection begins, and lets one after the other
-// go after that. It must not need memory: who does is to wait.
-func (c *Collector) Hold() {
+// Holder is for one of the many who bring little, for instance a connection of a node. What it returns is called
+// whenever something was brought, by one goroutine at a time. It waits for a moment while a collection begins, once in
+// each collection, and those who wait are let go one after the other. It must not need memory: who does is to wait.
+func (c *Collector) Holder() (hold func()) {
 	if c == nil {
-		return
+		return func() {}
 	}
-	c.mu.Lock()
-	holding := c.holding
-	if holding {
-		c.held++
-	}
-	c.mu.Unlock()
-	if holding {
-		<-c.turn
+	var last uint64 // collection in which it waited
+	return func() {
+		c.mu.Lock()
+		wait := c.holding && last != c.begun
+		if wait {
+			last = c.begun
+			c.held++
+		}
+		c.mu.Unlock()
+		if wait {
+			<-c.turn
+		}
 	}
 }
 

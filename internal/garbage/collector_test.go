@@ -31,7 +31,7 @@ func TestNobodyWaitsWhileNothingIsCollected(t *testing.T) {
 		if c.Pause(t.Context()) {
 			t.Error("paused")
 		}
-		c.Hold()
+		c.Holder()()
 	}
 }
 
@@ -66,11 +66,12 @@ func TestWorkPausesUntilTheEnd(t *testing.T) {
 func crowd(ctx context.Context, c *Collector, size int) (longest func() time.Duration) {
 	waits := make(chan time.Duration, 100*size)
 	for n := range size {
+		hold := c.Holder()
 		go func() {
 			time.Sleep(time.Duration(n) * time.Second / time.Duration(size))
 			for ctx.Err() == nil {
 				began := time.Now()
-				c.Hold()
+				hold()
 				waits <- time.Since(began)
 				time.Sleep(time.Second)
 			}
@@ -130,6 +131,45 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 	}
 }
 
+// A connection that brings a lot would fall behind if it waited again and again, and with it the heartbeats in it.
+func TestAConnectionWaitsOnceInACollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Options{})
+		hold := c.Holder()
+		for collection := range 2 {
+			over := c.begin()
+			ended := make(chan struct{})
+			go func() {
+				c.hold(t.Context(), over)
+				close(ended)
+			}()
+			synctest.Wait()
+			began := time.Now()
+			hold()
+			if time.Since(began) < longestHold {
+				t.Errorf("collection %d: it waited for %s", collection, time.Since(began))
+			}
+			began = time.Now()
+			for range 10 {
+				hold()
+			}
+			if again := time.Since(began); again > 0 {
+				t.Errorf("collection %d: it waited again, for %s", collection, again)
+			}
+			c.end()
+			<-ended
+		}
+	})
+}
+
+func TestNobodyIsHeldWithoutPatience(t *testing.T) {
+	c := New(Options{Patience: func() time.Duration { return 0 }})
+	over := c.begin()
+	defer c.end()
+	c.hold(t.Context(), over)
+	c.Holder()()
+}
+
 func TestWhoWaitsIsLetGoWhenTheServerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Options{})
@@ -139,7 +179,7 @@ func TestWhoWaitsIsLetGoWhenTheServerStops(t *testing.T) {
 		synctest.Wait()
 		released := make(chan struct{})
 		go func() {
-			c.Hold()
+			c.Holder()()
 			close(released)
 		}()
 		synctest.Wait()

@@ -23,11 +23,12 @@ import (
 
 // holdNodes lets what nodes say wait for a moment while a collection of garbage
 // begins.
-func holdNodes(collector *garbage.Collector) func(identity.ID) {
-	return func(member identity.ID) {
-		if member.Kind() == identity.KindNode {
-			collector.Hold()
+func holdNodes(collector *garbage.Collector) func(identity.ID) func() {
+	return func(member identity.ID) func() {
+		if member.Kind() != identity.KindNode {
+			return nil
 		}
+		return collector.Holder()
 	}
 }
 

@@ -18,8 +18,8 @@ type conn struct {
 
 	// These belong to the goroutine of the handshake and do not change after it.
 	route   *route
-	working bool // holds one of port.slots
-	held    bool // may have to wait
+	working bool   // holds one of port.slots
+	hold    func() // may let what has come wait; nil if it never does
 }
 
 // track takes a connection into the port's care, or closes it if the port is closed.
@@ -42,7 +42,9 @@ func (p *Port) identify(c *conn, state tls.ConnectionState) error {
 	p.mu.Lock()
 	c.id = id
 	p.mu.Unlock()
-	c.held = member && c.route == p.grpc && p.hold != nil
+	if member && c.route == p.grpc && p.hold != nil {
+		c.hold = p.hold(id)
+	}
 	if !member || c.route == p.grpc {
 		return nil
 	}
@@ -72,8 +74,8 @@ func (c *conn) leave() {
 func (c *conn) Read(b []byte) (int, error) {
 	c.leave()
 	n, err := c.Conn.Read(b)
-	if c.held && n > 0 {
-		c.port.hold(c.id)
+	if c.hold != nil && n > 0 {
+		c.hold()
 	}
 	return n, err
 }

@@ -42,9 +42,11 @@ func TestWhatMembersSayMayWait(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	held, letGo := make(chan identity.ID, 100), make(chan struct{})
-	o.Hold = func(id identity.ID) {
-		held <- id
-		<-letGo
+	o.Hold = func(id identity.ID) func() {
+		return func() {
+			held <- id
+			<-letGo
+		}
 	}
 	s := serve(t, c, o)
 	client := s.dial(t, identity.ClientTLS(c.ca.Trust(), c.member(t, identity.KindNode, "n-1").Certificate))
@@ -70,7 +72,10 @@ func TestWhatMembersSayMayWait(t *testing.T) {
 func TestStrangersAreNotHeld(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
-	o.Hold = func(id identity.ID) { t.Errorf("%s was held", id) }
+	o.Hold = func(id identity.ID) func() {
+		t.Errorf("%s was held", id)
+		return nil
+	}
 	s := serve(t, c, o)
 	if _, err := s.dial(t, identity.ClientTLS(c.ca.Trust(), nil)).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Error(err)

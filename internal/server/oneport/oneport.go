@@ -63,9 +63,9 @@ type Options struct {
 	// gRPC are let in: a member must be able to hear in words why its calls are refused.
 	Admit func(identity.ID) error
 
-	// Hold is called when a member that speaks gRPC has sent something, before it is looked at, and may let it wait;
-	// nil lets nobody wait.
-	Hold func(identity.ID)
+	// Hold returns for a connection of a member that speaks gRPC what is called whenever something has come, before
+	// that is looked at, and may let it wait. Nil, be it Hold or what it returns, never does.
+	Hold func(identity.ID) func()
 
 	// TicketKeys are those of session tickets at a time, newest first; see [identity.CA.TicketKeys]. Without it the
 	// port makes its own, which no other server has.
@@ -85,7 +85,7 @@ type Port struct {
 	// wanted is Options.Admit, never nil.
 	wanted func(identity.ID) error
 	// hold and ticketKeys may be nil.
-	hold       func(identity.ID)
+	hold       func(identity.ID) func()
 	ticketKeys func(time.Time) ([][32]byte, error)
 
 	mu     sync.Mutex
