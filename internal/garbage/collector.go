@@ -2,7 +2,6 @@ package garbage
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"runtime/metrics"
 	"sync"
@@ -24,9 +23,8 @@ const (
 	settleTime = 100 * time.Millisecond
 	// longestHold is how long the messages of nodes wait at most.
 	longestHold = 750 * time.Millisecond
-	// letGoEvery is how often some of those that wait are let go, if the cores have time for that, and hurry how many
-	// times as many when the collection has ended.
-	letGoEvery, hurry = time.Millisecond, 5
+	// hurry is how many times as fast the rest of that wait is over once the collection is.
+	hurry = 5
 )
 
 // Options say what a [Collector] has to heed.
@@ -45,14 +43,12 @@ type Collector struct {
 	over chan struct{}
 	// begun counts collections.
 	begun uint64
-	// holding is whether messages wait, held how many of them, and turn lets one of them go.
-	holding bool
-	held    int
-	turn    chan struct{}
+	// patience is how long messages that come now have to wait.
+	patience time.Duration
 }
 
 // New returns a Collector that does nothing before [Collector.Run].
-func New(o Options) *Collector { return &Collector{options: o, turn: make(chan struct{})} }
+func New(o Options) *Collector { return &Collector{options: o} }
 
 // Run follows the heap until ctx ends, unless somebody else has said how to collect.
 func (c *Collector) Run(ctx context.Context) error {
@@ -85,86 +81,41 @@ func (c *Collector) Run(ctx context.Context) error {
 // collect collects what is garbage, once those who do a lot of work have paused. It lets them go on when everything
 // has been looked through, which is before everything is swept up.
 func (c *Collector) collect(ctx context.Context, cycles uint64) {
-	over := c.begin()
+	c.begin()
 	sleep(ctx, settleTime)
-	var rest sync.WaitGroup
-	defer rest.Wait()
-	rest.Go(func() { c.hold(ctx, over) })
-	rest.Go(runtime.GC)
+	c.hold()
+	var sweeping sync.WaitGroup
+	defer sweeping.Wait()
+	sweeping.Go(runtime.GC)
 	for readHeap().cycles == cycles && ctx.Err() == nil {
 		sleep(ctx, endLook)
 	}
 	c.end()
 }
 
-func (c *Collector) begin() (over <-chan struct{}) {
+func (c *Collector) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = make(chan struct{})
 	c.begun++
-	return c.over
+}
+
+// hold has the messages of nodes wait from now on, until the end.
+func (c *Collector) hold() {
+	patience := longestHold
+	if c.options.Patience != nil {
+		patience = min(patience, c.options.Patience())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.patience = patience
 }
 
 func (c *Collector) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.over)
-	c.over = nil
-}
-
-// hold holds messages back while a collection begins, and then lets them go, those that come next as slowly as they
-// come: none waits for longer than the first ones did.
-func (c *Collector) hold(ctx context.Context, over <-chan struct{}) {
-	patience := longestHold
-	if c.options.Patience != nil {
-		patience = min(patience, c.options.Patience())
-	}
-	if patience <= 0 {
-		return
-	}
-	c.mu.Lock()
-	c.holding = true
-	c.mu.Unlock()
-	select {
-	case <-time.After(patience):
-	case <-over:
-	}
-	tick := time.NewTicker(letGoEvery)
-	defer tick.Stop()
-	for last := time.Now(); ; {
-		now := time.Now()
-		part := float64(now.Sub(last)) / float64(patience)
-		last = now
-		if ctx.Err() != nil {
-			part = 1
-		}
-		if !c.letGo(part, over) {
-			return
-		}
-		<-tick.C
-	}
-}
-
-// letGo lets a part of those go who wait. Once the collection is over the part is larger, and nobody joins them. It
-// reports whether there may be others.
-func (c *Collector) letGo(part float64, over <-chan struct{}) bool {
-	ended := false
-	select {
-	case <-over:
-		ended = true
-		part *= hurry
-	default:
-	}
-	c.mu.Lock()
-	n := int(math.Ceil(float64(c.held) * min(1, part)))
-	c.held -= n
-	c.holding = !ended
-	left := c.holding || c.held > 0
-	c.mu.Unlock()
-	for range n {
-		c.turn <- struct{}{}
-	}
-	return left
+	c.over, c.patience = nil, 0
 }
 
 // Pause is for who does a lot of work that nobody waits for: it waits until no collection is under way, or ctx ends,
@@ -187,24 +138,36 @@ func (c *Collector) Pause(ctx context.Context) bool {
 }
 
 // Holder is for one of the many who bring little, for instance a connection of a node. What it returns is called
-// whenever something was brought, by one goroutine at a time. It waits for a moment while a collection begins, once in
-// each collection, and those who wait are let go one after the other. It must not need memory: who does is to wait.
+// whenever something was brought, by one goroutine at a time. While a collection is under way it waits for a moment,
+// once in each collection. All wait equally long, so they go on one after the other as they came. It needs no memory:
+// who does is to wait.
 func (c *Collector) Holder() (hold func()) {
 	if c == nil {
 		return func() {}
 	}
 	var last uint64 // collection in which it waited
+	timer := time.NewTimer(longestHold)
+	timer.Stop()
 	return func() {
 		c.mu.Lock()
-		wait := c.holding && last != c.begun
+		patience, over := c.patience, c.over
+		wait := patience > 0 && last != c.begun
 		if wait {
 			last = c.begun
-			c.held++
 		}
 		c.mu.Unlock()
-		if wait {
-			<-c.turn
+		if !wait {
+			return
 		}
+		began := time.Now()
+		timer.Reset(patience)
+		select {
+		case <-timer.C:
+			return
+		case <-over:
+		}
+		timer.Reset((patience - time.Since(began)) / hurry)
+		<-timer.C
 	}
 }
 

@@ -62,9 +62,13 @@ func TestWorkPausesUntilTheEnd(t *testing.T) {
 	})
 }
 
-// crowd is of nodes that say something every second.
-func crowd(ctx context.Context, c *Collector, size int) (longest func() time.Duration) {
-	waits := make(chan time.Duration, 100*size)
+// crowd is of nodes that say something every second, one after the other.
+func crowd(ctx context.Context, c *Collector, size int) (waits func() (longest time.Duration, atOnce int)) {
+	type wait struct {
+		took time.Duration
+		end  time.Time
+	}
+	all := make(chan wait, 100*size)
 	for n := range size {
 		hold := c.Holder()
 		go func() {
@@ -72,17 +76,20 @@ func crowd(ctx context.Context, c *Collector, size int) (longest func() time.Dur
 			for ctx.Err() == nil {
 				began := time.Now()
 				hold()
-				waits <- time.Since(began)
+				all <- wait{time.Since(began), time.Now()}
 				time.Sleep(time.Second)
 			}
 		}()
 	}
-	return func() time.Duration {
-		var most time.Duration
-		for range len(waits) {
-			most = max(most, <-waits)
+	return func() (longest time.Duration, atOnce int) {
+		ends := map[time.Time]int{}
+		for range len(all) {
+			w := <-all
+			longest = max(longest, w.took)
+			ends[w.end]++
+			atOnce = max(atOnce, ends[w.end])
 		}
-		return most
+		return longest, atOnce
 	}
 }
 
@@ -93,36 +100,41 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 		collection time.Duration
 		want       time.Duration // the longest wait
 	}{
-		{"a short collection", time.Second, 100 * time.Millisecond, 100 * time.Millisecond},
+		// Of what is left of their patience at the end they wait for a fifth.
+		{"a short collection", time.Second, 100 * time.Millisecond, 100*time.Millisecond + (longestHold-100*time.Millisecond)/hurry},
 		{"a long one", time.Second, 5 * time.Second, longestHold},
 		{"little patience", 200 * time.Millisecond, 5 * time.Second, 200 * time.Millisecond},
+		{"none", 0, 5 * time.Second, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := New(Options{Patience: func() time.Duration { return tt.patience }})
 				ctx, cancel := context.WithCancel(t.Context())
-				longest := crowd(ctx, c, 1000)
+				waits := crowd(ctx, c, 1000)
 				time.Sleep(3 * time.Second)
-				if got := longest(); got > 0 {
-					t.Errorf("before the collection somebody waits for %s", got)
+				if longest, _ := waits(); longest > 0 {
+					t.Errorf("before the collection somebody waits for %s", longest)
 				}
-				ended := make(chan struct{})
-				over := c.begin()
-				go func() {
-					c.hold(ctx, over)
-					close(ended)
-				}()
+				c.begin()
+				time.Sleep(settleTime)
+				if longest, _ := waits(); longest > 0 {
+					t.Errorf("before anything is looked through somebody waits for %s", longest)
+				}
+				c.hold()
 				time.Sleep(tt.collection)
 				c.end()
-				<-ended
 				time.Sleep(time.Second)
-				// Those who are let go after the end are let go over a fifth of the patience.
-				if got := longest(); got < tt.want/2 || got > tt.want+longestHold/hurry+50*time.Millisecond {
-					t.Errorf("the longest wait was %s, want about %s", got, tt.want)
+				longest, atOnce := waits()
+				if longest > tt.want || longest < tt.want-5*time.Millisecond {
+					t.Errorf("the longest wait was %s, want %s", longest, tt.want)
+				}
+				// Others come at the times at which some go on.
+				if atOnce > 2 {
+					t.Errorf("%d went on at once", atOnce)
 				}
 				time.Sleep(3 * time.Second)
-				if got := longest(); got > 0 {
-					t.Errorf("after the collection somebody waits for %s", got)
+				if longest, _ := waits(); longest > 0 {
+					t.Errorf("after the collection somebody waits for %s", longest)
 				}
 				cancel()
 				time.Sleep(2 * time.Second)
@@ -137,16 +149,12 @@ func TestAConnectionWaitsOnceInACollection(t *testing.T) {
 		c := New(Options{})
 		hold := c.Holder()
 		for collection := range 2 {
-			over := c.begin()
-			ended := make(chan struct{})
-			go func() {
-				c.hold(t.Context(), over)
-				close(ended)
-			}()
-			synctest.Wait()
+			c.begin()
+			hold() // comes too early to wait
+			c.hold()
 			began := time.Now()
 			hold()
-			if time.Since(began) < longestHold {
+			if time.Since(began) != longestHold {
 				t.Errorf("collection %d: it waited for %s", collection, time.Since(began))
 			}
 			began = time.Now()
@@ -157,36 +165,23 @@ func TestAConnectionWaitsOnceInACollection(t *testing.T) {
 				t.Errorf("collection %d: it waited again, for %s", collection, again)
 			}
 			c.end()
-			<-ended
 		}
 	})
 }
 
-func TestNobodyIsHeldWithoutPatience(t *testing.T) {
-	c := New(Options{Patience: func() time.Duration { return 0 }})
-	over := c.begin()
+// Who needed memory to wait would have to help in the collection first.
+func TestToWaitNeedsNoMemory(t *testing.T) {
+	c := New(Options{Patience: func() time.Duration { return time.Microsecond }})
+	hold := c.Holder()
+	c.begin()
 	defer c.end()
-	c.hold(t.Context(), over)
-	c.Holder()()
-}
-
-func TestWhoWaitsIsLetGoWhenTheServerStops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := New(Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		over := c.begin()
-		go c.hold(ctx, over)
-		synctest.Wait()
-		released := make(chan struct{})
-		go func() {
-			c.Holder()()
-			close(released)
-		}()
-		synctest.Wait()
-		cancel()
-		c.end()
-		<-released
-	})
+	c.hold()
+	if n := testing.AllocsPerRun(100, func() {
+		c.begun++ // as if the next one had begun
+		hold()
+	}); n > 0 {
+		t.Errorf("it allocated %v times", n)
+	}
 }
 
 func TestACollectionIsACollection(t *testing.T) {
@@ -196,7 +191,7 @@ func TestACollectionIsACollection(t *testing.T) {
 	if after := readHeap().cycles; after == before {
 		t.Error("nothing was collected")
 	}
-	if c.over != nil || c.holding || c.held != 0 {
+	if c.over != nil || c.patience != 0 {
 		t.Errorf("it goes on: %+v", c)
 	}
 }
