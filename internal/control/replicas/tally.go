@@ -11,7 +11,7 @@ import (
 
 // tally counts the replicas of one workload, so that a change of one of many
 // replicas need not have all of them looked at: a workload of thousands would be
-// looked at thousands of times while they start. It is made when all of them are
+// looked at thousands of times while they are made and start. It is made when all of them are
 // looked at, and follows the changes from then on.
 type tally struct {
 	// revision is the one that the workload had then.
@@ -35,16 +35,26 @@ func (t *tally) count(r *v1.Replica, by int) {
 	}
 }
 
-// settled reports whether nothing is to be done for a service, however its
-// replicas come up. What is not known is not settled, nor is any other kind.
-func (c *cluster) settled(w *v1.Workload) bool {
+// lacks says how many replicas are missing of a service, if that is all that may be
+// to be done for it, however those that it has come up. What is not counted is not
+// known, nor is any other kind.
+func (c *cluster) lacks(w *v1.Workload) (missing int, known bool) {
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob, spec.KindDaemon, spec.KindCron:
-		return false
+		return 0, false
 	}
 	t := c.tallies[w.GetMetadata().GetUid()]
-	return t != nil && t.others == 0 && t.standing == int(w.GetSpec().GetReplicas()) &&
-		t.revision == w.GetStatus().GetRevisionUid() && w.GetMetadata().GetDeleteTime() == nil
+	if t == nil || t.others > 0 || t.revision != w.GetStatus().GetRevisionUid() || w.GetMetadata().GetDeleteTime() != nil {
+		return 0, false
+	}
+	missing = int(w.GetSpec().GetReplicas()) - t.standing
+	return missing, missing >= 0
+}
+
+// settled reports whether nothing is to be done for a service.
+func (c *cluster) settled(w *v1.Workload) bool {
+	missing, known := c.lacks(w)
+	return known && missing == 0
 }
 
 // followReplica keeps the tally of a replica's workload up to date.

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,28 +14,61 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Whoever is passed over because of its tally has nothing to be done for, as one
-// finds out who looks at all of its replicas.
-func TestNothingIsDueForWhoeverIsSettled(t *testing.T) {
-	passed := 0
+// Whoever goes by a tally does what is done by one who looks at all replicas, be it
+// nothing.
+func TestATallyLeadsToTheSameAsALook(t *testing.T) {
+	passed, grown := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		followSteps(t, func(w *world, s step, now *state.Snapshot, kept *cluster) {
 			for workload := range now.Workloads("", "") {
-				uid := workload.GetMetadata().GetUid()
-				due := Due{Workloads: map[string]bool{uid: true}}
+				due := Due{Workloads: map[string]bool{workload.GetMetadata().GetUid(): true}}
+				looked, leftByLooking := Tick(w.now(), now, due, numbered())
+				if missing, known := kept.lacks(workload); known && missing > 0 {
+					grown++
+				}
 				if kept.settled(workload) {
 					passed++
-					if batch, left := Tick(w.now(), now, due, w.newUID); batch.Len() > 0 || !left.Empty() {
-						t.Fatalf("after %+v %s is settled, and yet there is %v to be done and %v left", s, workload.GetMetadata().GetName(), batch.Transaction(w.now()), left)
+					if looked.Len() > 0 || !leftByLooking.Empty() {
+						t.Fatalf("after %+v %s is settled, and yet there is %v to be done and %v left", s, workload.GetMetadata().GetName(), looked.Transaction(w.now()), leftByLooking)
 					}
 				}
-				kept.tick(w.now(), now, due, w.newUID) // counts, and its batch is never proposed
+				// Counts, and its batch is never proposed.
+				counted, left := kept.tick(w.now(), now, due, numbered())
+				if a, b := outline(counted), outline(looked); !slices.Equal(a, b) || !reflect.DeepEqual(left, leftByLooking) {
+					t.Fatalf("after %+v the tally of %s leads to %q and leaves %v, a look to %q and leaves %v", s, workload.GetMetadata().GetName(), a, left, b, leftByLooking)
+				}
 			}
 		})
 	})
-	if passed == 0 {
-		t.Error("nobody was ever settled")
+	if passed == 0 || grown == 0 {
+		t.Errorf("%d were settled and %d grew", passed, grown)
 	}
+}
+
+// numbered makes the same identities in the same order.
+func numbered() func() string {
+	n := 0
+	return func() string {
+		n++
+		return fmt.Sprintf("ffffffff-0000-7000-8000-%012d", n)
+	}
+}
+
+// outline is what a batch does to replicas, in any order.
+func outline(b *state.Batch) (lines []string) {
+	replicas, events, deleted := changed(b)
+	for _, r := range replicas {
+		lines = append(lines, fmt.Sprintf("%d of %s, revision %d, on %q, to be %s, is %s: %s", r.GetMetadata().GetVersion(), r.GetSpec().GetWorkload(), r.GetSpec().GetRevision(),
+			r.GetSpec().GetNode(), r.GetSpec().GetDesired(), r.GetStatus().GetPhase(), r.GetStatus().GetReason()))
+	}
+	for _, e := range events {
+		lines = append(lines, e.GetSpec().GetObjectKind()+" "+e.GetSpec().GetReason()+": "+e.GetSpec().GetMessage())
+	}
+	for _, key := range deleted {
+		lines = append(lines, fmt.Sprintf("delete %s %s", key.GetKind(), key.GetUid()))
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // A workload of many replicas is not looked at for each of them that starts.

@@ -195,6 +195,10 @@ func (t *tick) workload(w *v1.Workload) {
 }
 
 func (t *tick) service(w *v1.Workload) {
+	if missing, known := t.cluster.lacks(w); known {
+		t.add(w, missing, 0, nil)
+		return
+	}
 	have := t.survey(w)
 	if have.gone {
 		t.remove(w)
