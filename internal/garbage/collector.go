@@ -23,13 +23,12 @@ const (
 	settleTime = 100 * time.Millisecond
 	// longestHold is how long the messages of nodes wait at most.
 	longestHold = 750 * time.Millisecond
-	// hurry is how many times as fast the rest of that wait is over once the collection is.
-	hurry = 5
 )
 
 // Options say what a [Collector] has to heed.
 type Options struct {
-	// Patience is how long nobody minds if the messages of nodes wait; 750 ms if nil, and never more.
+	// Patience is how long nobody minds if the messages of nodes wait; 750 ms if nil, and never more. They do not wait
+	// for longer than the last collection took either.
 	Patience func() time.Duration
 }
 
@@ -45,6 +44,8 @@ type Collector struct {
 	begun uint64
 	// patience is how long messages that come now have to wait.
 	patience time.Duration
+	// last is how long the last collection took, 0 before the first.
+	last time.Duration
 }
 
 // New returns a Collector that does nothing before [Collector.Run].
@@ -84,13 +85,14 @@ func (c *Collector) collect(ctx context.Context, cycles uint64) {
 	c.begin()
 	sleep(ctx, settleTime)
 	c.hold()
+	began := time.Now()
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
 	sweeping.Go(runtime.GC)
 	for readHeap().cycles == cycles && ctx.Err() == nil {
 		sleep(ctx, endLook)
 	}
-	c.end()
+	c.end(time.Since(began))
 }
 
 func (c *Collector) begin() {
@@ -108,14 +110,17 @@ func (c *Collector) hold() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.last > 0 {
+		patience = min(patience, c.last)
+	}
 	c.patience = patience
 }
 
-func (c *Collector) end() {
+func (c *Collector) end(took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.over)
-	c.over, c.patience = nil, 0
+	c.over, c.patience, c.last = nil, 0, took
 }
 
 // Pause is for who does a lot of work that nobody waits for: it waits until no collection is under way, or ctx ends,
@@ -139,8 +144,8 @@ func (c *Collector) Pause(ctx context.Context) bool {
 
 // Holder is for one of the many who bring little, for instance a connection of a node. What it returns is called
 // whenever something was brought, by one goroutine at a time. While a collection is under way it waits for a moment,
-// once in each collection. All wait equally long, so they go on one after the other as they came. It needs no memory:
-// who does is to wait.
+// once in each collection. All wait equally long, be it over meanwhile or not, so they go on one after the other as
+// they came: many at once would be in everybody's way. It needs no memory: who does is to wait.
 func (c *Collector) Holder() (hold func()) {
 	if c == nil {
 		return func() {}
@@ -150,24 +155,16 @@ func (c *Collector) Holder() (hold func()) {
 	timer.Stop()
 	return func() {
 		c.mu.Lock()
-		patience, over := c.patience, c.over
+		patience := c.patience
 		wait := patience > 0 && last != c.begun
 		if wait {
 			last = c.begun
 		}
 		c.mu.Unlock()
-		if !wait {
-			return
+		if wait {
+			timer.Reset(patience)
+			<-timer.C
 		}
-		began := time.Now()
-		timer.Reset(patience)
-		select {
-		case <-timer.C:
-			return
-		case <-over:
-		}
-		timer.Reset((patience - time.Since(began)) / hurry)
-		<-timer.C
 	}
 }
 

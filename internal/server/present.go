@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -12,6 +13,10 @@ import (
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
 )
+
+// countAtOnce is how many replicas are counted before others have their turn: whoever
+// lists large workloads must not hold up those who write.
+const countAtOnce = 256
 
 // present is a workload as the API shows it: what is stored, with a status
 // that is derived from its replicas at this moment. explain adds why replicas
@@ -29,7 +34,11 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	var completed int32
 	gone := map[string]bool{} // nodes that are offline
 	making := ""              // why room is being made
+	seen := 0
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
+		if seen++; seen%countAtOnce == 0 {
+			runtime.Gosched()
+		}
 		outdated := r.GetSpec().GetRevisionUid() != st.GetRevisionUid()
 		if outdated && rollout.Ended(r.GetStatus().GetPhase()) {
 			continue // how an older revision ended says nothing about this one

@@ -112,10 +112,14 @@ func (r *crowdRun) memory() result {
 }
 
 func (r *crowdRun) stall() result {
-	during, otherwise := split(r.writes, r.snapshots)
+	inside, outside := split(r.writes, r.snapshots)
+	during, otherwise := timesOf(inside), timesOf(outside)
 	res := result{value: during.quantile(1), floor: otherwise.quantile(1), notes: []string{during.spread("writes during a snapshot in ms"), otherwise.spread("others in ms")}}
 	res.notes = append(res.notes, fmt.Sprintf("the middle one takes %.3g ms longer during a snapshot, of ten the longest but one %.3g ms, of a hundred %.3g ms",
 		during.median()-otherwise.median(), during.quantile(0.9)-otherwise.quantile(0.9), during.quantile(0.99)-otherwise.quantile(0.99)))
+	here := undisturbed(inside)
+	res.notes = append(res.notes, fmt.Sprintf("during %d of the writes in a snapshot cores were taken from this machine by whoever runs it; the longest of the other %d took %.3g ms",
+		len(inside)-len(here), len(here), timesOf(here).quantile(1)))
 	for _, s := range r.snapshots {
 		res.notes = append(res.notes, fmt.Sprintf("a snapshot took %.3g s", s.end.Sub(s.begin).Seconds()))
 	}

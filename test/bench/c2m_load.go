@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -136,8 +137,12 @@ func (c *census) read(ctx context.Context, i int) (next string, err error) {
 	return answer.GetNext(), nil
 }
 
-// smallWrite is when a small change was asked for and when it was acknowledged.
-type smallWrite struct{ span }
+// smallWrite is when a small change was asked for and when it was acknowledged, and for how long cores were taken from
+// this machine meanwhile.
+type smallWrite struct {
+	span
+	stolen time.Duration
+}
 
 type span struct{ begin, end time.Time }
 
@@ -158,6 +163,10 @@ func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]
 		next := proto.CloneOf(w)
 		next.Status = nil
 		next.Metadata.Labels["version"] = strconv.FormatUint(next.GetMetadata().GetVersion(), 10)
+		before, err := stolenTime()
+		if err != nil {
+			return nil, err
+		}
 		began := time.Now()
 		w, err = api.UpdateWorkload(ctx, &v1.UpdateWorkloadRequest{Workload: next})
 		switch {
@@ -166,7 +175,12 @@ func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]
 		case err != nil:
 			return nil, fmt.Errorf("write while replicas are placed: %w", err)
 		}
-		writes = append(writes, smallWrite{span{began, time.Now()}})
+		ended := time.Now()
+		after, err := stolenTime()
+		if err != nil {
+			return nil, err
+		}
+		writes = append(writes, smallWrite{span{began, ended}, after - before})
 		if sleep(ctx, smallPause) != nil {
 			return writes, nil
 		}
@@ -203,19 +217,27 @@ func watchSnapshots(ctx context.Context, dir string) ([]span, error) {
 	}
 }
 
-// split parts the times of writes, in milliseconds, into those during one of the spans and all others.
-func split(writes []smallWrite, spans []span) (during, otherwise sample) {
+// split parts writes into those during one of the spans and all others.
+func split(writes []smallWrite, spans []span) (during, otherwise []smallWrite) {
 	for _, w := range writes {
-		took := milliseconds(w.end.Sub(w.begin))
-		inside := false
-		for _, s := range spans {
-			inside = inside || w.overlaps(s)
-		}
-		if inside {
-			during = append(during, took)
+		if slices.ContainsFunc(spans, w.overlaps) {
+			during = append(during, w)
 		} else {
-			otherwise = append(otherwise, took)
+			otherwise = append(otherwise, w)
 		}
 	}
 	return during, otherwise
+}
+
+// timesOf are how long writes took, in milliseconds.
+func timesOf(writes []smallWrite) (all sample) {
+	for _, w := range writes {
+		all = append(all, milliseconds(w.end.Sub(w.begin)))
+	}
+	return all
+}
+
+// undisturbed are the writes during which all cores were there.
+func undisturbed(writes []smallWrite) []smallWrite {
+	return slices.DeleteFunc(slices.Clone(writes), func(w smallWrite) bool { return w.stolen > 0 })
 }

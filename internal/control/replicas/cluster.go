@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"runtime"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -53,9 +54,17 @@ func options(snap *state.Snapshot) scheduler.Options {
 	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights()), Preempt: true}
 }
 
+// followAtOnce is how many changes are followed before others have their turn: some
+// hundreds of microseconds. Whoever wants to write has to wait for that only, and not
+// for the milliseconds after which the runtime would interrupt.
+const followAtOnce = 64
+
 // follow brings the cluster up to date with changes that led to a snapshot.
 func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
-	for _, change := range changes {
+	for i, change := range changes {
+		if i%followAtOnce == followAtOnce-1 {
+			runtime.Gosched()
+		}
 		switch change.Kind {
 		case state.KindCluster:
 			c.configure(snap)
