@@ -30,6 +30,8 @@ type node struct {
 	keys     []string
 	objects  []Object
 	children []*node
+	// borrowed is whether the keys are those of the node that it is a copy of: most changes leave them as they are.
+	borrowed bool
 }
 
 func (n *node) leaf() bool { return n.children == nil }
@@ -136,6 +138,7 @@ func (n *node) put(by *owner, key string, object Object, made bool) (right *node
 		i, found := slices.BinarySearch(n.keys, key)
 		if found {
 			if !made {
+				n.ownKeys()
 				n.keys[i] = key // the old one would keep the old object's memory
 			}
 			n.objects[i] = object
@@ -144,6 +147,7 @@ func (n *node) put(by *owner, key string, object Object, made bool) (right *node
 		if made {
 			key = strings.Clone(key)
 		}
+		n.ownKeys()
 		n.keys, n.objects = slices.Insert(n.keys, i, key), slices.Insert(n.objects, i, object)
 		return n.divide(by, i)
 	}
@@ -152,6 +156,7 @@ func (n *node) put(by *owner, key string, object Object, made bool) (right *node
 	if right, least = n.children[i].put(by, key, object, made); right == nil {
 		return nil, ""
 	}
+	n.ownKeys()
 	n.keys, n.children = slices.Insert(n.keys, i+1, least), slices.Insert(n.children, i+1, right)
 	return n.divide(by, i+1)
 }
@@ -196,6 +201,7 @@ func (t *tree) delete(by *owner, key string) {
 func (n *node) delete(by *owner, key string) {
 	if n.leaf() {
 		i, _ := slices.BinarySearch(n.keys, key)
+		n.ownKeys()
 		n.keys, n.objects = slices.Delete(n.keys, i, i+1), slices.Delete(n.objects, i, i+1)
 		return
 	}
@@ -204,6 +210,7 @@ func (n *node) delete(by *owner, key string) {
 	n.children[i].delete(by, key)
 	switch {
 	case len(n.children[i].keys) == 0:
+		n.ownKeys()
 		n.keys, n.children = slices.Delete(n.keys, i, i+1), slices.Delete(n.children, i, i+1)
 	case len(n.children[i].keys) < sparse:
 		n.join(by, max(i, 1))
@@ -217,6 +224,8 @@ func (n *node) join(by *owner, i int) {
 	}
 	left, right := n.children[i-1].owned(by), n.children[i]
 	n.children[i-1] = left
+	n.ownKeys()
+	left.ownKeys()
 	end := len(left.keys)
 	left.keys = append(left.keys, right.keys...)
 	if right.leaf() {
@@ -228,21 +237,36 @@ func (n *node) join(by *owner, i int) {
 	n.keys, n.children = slices.Delete(n.keys, i, i+1), slices.Delete(n.children, i, i+1)
 }
 
-// owned returns the node itself or, for others than its owner, a copy.
+// owned returns the node itself or, for others than its owner, a copy with the same keys.
 func (n *node) owned(by *owner) *node {
 	if n.owner == by {
 		return n
 	}
-	return newNode(by, n.keys, n.objects, n.children)
+	c := newNode(by, nil, n.objects, n.children)
+	c.keys, c.borrowed = n.keys, true
+	return c
 }
 
-// newNode copies what it is given, with room for one entry too many.
+// ownKeys makes the keys of an owned node its own, before they change.
+func (n *node) ownKeys() {
+	if n.borrowed {
+		n.keys, n.borrowed = roomy(n.keys), false
+	}
+}
+
+// newNode copies what it is given.
 func newNode(by *owner, keys []string, objects []Object, children []*node) *node {
-	n := &node{owner: by, keys: append(make([]string, 0, fanout+1), keys...)}
+	n := &node{owner: by}
+	if keys != nil {
+		n.keys = roomy(keys)
+	}
 	if children == nil {
-		n.objects = append(make([]Object, 0, fanout+1), objects...)
+		n.objects = roomy(objects)
 	} else {
-		n.children = append(make([]*node, 0, fanout+1), children...)
+		n.children = roomy(children)
 	}
 	return n
 }
+
+// roomy is a copy with room for one entry too many.
+func roomy[T any](entries []T) []T { return append(make([]T, 0, fanout+1), entries...) }

@@ -29,6 +29,7 @@ func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
 		keys := rapid.IntRange(0, space-1)
 		for step := range rapid.IntRange(1, 40).Draw(t, "steps") {
 			removes := rapid.IntRange(0, 3).Draw(t, "removes") == 0
+			made := rapid.Bool().Draw(t, "made")
 			first := keys.Draw(t, "first")
 			for i := range rapid.IntRange(1, 200).Draw(t, "run") {
 				key := fmt.Sprintf("%05d", first*7919*i%space)
@@ -41,7 +42,7 @@ func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
 					continue
 				}
 				object := &v1.Event{Kind: fmt.Sprint(step, i)}
-				now.set(by, key, object)
+				now.put(by, key, object, made)
 				want[key] = object
 			}
 			checkNodes(t, now.root, true)

@@ -139,3 +139,36 @@ func TestTransactionsOfOneEntryShareItsIndex(t *testing.T) {
 		t.Error("an index was used again")
 	}
 }
+
+// BenchmarkReports is what it costs that nodes report about replicas of many workloads, in groups.
+func BenchmarkReports(b *testing.B) {
+	const workloads, nodes, each, group = 100, 500, 1000, 192
+	store, index := state.New(), uint64(0)
+	apply := func(of int, put func(batch *state.Batch, i int)) {
+		index++
+		store.ApplyAll([]state.Entry{{Index: index, Transaction: transaction(func(batch *state.Batch) {
+			for i := range of {
+				put(batch, i)
+			}
+		})}})
+	}
+	uid := func(w, i int) string { return fmt.Sprintf("0197%04d-%04d-7000-8000-000000000000", w, i) }
+	for w := range workloads {
+		apply(each, func(batch *state.Batch, i int) {
+			batch.Create(&v1.Replica{
+				Metadata: &v1.Metadata{Uid: uid(w, i), Name: fmt.Sprintf("w%d-%08d", w, (i*7919)%each), Namespace: "default"},
+				Spec:     &v1.ReplicaSpec{WorkloadUid: fmt.Sprintf("w%04d", w), NodeUid: fmt.Sprintf("n%04d", (w*31+i*17)%nodes)},
+			})
+		})
+	}
+	snap := store.Snapshot()
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		apply(group, func(batch *state.Batch, i int) {
+			at := n*group + i
+			old := snap.Replica(uid(at/each%workloads, at%each))
+			batch.Put(&v1.Replica{Metadata: old.GetMetadata(), Spec: old.GetSpec(), Status: &v1.ReplicaStatus{Phase: "running"}})
+		})
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*group), "ns/replica")
+}
