@@ -27,8 +27,7 @@ const (
 
 // Options say what a [Collector] has to heed.
 type Options struct {
-	// Patience is how long nobody minds if the messages of nodes wait; 750 ms if nil, and never more. They do not wait
-	// for longer than the last collection took either.
+	// Patience is how long nobody minds if the messages of nodes wait; 750 ms if nil, and never more.
 	Patience func() time.Duration
 }
 
@@ -44,8 +43,6 @@ type Collector struct {
 	begun uint64
 	// patience is how long messages that come now have to wait.
 	patience time.Duration
-	// last is how long the last collection took, 0 before the first.
-	last time.Duration
 }
 
 // New returns a Collector that does nothing before [Collector.Run].
@@ -85,14 +82,13 @@ func (c *Collector) collect(ctx context.Context, cycles uint64) {
 	c.begin()
 	sleep(ctx, settleTime)
 	c.hold()
-	began := time.Now()
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
 	sweeping.Go(runtime.GC)
 	for readHeap().cycles == cycles && ctx.Err() == nil {
 		sleep(ctx, endLook)
 	}
-	c.end(time.Since(began))
+	c.end()
 }
 
 func (c *Collector) begin() {
@@ -110,17 +106,14 @@ func (c *Collector) hold() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.last > 0 {
-		patience = min(patience, c.last)
-	}
 	c.patience = patience
 }
 
-func (c *Collector) end(took time.Duration) {
+func (c *Collector) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.over)
-	c.over, c.patience, c.last = nil, 0, took
+	c.over, c.patience = nil, 0
 }
 
 // Pause is for who does a lot of work that nobody waits for: it waits until no collection is under way, or ctx ends,

@@ -52,7 +52,7 @@ func TestWorkPausesUntilTheEnd(t *testing.T) {
 			t.Error("went on before the end")
 		default:
 		}
-		c.end(time.Second)
+		c.end()
 		if !<-paused {
 			t.Error("did not pause")
 		}
@@ -97,15 +97,13 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		patience   time.Duration
-		last       time.Duration
 		collection time.Duration
 		want       time.Duration // the longest wait
 	}{
-		{"the first collection", time.Second, 0, 100 * time.Millisecond, longestHold},
-		{"short ones", time.Second, 100 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond},
-		{"long ones", time.Second, 5 * time.Second, 5 * time.Second, longestHold},
-		{"little patience", 200 * time.Millisecond, 5 * time.Second, 5 * time.Second, 200 * time.Millisecond},
-		{"none", 0, 5 * time.Second, 5 * time.Second, 0},
+		{"a short collection", time.Second, 100 * time.Millisecond, longestHold},
+		{"a long one", time.Second, 5 * time.Second, longestHold},
+		{"little patience", 200 * time.Millisecond, 5 * time.Second, 200 * time.Millisecond},
+		{"none", 0, 5 * time.Second, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -116,7 +114,6 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 				if longest, _ := waits(); longest > 0 {
 					t.Errorf("before the collection somebody waits for %s", longest)
 				}
-				c.last = tt.last
 				c.begin()
 				time.Sleep(settleTime)
 				if longest, _ := waits(); longest > 0 {
@@ -124,7 +121,7 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 				}
 				c.hold()
 				time.Sleep(tt.collection)
-				c.end(tt.collection)
+				c.end()
 				time.Sleep(time.Second)
 				longest, atOnce := waits()
 				if longest > tt.want || longest < tt.want-5*time.Millisecond {
@@ -166,7 +163,7 @@ func TestAConnectionWaitsOnceInACollection(t *testing.T) {
 			if again := time.Since(began); again > 0 {
 				t.Errorf("collection %d: it waited again, for %s", collection, again)
 			}
-			c.end(longestHold)
+			c.end()
 		}
 	})
 }
@@ -176,7 +173,7 @@ func TestToWaitNeedsNoMemory(t *testing.T) {
 	c := New(Options{Patience: func() time.Duration { return time.Microsecond }})
 	hold := c.Holder()
 	c.begin()
-	defer c.end(0)
+	defer c.end()
 	c.hold()
 	if n := testing.AllocsPerRun(100, func() {
 		c.begun++ // as if the next one had begun
@@ -193,7 +190,7 @@ func TestACollectionIsACollection(t *testing.T) {
 	if after := readHeap().cycles; after == before {
 		t.Error("nothing was collected")
 	}
-	if c.over != nil || c.patience != 0 || c.last <= 0 {
+	if c.over != nil || c.patience != 0 {
 		t.Errorf("it goes on: %+v", c)
 	}
 }
