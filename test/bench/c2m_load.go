@@ -137,12 +137,15 @@ func (c *census) read(ctx context.Context, i int) (next string, err error) {
 	return answer.GetNext(), nil
 }
 
-// smallWrite is when a small change was asked for and when it was acknowledged, and for how long cores were taken from
+// smallWrite is when a small change was asked for and when it was acknowledged, and for how long a core was taken from
 // this machine meanwhile.
 type smallWrite struct {
 	span
 	stolen time.Duration
 }
+
+// took is how long it took, without what the machine itself was not there.
+func (w smallWrite) took() time.Duration { return max(0, w.end.Sub(w.begin)-w.stolen) }
 
 type span struct{ begin, end time.Time }
 
@@ -180,7 +183,7 @@ func writeSteadily(ctx context.Context, conn *grpc.ClientConn, image string) ([]
 		if err != nil {
 			return nil, err
 		}
-		writes = append(writes, smallWrite{span{began, ended}, after - before})
+		writes = append(writes, smallWrite{span{began, ended}, after.since(before)})
 		if sleep(ctx, smallPause) != nil {
 			return writes, nil
 		}
@@ -232,12 +235,17 @@ func split(writes []smallWrite, spans []span) (during, otherwise []smallWrite) {
 // timesOf are how long writes took, in milliseconds.
 func timesOf(writes []smallWrite) (all sample) {
 	for _, w := range writes {
-		all = append(all, milliseconds(w.end.Sub(w.begin)))
+		all = append(all, milliseconds(w.took()))
 	}
 	return all
 }
 
-// undisturbed are the writes during which all cores were there.
-func undisturbed(writes []smallWrite) []smallWrite {
-	return slices.DeleteFunc(slices.Clone(writes), func(w smallWrite) bool { return w.stolen > 0 })
+// longest is the write that took longest by the clock.
+func longest(writes []smallWrite) (most smallWrite) {
+	for _, w := range writes {
+		if w.end.Sub(w.begin) >= most.end.Sub(most.begin) {
+			most = w
+		}
+	}
+	return most
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -80,13 +81,15 @@ func TestDrawingIsWellFormed(t *testing.T) {
 
 func TestWritesDuringSnapshotsAreApart(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
-	writes := []smallWrite{{span{at(0), at(5)}, 0}, {span{at(10), at(40)}, 20 * time.Millisecond}, {span{at(30), at(37)}, 0}, {span{at(60), at(61)}, 0}}
+	writes := []smallWrite{{span{at(0), at(5)}, 0}, {span{at(10), at(40)}, 20 * time.Millisecond}, {span{at(30), at(37)}, 10 * time.Millisecond}, {span{at(30), at(43)}, 0}, {span{at(60), at(61)}, 0}}
 	inside, outside := split(writes, []span{{at(35), at(50)}})
-	during, otherwise, here := timesOf(inside), timesOf(outside), timesOf(undisturbed(inside))
-	if len(during) != 2 || during.quantile(1) != 30 || len(otherwise) != 2 || otherwise.quantile(1) != 5 {
-		t.Errorf("during %v, otherwise %v", during, otherwise)
+	if during := timesOf(inside); !slices.Equal(during, sample{10, 0, 13}) {
+		t.Errorf("during a snapshot they took %v", during)
 	}
-	if len(here) != 1 || here.quantile(1) != 7 {
-		t.Errorf("undisturbed %v", here)
+	if otherwise := timesOf(outside); !slices.Equal(otherwise, sample{5, 1}) {
+		t.Errorf("others took %v", otherwise)
+	}
+	if most := longest(inside); most != writes[1] {
+		t.Errorf("the longest is %v", most)
 	}
 }
