@@ -214,22 +214,23 @@ func (p *placing) look(single bool) {
 // lookForOne judges every node and keeps the best of each group, which is enough for a single replica. It has the sum of
 // the score in itself: that is where the time of a decision goes.
 func (p *placing) lookForOne() {
-	weights, need, use := p.weights, p.need, p.use
-	free, traits, mine, rank := p.v.free, p.v.traits, p.mine, p.v.rank
-	for i, c := range p.v.class {
-		of := &p.verdicts[c]
-		if !of.passes || !free[i].holds(&p.least) || !p.plain && !p.passesSingly(int32(i)) {
+	weights, need, least, usual := p.weights, p.need, p.least, p.plain && p.use == full
+	verdicts, groups, class := p.verdicts, p.groups, p.v.class
+	free, traits, mine, rank := p.v.free[:len(class)], p.v.traits[:len(class)], p.mine[:len(class)], p.v.rank[:len(class)]
+	for i, c := range class {
+		of, t := &verdicts[c], &traits[i]
+		if !of.passes || !free[i].holds(&least) || !p.plain && !p.passesSingly(int32(i)) {
 			continue
 		}
 		var one candidate
-		if t := &traits[i]; p.plain && use == full && !t.idle {
+		if usual && !t.idle {
 			total := of.base + weights.Reliability*int32(t.reliability) + weights.Cost*int32(t.cost) +
 				weights.Utilization*((thousandth+t.filled(&free[i], &need))/2) + weights.Network*(of.network*int32(t.link)/thousandth)
 			one = newCandidate(of.affinity, of.avoided, mine[i], total, rank[i])
 		} else {
 			one = p.candidate(int32(i), of)
 		}
-		g := &p.groups[of.group]
+		g := &groups[of.group]
 		if len(g.heap) == 0 {
 			g.heap = append(g.heap, one)
 		} else if one.better(g.heap[0]) {
