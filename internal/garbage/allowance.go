@@ -49,7 +49,7 @@ func followAllowance(ctx context.Context) {
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
 	var collected <-chan struct{} // from the first look on: that it starts does not make a server busy
-	a, percent := allowance{garbage: busyGarbageOf(machineMemory())}, serverGCPercent
+	a := allowance{garbage: busyGarbageOf(machineMemory()), told: serverGCPercent}
 	for {
 		select {
 		case <-ctx.Done():
@@ -62,10 +62,8 @@ func followAllowance(ctx context.Context) {
 				collected = collections(ctx)
 			}
 		}
-		h := readHeap()
-		if next := a.limit(h.cycles, h.kept); next != percent {
-			percent = next
-			debug.SetGCPercent(percent)
+		if before := a.told; a.tell(readHeap()) != before {
+			debug.SetGCPercent(a.told)
 		}
 	}
 }
@@ -106,6 +104,19 @@ type allowance struct {
 	cycles uint64
 	// garbage is what a busy server may have of it.
 	garbage uint64
+	// told is what the runtime was told.
+	told int
+}
+
+// tell returns what the runtime is told now. There is never less allowed of a large heap than there is already, which
+// would begin a collection that nobody is prepared for.
+func (a *allowance) tell(h heap) int {
+	next := a.limit(h.cycles, h.kept)
+	if next < a.told && h.large() && h.size >= h.kept+h.kept/100*uint64(next)/100*share {
+		return a.told
+	}
+	a.told = next
+	return next
 }
 
 // limit is what the runtime is told. A [Collector] begins with a large heap before that is reached: when there is as

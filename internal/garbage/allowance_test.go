@@ -61,6 +61,27 @@ func TestTheRuntimeIsToldMoreThanThereMayBeOfALargeHeap(t *testing.T) {
 	}
 }
 
+// A limit below what is there already would begin a collection at once, with nobody prepared for it.
+func TestALargeHeapIsNotTakenByWhatItIsAllowed(t *testing.T) {
+	const mb = 1 << 20
+	a := allowance{garbage: busyGarbageOf(64 << 30), told: serverGCPercent}
+	busy := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 300 * mb, size: 100 * mb})
+	if busy != 1024*100/share {
+		t.Fatalf("a busy server may have %d percent", busy)
+	}
+	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 600 * mb}); got != busy {
+		t.Errorf("with 500 MiB of garbage already there may be %d percent", got)
+	}
+	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 110 * mb}); got != serverGCPercent*100/share {
+		t.Errorf("with little garbage there may be %d percent", got)
+	}
+	// A small one is collected in no time.
+	a = allowance{garbage: busyGarbageOf(64 << 30), told: busyGCPercent}
+	if got := a.tell(heap{kept: 10 * mb, goal: 170 * mb, size: 100 * mb}); got != serverGCPercent {
+		t.Errorf("a small server that has nothing to do may have %d percent", got)
+	}
+}
+
 func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
 	a := allowance{garbage: busyGarbageOf(1 << 30)}
 	if got := a.percent(1, 16<<20); got != 266 {

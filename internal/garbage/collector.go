@@ -76,11 +76,15 @@ func (c *Collector) Run(ctx context.Context) error {
 	}
 }
 
-// collect collects what is garbage, once those who do a lot of work have paused. It lets them go on when everything
-// has been looked through, which is before everything is swept up.
+// collect collects what is garbage, once those who do a lot of work have paused, unless the runtime has done so
+// meanwhile. It lets them go on when everything has been looked through, which is before everything is swept up.
 func (c *Collector) collect(ctx context.Context, cycles uint64) {
 	c.begin()
 	sleep(ctx, settleTime)
+	if readHeap().cycles != cycles {
+		c.end()
+		return
+	}
 	c.hold()
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()

@@ -2,6 +2,7 @@ package garbage
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,6 +190,21 @@ func TestACollectionIsACollection(t *testing.T) {
 	c.collect(t.Context(), before)
 	if after := readHeap().cycles; after == before {
 		t.Error("nothing was collected")
+	}
+	if c.over != nil || c.patience != 0 {
+		t.Errorf("it goes on: %+v", c)
+	}
+}
+
+// The runtime may begin by itself while others still settle: another collection right after that one is for nothing.
+func TestWhatTheRuntimeHasCollectedIsNotCollectedAgain(t *testing.T) {
+	c := New(Options{})
+	before := readHeap().cycles
+	runtime.GC()
+	after := readHeap().cycles
+	c.collect(t.Context(), before)
+	if now := readHeap().cycles; now != after {
+		t.Errorf("there were %d collections", now-before)
 	}
 	if c.over != nil || c.patience != 0 {
 		t.Errorf("it goes on: %+v", c)
