@@ -71,6 +71,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	}
 	u.add(func() { logError(logger, "close registry", p.registry.Close()) })
 	p.nodes, p.decisions = nodes.New(p.store, p.consensus, nil), &replicas.Decisions{}
+	p.nodes.Deaf = p.collector.Holds
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
@@ -91,10 +92,15 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	return p, f.announce(p.server.Address())
 }
 
-// patience is how long heartbeats may wait: of the time after which a node counts as
-// silent there has to be enough left for one that is lost.
+// patience is how long heartbeats may wait. The leader takes nobody for silent
+// meanwhile, and finds out so much later who is; of those that another server passes on
+// to it it does not know, so that enough has to be left for one that is lost.
 func (p *controlPlane) patience() time.Duration {
-	return spec.ShortestSilence(p.store.Snapshot().Cluster().GetSpec()) / 4
+	silence := spec.ShortestSilence(p.store.Snapshot().Cluster().GetSpec())
+	if p.consensus.IsLeader() {
+		return silence / 2
+	}
+	return silence / 4
 }
 
 // Run serves, and leads when this server is the leader, until ctx ends. Then

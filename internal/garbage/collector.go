@@ -22,12 +22,12 @@ const (
 	// settleTime is left to what is under way.
 	settleTime = 100 * time.Millisecond
 	// longestHold is how long the messages of nodes wait at most.
-	longestHold = 750 * time.Millisecond
+	longestHold = 1500 * time.Millisecond
 )
 
 // Options say what a [Collector] has to heed.
 type Options struct {
-	// Patience is how long nobody minds if the messages of nodes wait; 750 ms if nil, and never more.
+	// Patience is how long nobody minds if the messages of nodes wait; 1.5 s if nil, and never more.
 	Patience func() time.Duration
 }
 
@@ -41,8 +41,9 @@ type Collector struct {
 	over chan struct{}
 	// begun counts collections.
 	begun uint64
-	// patience is how long messages that come now have to wait.
-	patience time.Duration
+	// patience is how long messages that come now have to wait, and heldUntil until when those do that came last.
+	patience  time.Duration
+	heldUntil time.Time
 }
 
 // New returns a Collector that does nothing before [Collector.Run].
@@ -117,7 +118,18 @@ func (c *Collector) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	close(c.over)
+	c.heldUntil = time.Now().Add(c.patience)
 	c.over, c.patience = nil, 0
+}
+
+// Holds reports whether messages of nodes wait. What has not been heard may have been said then.
+func (c *Collector) Holds() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.patience > 0 || time.Now().Before(c.heldUntil)
 }
 
 // Pause is for who does a lot of work that nobody waits for: it waits until no collection is under way, or ctx ends,

@@ -33,6 +33,9 @@ func TestNobodyWaitsWhileNothingIsCollected(t *testing.T) {
 			t.Error("paused")
 		}
 		c.Holder()()
+		if c.Holds() {
+			t.Error("messages are held")
+		}
 	}
 }
 
@@ -101,8 +104,8 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 		collection time.Duration
 		want       time.Duration // the longest wait
 	}{
-		{"a short collection", time.Second, 100 * time.Millisecond, longestHold},
-		{"a long one", time.Second, 5 * time.Second, longestHold},
+		{"a short collection", time.Minute, 100 * time.Millisecond, longestHold},
+		{"a long one", time.Minute, 5 * time.Second, longestHold},
 		{"little patience", 200 * time.Millisecond, 5 * time.Second, 200 * time.Millisecond},
 		{"none", 0, 5 * time.Second, 0},
 	} {
@@ -120,10 +123,22 @@ func TestMessagesAreHeldForAMomentOnly(t *testing.T) {
 				if longest, _ := waits(); longest > 0 {
 					t.Errorf("before anything is looked through somebody waits for %s", longest)
 				}
+				if c.Holds() {
+					t.Error("messages are held too early")
+				}
 				c.hold()
+				if c.Holds() != (tt.patience > 0) {
+					t.Errorf("messages are held: %v", c.Holds())
+				}
 				time.Sleep(tt.collection)
 				c.end()
-				time.Sleep(time.Second)
+				if c.Holds() != (tt.patience > 0) {
+					t.Errorf("messages are held at the end: %v", c.Holds())
+				}
+				time.Sleep(2 * time.Second)
+				if c.Holds() {
+					t.Error("messages are held for good")
+				}
 				longest, atOnce := waits()
 				if longest > tt.want || longest < tt.want-5*time.Millisecond {
 					t.Errorf("the longest wait was %s, want %s", longest, tt.want)

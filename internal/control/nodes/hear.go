@@ -1,6 +1,12 @@
 package nodes
 
-import "runtime"
+import (
+	"runtime"
+	"time"
+)
+
+// deafLook is how often a server that is not listening looks whether it does again.
+const deafLook = 50 * time.Millisecond
 
 // turns is how often the loop lets all others go first. A heartbeat changes
 // hands three times on its way from the socket to here.

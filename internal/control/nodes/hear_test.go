@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -32,4 +34,35 @@ func TestWhatHasArrivedIsHeardBeforeSilenceIsJudged(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
+}
+
+// A server that has not listened for a while judges nobody before it has.
+func TestNobodyIsSilentToADeafServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proposer := &log{store: storeWith(t, node(stateReady)), index: 1}
+		loop := New(proposer.store, proposer, alive)
+		var deaf atomic.Bool
+		loop.Deaf = deaf.Load
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- loop.Run(ctx) }()
+		state := func() string {
+			synctest.Wait()
+			return proposer.store.Snapshot().Node("n").GetStatus().GetState()
+		}
+		loop.Connected("n", here, &v1.NodeStatus{})
+		deaf.Store(true)
+		time.Sleep(2 * windows.Silence)
+		want(t, state, stateReady)
+		loop.Heartbeat("n", &v1.Heartbeat{}) // as the first thing that is heard again
+		deaf.Store(false)
+		time.Sleep(windows.Silence - time.Second)
+		want(t, state, stateReady)
+		time.Sleep(time.Second + deafLook)
+		want(t, state, stateOffline)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }

@@ -26,6 +26,10 @@ type Proposer interface {
 // the same however many nodes there are, and a tick looks only at those nodes of
 // which there is news or whose time is up.
 type Loop struct {
+	// Deaf reports whether this server is not listening for a moment: nobody is silent
+	// before what was said meanwhile could be heard. Nil always listens.
+	Deaf func() bool
+
 	store    *state.Store
 	proposer Proposer
 	probe    Probe
@@ -251,6 +255,10 @@ func (l *Loop) Run(ctx context.Context) error {
 			next, err = l.settle(ctx, l.takeDirty(), next)
 		case <-timer.C:
 			now := time.Now()
+			if l.Deaf != nil && l.Deaf() {
+				next = now.Add(deafLook)
+				break
+			}
 			if len(l.overdue(now)) > 0 {
 				hearOut()
 			}
