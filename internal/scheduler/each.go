@@ -47,7 +47,7 @@ func (v *View) nodeOf(uid string) string {
 	if !known {
 		return ""
 	}
-	return v.nodes[v.work.replicas[at].node].UID
+	return v.nodes[v.work.at(at).node].UID
 }
 
 // nodeGone stands in the place of a filter for a node that is not there.

@@ -215,7 +215,7 @@ func (v *View) Review(uid string) (Review, bool) {
 		return Review{}, false
 	}
 	v.refresh()
-	own, s := v.work.replicas[at].node, v.enter(v.work.replicas[at].shape.Revision)
+	own, s := v.work.at(at).node, v.enter(v.work.at(at).shape.Revision)
 	v.evict(at)
 	p := &v.place
 	p.begin(v, s)

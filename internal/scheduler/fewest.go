@@ -42,7 +42,7 @@ type search struct {
 // taken, from all whose priority is not higher than theirs.
 func (t *victims) fewest(p *placing, i int32) {
 	s := &t.search
-	highest := p.v.work.replicas[t.taken[len(t.taken)-1]].shape.Priority
+	highest := p.v.work.at(t.taken[len(t.taken)-1]).shape.Priority
 	free := t.force(p, p.v.free[i].plus(p.v.nodes[i].leaving))
 	short := shortOf(&free, &p.least)
 	s.list(p, i, highest, &short)
@@ -56,7 +56,7 @@ func (t *victims) fewest(p *placing, i int32) {
 		}
 	}
 	for _, at := range t.taken {
-		if shape := p.v.work.replicas[at].shape; !p.blocks(shape) {
+		if shape := p.v.work.at(at).shape; !p.blocks(shape) {
 			s.sum, s.size = s.sum+shape.Priority, s.size+helps(at, shape, &short).size
 		}
 	}
@@ -80,7 +80,7 @@ func (t *victims) fewest(p *placing, i int32) {
 func (t *victims) force(p *placing, free Resources) Resources {
 	t.lost, t.search.picked = t.lost[:0], t.search.picked[:0]
 	for _, at := range t.taken {
-		if r := &p.v.work.replicas[at]; p.blocks(r.shape) {
+		if r := p.v.work.at(at); p.blocks(r.shape) {
 			t.lose(p, r)
 			t.search.picked = append(t.search.picked, at)
 			free = free.plus(r.shape.Needs.Resources)
@@ -93,7 +93,7 @@ func (t *victims) force(p *placing, free Resources) Resources {
 func (s *search) list(p *placing, i int32, highest int, short *Resources) {
 	s.all = s.all[:0]
 	for _, at := range p.v.nodes[i].replicas {
-		r := &p.v.work.replicas[at]
+		r := p.v.work.at(at)
 		if r.shape.Priority > highest {
 			break
 		}
@@ -135,7 +135,7 @@ func (t *victims) leastCount(p *placing, i int32, highest int) (lowest, count in
 	var largest Resources
 	lowest = highest
 	for _, at := range p.v.nodes[i].replicas {
-		r := &p.v.work.replicas[at]
+		r := p.v.work.at(at)
 		if r.shape.Priority > highest {
 			break
 		}
@@ -193,9 +193,9 @@ func (t *victims) try(p *placing, free Resources, from, count, sum int, gain, si
 		if gain+int64(count)*one.gain < s.goal {
 			break // the others help no more than this one
 		}
-		r := &p.v.work.replicas[one.at]
+		r := p.v.work.at(one.at)
 		least := sum + one.shape.Priority + (count-1)*s.lowest
-		alike := k > from && s.all[k-1].shape == one.shape && p.v.work.replicas[s.all[k-1].at].standing == r.standing
+		alike := k > from && s.all[k-1].shape == one.shape && p.v.work.at(s.all[k-1].at).standing == r.standing
 		if alike || least > s.sum || least == s.sum && size+one.size >= s.size || !t.lose(p, r) {
 			continue
 		}

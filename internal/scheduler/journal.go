@@ -23,7 +23,7 @@ func (v *View) put(i int32, s *shape) {
 
 // evict makes the room of a replica free.
 func (v *View) evict(at int32) {
-	r := v.work.replicas[at]
+	r := *v.work.at(at)
 	v.stand(at)
 	v.vacate(r.node, r.shape)
 	v.journal = append(v.journal, deed{node: r.node, shape: r.shape, evicted: at})
@@ -39,7 +39,7 @@ func (v *View) rollback() {
 			continue
 		case d.doomed:
 			v.attend(d.evicted, -1)
-			v.work.replicas[d.evicted].standing = d.was
+			v.work.at(d.evicted).standing = d.was
 			v.attend(d.evicted, 1)
 			continue
 		}

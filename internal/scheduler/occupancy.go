@@ -9,7 +9,8 @@ import (
 // millions of replicas: those of one revision share a shape, and a workload has
 // one tally for each node that it is on.
 type occupancy struct {
-	replicas  []replica
+	blocks    []*block
+	count     int32 // of replicas in them, used or not
 	byUID     map[string]int32
 	unused    []int32
 	shapes    map[string]*shape // by uid of the revision
@@ -17,6 +18,16 @@ type occupancy struct {
 	// avoiders are the shapes with rules that keep others away, by uid.
 	avoiders []*shape
 }
+
+// block is some of the replicas. A list of all of them would have to be copied now and
+// then while it grows, and of millions that takes a tenth of a second, in which the core
+// does nothing else.
+type block [1 << blockBits]replica
+
+const blockBits = 10
+
+// at is the replica with a number.
+func (o *occupancy) at(i int32) *replica { return &o.blocks[i>>blockBits][i&(1<<blockBits-1)] }
 
 type replica struct {
 	uid      string
@@ -111,7 +122,7 @@ func (v *View) ApplyReplica(uid string, r *Revision, nodeUID string) bool {
 // ApplyReplicaAs does the same for one that may stand otherwise.
 func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standing) bool {
 	if old, known := v.work.byUID[uid]; known {
-		is := &v.work.replicas[old]
+		is := v.work.at(old)
 		if is.shape.UID == r.UID && v.nodes[is.node].UID == nodeUID {
 			v.restand(old, as)
 			return true
@@ -123,10 +134,10 @@ func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standi
 		return false
 	}
 	at := v.work.slot()
-	v.work.replicas[at] = replica{uid: uid, shape: v.enter(r), node: i, standing: as}
+	*v.work.at(at) = replica{uid: uid, shape: v.enter(r), node: i, standing: as}
 	v.work.byUID[uid] = at
 	v.sit(at)
-	v.occupy(i, v.work.replicas[at].shape)
+	v.occupy(i, v.work.at(at).shape)
 	v.waits.moved = true
 	return true
 }
@@ -137,11 +148,11 @@ func (v *View) RemoveReplica(uid string) {
 	if !known {
 		return
 	}
-	was := v.work.replicas[at]
+	was := *v.work.at(at)
 	v.stand(at)
 	v.vacate(was.node, was.shape)
 	v.leave(was.shape)
-	v.work.replicas[at] = replica{}
+	*v.work.at(at) = replica{}
 	v.work.unused = append(v.work.unused, at)
 	delete(v.work.byUID, uid)
 	v.waits.noteRoom(was.node, was.shape.space)
@@ -154,21 +165,24 @@ func (o *occupancy) slot() int32 {
 		o.unused = o.unused[:last]
 		return at
 	}
-	o.replicas = append(o.replicas, replica{})
-	return int32(len(o.replicas) - 1)
+	if o.count>>blockBits == int32(len(o.blocks)) {
+		o.blocks = append(o.blocks, &block{})
+	}
+	o.count++
+	return o.count - 1
 }
 
 // sit lists a replica on its node, and stand takes it off the list. The list is
 // in the order in which replicas would have to go.
 func (v *View) sit(at int32) {
-	list := &v.nodes[v.work.replicas[at].node].replicas
+	list := &v.nodes[v.work.at(at).node].replicas
 	place, _ := v.seat(*list, at)
 	*list = slices.Insert(*list, place, at)
 	v.attend(at, 1)
 }
 
 func (v *View) stand(at int32) {
-	list := &v.nodes[v.work.replicas[at].node].replicas
+	list := &v.nodes[v.work.at(at).node].replicas
 	if place, there := v.seat(*list, at); there {
 		*list = slices.Delete(*list, place, place+1)
 		v.attend(at, -1)
@@ -181,7 +195,7 @@ func (v *View) seat(list []int32, at int32) (int, bool) {
 
 // leavesBefore is the order in which replicas would have to go.
 func (v *View) leavesBefore(a, b int32) int {
-	x, y := &v.work.replicas[a], &v.work.replicas[b]
+	x, y := v.work.at(a), v.work.at(b)
 	return cmp.Or(cmp.Compare(x.shape.Priority, y.shape.Priority), cmp.Compare(x.uid, y.uid))
 }
 

@@ -131,7 +131,7 @@ func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 	}
 	o := offer{rank: p.v.rank[i]}
 	if last := len(victims.taken) - 1; last >= 0 {
-		o.highest = int32(p.v.work.replicas[victims.taken[last]].shape.Priority)
+		o.highest = int32(p.v.work.at(victims.taken[last]).shape.Priority)
 		lowest, count := victims.leastCount(p, i, int(o.highest))
 		o.count, o.sum = int32(count), o.highest+int32((count-1)*lowest)
 	}
@@ -148,7 +148,7 @@ func (p *placing) offer(i int32, victims *victims) (offer, bool) {
 	}
 	o := offer{rank: p.v.rank[i], count: int32(len(victims.taken))}
 	for _, r := range victims.taken {
-		priority := int32(p.v.work.replicas[r].shape.Priority)
+		priority := int32(p.v.work.at(r).shape.Priority)
 		o.highest = max(o.highest, priority)
 		o.sum += priority
 	}
@@ -181,7 +181,7 @@ func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 
 // preemption is a replica on a node that has to go for a placement.
 func (p *placing) preemption(i, at int32, placement int) Preemption {
-	n, r := &p.v.nodes[i], &p.v.work.replicas[at]
+	n, r := &p.v.nodes[i], p.v.work.at(at)
 	return Preemption{
 		Placement: placement, Replica: r.uid, Workload: r.shape.Workload, Name: r.shape.Name,
 		Node: n.UID, NodeName: n.Name, Priority: r.shape.Priority,
@@ -224,7 +224,7 @@ func (t *victims) choose(p *placing, i int32) bool {
 		if enough() {
 			break
 		}
-		r := &p.v.work.replicas[at]
+		r := p.v.work.at(at)
 		s := r.shape
 		if r.standing == Leaving {
 			continue // it is counted
@@ -251,7 +251,7 @@ func (t *victims) choose(p *placing, i int32) bool {
 // spare lets those stay without which there is still room.
 func (t *victims) spare(p *placing, free Resources) {
 	for k := len(t.taken) - 1; k >= 0; k-- {
-		s := p.v.work.replicas[t.taken[k]].shape
+		s := p.v.work.at(t.taken[k]).shape
 		without := free.minus(s.Needs.Resources)
 		if without.holds(&p.least) && !p.blocks(s) {
 			free = without
@@ -315,7 +315,7 @@ func (p *placing) countBlocking(n *nodeCell) (count int, possible bool) {
 		}
 		listed := int32(0)
 		for _, at := range n.replicas {
-			if p.v.work.replicas[at].shape == use.shape {
+			if p.v.work.at(at).shape == use.shape {
 				listed++
 			}
 		}
@@ -324,7 +324,7 @@ func (p *placing) countBlocking(n *nodeCell) (count int, possible bool) {
 		}
 	}
 	for _, at := range n.replicas {
-		if r := &p.v.work.replicas[at]; r.standing != Leaving && p.blocks(r.shape) {
+		if r := p.v.work.at(at); r.standing != Leaving && p.blocks(r.shape) {
 			count++
 		}
 	}

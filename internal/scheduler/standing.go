@@ -21,7 +21,7 @@ const (
 
 // attend counts a replica by its standing, or counts it out.
 func (v *View) attend(at int32, sign int) {
-	r := &v.work.replicas[at]
+	r := v.work.at(at)
 	n, w := &v.nodes[r.node], r.shape.work
 	switch r.standing {
 	case Serving:
@@ -44,7 +44,7 @@ func (v *View) attend(at int32, sign int) {
 // others out: here, where somebody leaves, or wherever the workload is of which
 // more run than before.
 func (v *View) restand(at int32, as Standing) {
-	r := &v.work.replicas[at]
+	r := v.work.at(at)
 	if r.standing == as {
 		return
 	}
@@ -73,7 +73,7 @@ func (v *View) Leave(uid string) {
 
 // doom takes a replica for leaving until the plan is taken back.
 func (v *View) doom(at int32) {
-	r := &v.work.replicas[at]
+	r := v.work.at(at)
 	v.journal = append(v.journal, deed{node: r.node, shape: r.shape, evicted: at, doomed: true, was: r.standing})
 	v.attend(at, -1)
 	r.standing = Leaving
@@ -89,7 +89,7 @@ func (v *View) noteHolds(i int32) {
 		v.waits.holders = map[string]bool{}
 	}
 	for _, at := range v.nodes[i].replicas {
-		if r := &v.work.replicas[at]; r.standing == Reserved {
+		if r := v.work.at(at); r.standing == Reserved {
 			v.waits.holders[r.shape.Workload] = true
 		}
 	}
@@ -105,8 +105,8 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (l
 	if !known {
 		return true
 	}
-	i := v.work.replicas[at].node
-	if _, there := v.seat(v.nodes[i].replicas, at); !there || v.work.replicas[at].standing != Reserved {
+	i := v.work.at(at).node
+	if _, there := v.seat(v.nodes[i].replicas, at); !there || v.work.at(at).standing != Reserved {
 		return true
 	}
 	v.evict(at)
@@ -142,7 +142,7 @@ func (p *placing) vacated(i int32) bool {
 	n := &p.v.nodes[i]
 	free := p.v.free[i]
 	for _, at := range n.replicas {
-		if r := &p.v.work.replicas[at]; r.standing == Reserved && r.shape.Priority <= p.rev.Priority {
+		if r := p.v.work.at(at); r.standing == Reserved && r.shape.Priority <= p.rev.Priority {
 			free = free.plus(r.shape.Needs.Resources)
 		}
 	}

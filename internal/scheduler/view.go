@@ -119,7 +119,7 @@ func (v *View) ApplyNode(n Node) {
 // recount takes what is promised on a node out of the quotas, or puts it back.
 func (v *View) recount(cell *nodeCell, away bool) {
 	for _, at := range cell.replicas {
-		s := v.work.replicas[at].shape
+		s := v.work.at(at).shape
 		if away {
 			s.space.used.Give(&s.Needs.Resources)
 			v.waits.noteQuota(s.space)
@@ -137,7 +137,7 @@ func (v *View) RemoveNode(uid string) {
 	}
 	v.noteHolds(i)
 	for _, r := range slices.Clone(v.nodes[i].replicas) {
-		v.RemoveReplica(v.work.replicas[r].uid)
+		v.RemoveReplica(v.work.at(r).uid)
 	}
 	v.unlist(i, true)
 	v.classes.leave(v.class[i])
