@@ -123,15 +123,17 @@ func (p *placing) judgeClasses() {
 	clear(p.groupOf)
 	clear(p.groupAt)
 	for i, c := range list {
-		p.verdicts[i] = verdict{}
+		v := &p.verdicts[i]
+		*v = verdict{}
 		if c != nil && p.passesClass(c) {
-			p.verdicts[i] = p.judgeClass(c)
+			p.judgeClass(c, v)
 		}
 	}
 }
 
-func (p *placing) judgeClass(c *class) verdict {
-	v := verdict{passes: true, group: p.group(c), network: thousandth}
+// judgeClass says what the rules say about a class that passes, where nothing was said.
+func (p *placing) judgeClass(c *class, v *verdict) {
+	v.passes, v.group, v.network = true, p.group(c), thousandth
 	var across bool
 	if v.locality, across = p.rev.Wishes.near(c); across {
 		v.network = otherRegion
@@ -147,7 +149,6 @@ func (p *placing) judgeClass(c *class) verdict {
 			v.avoided++
 		}
 	}
-	return v
 }
 
 // passesClass reports whether no rule refuses a class.
