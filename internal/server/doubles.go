@@ -33,6 +33,9 @@ const (
 	// doubleLook is how often a server makes sure that it is the only one of itself.
 	doubleLook = 10 * time.Second
 	doubleTime = 2 * time.Second
+	// doubleTelling is how long a copy tries to let all others know of it, and
+	// doublePause how long it waits before it tries again.
+	doubleTelling, doublePause = 5 * time.Second, 100 * time.Millisecond
 	// doubleKept is how long it is told that a copy was turned away.
 	doubleKept = 10 * time.Minute
 )
@@ -198,7 +201,7 @@ func (s *Server) noteServerCopy(uid, address string) {
 // it elsewhere, and now and then later, when most must say so: of two that both
 // take part, not both should go.
 func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
-	ctx, cancel := context.WithTimeout(ctx, doubleTime)
+	asking, cancel := context.WithTimeout(ctx, doubleTime)
 	defer cancel()
 	others := s.otherServers()
 	var before []string
@@ -207,10 +210,10 @@ func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
 	}
 	answers := make(chan whereabouts, len(others)+len(before))
 	for _, uid := range others {
-		go func() { answers <- s.whereAmI(ctx, uid) }() // ends with ctx
+		go func() { answers <- s.whereAmI(asking, uid) }() // ends with asking
 	}
 	for _, address := range before {
-		go func() { answers <- s.whoIsAt(ctx, address) }() // ends with ctx
+		go func() { answers <- s.whoIsAt(asking, address) }() // ends with asking
 	}
 	said := 0
 	elsewhere := map[string]int{}
@@ -228,7 +231,7 @@ func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
 	}
 	for address, voices := range elsewhere {
 		if !takesPart || 2*voices > said {
-			s.tellOriginal(ctx, address)
+			s.tellAll(ctx, others, address)
 			return fmt.Errorf("this data folder is a copy of that of a server which runs at %s: remove this copy with cloudless down --purge and join as a new server, or stop the other one first if this machine is to take its place", address)
 		}
 	}
@@ -288,12 +291,28 @@ func (s *Server) askSelf(ctx context.Context, address string) (*v1.LocateServerR
 	return v1.NewPeerServiceClient(conn).LocateServer(ctx, &v1.LocateServerRequest{Uid: s.uid, Address: s.advertised})
 }
 
-// tellOriginal lets the one that was there first know, because it may be the
-// one that leads.
-func (s *Server) tellOriginal(ctx context.Context, address string) {
-	if _, err := s.askSelf(ctx, address); err != nil {
-		s.logger.Warn("the server of which this is a copy could not be told", "address", address, "error", err)
+// tellAll lets the one that was there first know that this one is a copy, and all
+// others, of whom some may not have answered in time: any of them may lead, and is
+// asked what is wrong with the cluster.
+func (s *Server) tellAll(ctx context.Context, others []string, original string) {
+	ctx, cancel := context.WithTimeout(ctx, doubleTelling)
+	defer cancel()
+	var telling sync.WaitGroup
+	tell := func(who string, ask func() whereabouts) {
+		for ask().address == "" {
+			select {
+			case <-time.After(doublePause):
+			case <-ctx.Done():
+				s.logger.Warn("a server could not be told that this one is a copy", "server", who)
+				return
+			}
+		}
 	}
+	telling.Go(func() { tell(original, func() whereabouts { return s.whoIsAt(ctx, original) }) })
+	for _, uid := range others {
+		telling.Go(func() { tell(uid, func() whereabouts { return s.whereAmI(ctx, uid) }) })
+	}
+	telling.Wait()
 }
 
 // otherServers are those that the state or the log name.
