@@ -21,9 +21,18 @@ const (
 // newCandidate ranks a node: more affinity, then fewer avoided taints, then fewer
 // replicas of the same workload, then the higher total, then the name.
 func newCandidate(affinity int32, avoided uint8, mine, total, rank int32) candidate {
+	return candidateOf(wishesOf(affinity, avoided), mine, total, rank)
+}
+
+// wishesOf is what goes before all else.
+func wishesOf(affinity int32, avoided uint8) uint64 {
+	return uint64(affinityBias+clamp(affinity, 1-affinityBias, affinityBias))<<avoidedBits | uint64(mostAvoided-avoided)
+}
+
+// candidateOf ranks a node of which that is known.
+func candidateOf(wishes uint64, mine, total, rank int32) candidate {
 	return candidate{
-		first: uint64(affinityBias+clamp(affinity, 1-affinityBias, affinityBias))<<(avoidedBits+mineBits) |
-			uint64(mostAvoided-avoided)<<mineBits | uint64(mostMine-min(mine, mostMine)),
+		first:  wishes<<mineBits | uint64(mostMine-min(mine, mostMine)),
 		second: uint64(uint32(total))<<32 | uint64(^uint32(rank)),
 	}
 }

@@ -49,8 +49,10 @@ type verdict struct {
 	passes  bool
 	avoided uint8
 	group   int32
-	// affinity is the sum of the preferred rules that hold.
+	// affinity is the sum of the preferred rules that hold, wishes the rank of that and
+	// of what is avoided.
 	affinity int32
+	wishes   uint64
 	// base is the part of the total that all nodes of the class have, of the
 	// components below.
 	base, locality, network int32
@@ -149,6 +151,7 @@ func (p *placing) judgeClass(c *class, v *verdict) {
 			v.avoided++
 		}
 	}
+	v.wishes = wishesOf(v.affinity, v.avoided)
 }
 
 // passesClass reports whether no rule refuses a class.
@@ -227,7 +230,7 @@ func (p *placing) lookForOne() {
 		if usual && !t.idle {
 			total := of.base + weights.Reliability*int32(t.reliability) + weights.Cost*int32(t.cost) +
 				weights.Utilization*((thousandth+t.filled(&free[i], &need))/2) + weights.Network*(of.network*int32(t.link)/thousandth)
-			one = newCandidate(of.affinity, of.avoided, mine[i], total, rank[i])
+			one = candidateOf(of.wishes, mine[i], total, rank[i])
 		} else {
 			one = p.candidate(int32(i), of)
 		}
