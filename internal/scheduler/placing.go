@@ -215,8 +215,8 @@ func (p *placing) look(single bool) {
 	}
 }
 
-// lookForOne judges every node and keeps the best of each group, which is enough for a single replica. It has the sum of
-// the score in itself: that is where the time of a decision goes.
+// lookForOne judges every node and keeps the best of each group, which is enough for a single replica. What most asks
+// come to it does without a call, see candidate for the rest: that is where the time of a decision goes.
 func (p *placing) lookForOne() {
 	weights, need, least, usual := p.weights, p.need, p.least, p.plain && p.use == full
 	verdicts, groups, class := p.verdicts, p.groups, p.v.class
@@ -228,9 +228,7 @@ func (p *placing) lookForOne() {
 		}
 		var one candidate
 		if usual && !t.idle {
-			total := of.base + weights.Reliability*int32(t.reliability) + weights.Cost*int32(t.cost) +
-				weights.Utilization*((thousandth+t.filled(&free[i], &need))/2) + weights.Network*(of.network*int32(t.link)/thousandth)
-			one = candidateOf(of.wishes, mine[i], total, rank[i])
+			one = candidateOf(of.wishes, mine[i], weights.sum(of, t, t.used(&free[i], &need)), rank[i])
 		} else {
 			one = p.candidate(int32(i), of)
 		}

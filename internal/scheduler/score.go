@@ -144,6 +144,9 @@ func (t *trait) filled(free, need *Resources) int32 {
 	return max(0, cpu+memory) / 2
 }
 
+// used is how well a node is used that is in use already.
+func (t *trait) used(free, need *Resources) int32 { return (thousandth + t.filled(free, need)) / 2 }
+
 // use is a strategy as the score needs it.
 type use uint8
 
@@ -178,7 +181,7 @@ func (p *placing) utilization(i int32) int32 {
 	if t.idle {
 		return int32(t.size) / 2
 	}
-	return (thousandth + t.filled(free, &p.need)) / 2
+	return t.used(free, &p.need)
 }
 
 // tightness is 1000 if nothing is left over, 0 for the largest node when empty.
@@ -211,9 +214,13 @@ func (w *Wishes) near(c *class) (locality int32, across bool) {
 
 // total is the weighted sum for a node.
 func (p *placing) total(i int32, of *verdict) int32 {
-	t := &p.v.traits[i]
-	return of.base + p.weights.Reliability*int32(t.reliability) + p.weights.Cost*int32(t.cost) +
-		p.weights.Utilization*p.utilization(i) + p.weights.Network*(of.network*int32(t.link)/thousandth)
+	return p.weights.sum(of, &p.v.traits[i], p.utilization(i))
+}
+
+// sum is the total of a node that is used so well.
+func (w *Weights) sum(of *verdict, t *trait, utilization int32) int32 {
+	return of.base + w.Reliability*int32(t.reliability) + w.Cost*int32(t.cost) +
+		w.Utilization*utilization + w.Network*(of.network*int32(t.link)/thousandth)
 }
 
 // score is the total with its components.
