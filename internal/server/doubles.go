@@ -299,7 +299,7 @@ func (s *Server) tellAll(ctx context.Context, others []string, original string) 
 	defer cancel()
 	var telling sync.WaitGroup
 	tell := func(who string, ask func() whereabouts) {
-		for ask().address == "" {
+		for answer := ask(); answer.address == "" || answer.address == s.advertised; answer = ask() {
 			select {
 			case <-time.After(doublePause):
 			case <-ctx.Done():
