@@ -9,7 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/cloudless/cloudless/internal/lockfile"
 )
 
 // A data folder may have been brought to another machine, which is right as
@@ -55,16 +56,12 @@ func (f *folder) holdMachine() error {
 		return fmt.Errorf("make the folder of running things: %w", err)
 	}
 	path := filepath.Join(f.runDir(), "lock")
-	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
+	lock, err := lockfile.Hold(path)
+	if errors.Is(err, lockfile.ErrHeld) {
+		return fmt.Errorf("data folder %s is a copy of another one, which is in use on this machine: use that one, or remove this copy with: rm -r %s", f.path, f.path)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("data folder %s is a copy of another one, which is in use on this machine: use that one, or remove this copy with: rm -r %s", f.path, f.path)
-		}
-		return fmt.Errorf("lock %s: %w", path, err)
+	if err != nil {
+		return fmt.Errorf("hold this machine: %w", err)
 	}
 	f.machineLock = lock
 	return nil

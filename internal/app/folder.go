@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/lockfile"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
@@ -28,9 +29,9 @@ const folderFormat = 1
 // at a time.
 type folder struct {
 	path string
-	lock *os.File
+	lock *lockfile.Lock
 	// machineLock is held while something of this cloud may run on this machine.
-	machineLock *os.File
+	machineLock *lockfile.Lock
 	// fresh is whether this process has made it a cloud's folder.
 	fresh bool
 
@@ -130,19 +131,15 @@ func openExistingFolder(path string) (*folder, error) {
 func lockPath(path string) string { return filepath.Join(path, "lock") }
 
 func holdFolder(path string) (*folder, error) {
-	lock, err := os.OpenFile(lockPath(path), os.O_RDWR|os.O_CREATE|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0o600)
+	lock, err := lockfile.Hold(lockPath(path))
+	if errors.Is(err, lockfile.ErrHeld) {
+		who := readHolder(path)
+		return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open data folder: %w", err)
 	}
 	f := &folder{path: path, lock: lock}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		defer func() { _ = lock.Close() }()
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock data folder %s: %w", path, err)
-		}
-		who := readHolder(path)
-		return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address}
-	}
 	if err := f.announce(""); err != nil {
 		f.release()
 		return nil, err

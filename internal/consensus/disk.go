@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 
+	"github.com/cloudless/cloudless/internal/lockfile"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -27,7 +27,7 @@ const (
 
 // disk is what a server keeps in its folder: the log, votes and terms, and snapshots.
 type disk struct {
-	lock *os.File
+	lock *lockfile.Lock
 	log  *wal.WAL
 	logs string // folder of it
 	// meta is the log's own table of contents, which also has votes and terms. The log does not close it.
@@ -42,7 +42,10 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 		return nil, err
 	}
 	d := &disk{logs: logs, meta: &metadb.BoltMetaDB{}}
-	if d.lock, err = lock(filepath.Join(dir, lockFile)); err != nil {
+	if d.lock, err = lockfile.Hold(filepath.Join(dir, lockFile)); err != nil {
+		if errors.Is(err, lockfile.ErrHeld) {
+			return nil, errors.New("another process is using it: stop that one first")
+		}
 		return nil, err
 	}
 	defer func() {
@@ -64,22 +67,6 @@ func openDisk(dir string, logger *hcLogger) (_ *disk, err error) {
 
 // stepped is the log for who takes its beginning away.
 func (d *disk) stepped() steppedLog { return steppedLog{d.log, d.logs} }
-
-// lock keeps other processes out until the file is closed, be it by the end of this process.
-func lock(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = file.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.New("another process is using it: stop that one first")
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return file, nil
-}
 
 // restore brings the newest snapshot into the store and makes sure that the log goes on from there.
 func (d *disk) restore(store *state.Store) error {

@@ -20,6 +20,7 @@ var layer = map[string]int{
 	"api/gen/cloudless/state/v1":       0,
 	"internal/spec":                    0,
 	"internal/wholefile":               0,
+	"internal/lockfile":                0,
 	"internal/filetree":                0,
 	"internal/nearest":                 0,
 	"internal/steady":                  0,

@@ -15,8 +15,9 @@ import (
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/plugin"
 	"github.com/containerd/ttrpc"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"github.com/cloudless/cloudless/internal/lockfile"
 )
 
 // daemon is containerd inside this process. It serves the same API as an
@@ -25,7 +26,7 @@ import (
 type daemon struct {
 	opts    Options
 	logs    *logHook
-	lock    *os.File
+	lock    *lockfile.Lock
 	cancel  context.CancelFunc
 	plugins *plugin.Set
 	grpc    *grpc.Server
@@ -63,18 +64,13 @@ func startDaemon(opts Options) (_ *daemon, err error) {
 
 // lockDir keeps a second daemon away from the folder. Without it the second one
 // would wait forever for the database.
-func lockDir(dir string) (*os.File, error) {
-	path := filepath.Join(dir, "lock")
-	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the lock of the embedded containerd: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("the folder %s is in use by another process; stop that one or choose another data folder", dir)
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+func lockDir(dir string) (*lockfile.Lock, error) {
+	lock, err := lockfile.Hold(filepath.Join(dir, "lock"))
+	switch {
+	case errors.Is(err, lockfile.ErrHeld):
+		return nil, fmt.Errorf("the folder %s is in use by another process; stop that one or choose another data folder", dir)
+	case err != nil:
+		return nil, fmt.Errorf("lock the folder of the embedded containerd: %w", err)
 	}
 	return lock, nil
 }
