@@ -26,6 +26,11 @@ const (
 	networkTimeout = 5 * time.Second
 	// networkPool is how many idle connections are kept to each server.
 	networkPool = 3
+	// networkInFlight is how many messages with entries are on their way to a server at once. With more than one raft
+	// 1.8.0 may wait for ever for who has stopped to read the answers, when a connection breaks or another server is
+	// elected: that server gets no more entries, and this one cannot be stopped. Proposals go in one group after the
+	// other anyway.
+	networkInFlight = 1
 )
 
 // transport is raft's way over a Network. Raft knows addresses only; here an address says too who is meant there, as
@@ -87,7 +92,7 @@ func newTransport(o Options, configured *directory, log *hcLogger) transport {
 	return transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream:                &stream{network: o.Network, address: o.Address},
 		ServerAddressProvider: &provider{newest: o.Addresses, configured: configured},
-		MaxPool:               networkPool, Timeout: networkTimeout, Logger: log,
+		MaxPool:               networkPool, MaxRPCsInFlight: networkInFlight, Timeout: networkTimeout, Logger: log,
 	}), &heartbeats{}}
 }
 

@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"errors"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -73,4 +74,14 @@ func TestTransportIsNotClosedWhileHeartbeatIsHandled(t *testing.T) {
 		}
 		time.Sleep(time.Minute) // the transports' own goroutines look now and then whether it is over
 	})
+}
+
+// With several messages on their way raft may wait for ever for answers that nobody reads any more, see networkInFlight.
+func TestOneMessageAtATimeIsOnItsWay(t *testing.T) {
+	conns := make(chan net.Conn, 1)
+	leader := consensus.NewTransport(wire{dialed: conns, closed: make(chan struct{})})
+	defer leader.Close()
+	if _, err := leader.AppendEntriesPipeline("follower", ""); !errors.Is(err, raft.ErrPipelineReplicationNotSupported) {
+		t.Errorf("several messages can be sent before one is answered: %v", err)
+	}
 }
