@@ -136,14 +136,7 @@ func (c *Consensus) applyGroup(group []proposal) {
 }
 
 func (c *Consensus) answer(e entry, future raft.ApplyFuture) {
-	err := future.Error()
-	if err != nil {
-		err = c.translate(err)
-	}
-	outcomes, _ := future.Response().([]state.Outcome)
-	if err == nil && len(outcomes) != len(e.proposals) { // this server could not make sense of it
-		err = ErrUncertain
-	}
+	outcomes, err := c.outcomes(e, future)
 	for i, p := range e.proposals {
 		if err != nil {
 			p.outcome <- state.Outcome{Err: err}
@@ -151,4 +144,17 @@ func (c *Consensus) answer(e entry, future raft.ApplyFuture) {
 			p.outcome <- outcomes[i]
 		}
 	}
+}
+
+// outcomes waits for those of an entry, one for each of its proposals. What raft says of one that failed is not looked
+// at: when raft stops, it may still be writing there.
+func (c *Consensus) outcomes(e entry, future raft.ApplyFuture) ([]state.Outcome, error) {
+	if err := future.Error(); err != nil {
+		return nil, c.translate(err)
+	}
+	outcomes, _ := future.Response().([]state.Outcome)
+	if len(outcomes) != len(e.proposals) { // this server could not make sense of it
+		return nil, ErrUncertain
+	}
+	return outcomes, nil
 }
