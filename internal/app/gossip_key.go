@@ -75,6 +75,7 @@ func (p *controlPlane) followFeed(ctx context.Context, feed *state.Subscription)
 		if err := p.heed(changes); err != nil {
 			return err
 		}
+		p.noteMoves(changes)
 	}
 }
 

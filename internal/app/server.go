@@ -121,6 +121,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	})
 	g.Go(func() error { return p.fellows.gossip.Load().Run(ctx) })
 	g.Go(func() error { return p.followGossipKey(ctx) })
+	g.Go(func() error { return p.keepPlaces(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
 	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })

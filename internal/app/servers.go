@@ -37,6 +37,8 @@ type fellowship struct {
 	gossip atomic.Pointer[gossip.Gossip]
 	// stirred tells that a server came, went or moved.
 	stirred chan struct{}
+	// moved has a word in it when one is elsewhere by what the state says.
+	moved chan struct{}
 	// key is what the gossip is encrypted with; joined is where to ask for it
 	// before the state is there.
 	key    gossipKey
@@ -62,7 +64,7 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 		return err
 	}
 	p.fellows = &fellowship{
-		raft: peers.NewLink(peers.Raft), gossipLink: peers.NewLink(peers.Gossip), stirred: make(chan struct{}, 1),
+		raft: peers.NewLink(peers.Raft), gossipLink: peers.NewLink(peers.Gossip), stirred: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 	}
 	p.consensus, err = consensus.Open(ctx, consensus.Options{
 		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),

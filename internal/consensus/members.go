@@ -10,7 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Add lets a server receive the log, without a vote. One that is there already gets the new address.
+// Add lets a server receive the log, without a vote. Where it is this one, which is there already, it gets the new
+// address.
 func (c *Consensus) Add(ctx context.Context, s Server) error {
 	return c.change(ctx, "add server "+s.ID, func() raft.Future {
 		return c.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Address), 0, 0)

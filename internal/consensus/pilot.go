@@ -170,8 +170,7 @@ func (p *pilot) enlist(ctx context.Context) error {
 		return nil // the state is not there yet
 	}
 	for _, m := range members {
-		i := slices.IndexFunc(taking, func(s Server) bool { return s.ID == m.ID })
-		if m.Alive && m.Address != "" && (i < 0 || taking[i].Address != m.Address) {
+		if m.Alive && m.Address != "" && p.wanting(taking, m) {
 			p.logger.Info("server takes part", "server", m.ID, "name", m.Name, "address", m.Address)
 			if err := p.Add(ctx, Server{ID: m.ID, Address: m.Address}); err != nil {
 				return err
@@ -188,6 +187,14 @@ func (p *pilot) enlist(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// wanting reports whether raft does not know a member, or the address of this very server. The address of another one
+// that it knows stays as it is: raft 1.8.0 reads it without a lock while it sends to that server, and needs it only for
+// servers of which the state says nothing.
+func (p *pilot) wanting(taking []Server, m Member) bool {
+	i := slices.IndexFunc(taking, func(s Server) bool { return s.ID == m.ID })
+	return i < 0 || m.ID == p.id && taking[i].Address != m.Address
 }
 
 func (p *pilot) now() time.Time { return time.Now() }

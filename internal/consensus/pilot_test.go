@@ -145,6 +145,37 @@ func TestLeaderIsHealthyBeforeTheStateNamesIt(t *testing.T) {
 	}
 }
 
+// TestOnlyTheAddressOfTheLeaderItselfChanges in what raft knows: those of the others are being read all the time.
+func TestOnlyTheAddressOfTheLeaderItselfChanges(t *testing.T) {
+	c := newCrew(t, 3, 3)
+	before := map[string]string{}
+	for _, s := range c.until(3, 0) {
+		before[s.ID] = s.Address
+	}
+	c.change(func() {
+		slices.Reverse(c.known) // the leader is the last one to be looked at
+		for i := range c.known {
+			c.known[i].Address = "elsewhere-" + c.known[i].ID
+		}
+	})
+	leader := c.members["server-1"]
+	var now []consensus.Server
+	for !slices.Contains(now, consensus.Server{ID: leader.id, Address: "elsewhere-" + leader.id, Voter: true}) {
+		select {
+		case <-t.Context().Done():
+			t.Fatalf("the leader is not known to be elsewhere: %+v", now)
+		case <-leader.Changed():
+		case <-time.After(10 * time.Millisecond):
+		}
+		now = leader.Servers()
+	}
+	for _, s := range now {
+		if s.ID != leader.id && s.Address != before[s.ID] {
+			t.Errorf("raft is told that server %s is at %s now", s.ID, s.Address)
+		}
+	}
+}
+
 // TestPilotKeepsTheDesiredNumberOfVoters: up to it servers get a vote, above it they wait, and it can be changed.
 func TestPilotKeepsTheDesiredNumberOfVoters(t *testing.T) {
 	c := newCrew(t, 5, 3)
