@@ -94,6 +94,16 @@ func Look(c *Consensus, firstLook time.Duration) func(id string, healthy bool) H
 	}
 }
 
+// LagOfLeader is by how much a leader is behind itself if something happens between its questions and its conclusion.
+func LagOfLeader(t *testing.T, c *Consensus, between func()) uint64 {
+	p := newPilot(c, PilotOptions{})
+	id := raft.ServerID(c.id)
+	stats := p.FetchServerStats(t.Context(), map[raft.ServerID]*autopilot.Server{id: {ID: id}})
+	between()
+	p.NotifyState(&autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{id: {Stats: *stats[id]}}})
+	return c.Health()[0].Lag
+}
+
 // SetMaxBulk has snapshots taken after the log has grown by so many bytes.
 func (o *Options) SetMaxBulk(bytes int64) { o.maxBulk = bytes }
 

@@ -90,6 +90,7 @@ type pilot struct {
 	met   map[string]bool      // those that have been well since then
 	since map[string]time.Time // when a member was first seen dead
 	said  map[string]Progress  // what each has said of itself last, as long as it answers
+	last  uint64               // newest entry of this server when they were asked
 }
 
 func newPilot(c *Consensus, o PilotOptions) *pilot {
@@ -258,6 +259,7 @@ func (p *pilot) withSelf(members []Member) []Member {
 func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
 	stats := map[raft.ServerID]*autopilot.ServerStats{}
 	said := map[string]Progress{}
+	last := p.raft.LastIndex() // before they are asked: nobody is behind what came after that
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for id := range servers {
@@ -279,17 +281,16 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	asking.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.said = said
+	p.said, p.last = said, last
 	return stats
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.
 func (p *pilot) NotifyState(s *autopilot.State) {
 	var all []Health
-	last := p.raft.LastIndex()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	said := p.said
+	said, last := p.said, p.last
 	for id, one := range s.Servers {
 		h := Health{ID: string(id), Healthy: one.Health.Healthy, Full: said[string(id)].Full, Skew: said[string(id)].Skew}
 		if last > one.Stats.LastIndex {

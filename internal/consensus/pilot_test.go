@@ -145,6 +145,19 @@ func TestLeaderIsHealthyBeforeTheStateNamesIt(t *testing.T) {
 	}
 }
 
+// TestNobodyIsBehindWhatCameAfterTheQuestion: least of all the leader, whom the others are compared with.
+func TestNobodyIsBehindWhatCameAfterTheQuestion(t *testing.T) {
+	leader := cluster(t, 1)[0]
+	lag := consensus.LagOfLeader(t, leader.Consensus, func() {
+		if _, err := leader.Propose(t.Context(), numbered(1)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if lag != 0 {
+		t.Errorf("the leader is %d entries behind itself", lag)
+	}
+}
+
 // TestOnlyTheAddressOfTheLeaderItselfChanges in what raft knows: those of the others are being read all the time.
 func TestOnlyTheAddressOfTheLeaderItselfChanges(t *testing.T) {
 	c := newCrew(t, 3, 3)
