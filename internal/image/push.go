@@ -29,6 +29,10 @@ type PushOptions struct {
 // parallelBlobs is how many blobs are sent at once.
 const parallelBlobs = 4
 
+// pushAgain is how often all of an image is looked at again where a part of it is missing in the end: it may have been
+// collected since, or the server that had it was lost and another one answers.
+const pushAgain = 3
+
 // Push sends an image or an index with all its images to the registry under the
 // given name, and returns its digest. Blobs that the registry has are not sent,
 // several are sent at once, and one whose connection breaks goes on where it
@@ -50,8 +54,10 @@ func Push(ctx context.Context, what Content, to Name, opts PushOptions) (string,
 	u := &uploader{http: transport, to: to, meter: newMeter(parts.blobs, opts.Progress)}
 	defer u.meter.end()
 	err = u.push(ctx, parts, reference)
-	// What was there may have been collected since: then all of it is looked at again.
-	if r, refused := errors.AsType[*refusal](err); refused && strings.Contains(r.text, "BLOB_UNKNOWN") {
+	for range pushAgain {
+		if r, refused := errors.AsType[*refusal](err); !refused || !strings.Contains(r.text, "BLOB_UNKNOWN") {
+			break
+		}
 		u.meter.reset()
 		err = u.push(ctx, parts, reference)
 	}
