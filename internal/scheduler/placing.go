@@ -216,14 +216,22 @@ func (p *placing) look(single bool) {
 }
 
 // lookForOne judges every node and keeps the best of each group, which is enough for a single replica. What most asks
-// come to it does without a call, see candidate for the rest: that is where the time of a decision goes.
+// come to it does without a call, see candidate for the rest: that is where the time of a decision goes. A node that would
+// not be the best if it were used as well as can be is not looked at any further.
 func (p *placing) lookForOne() {
 	weights, need, least, usual := p.weights, p.need, p.least, p.plain && p.use == full
 	verdicts, groups, class := p.verdicts, p.groups, p.v.class
 	free, traits, mine, rank := p.v.free[:len(class)], p.v.traits[:len(class)], p.mine[:len(class)], p.v.rank[:len(class)]
 	for i, c := range class {
 		of, t := &verdicts[c], &traits[i]
-		if !of.passes || !free[i].holds(&least) || !p.plain && !p.passesSingly(int32(i)) {
+		if !of.passes {
+			continue
+		}
+		g := &groups[of.group]
+		if usual && len(g.heap) > 0 && !candidateOf(of.wishes, mine[i], weights.sum(of, t, thousandth), rank[i]).better(g.heap[0]) {
+			continue
+		}
+		if !free[i].holds(&least) || !p.plain && !p.passesSingly(int32(i)) {
 			continue
 		}
 		var one candidate
@@ -232,7 +240,6 @@ func (p *placing) lookForOne() {
 		} else {
 			one = p.candidate(int32(i), of)
 		}
-		g := &groups[of.group]
 		if len(g.heap) == 0 {
 			g.heap = append(g.heap, one)
 		} else if one.better(g.heap[0]) {

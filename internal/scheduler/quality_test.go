@@ -42,6 +42,27 @@ func TestSpreadAndAffinityAreExact(t *testing.T) {
 	}
 }
 
+// A single replica goes where the first of several does: the nodes that are not looked at to the end for it are not
+// better.
+func TestOneGoesWhereTheFirstOfSeveralGoes(t *testing.T) {
+	for seed := range uint64(5) {
+		v := schedulertest.New(schedulertest.Options{Seed: seed, Nodes: 500, Fill: 50})
+		for number, weights := range []scheduler.Weighing{{}, {Utilization: new(int32(1000))}, {Cost: new(int32(0)), Reliability: new(int32(0))}} {
+			for _, r := range append(benchAsks(), schedulertest.Small("large", 3000), schedulertest.Preferring("preferring")) {
+				r.Wishes.Weights = weights
+				for i := range 10 {
+					one := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: 1}}}).Placements
+					two := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: 2}}}).Placements
+					if len(one) != 1 || len(two) != 2 || one[0] != two[0] {
+						t.Fatalf("seed %d: alone a replica of %s goes to %+v, with another one to %+v", seed, r.Name, one, two)
+					}
+					v.ApplyReplica(fmt.Sprintf("%s-%d-%d", r.Name, number, i), r, one[0].Node)
+				}
+			}
+		}
+	}
+}
+
 // As many replicas are placed as can be, found by trying all ways to put them on
 // a few nodes, with a maximal skew over zones.
 func TestAsManyAsPossible(t *testing.T) {
