@@ -91,7 +91,7 @@ func (v *View) enter(r *Revision) *shape {
 		s = &shape{Revision: r, work: w, space: v.space(r.Namespace), bits: portBits(r.Needs.Ports)}
 		w.shapes = append(w.shapes, s)
 		v.work.shapes[r.UID] = s
-		if slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.Anti && a.required() }) {
+		if r.repels() {
 			at, _ := slices.BinarySearchFunc(v.work.avoiders, s, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) })
 			v.work.avoiders = slices.Insert(v.work.avoiders, at, s)
 		}
@@ -155,7 +155,7 @@ func (v *View) RemoveReplica(uid string) {
 	*v.work.at(at) = replica{}
 	v.work.unused = append(v.work.unused, at)
 	delete(v.work.byUID, uid)
-	v.waits.noteRoom(was.node, was.shape.space)
+	v.waits.noteRoom(was.node, was.shape)
 	v.noteHolds(was.node)
 }
 

@@ -121,6 +121,11 @@ func (r *Revision) Bound() bool {
 		slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
 }
 
+// repels reports whether others may be kept away from where it is.
+func (r *Revision) repels() bool {
+	return slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.Anti && a.required() })
+}
+
 func (a *Affinity) required() bool { return a.Weight == 0 }
 
 // matches reports whether the rule of a revision is about a workload.

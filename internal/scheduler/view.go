@@ -98,6 +98,9 @@ func (v *View) ApplyNode(n Node) {
 		v.list(i)
 	}
 	class := v.classes.enter(&n)
+	if known && class != v.class[i] {
+		v.waits.noteMove(len(v.work.avoiders) > 0)
+	}
 	v.classes.leave(v.class[i])
 	v.class[i] = class
 	v.free[i] = v.free[i].plus(room).minus(cell.room)
@@ -136,6 +139,7 @@ func (v *View) RemoveNode(uid string) {
 		return
 	}
 	v.noteHolds(i)
+	v.waits.noteMove(len(v.work.avoiders) > 0)
 	for _, r := range slices.Clone(v.nodes[i].replicas) {
 		v.RemoveReplica(v.work.at(r).uid)
 	}

@@ -18,7 +18,12 @@ type waiting struct {
 	holders map[string]bool
 	nodes   map[int32]bool      // new, different or emptier
 	spaces  map[*namespace]bool // with more of their quota left
-	moved   bool                // some replica came or went
+	// moved is whether a replica came or went, or a node went or is another one by what
+	// rules say: that helps on other nodes, too, where rules are about where others are.
+	moved bool
+	// rid is whether one that keeps others away has gone, or may be elsewhere by what rules
+	// say: that helps those who have no rules at all, and anywhere.
+	rid bool
 }
 
 // Wait remembers that replicas of a revision are left over. What changes from
@@ -83,13 +88,13 @@ func (v *View) Wake() []string {
 	slices.Sort(woken)
 	clear(w.nodes)
 	clear(w.spaces)
-	w.moved = false
+	w.moved, w.rid = false, false
 	return woken
 }
 
 // helped reports whether a revision has a place now, a free one if it is patient.
-// A change of one node can help on that node alone, unless there are rules about
-// where others are.
+// A new node can help on that node alone, and so can more room on one; see moved and
+// rid for the rest.
 func (v *View) helped(r *Revision, patient bool) bool {
 	v.refresh()
 	s := v.enter(r)
@@ -99,7 +104,7 @@ func (v *View) helped(r *Revision, patient bool) bool {
 	if s.space.room(&p.need) == 0 {
 		return false
 	}
-	anywhere := v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain)
+	anywhere := v.waits.rid || v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain)
 	if on := v.waits.on[r.Workload]; len(on) > 0 {
 		return slices.ContainsFunc(on, func(uid string) bool {
 			i, known := v.slots[uid]
@@ -134,20 +139,28 @@ func (p *placing) wouldTake(i int32, patient bool) bool {
 	return possible
 }
 
-// noteNode, noteRoom and noteQuota say what has changed, if somebody waits.
+// noteNode, noteMove, noteRoom and noteQuota say what has changed, if somebody waits.
 func (w *waiting) noteNode(i int32) {
 	if len(w.revisions) > 0 {
 		w.nodes[i] = true
 	}
 }
 
-func (w *waiting) noteRoom(i int32, s *namespace) {
+// noteMove is for a node that goes or becomes another one, and whether some keep others
+// away, be it from there or from elsewhere.
+func (w *waiting) noteMove(repelling bool) {
+	if len(w.revisions) > 0 {
+		w.moved, w.rid = true, w.rid || repelling
+	}
+}
+
+func (w *waiting) noteRoom(i int32, s *shape) {
 	if len(w.revisions) == 0 {
 		return
 	}
-	w.nodes[i], w.moved = true, true
-	if s.quota != (Quota{}) {
-		w.spaces[s] = true
+	w.nodes[i], w.moved, w.rid = true, true, w.rid || s.repels()
+	if s.space.quota != (Quota{}) {
+		w.spaces[s.space] = true
 	}
 }
 
