@@ -146,6 +146,10 @@ func TestWhatWouldHelp(t *testing.T) {
 			"a larger node, or a smaller request: it needs 2 GPU, and no node that would do otherwise has any",
 		},
 		{
+			"what no machine tells", view(node("a")), revision("web", 100, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Bandwidth] = 10_000_000 }),
+			"a larger node, or a smaller request: it needs 10M bandwidth, and no node that would do otherwise is known to have any: say what a link carries with cloudless node set NODE --bandwidth",
+		},
+		{
 			"two rules about one label", view(node("a")), revision("web", 100, func(r *scheduler.Revision) {
 				r.Needs.Rules = []scheduler.Rule{rule(t, "cores", scheduler.OpGreater, "4"), rule(t, "cores", scheduler.OpLess, "9")}
 			}),

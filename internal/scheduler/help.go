@@ -174,8 +174,11 @@ func (p *placing) largerNode() (help []string) {
 		}
 		r := Resource(k)
 		has := "no node that would do otherwise has any"
-		if most > 0 {
+		switch {
+		case most > 0:
 			has = fmt.Sprintf("%s, the largest that would do otherwise, has %s", largest, r.format(most))
+		case r == Bandwidth: // not every machine knows its link
+			has = "no node that would do otherwise is known to have any: say what a link carries with cloudless node set NODE --bandwidth"
 		}
 		help = append(help, fmt.Sprintf("a larger node, or a smaller request: it needs %s %s, and %s", r.format(need), r, has))
 	}

@@ -20,7 +20,9 @@ import (
 // because the loop is the only one who makes any.
 //
 // Where the rules of one of those that are placed are about where others are, they
-// stand or fall together: all are one part.
+// stand or fall together: all are one part. Not checked is what runs already and the
+// rules are about: it may end, or its node be relabelled, between the plan and the
+// commit, as it may right after that.
 //
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what goes to that
