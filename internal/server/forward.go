@@ -116,7 +116,16 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		response, err = r.forward(ctx, leader, method, message)
 		return err
 	})
-	return response, err
+	return response, elsewhere(err)
+}
+
+// elsewhere sends a caller to another server where the leader does not listen to this
+// one any more: that it was removed is not the caller's fault.
+func elsewhere(err error) error {
+	if hasReason(err, reasonRemoved) {
+		return refuse(codes.Unavailable, "the server that was asked was removed from the cluster: ask another one")
+	}
+	return err
 }
 
 // untilLeader calls do with the leader until somebody who really leads has
@@ -277,7 +286,7 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 	}
 	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
 		if leader != r.consensus.ID() {
-			return r.forwardStream(ctx, leader, stream, info)
+			return elsewhere(r.forwardStream(ctx, leader, stream, info))
 		}
 		during, cancel, err := r.consensus.Term(ctx)
 		if err != nil {

@@ -104,6 +104,20 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	return c
 }
 
+// TestWhoAsksARemovedServerIsSentElsewhere: clients take another server where one is not available, and give up where
+// they are not known.
+func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
+	err := statusOf(elsewhere(unauthenticated(errRemovedServer)))
+	wantCode(t, err, codes.Unavailable, "was removed", "ask another one")
+	if hasReason(err, reasonRemoved) {
+		t.Error("the caller is told that it was removed itself")
+	}
+	wantCode(t, statusOf(elsewhere(unauthenticated(errUnknownToken))), codes.Unauthenticated)
+	if elsewhere(nil) != nil {
+		t.Error("what went well is an error")
+	}
+}
+
 // TestFollowerPassesCallsOn: whoever is asked, the leader answers, as for the same caller.
 func TestFollowerPassesCallsOn(t *testing.T) {
 	leader, follower := pair(t)
