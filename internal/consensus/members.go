@@ -25,9 +25,26 @@ func (c *Consensus) Remove(ctx context.Context, id string) error {
 	})
 }
 
+// transferAttempts is how often a server is asked to take over: raft gives it half a second each time, which a busy
+// machine may need for something else.
+const transferAttempts = 5
+
 // Transfer lets another server lead: the one with the id, or the one that is furthest if it is empty. When it
 // returns without error, another server leads or is just being elected.
-func (c *Consensus) Transfer(ctx context.Context, to string) error {
+func (c *Consensus) Transfer(ctx context.Context, to string) (err error) {
+	for range transferAttempts {
+		led := c.IsLeader()
+		if err = c.transfer(ctx, to); err == nil || led && !c.IsLeader() {
+			return nil
+		}
+		if !led || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+func (c *Consensus) transfer(ctx context.Context, to string) error {
 	return c.change(ctx, "let another server lead", func() raft.Future {
 		if to == "" {
 			return c.raft.LeadershipTransfer()

@@ -211,11 +211,7 @@ func byWords(e *scheduler.Explanation) func(a, b scheduler.Judgement) int {
 func TestExplanationAgreesWithThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		r := revisions["w1"]
 		var without []string
 		if len(m.replicas) > 0 && rapid.Bool().Draw(t, "without") {
@@ -284,11 +280,7 @@ func agree(t *rapid.T, e scheduler.Explanation, plan scheduler.Plan) {
 func TestSeveralAreOneAfterTheOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		v.SetOptions(scheduler.Options{})
 		r := revisions["w1"]
 		count := rapid.IntRange(1, 8).Draw(t, "count")
@@ -314,11 +306,7 @@ func TestSeveralAreOneAfterTheOther(t *testing.T) {
 func TestReviewIsTheRank(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, _ := anyCluster(t)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		v.SetOptions(scheduler.Options{})
 		for _, o := range m.replicas {
 			e := v.Explain(scheduler.Question{Revision: o.r, Without: []string{o.uid}})

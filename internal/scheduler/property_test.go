@@ -50,6 +50,15 @@ func (m *model) view(order []int) *scheduler.View {
 	return v
 }
 
+// inOrder are all nodes as they come.
+func (m *model) inOrder() []int {
+	order := make([]int, len(m.nodes))
+	for i := range order {
+		order[i] = i
+	}
+	return order
+}
+
 func (o running) standing() scheduler.Standing {
 	if o.leaving {
 		return scheduler.Leaving
@@ -405,16 +414,12 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		r := anyRequest(t, revisions)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		plan := v.Plan(r)
 		if again := v.Plan(r); !reflect.DeepEqual(plan, again) {
 			t.Fatalf("the second plan is\n%+v\nafter\n%+v", again, plan)
 		}
-		other := m.view(rapid.Permutation(order).Draw(t, "order"))
+		other := m.view(rapid.Permutation(m.inOrder()).Draw(t, "order"))
 		other.ApplyNode(node("extra", inZone("z")))
 		run(other, revisions["w1"], "extra", 2)
 		for _, o := range m.replicas { // everything moves away and comes back
@@ -449,11 +454,7 @@ func TestCarriedOutIsAsPredicted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		r := anyRequest(t, revisions)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		plan := v.Plan(r)
 		for _, gone := range plan.Preemptions {
 			v.RemoveReplica(gone.Replica)
@@ -481,7 +482,7 @@ func TestCarriedOutIsAsPredicted(t *testing.T) {
 		}
 		after.rename(plan)
 		next := anyRequest(t, revisions)
-		anew := after.view(order)
+		anew := after.view(after.inOrder())
 		if got, want := v.Plan(next), anew.Plan(next); !reflect.DeepEqual(got, want) {
 			t.Fatalf("the next plan is\n%+v\nand made anew\n%+v", got, want)
 		}
@@ -510,11 +511,7 @@ func TestPreemptionNeverHurtsTheHigher(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		r := anyRequest(t, revisions)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		with := v.Plan(r)
 		v.SetOptions(scheduler.Options{})
 		without := v.Plan(r)
@@ -547,11 +544,7 @@ func TestPreemptionNeverHurtsTheHigher(t *testing.T) {
 func TestReasonsAreMonotonic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		v.SetOptions(scheduler.Options{})
 		v.SetQuota("default", scheduler.Quota{Replicas: scheduler.NoneAtAll}) // so that every node is explained as it is now
 		modest := revisions["w1"]

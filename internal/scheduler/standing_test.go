@@ -146,11 +146,7 @@ func TestPreemptionComesToItsEnd(t *testing.T) {
 			one.Wishes.Affinity, one.Wishes.Spread = nil, nil
 		}
 		r := anyRequest(t, revisions)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		plan := v.Plan(r)
 		held := begun(v, r, plan)
 		waiting := 0

@@ -72,11 +72,7 @@ func TestTheEndOfOneThatRepelsHelpsElsewhere(t *testing.T) {
 func TestWhoCouldBePlacedIsWoken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
-		order := make([]int, len(m.nodes))
-		for i := range order {
-			order[i] = i
-		}
-		v := m.view(order)
+		v := m.view(m.inOrder())
 		v.SetOptions(scheduler.Options{})
 		fits := func(r *scheduler.Revision) bool { return len(v.Plan(ask(r, 1)).Placements) == 1 }
 		var waits []*scheduler.Revision

@@ -114,9 +114,9 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		}
 		r.tellLeader(ctx, leader)
 		response, err = r.forward(ctx, leader, method, message)
-		return err
+		return elsewhere(err)
 	})
-	return response, elsewhere(err)
+	return response, err
 }
 
 // elsewhere sends a caller to another server where the leader does not listen to this

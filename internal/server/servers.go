@@ -219,7 +219,7 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 	if voters < 2 {
 		return nil, refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
 	}
-	if err := s.handOver(ctx, to); err != nil {
+	if err := s.consensus.Transfer(ctx, to); err != nil {
 		return nil, err
 	}
 	for {
@@ -235,23 +235,6 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 			return nil, refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
 		}
 	}
-}
-
-// handOverAttempts is how often a server is asked to take over: raft gives it half a
-// second each time, which a busy machine may need for something else.
-const handOverAttempts = 5
-
-// handOver returns when this server leads no more, or another one is about to.
-func (s *serverService) handOver(ctx context.Context, to string) (err error) {
-	for range handOverAttempts {
-		if err = s.consensus.Transfer(ctx, to); err == nil || !s.consensus.IsLeader() {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return err
-		}
-	}
-	return err
 }
 
 // GetProgress says how far this server is.
