@@ -115,10 +115,14 @@ type Affinity struct {
 	Weight int32
 }
 
-// Bound reports whether there are rules that hold only where others are as well.
-func (r *Revision) Bound() bool {
-	return slices.ContainsFunc(r.Wishes.Spread, func(s Spread) bool { return s.MaxSkew > 0 }) ||
-		slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
+// bound reports whether there are rules that hold only where others are as well.
+func (r *Revision) bound() bool {
+	return r.levelled() || slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
+}
+
+// levelled reports whether it may not be skewed more than so much.
+func (r *Revision) levelled() bool {
+	return slices.ContainsFunc(r.Wishes.Spread, func(s Spread) bool { return s.MaxSkew > 0 })
 }
 
 // repels reports whether others may be kept away from where it is.

@@ -30,6 +30,7 @@ const (
 	KindGossipKey     Kind = "gossip_key"
 	KindTag           Kind = "tag"
 	KindNamespace     Kind = "namespace"
+	KindMark          Kind = "mark"
 )
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
@@ -51,6 +52,8 @@ type table struct {
 	single bool
 	// indexes by which its objects are found beside uid and name.
 	indexes map[string]keyFunc
+	// marked says which mark a change moves; nil and "" for none.
+	marked func(from, to Object) (uid string)
 }
 
 // keyFunc adds an object's key in one index to a buffer.
@@ -58,14 +61,14 @@ type keyFunc func([]byte, Object) []byte
 
 var tables = []table{
 	{kind: KindCluster, named: true, single: true},
-	{kind: KindNode, named: true},
-	{kind: KindWorkload, named: true},
+	{kind: KindNode, named: true, marked: func(Object, Object) string { return MarkLayout }},
+	{kind: KindWorkload, named: true, marked: markedByWorkload},
 	{kind: KindRevision, indexes: map[string]keyFunc{
 		indexWorkload: by(func(key []byte, r *v1.Revision) []byte {
 			return binary.BigEndian.AppendUint64(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetSpec().GetNumber())
 		}),
 	}},
-	{kind: KindReplica, named: true, indexes: map[string]keyFunc{
+	{kind: KindReplica, named: true, marked: markedByReplica, indexes: map[string]keyFunc{
 		indexWorkload: by(func(key []byte, r *v1.Replica) []byte {
 			return appendText(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetMetadata().GetName())
 		}),
@@ -91,6 +94,7 @@ var tables = []table{
 	{kind: KindGossipKey, single: true},
 	{kind: KindTag},
 	{kind: KindNamespace, named: true},
+	{kind: KindMark},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -78,6 +78,7 @@ func (m model) change(index uint64, now *timestamppb.Timestamp, change *statev1.
 	switch {
 	case change.GetDelete() != nil:
 		delete(m, at)
+		m.mark(index, now, at, old, nil)
 	case object != nil:
 		for other := range maps.Keys(m) {
 			sameName := state.Path(m[other]) == state.Path(object) && object.GetMetadata().GetName() != ""
@@ -92,8 +93,44 @@ func (m model) change(index uint64, now *timestamppb.Timestamp, change *statev1.
 			metadata.CreateTime = old.GetMetadata().GetCreateTime()
 		}
 		m[at] = object
+		m.mark(index, now, at, old, object)
 	}
 	return nil
+}
+
+// mark moves the marks of those who rely on what has changed.
+func (m model) mark(index uint64, now *timestamppb.Timestamp, at id, old, object state.Object) {
+	move := func(uid string) {
+		moved := &statev1.Mark{Metadata: &v1.Metadata{Uid: uid, Version: index, CreateTime: now, UpdateTime: now}}
+		if before := m[id{state.KindMark, uid}]; before != nil {
+			moved.Metadata.CreateTime = before.GetMetadata().GetCreateTime()
+		}
+		m[id{state.KindMark, uid}] = moved
+	}
+	switch at.kind {
+	case state.KindNode:
+		if old != nil || object != nil {
+			move(state.MarkLayout)
+		}
+	case state.KindWorkload:
+		if old != nil && (object == nil || !maps.Equal(old.GetMetadata().GetLabels(), object.GetMetadata().GetLabels())) {
+			move(state.MarkLayout)
+		}
+		if old != nil && object == nil {
+			delete(m, id{state.KindMark, at.uid})
+		}
+	case state.KindReplica:
+		before, _ := old.(*v1.Replica)
+		after, _ := object.(*v1.Replica)
+		was, is := before.GetSpec().GetNodeUid(), after.GetSpec().GetNodeUid()
+		if after.GetStatus().GetEndTime() != nil {
+			is = ""
+		}
+		of := before.GetSpec().GetWorkloadUid()
+		if was != "" && before.GetStatus().GetEndTime() == nil && was != is && m[id{state.KindWorkload, of}] != nil {
+			move(of)
+		}
+	}
 }
 
 // all returns the objects of a kind that fulfil a condition, in the order of their names.
@@ -156,7 +193,7 @@ func drawObject(t *rapid.T) state.Object {
 		metadata.Namespace = namespace
 		return &v1.Replica{Metadata: metadata, Spec: &v1.ReplicaSpec{
 			WorkloadUid: someUID.Draw(t, "workload"), NodeUid: rapid.SampledFrom([]string{"", "u1", "u2"}).Draw(t, "node"),
-		}}
+		}, Status: &v1.ReplicaStatus{EndTime: rapid.SampledFrom([]*timestamppb.Timestamp{nil, nil, {Seconds: 1}}).Draw(t, "end")}}
 	}
 }
 
@@ -304,7 +341,7 @@ func agree(t *rapid.T, s *state.Snapshot, m model) {
 			t.Fatalf("%v is %v, want %v", at, got, want)
 		}
 	}
-	for _, kind := range []state.Kind{state.KindCluster, state.KindNode, state.KindEvent, state.KindReceipt, state.KindWorkload, state.KindReplica} {
+	for _, kind := range []state.Kind{state.KindCluster, state.KindNode, state.KindEvent, state.KindReceipt, state.KindWorkload, state.KindReplica, state.KindMark} {
 		if s.Count(kind) != counts[kind] {
 			t.Fatalf("%d of kind %s, want %d", s.Count(kind), kind, counts[kind])
 		}

@@ -29,7 +29,10 @@ func Validate(tx *statev1.Transaction) error {
 	return nil
 }
 
-const reasonNewer = "holds fields that this release does not know: update this server"
+const (
+	reasonNewer = "holds fields that this release does not know: update this server"
+	reasonMark  = "changes a mark, which the tables move themselves"
+)
 
 func checkTransaction(tx *statev1.Transaction) string {
 	switch {
@@ -53,6 +56,9 @@ func checkChange(change *statev1.Change) string {
 	case *statev1.Change_Put:
 		return checkPut(action.Put)
 	case *statev1.Change_Delete:
+		if action.Delete.GetKind() == string(KindMark) {
+			return reasonMark
+		}
 		return checkKey(action.Delete)
 	case *statev1.Change_Check:
 		if change.ExpectVersion == nil {
@@ -68,8 +74,11 @@ func checkPut(wrapped *statev1.Object) string {
 		return reasonNewer
 	}
 	kind, object := unwrap(wrapped)
-	if kind == "" {
+	switch kind {
+	case "":
 		return "puts no object of a known kind"
+	case KindMark:
+		return reasonMark
 	}
 	return checkObject(kind, object)
 }

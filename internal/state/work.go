@@ -84,7 +84,7 @@ func (w *work) change(change *statev1.Change, now *timestamppb.Timestamp) (Objec
 		kind, object := unwrap(action.Put)
 		return w.put(kind, object, change.ExpectVersion, now)
 	case *statev1.Change_Delete:
-		return w.delete(Kind(action.Delete.GetKind()), action.Delete.GetUid(), change.ExpectVersion)
+		return w.delete(Kind(action.Delete.GetKind()), action.Delete.GetUid(), change.ExpectVersion, now)
 	default:
 		kind, uid := Kind(change.GetCheck().GetKind()), change.GetCheck().GetUid()
 		object := w.get(kind, uid)
@@ -105,21 +105,27 @@ func (w *work) put(kind Kind, object Object, version *uint64, now *timestamppb.T
 	if old != nil {
 		metadata.CreateTime = old.GetMetadata().GetCreateTime()
 	}
-	w.replace(kind, old, object)
-	w.changes = append(w.changes, Change{Kind: kind, Old: old, New: object})
+	w.note(kind, old, object)
+	w.mark(kind, old, object, now)
 	return object, nil
 }
 
-func (w *work) delete(kind Kind, uid string, version *uint64) (Object, error) {
+func (w *work) delete(kind Kind, uid string, version *uint64, now *timestamppb.Timestamp) (Object, error) {
 	old := w.get(kind, uid)
 	if err := expect(kind, uid, "", old, version); err != nil {
 		return nil, err
 	}
 	if old != nil {
-		w.replace(kind, old, nil)
-		w.changes = append(w.changes, Change{Kind: kind, Old: old})
+		w.note(kind, old, nil)
+		w.mark(kind, old, nil, now)
 	}
 	return old, nil
+}
+
+// note makes a change that can be undone.
+func (w *work) note(kind Kind, from, to Object) {
+	w.replace(kind, from, to)
+	w.changes = append(w.changes, Change{Kind: kind, Old: from, New: to})
 }
 
 // undo takes back all changes but the first ones, the last one first.

@@ -44,6 +44,8 @@ func KindOf(o Object) Kind {
 		return KindTag
 	case *v1.Namespace:
 		return KindNamespace
+	case *statev1.Mark:
+		return KindMark
 	}
 	return ""
 }
@@ -87,6 +89,8 @@ func wrap(o Object) *statev1.Object {
 		return &statev1.Object{Kind: &statev1.Object_Tag{Tag: o}}
 	case *v1.Namespace:
 		return &statev1.Object{Kind: &statev1.Object_Namespace{Namespace: o}}
+	case *statev1.Mark:
+		return &statev1.Object{Kind: &statev1.Object_Mark{Mark: o}}
 	}
 	return &statev1.Object{}
 }
@@ -130,6 +134,8 @@ func unwrap(wrapped *statev1.Object) (Kind, Object) {
 		return KindTag, o.Tag
 	case *statev1.Object_Namespace:
 		return KindNamespace, o.Namespace
+	case *statev1.Object_Mark:
+		return KindMark, o.Mark
 	}
 	return "", nil
 }

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -19,10 +20,10 @@ import (
 // node may be promised, is checked for the whole. No other can break a promise,
 // because the loop is the only one who makes any.
 //
-// Where the rules of one of those that are placed are about where others are, they
-// stand or fall together: all are one part. Not checked is what runs already and the
-// rules are about: it may end, or its node be relabelled, between the plan and the
-// commit, as it may right after that.
+// Where rules about where others are decide on one of those that are placed, all
+// stand or fall together: they are one part. It begins with a check that those others
+// are still there, and no node anywhere has changed: not of each of them, which could
+// be thousands, but of the marks that the state moves when one does.
 //
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what goes to that
@@ -63,14 +64,15 @@ func (t *tick) takeAll(m move) bool {
 // commit adds moves to the batch, those to one node as one part.
 func (t *tick) commit(moves []move) {
 	slices.SortStableFunc(moves, func(a, b move) int { return compareNodes(a.to, b.to) })
-	bound := slices.ContainsFunc(moves, func(m move) bool { return m.of.Bound() })
+	relies := t.relies(moves)
 	t.many = len(moves) > fewPlaced
 	moved := map[string]bool{}
 	var unreserved []move
 	for i, m := range moves {
 		if i == 0 || m.to.Node != moves[i-1].to.Node {
-			if i == 0 || !bound {
+			if i == 0 || !relies.others {
 				t.batch.Part()
+				t.checkMarks(relies)
 			}
 			t.batch.Check(state.KindNode, m.to.Node, t.snap.Node(m.to.Node).GetMetadata().GetVersion())
 		}
@@ -97,6 +99,42 @@ func (t *tick) commit(moves []move) {
 	}
 	for _, m := range unreserved {
 		t.unreserve(m, moved)
+	}
+}
+
+// reliance is what moves rely on beside the nodes that they go to.
+type reliance struct {
+	// others is whether rules about others decide on one of them, and workloads are
+	// the uids of those that must stay where they are.
+	others    bool
+	workloads map[string]bool
+}
+
+func (t *tick) relies(moves []move) reliance {
+	r := reliance{workloads: map[string]bool{}}
+	asked := map[*scheduler.Revision]bool{}
+	for _, m := range moves {
+		if asked[m.of] {
+			continue
+		}
+		asked[m.of] = true
+		others, workloads := t.cluster.view.Relies(m.of)
+		r.others = r.others || others
+		for _, uid := range workloads {
+			r.workloads[uid] = true
+		}
+	}
+	return r
+}
+
+// checkMarks adds a check that nothing has changed that moves rely on.
+func (t *tick) checkMarks(r reliance) {
+	if !r.others {
+		return
+	}
+	t.batch.Check(state.KindMark, state.MarkLayout, t.snap.MarkVersion(state.MarkLayout))
+	for _, uid := range slices.Sorted(maps.Keys(r.workloads)) {
+		t.batch.Check(state.KindMark, uid, t.snap.MarkVersion(uid))
 	}
 }
 

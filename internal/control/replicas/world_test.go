@@ -192,6 +192,9 @@ func (w *world) work() bool {
 			if phase := nextPhase(old); phase != old.GetStatus().GetPhase() {
 				r := proto.CloneOf(old)
 				r.Status.Phase = phase
+				if rollout.Ended(phase) {
+					r.Status.EndTime = timestamppb.New(w.now())
+				}
 				b.Update(r, old.GetMetadata().GetVersion())
 			}
 		}

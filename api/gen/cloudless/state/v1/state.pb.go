@@ -48,6 +48,7 @@ type Object struct {
 	//	*Object_Revocation
 	//	*Object_GossipKey
 	//	*Object_Tag
+	//	*Object_Mark
 	Kind          isObject_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,6 +253,15 @@ func (x *Object) GetTag() *Tag {
 	return nil
 }
 
+func (x *Object) GetMark() *Mark {
+	if x != nil {
+		if x, ok := x.Kind.(*Object_Mark); ok {
+			return x.Mark
+		}
+	}
+	return nil
+}
+
 type isObject_Kind interface {
 	isObject_Kind()
 }
@@ -328,6 +338,10 @@ type Object_Tag struct {
 	Tag *Tag `protobuf:"bytes,40,opt,name=tag,proto3,oneof"`
 }
 
+type Object_Mark struct {
+	Mark *Mark `protobuf:"bytes,41,opt,name=mark,proto3,oneof"`
+}
+
 func (*Object_Cluster) isObject_Kind() {}
 
 func (*Object_Node) isObject_Kind() {}
@@ -363,6 +377,8 @@ func (*Object_Revocation) isObject_Kind() {}
 func (*Object_GossipKey) isObject_Kind() {}
 
 func (*Object_Tag) isObject_Kind() {}
+
+func (*Object_Mark) isObject_Kind() {}
 
 // The cluster's certificate authority. The key is sealed by the servers'
 // key-encryption key.
@@ -799,6 +815,53 @@ func (x *DeletedImage) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// When something last changed on which placements rely. The tables move it
+// themselves; nobody puts one.
+type Mark struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uid says what it is about: "layout", or the uid of a workload.
+	Metadata      *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mark) Reset() {
+	*x = Mark{}
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mark) ProtoMessage() {}
+
+func (x *Mark) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mark.ProtoReflect.Descriptor instead.
+func (*Mark) Descriptor() ([]byte, []int) {
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Mark) GetMetadata() *v1.Metadata {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
 // Remembers a creating call by its idempotency key.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -812,7 +875,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +887,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[8]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +900,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Receipt) GetMetadata() *v1.Metadata {
@@ -876,7 +939,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +951,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[9]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +964,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Transaction) GetChanges() []*Change {
@@ -945,7 +1008,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1020,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[10]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1033,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Change) GetAction() isChange_Action {
@@ -1055,7 +1118,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1130,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[11]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1143,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Key) GetKind() string {
@@ -1109,7 +1172,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1184,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_state_v1_state_proto_msgTypes[12]
+	mi := &file_cloudless_state_v1_state_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1197,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_state_v1_state_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotHeader) GetFormat() uint32 {
@@ -1162,7 +1225,7 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\a\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\b\n" +
 	"\x06Object\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterH\x00R\acluster\x12(\n" +
 	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x124\n" +
@@ -1187,7 +1250,8 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"revocation\x12>\n" +
 	"\n" +
 	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyH\x00R\tgossipKey\x12+\n" +
-	"\x03tag\x18( \x01(\v2\x17.cloudless.state.v1.TagH\x00R\x03tagB\x06\n" +
+	"\x03tag\x18( \x01(\v2\x17.cloudless.state.v1.TagH\x00R\x03tag\x12.\n" +
+	"\x04mark\x18) \x01(\v2\x18.cloudless.state.v1.MarkH\x00R\x04markB\x06\n" +
 	"\x04kind\"\x80\x01\n" +
 	"\tAuthority\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12 \n" +
@@ -1220,7 +1284,9 @@ const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\vdelete_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"deleteTime\x12;\n" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"\x7f\n" +
+	"expireTime\":\n" +
+	"\x04Mark\x122\n" +
+	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\"\x7f\n" +
 	"\aReceipt\x122\n" +
 	"\bmetadata\x18\x01 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12!\n" +
 	"\frequest_hash\x18\x02 \x01(\fR\vrequestHash\x12\x1d\n" +
@@ -1258,7 +1324,7 @@ func file_cloudless_state_v1_state_proto_rawDescGZIP() []byte {
 	return file_cloudless_state_v1_state_proto_rawDescData
 }
 
-var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_cloudless_state_v1_state_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*Object)(nil),                // 0: cloudless.state.v1.Object
 	(*Authority)(nil),             // 1: cloudless.state.v1.Authority
@@ -1268,67 +1334,70 @@ var file_cloudless_state_v1_state_proto_goTypes = []any{
 	(*GossipKey)(nil),             // 5: cloudless.state.v1.GossipKey
 	(*Tag)(nil),                   // 6: cloudless.state.v1.Tag
 	(*DeletedImage)(nil),          // 7: cloudless.state.v1.DeletedImage
-	(*Receipt)(nil),               // 8: cloudless.state.v1.Receipt
-	(*Transaction)(nil),           // 9: cloudless.state.v1.Transaction
-	(*Change)(nil),                // 10: cloudless.state.v1.Change
-	(*Key)(nil),                   // 11: cloudless.state.v1.Key
-	(*SnapshotHeader)(nil),        // 12: cloudless.state.v1.SnapshotHeader
-	(*v1.Cluster)(nil),            // 13: cloudless.v1.Cluster
-	(*v1.Node)(nil),               // 14: cloudless.v1.Node
-	(*v1.Workload)(nil),           // 15: cloudless.v1.Workload
-	(*v1.Revision)(nil),           // 16: cloudless.v1.Revision
-	(*v1.Replica)(nil),            // 17: cloudless.v1.Replica
-	(*v1.Token)(nil),              // 18: cloudless.v1.Token
-	(*v1.Event)(nil),              // 19: cloudless.v1.Event
-	(*v1.Login)(nil),              // 20: cloudless.v1.Login
-	(*v1.Server)(nil),             // 21: cloudless.v1.Server
-	(*v1.Configuration)(nil),      // 22: cloudless.v1.Configuration
-	(*v1.Namespace)(nil),          // 23: cloudless.v1.Namespace
-	(*v1.Metadata)(nil),           // 24: cloudless.v1.Metadata
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*Mark)(nil),                  // 8: cloudless.state.v1.Mark
+	(*Receipt)(nil),               // 9: cloudless.state.v1.Receipt
+	(*Transaction)(nil),           // 10: cloudless.state.v1.Transaction
+	(*Change)(nil),                // 11: cloudless.state.v1.Change
+	(*Key)(nil),                   // 12: cloudless.state.v1.Key
+	(*SnapshotHeader)(nil),        // 13: cloudless.state.v1.SnapshotHeader
+	(*v1.Cluster)(nil),            // 14: cloudless.v1.Cluster
+	(*v1.Node)(nil),               // 15: cloudless.v1.Node
+	(*v1.Workload)(nil),           // 16: cloudless.v1.Workload
+	(*v1.Revision)(nil),           // 17: cloudless.v1.Revision
+	(*v1.Replica)(nil),            // 18: cloudless.v1.Replica
+	(*v1.Token)(nil),              // 19: cloudless.v1.Token
+	(*v1.Event)(nil),              // 20: cloudless.v1.Event
+	(*v1.Login)(nil),              // 21: cloudless.v1.Login
+	(*v1.Server)(nil),             // 22: cloudless.v1.Server
+	(*v1.Configuration)(nil),      // 23: cloudless.v1.Configuration
+	(*v1.Namespace)(nil),          // 24: cloudless.v1.Namespace
+	(*v1.Metadata)(nil),           // 25: cloudless.v1.Metadata
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
 }
 var file_cloudless_state_v1_state_proto_depIdxs = []int32{
-	13, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
-	14, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
-	15, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
-	16, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
-	17, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
-	18, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
-	19, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
-	20, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
-	21, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
-	22, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
-	23, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
+	14, // 0: cloudless.state.v1.Object.cluster:type_name -> cloudless.v1.Cluster
+	15, // 1: cloudless.state.v1.Object.node:type_name -> cloudless.v1.Node
+	16, // 2: cloudless.state.v1.Object.workload:type_name -> cloudless.v1.Workload
+	17, // 3: cloudless.state.v1.Object.revision:type_name -> cloudless.v1.Revision
+	18, // 4: cloudless.state.v1.Object.replica:type_name -> cloudless.v1.Replica
+	19, // 5: cloudless.state.v1.Object.token:type_name -> cloudless.v1.Token
+	20, // 6: cloudless.state.v1.Object.event:type_name -> cloudless.v1.Event
+	21, // 7: cloudless.state.v1.Object.login:type_name -> cloudless.v1.Login
+	22, // 8: cloudless.state.v1.Object.server:type_name -> cloudless.v1.Server
+	23, // 9: cloudless.state.v1.Object.configuration:type_name -> cloudless.v1.Configuration
+	24, // 10: cloudless.state.v1.Object.namespace:type_name -> cloudless.v1.Namespace
 	1,  // 11: cloudless.state.v1.Object.authority:type_name -> cloudless.state.v1.Authority
 	2,  // 12: cloudless.state.v1.Object.credential:type_name -> cloudless.state.v1.Credential
-	8,  // 13: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
+	9,  // 13: cloudless.state.v1.Object.receipt:type_name -> cloudless.state.v1.Receipt
 	3,  // 14: cloudless.state.v1.Object.password:type_name -> cloudless.state.v1.Password
 	4,  // 15: cloudless.state.v1.Object.revocation:type_name -> cloudless.state.v1.Revocation
 	5,  // 16: cloudless.state.v1.Object.gossip_key:type_name -> cloudless.state.v1.GossipKey
 	6,  // 17: cloudless.state.v1.Object.tag:type_name -> cloudless.state.v1.Tag
-	24, // 18: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
-	24, // 19: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
-	24, // 20: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
-	24, // 21: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
-	24, // 22: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
-	24, // 23: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
-	25, // 24: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
-	7,  // 25: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
-	25, // 26: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
-	25, // 27: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
-	25, // 28: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
-	24, // 29: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
-	10, // 30: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
-	25, // 31: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
-	9,  // 32: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
-	0,  // 33: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
-	11, // 34: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
-	11, // 35: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	8,  // 18: cloudless.state.v1.Object.mark:type_name -> cloudless.state.v1.Mark
+	25, // 19: cloudless.state.v1.Authority.metadata:type_name -> cloudless.v1.Metadata
+	25, // 20: cloudless.state.v1.Credential.metadata:type_name -> cloudless.v1.Metadata
+	25, // 21: cloudless.state.v1.Password.metadata:type_name -> cloudless.v1.Metadata
+	25, // 22: cloudless.state.v1.Revocation.metadata:type_name -> cloudless.v1.Metadata
+	25, // 23: cloudless.state.v1.GossipKey.metadata:type_name -> cloudless.v1.Metadata
+	25, // 24: cloudless.state.v1.Tag.metadata:type_name -> cloudless.v1.Metadata
+	26, // 25: cloudless.state.v1.Tag.push_time:type_name -> google.protobuf.Timestamp
+	7,  // 26: cloudless.state.v1.Tag.deleted:type_name -> cloudless.state.v1.DeletedImage
+	26, // 27: cloudless.state.v1.DeletedImage.push_time:type_name -> google.protobuf.Timestamp
+	26, // 28: cloudless.state.v1.DeletedImage.delete_time:type_name -> google.protobuf.Timestamp
+	26, // 29: cloudless.state.v1.DeletedImage.expire_time:type_name -> google.protobuf.Timestamp
+	25, // 30: cloudless.state.v1.Mark.metadata:type_name -> cloudless.v1.Metadata
+	25, // 31: cloudless.state.v1.Receipt.metadata:type_name -> cloudless.v1.Metadata
+	11, // 32: cloudless.state.v1.Transaction.changes:type_name -> cloudless.state.v1.Change
+	26, // 33: cloudless.state.v1.Transaction.time:type_name -> google.protobuf.Timestamp
+	10, // 34: cloudless.state.v1.Transaction.others:type_name -> cloudless.state.v1.Transaction
+	0,  // 35: cloudless.state.v1.Change.put:type_name -> cloudless.state.v1.Object
+	12, // 36: cloudless.state.v1.Change.delete:type_name -> cloudless.state.v1.Key
+	12, // 37: cloudless.state.v1.Change.check:type_name -> cloudless.state.v1.Key
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_state_v1_state_proto_init() }
@@ -1355,8 +1424,9 @@ func file_cloudless_state_v1_state_proto_init() {
 		(*Object_Revocation)(nil),
 		(*Object_GossipKey)(nil),
 		(*Object_Tag)(nil),
+		(*Object_Mark)(nil),
 	}
-	file_cloudless_state_v1_state_proto_msgTypes[10].OneofWrappers = []any{
+	file_cloudless_state_v1_state_proto_msgTypes[11].OneofWrappers = []any{
 		(*Change_Put)(nil),
 		(*Change_Delete)(nil),
 		(*Change_Check)(nil),
@@ -1367,7 +1437,7 @@ func file_cloudless_state_v1_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_state_v1_state_proto_rawDesc), len(file_cloudless_state_v1_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,81 @@
+package state_test
+
+import (
+	"errors"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// A mark tells in one version whether anything has changed on which a placement relies.
+func TestMarksAreMovedByWhatPlacementsRelyOn(t *testing.T) {
+	store, index := state.New(), uint64(0)
+	do := func(add func(*state.Batch)) {
+		t.Helper()
+		index++
+		var b state.Batch
+		add(&b)
+		if _, err := store.Apply(index, b.Transaction(noon)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(what string, layout, web uint64) {
+		t.Helper()
+		if s := store.Snapshot(); s.MarkVersion(state.MarkLayout) != layout || s.MarkVersion("web") != web {
+			t.Fatalf("%s: the layout is at %d, web at %d, want %d and %d", what, s.MarkVersion(state.MarkLayout), s.MarkVersion("web"), layout, web)
+		}
+	}
+	web := workload("web", "web")
+	one := &v1.Replica{
+		Metadata: &v1.Metadata{Uid: "one", Name: "one"},
+		Spec:     &v1.ReplicaSpec{WorkloadUid: "web"}, Status: &v1.ReplicaStatus{},
+	}
+	edit := func(change func(r *v1.Replica)) {
+		t.Helper()
+		change(one)
+		do(func(b *state.Batch) { b.Put(proto.CloneOf(one)) })
+	}
+	do(func(b *state.Batch) { b.Create(proto.CloneOf(web)); b.Create(proto.CloneOf(one)) })
+	expect("a workload comes", 0, 0)
+	do(func(b *state.Batch) { b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n", Name: "n"}}) })
+	expect("a node comes", 2, 0)
+	edit(func(r *v1.Replica) { r.Spec.NodeUid = "n" })
+	edit(func(r *v1.Replica) { r.Status.Phase = "running" })
+	expect("a replica comes and runs", 2, 0)
+	edit(func(r *v1.Replica) { r.Status.EndTime = timestamppb.New(noon) })
+	expect("it ends", 2, 5)
+	edit(func(r *v1.Replica) { r.Status.Reason = "tired" })
+	expect("more is known of its end", 2, 5)
+	do(func(b *state.Batch) { b.Delete(state.KindReplica, "one") })
+	expect("it is forgotten", 2, 5)
+	web.Metadata.Labels = map[string]string{"app": "site"}
+	do(func(b *state.Batch) { b.Put(proto.CloneOf(web)) })
+	expect("the workload has other labels", 8, 5)
+	web.Spec = &v1.WorkloadSpec{Image: "web:2"}
+	do(func(b *state.Batch) { b.Put(proto.CloneOf(web)) })
+	expect("the workload has another image", 8, 5)
+	do(func(b *state.Batch) { b.Delete(state.KindWorkload, "web") })
+	expect("the workload goes", 10, 0)
+	do(func(b *state.Batch) { b.Delete(state.KindNode, "n") })
+	expect("the node goes", 11, 0)
+}
+
+func TestNobodyElseMovesMarks(t *testing.T) {
+	for what, change := range map[string]func(*state.Batch){
+		"put":    func(b *state.Batch) { b.Put(&statev1.Mark{Metadata: &v1.Metadata{Uid: state.MarkLayout}}) },
+		"delete": func(b *state.Batch) { b.Delete(state.KindMark, state.MarkLayout) },
+	} {
+		var b state.Batch
+		change(&b)
+		if _, err := state.New().Apply(1, b.Transaction(noon)); err == nil {
+			t.Errorf("%s: nobody minds", what)
+		} else if _, ok := errors.AsType[*state.InvalidError](err); !ok {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
