@@ -52,8 +52,6 @@ type table struct {
 	single bool
 	// indexes by which its objects are found beside uid and name.
 	indexes map[string]keyFunc
-	// marked says which mark a change moves; nil and "" for none.
-	marked func(from, to Object) (uid string)
 }
 
 // keyFunc adds an object's key in one index to a buffer.
@@ -61,14 +59,14 @@ type keyFunc func([]byte, Object) []byte
 
 var tables = []table{
 	{kind: KindCluster, named: true, single: true},
-	{kind: KindNode, named: true, marked: func(Object, Object) string { return MarkLayout }},
-	{kind: KindWorkload, named: true, marked: markedByWorkload},
+	{kind: KindNode, named: true},
+	{kind: KindWorkload, named: true},
 	{kind: KindRevision, indexes: map[string]keyFunc{
 		indexWorkload: by(func(key []byte, r *v1.Revision) []byte {
 			return binary.BigEndian.AppendUint64(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetSpec().GetNumber())
 		}),
 	}},
-	{kind: KindReplica, named: true, marked: markedByReplica, indexes: map[string]keyFunc{
+	{kind: KindReplica, named: true, indexes: map[string]keyFunc{
 		indexWorkload: by(func(key []byte, r *v1.Replica) []byte {
 			return appendText(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetMetadata().GetName())
 		}),

@@ -13,8 +13,9 @@ import (
 // and on all replicas of a workload. The tables move it with every change that may matter, so its version tells
 // whether there was one: checking that is one check instead of thousands.
 
-// MarkLayout is moved with every change of a node, and by workloads that go or have other labels. The marks of
-// workloads have their uids and are moved when a replica leaves its place.
+// MarkLayout is moved with every change of a node, by workloads that get other labels while something of them is on a
+// node, and by those that go after something was. The marks of workloads have their uids and are moved when a replica
+// leaves its place.
 const MarkLayout = "layout"
 
 // MarkVersion is the version that a mark has, 0 if it was never moved.
@@ -22,21 +23,39 @@ func (s *Snapshot) MarkVersion(uid string) uint64 {
 	return byUID[*statev1.Mark](s, KindMark, uid).GetMetadata().GetVersion()
 }
 
-// mark moves the mark that a change is about. A workload that goes takes its own along: that it has gone has moved the
-// layout's.
+// mark moves the mark that a change is about.
 func (w *work) mark(kind Kind, from, to Object, now *timestamppb.Timestamp) {
-	marked := tables[ordinals[kind]].marked
-	if marked == nil {
+	switch kind {
+	case KindNode:
+		w.moveMark(MarkLayout, now)
+	case KindWorkload:
+		if from != nil {
+			w.markWorkload(from, to, now)
+		}
+	case KindReplica:
+		before, _ := from.(*v1.Replica)
+		after, _ := to.(*v1.Replica)
+		// Whoever places one knows that it comes.
+		if takesPlace(before) && (!takesPlace(after) || before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid()) {
+			if of := before.GetSpec().GetWorkloadUid(); w.get(KindWorkload, of) != nil {
+				w.moveMark(of, now)
+			}
+		}
+	}
+}
+
+// markWorkload moves the layout's mark for a workload. One that goes takes its own along.
+func (w *work) markWorkload(from, to Object, now *timestamppb.Timestamp) {
+	uid := from.GetMetadata().GetUid()
+	if to != nil {
+		if !maps.Equal(from.GetMetadata().GetLabels(), to.GetMetadata().GetLabels()) && w.isSomewhere(uid) {
+			w.moveMark(MarkLayout, now)
+		}
 		return
 	}
-	uid := marked(from, to)
-	if uid == MarkLayout || uid != "" && w.get(KindWorkload, uid) != nil {
-		w.moveMark(uid, now)
-	}
-	if kind == KindWorkload && to == nil {
-		if old := w.get(KindMark, from.GetMetadata().GetUid()); old != nil {
-			w.note(KindMark, old, nil)
-		}
+	if own := w.get(KindMark, uid); own != nil {
+		w.note(KindMark, own, nil)
+		w.moveMark(MarkLayout, now)
 	}
 }
 
@@ -49,21 +68,14 @@ func (w *work) moveMark(uid string, now *timestamppb.Timestamp) {
 	w.note(KindMark, old, moved)
 }
 
-func markedByWorkload(from, to Object) string {
-	if from == nil || to != nil && maps.Equal(from.GetMetadata().GetLabels(), to.GetMetadata().GetLabels()) {
-		return ""
-	}
-	return MarkLayout
-}
-
-// markedByReplica does not care for those that come: whoever places them knows.
-func markedByReplica(from, to Object) string {
-	before, _ := from.(*v1.Replica)
-	after, _ := to.(*v1.Replica)
-	if takesPlace(before) && (!takesPlace(after) || before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid()) {
-		return before.GetSpec().GetWorkloadUid()
-	}
-	return ""
+// isSomewhere reports whether a replica of a workload takes a place.
+func (w *work) isSomewhere(workloadUID string) (somewhere bool) {
+	replicas := ordinals[KindReplica]
+	w.rows[replicas].tree(replicas, indexWorkload).prefixed(string(appendID(nil, workloadUID)), func(o Object) bool {
+		somewhere = takesPlace(o.(*v1.Replica))
+		return !somewhere
+	})
+	return somewhere
 }
 
 // takesPlace reports whether a replica has a place and has not ended.

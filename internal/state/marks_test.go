@@ -44,25 +44,32 @@ func TestMarksAreMovedByWhatPlacementsRelyOn(t *testing.T) {
 	expect("a workload comes", 0, 0)
 	do(func(b *state.Batch) { b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n", Name: "n"}}) })
 	expect("a node comes", 2, 0)
+	relabel := func(app string) {
+		t.Helper()
+		web.Metadata.Labels = map[string]string{"app": app}
+		do(func(b *state.Batch) { b.Put(proto.CloneOf(web)) })
+	}
+	relabel("site")
+	expect("a workload that is nowhere has other labels", 2, 0)
 	edit(func(r *v1.Replica) { r.Spec.NodeUid = "n" })
 	edit(func(r *v1.Replica) { r.Status.Phase = "running" })
 	expect("a replica comes and runs", 2, 0)
-	edit(func(r *v1.Replica) { r.Status.EndTime = timestamppb.New(noon) })
-	expect("it ends", 2, 5)
-	edit(func(r *v1.Replica) { r.Status.Reason = "tired" })
-	expect("more is known of its end", 2, 5)
-	do(func(b *state.Batch) { b.Delete(state.KindReplica, "one") })
-	expect("it is forgotten", 2, 5)
-	web.Metadata.Labels = map[string]string{"app": "site"}
-	do(func(b *state.Batch) { b.Put(proto.CloneOf(web)) })
-	expect("the workload has other labels", 8, 5)
+	relabel("shop")
+	expect("its workload has other labels", 6, 0)
 	web.Spec = &v1.WorkloadSpec{Image: "web:2"}
-	do(func(b *state.Batch) { b.Put(proto.CloneOf(web)) })
-	expect("the workload has another image", 8, 5)
+	relabel("shop")
+	expect("its workload has another image", 6, 0)
+	edit(func(r *v1.Replica) { r.Status.EndTime = timestamppb.New(noon) })
+	expect("it ends", 6, 8)
+	edit(func(r *v1.Replica) { r.Status.Reason = "tired" })
+	relabel("site")
+	expect("more is known of its end", 6, 8)
+	do(func(b *state.Batch) { b.Delete(state.KindReplica, "one") })
+	expect("it is forgotten", 6, 8)
 	do(func(b *state.Batch) { b.Delete(state.KindWorkload, "web") })
-	expect("the workload goes", 10, 0)
+	expect("the workload goes", 12, 0)
 	do(func(b *state.Batch) { b.Delete(state.KindNode, "n") })
-	expect("the node goes", 11, 0)
+	expect("the node goes", 13, 0)
 }
 
 func TestNobodyElseMovesMarks(t *testing.T) {

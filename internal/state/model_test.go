@@ -113,11 +113,18 @@ func (m model) mark(index uint64, now *timestamppb.Timestamp, at id, old, object
 			move(state.MarkLayout)
 		}
 	case state.KindWorkload:
-		if old != nil && (object == nil || !maps.Equal(old.GetMetadata().GetLabels(), object.GetMetadata().GetLabels())) {
+		switch own := (id{state.KindMark, at.uid}); {
+		case object != nil && old != nil && !maps.Equal(old.GetMetadata().GetLabels(), object.GetMetadata().GetLabels()):
+			somewhere := m.all(state.KindReplica, func(o state.Object) bool {
+				r := o.(*v1.Replica)
+				return r.GetSpec().GetWorkloadUid() == at.uid && r.GetSpec().GetNodeUid() != "" && r.GetStatus().GetEndTime() == nil
+			})
+			if len(somewhere) > 0 {
+				move(state.MarkLayout)
+			}
+		case old != nil && object == nil && m[own] != nil:
+			delete(m, own)
 			move(state.MarkLayout)
-		}
-		if old != nil && object == nil {
-			delete(m, id{state.KindMark, at.uid})
 		}
 	case state.KindReplica:
 		before, _ := old.(*v1.Replica)
