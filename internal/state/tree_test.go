@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -27,15 +28,17 @@ func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
 		space := rapid.SampledFrom([]int{20, 500, 5000}).Draw(t, "space")
 		inOrder := rapid.Bool().Draw(t, "in order")
 		keys := rapid.IntRange(0, space-1)
+		spell := rapid.SampledFrom([]func(int) string{spellEqually, spellUnequally}).Draw(t, "spelling")
 		for step := range rapid.IntRange(1, 40).Draw(t, "steps") {
 			removes := rapid.IntRange(0, 3).Draw(t, "removes") == 0
 			made := rapid.Bool().Draw(t, "made")
 			first := keys.Draw(t, "first")
 			for i := range rapid.IntRange(1, 200).Draw(t, "run") {
-				key := fmt.Sprintf("%05d", first*7919*i%space)
+				number := first * 7919 * i % space
 				if inOrder {
-					key = fmt.Sprintf("%05d", (first+i)%space)
+					number = (first + i) % space
 				}
+				key := spell(number)
 				if removes {
 					now.delete(by, key)
 					delete(want, key)
@@ -51,11 +54,19 @@ func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
 				by = &owner{}
 			}
 		}
-		compare(t, now, want, fmt.Sprintf("%05d", keys.Draw(t, "from")))
+		compare(t, now, want, spell(keys.Draw(t, "from")))
 		for _, p := range pasts {
-			compare(t, p.tree, p.want, fmt.Sprintf("%05d", keys.Draw(t, "from")))
+			compare(t, p.tree, p.want, spell(keys.Draw(t, "from")))
 		}
 	})
+}
+
+// spellEqually makes keys of one length.
+func spellEqually(number int) string { return fmt.Sprintf("%05d", number) }
+
+// spellUnequally makes keys of which many begin with others, and many differ late.
+func spellUnequally(number int) string {
+	return strings.Repeat("\x00", number%3) + strings.Repeat("ab", number%50) + fmt.Sprint(number)
 }
 
 func compare(t *rapid.T, got tree, want map[string]Object, middle string) {
@@ -117,5 +128,22 @@ func TestIterationEndsWhenItIsToldTo(t *testing.T) {
 	objects.before(nil, three)
 	if seen != 6 {
 		t.Fatalf("%d objects were shown, want 6", seen)
+	}
+}
+
+// Events go as they came: nodes are emptied from the front, on all levels.
+func TestTheOldestGo(t *testing.T) {
+	var objects tree
+	key := func(i int) string { return fmt.Sprintf("%08d", i) }
+	const kept = 3000
+	for i := range 4 * kept {
+		by := &owner{}
+		objects.set(by, key(i), &v1.Event{})
+		if i >= kept {
+			objects.delete(by, key(i-kept))
+		}
+		if objects.get(key(i)) == nil || objects.get(key(max(0, i-kept)+1)) == nil && i > 0 || i >= kept && objects.get(key(i-kept)) != nil {
+			t.Fatalf("after %d not what is kept is there", i)
+		}
 	}
 }
