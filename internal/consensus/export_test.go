@@ -39,8 +39,22 @@ func (c *Consensus) ApplyRaw(tx *statev1.Transaction) error {
 		return err
 	}
 	p := proposal{tx: tx, data: data, outcome: make(chan state.Outcome, 1)}
-	c.answer(entry{proposals: []proposal{p}, data: data}, c.raft.Apply(data, 0))
+	tell(c.answers(entry{proposals: []proposal{p}, data: data}, c.raft.Apply(data, 0)))
 	return (<-p.outcome).Err
+}
+
+// Told returns the order in which proposals of these sizes are answered.
+func Told(sizes ...int) (order []int) {
+	outcome := make(chan state.Outcome, len(sizes))
+	answers := make([]answer, len(sizes))
+	for i, size := range sizes {
+		answers[i] = answer{proposal{data: make([]byte, size), outcome: outcome}, state.Outcome{Result: state.Result{Index: uint64(size)}}}
+	}
+	tell(answers)
+	for range sizes {
+		order = append(order, int((<-outcome).Result.Index))
+	}
+	return order
 }
 
 // CheckSegment checks the bytes of one segment of the log.

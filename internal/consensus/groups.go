@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -130,20 +131,38 @@ func (c *Consensus) applyGroup(group []proposal) {
 	for i, e := range entries {
 		futures[i] = c.raft.Apply(e.data, 0)
 	}
+	answers := make([]answer, 0, len(group))
 	for i, e := range entries {
-		c.answer(e, futures[i])
+		answers = append(answers, c.answers(e, futures[i])...)
+	}
+	tell(answers)
+}
+
+// answer is what becomes of a proposal.
+type answer struct {
+	proposal
+	state.Outcome
+}
+
+// tell answers the largest proposals first. Who is woken last runs next, and all others behind whatever else wants to
+// run, which on a busy server is for tens of milliseconds: somebody may be waiting for a small one.
+func tell(answers []answer) {
+	slices.SortStableFunc(answers, func(a, b answer) int { return cmp.Compare(len(b.data), len(a.data)) })
+	for _, a := range answers {
+		a.outcome <- a.Outcome
 	}
 }
 
-func (c *Consensus) answer(e entry, future raft.ApplyFuture) {
+// answers waits for those of an entry, one for each of its proposals.
+func (c *Consensus) answers(e entry, future raft.ApplyFuture) []answer {
+	all := make([]answer, len(e.proposals))
 	outcomes, err := c.outcomes(e, future)
 	for i, p := range e.proposals {
-		if err != nil {
-			p.outcome <- state.Outcome{Err: err}
-		} else {
-			p.outcome <- outcomes[i]
+		if all[i] = (answer{p, state.Outcome{Err: err}}); err == nil {
+			all[i].Outcome = outcomes[i]
 		}
 	}
+	return all
 }
 
 // outcomes waits for those of an entry, one for each of its proposals. What raft says of one that failed is not looked

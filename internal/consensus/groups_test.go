@@ -43,6 +43,13 @@ func TestProposalsOfAGroupHaveTheirOwnOutcomes(t *testing.T) {
 	}
 }
 
+// Who is woken last runs first: the one whose proposal is the smallest.
+func TestTheSmallestIsAnsweredLast(t *testing.T) {
+	if got := consensus.Told(300, 20, 65_000, 100); !slices.Equal(got, []int{65_000, 300, 100, 20}) {
+		t.Errorf("they are answered in the order %v", got)
+	}
+}
+
 // Proposals that wait for each other share entries of the log.
 func TestProposalsShareEntries(t *testing.T) {
 	c := open(t, lone(t.TempDir()))
