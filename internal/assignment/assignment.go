@@ -89,6 +89,10 @@ func Reported(old *v1.Replica, node string, status *v1.ReplicaStatus, now time.T
 		status = proto.CloneOf(status) // the node does not know why
 		status.Reason = why
 	}
+	if status.GetEndTime() != nil && rollout.Live(status.GetPhase()) {
+		status = proto.CloneOf(status) // it has begun again
+		status.EndTime = nil
+	}
 	if proto.Equal(old.GetStatus(), status) {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -87,6 +88,7 @@ func TestReportCountsForOwnLivingReplicasOnly(t *testing.T) {
 		"after the end":   Reported(replica("a", "n1", rollout.PhaseLost), "n1", said, noon),
 		"without a phase": Reported(running, "n1", &v1.ReplicaStatus{}, noon),
 		"known already":   Reported(running, "n1", proto.CloneOf(running.GetStatus()), noon),
+		"of an older end": Reported(running, "n1", &v1.ReplicaStatus{Phase: rollout.PhaseRunning, EndTime: timestamppb.New(noon)}, noon),
 	} {
 		if nothing != nil {
 			t.Errorf("a report %s counts: %v", name, nothing)

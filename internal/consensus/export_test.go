@@ -48,7 +48,7 @@ func Told(sizes ...int) (order []int) {
 	outcome := make(chan state.Outcome, len(sizes))
 	answers := make([]answer, len(sizes))
 	for i, size := range sizes {
-		answers[i] = answer{proposal{data: make([]byte, size), outcome: outcome}, state.Outcome{Result: state.Result{Index: uint64(size)}}}
+		answers[i] = answer{to: proposal{data: make([]byte, size), outcome: outcome}, is: state.Outcome{Result: state.Result{Index: uint64(size)}}}
 	}
 	tell(answers)
 	for range sizes {

@@ -140,16 +140,17 @@ func (c *Consensus) applyGroup(group []proposal) {
 
 // answer is what becomes of a proposal.
 type answer struct {
-	proposal
-	state.Outcome
+	to proposal
+	is state.Outcome
 }
 
-// tell answers the largest proposals first. Who is woken last runs next, and all others behind whatever else wants to
-// run, which on a busy server is for tens of milliseconds: somebody may be waiting for a small one.
+// tell answers all of a group, which is applied at once, the largest proposals first. Who is woken last runs next, and
+// all others behind whatever else wants to run, which on a busy server is for tens of milliseconds: somebody may be
+// waiting for a small one.
 func tell(answers []answer) {
-	slices.SortStableFunc(answers, func(a, b answer) int { return cmp.Compare(len(b.data), len(a.data)) })
+	slices.SortStableFunc(answers, func(a, b answer) int { return cmp.Compare(len(b.to.data), len(a.to.data)) })
 	for _, a := range answers {
-		a.outcome <- a.Outcome
+		a.to.outcome <- a.is
 	}
 }
 
@@ -158,8 +159,8 @@ func (c *Consensus) answers(e entry, future raft.ApplyFuture) []answer {
 	all := make([]answer, len(e.proposals))
 	outcomes, err := c.outcomes(e, future)
 	for i, p := range e.proposals {
-		if all[i] = (answer{p, state.Outcome{Err: err}}); err == nil {
-			all[i].Outcome = outcomes[i]
+		if all[i] = (answer{to: p, is: state.Outcome{Err: err}}); err == nil {
+			all[i].is = outcomes[i]
 		}
 	}
 	return all

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -24,6 +25,8 @@ type feed struct {
 	ring   []Change // made for the first change
 	oldest uint64   // position of the oldest change that is kept
 	end    uint64   // position after the newest change
+	// last are the changes of the newest snapshot: whoever has seen all before gets them without a copy.
+	last []Change
 	// wake is closed by the next snapshot. It is nil while nobody waits, so that writers pay for waiters only.
 	wake chan struct{}
 }
@@ -39,6 +42,7 @@ func (f *feed) publish(s *Snapshot, changes []Change) {
 		f.ring[f.end%feedSize] = change
 		f.end++
 	}
+	f.last = slices.Clip(changes)
 	if f.end > feedSize {
 		f.oldest = max(f.oldest, f.end-feedSize)
 	}
@@ -51,7 +55,7 @@ func (f *feed) publish(s *Snapshot, changes []Change) {
 func (f *feed) reset(s *Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ring = nil
+	f.ring, f.last = nil, nil
 	f.end++ // a position that no subscriber has reached
 	f.oldest = f.end
 	s.position = f.end
@@ -79,6 +83,9 @@ func (f *feed) after(position uint64) ([]Change, <-chan struct{}, error) {
 		}
 		return nil, f.wake, nil
 	}
+	if position == f.end-uint64(len(f.last)) {
+		return f.last, nil, nil
+	}
 	changes := make([]Change, 0, f.end-position)
 	for ; position < f.end; position++ {
 		changes = append(changes, f.ring[position%feedSize])
@@ -100,8 +107,8 @@ func (s *Store) Subscribe() (*Snapshot, *Subscription) {
 }
 
 // Next waits until there are changes and returns all of them, of whole transactions and in their order. They are
-// part of the store's newest snapshot by then. Changes that are there already are returned even if ctx has ended.
-// Once it returned [ErrLagged] it will always do so.
+// part of the store's newest snapshot by then. Others may have the same list: it must not be modified. Changes that are
+// there already are returned even if ctx has ended. Once it returned [ErrLagged] it will always do so.
 func (s *Subscription) Next(ctx context.Context) ([]Change, error) {
 	for {
 		changes, wake, err := s.feed.after(s.position)

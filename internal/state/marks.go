@@ -14,7 +14,7 @@ import (
 // whether there was one: checking that is one check instead of thousands.
 
 // MarkLayout is moved with every change of a node, by workloads that get other labels while something of them is on a
-// node, and by those that go after something was. The marks of workloads have their uids and are moved when a replica
+// node, and by those that go of which something has ended. The marks of workloads have their uids and are moved when a replica
 // leaves its place.
 const MarkLayout = "layout"
 
@@ -61,6 +61,9 @@ func (w *work) markWorkload(from, to Object, now *timestamppb.Timestamp) {
 
 func (w *work) moveMark(uid string, now *timestamppb.Timestamp) {
 	old := w.get(KindMark, uid)
+	if old != nil && old.GetMetadata().GetVersion() == w.index {
+		return
+	}
 	moved := &statev1.Mark{Metadata: &v1.Metadata{Uid: uid, Version: w.index, CreateTime: now, UpdateTime: now}}
 	if old != nil {
 		moved.Metadata.CreateTime = old.GetMetadata().GetCreateTime()
@@ -78,7 +81,7 @@ func (w *work) isSomewhere(workloadUID string) (somewhere bool) {
 	return somewhere
 }
 
-// takesPlace reports whether a replica has a place and has not ended.
+// takesPlace reports whether a replica has a place and has not ended: only then has it an end, whoever reports it.
 func takesPlace(r *v1.Replica) bool {
 	return r.GetSpec().GetNodeUid() != "" && r.GetStatus().GetEndTime() == nil
 }

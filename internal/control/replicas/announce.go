@@ -31,9 +31,9 @@ func (t *tick) tellPlaced(r *v1.Replica) {
 	t.event(r, "Placed", "on node "+r.GetSpec().GetNode()+p.because, state.SeverityInfo)
 }
 
-// announce says of each workload how many of its replicas were placed. It tells
-// what was decided: of a part of it that the commit leaves out, the next tick tells
-// again.
+// announce says of each workload how many of its replicas were placed since it said
+// so last. It tells what was decided: of what goes to a node and is left out by the
+// commit, the next tick tells again.
 func (t *tick) announce() {
 	type group struct{ workload, because string }
 	of := map[group][]*v1.Replica{}
@@ -53,4 +53,5 @@ func (t *tick) announce() {
 		message := fmt.Sprintf("%s on %s%s", plural(len(of[key]), "replica"), plural(len(nodes), "node"), key.because)
 		t.event(t.snap.Workload(key.workload), "Placed", message, state.SeverityInfo)
 	}
+	t.placed = nil
 }

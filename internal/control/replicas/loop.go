@@ -135,12 +135,13 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		tx, made := batch.Transaction(now), l.cluster.decided
 		end := l.decided(ctx, snap, tx, now)
 		result, err := l.Proposer.Propose(ctx, tx)
-		end(err)
+		end(result, err)
 		switch {
 		case err == nil:
-			l.Decisions.keep(made)
+			back := handedBack(tx, result)
+			l.Decisions.keep(slices.DeleteFunc(made, func(d decision) bool { return back.replicas[d.replica] }))
 			due = left
-			due.add(HandedBack(tx, result))
+			due.add(back.Due)
 			if l.Pause != nil && batch.Len() >= manyChanges {
 				l.Pause(ctx)
 			}

@@ -12,8 +12,8 @@ import (
 
 // decided counts what a tick that began at a moment has decided, and traces it
 // until its proposal has an outcome: one span for each call that led to it.
-func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Transaction, began time.Time) (end func(error)) {
-	var placed, unplaced int
+func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Transaction, began time.Time) (end func(state.Result, error)) {
+	placed, unplaced := map[uint32]int{}, 0 // by part
 	var spans []*telemetry.Span
 	traced := map[string]bool{}
 	for _, change := range tx.GetChanges() {
@@ -23,7 +23,7 @@ func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Tr
 		}
 		switch r.GetStatus().GetPhase() {
 		case rollout.PhasePlaced:
-			placed++
+			placed[change.GetPart()]++
 		case rollout.PhasePending:
 			unplaced++
 		default:
@@ -38,11 +38,17 @@ func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Tr
 		}
 	}
 	took := time.Since(began)
-	return func(err error) {
+	return func(result state.Result, err error) {
 		if err != nil { // it is decided again
-			placed, unplaced = 0, 0
+			placed, unplaced = nil, 0
 		}
-		l.Metrics.Scheduled(placed, unplaced, took)
+		all := 0
+		for part, count := range placed {
+			if result.LeftOut[part] == nil {
+				all += count
+			}
+		}
+		l.Metrics.Scheduled(all, unplaced, took)
 		for _, span := range spans {
 			span.End(err)
 		}

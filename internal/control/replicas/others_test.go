@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -74,6 +75,14 @@ func TestRulesAboutOthersHoldAtTheCommit(t *testing.T) {
 			db:     &v1.Placement{Labels: map[string]string{"name": "c"}, Affinity: farOfWeb.GetAffinity()},
 			meddle: func(w *world) { w.setZone("c", "z1") }, want: []string{"d placed"},
 		},
+		"it is called as one that another keeps away": {
+			db:  &v1.Placement{Labels: map[string]string{"name": "a"}, Affinity: []*v1.Affinity{{Labels: "app=old", Key: "zone", Anti: true}}},
+			web: &v1.Placement{Labels: map[string]string{"name": "b"}},
+			meddle: func(w *world) {
+				w.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Metadata.Labels["app"] = "old" })
+			},
+			want: []string{" pending"},
+		},
 		"one in the zone is called otherwise": {
 			db:  &v1.Placement{Labels: map[string]string{"name": "a"}},
 			web: &v1.Placement{Affinity: []*v1.Affinity{{Labels: "app=old", Key: "zone", Anti: true}}, Labels: map[string]string{"zone": "z1"}},
@@ -92,11 +101,99 @@ func TestRulesAboutOthersHoldAtTheCommit(t *testing.T) {
 			d := drive(w)
 			w.addRuled("db", 1, c.db)
 			d.rest()
-			d.loop.Proposer = ruled{&meddled{driven: d, before: []func(){func() { c.meddle(w) }}}}
+			d.loop.Proposer = judged{&meddled{driven: d, before: []func(){func() { c.meddle(w) }}}}
 			w.addRuled("web", 1, c.web)
 			d.react()
 			d.wantWhere("web", c.want...)
 		})
+	}
+}
+
+// Who is placed in the same commit is looked at, too.
+func TestTheOtherOfTheSameCommitIsCalledOtherwise(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addNode("b", "1")
+	w.setZone("a", "z1")
+	w.setZone("b", "z1")
+	d := drive(w)
+	d.loop.Proposer = judged{&meddled{driven: d, before: []func(){func() {
+		w.edit("db", func(_ *state.Batch, of *v1.Workload) { of.Metadata.Labels["app"] = "old" })
+	}}}}
+	w.addRuled("db", 1, nil)
+	w.addRuled("web", 1, &v1.Placement{Affinity: []*v1.Affinity{{Labels: "app=db", Key: "zone"}}})
+	d.react()
+	d.wantWhere("web", " pending")
+}
+
+// Where a tick has no room for all, nobody is placed because of one that is not.
+func TestNobodyIsNearToOneForWhichThereWasNoRoom(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("x", "1")
+	w.setZone("x", "z1")
+	d := drive(w)
+	onSSD := &v1.Placement{Labels: map[string]string{"disk": "ssd"}}
+	w.addRuled("old", maxReplicas, onSSD)
+	w.addRuled("db", 1, onSSD)
+	d.rest() // they wait
+	w.addRuled("web", 10, nearDB)
+	w.addNode("y", "1000")
+	w.editNode("y", func(n *v1.Node) { n.Metadata.Labels["disk"] = "ssd"; n.Metadata.Labels[spec.LabelZone] = "z2" })
+	on := func(name string) (count int) {
+		for _, r := range w.of(name) {
+			if r.GetSpec().GetNodeUid() != "" {
+				count++
+			}
+		}
+		return count
+	}
+	w.tick()
+	if on("old") != maxReplicas || on("db") != 0 || on("web") != 0 {
+		t.Errorf("of old %d are placed, of db %d, of web %d", on("old"), on("db"), on("web"))
+	}
+	for w.tick() {
+	}
+	if on("db") != 1 || on("web") != 10 {
+		t.Errorf("in the end of db %d are placed, of web %d", on("db"), on("web"))
+	}
+}
+
+// What no rule is about does not wait for what is planned again, and nothing is told
+// twice.
+func TestOnlyThoseOfTheRuleAreHandedBack(t *testing.T) {
+	const times = 5
+	w := newWorld(t)
+	w.addNode("a", "64")
+	w.addNode("b", "64")
+	d := drive(w)
+	w.addRuled("db", times+1, &v1.Placement{Labels: map[string]string{"name": "a"}})
+	d.rest()
+	m := &meddled{driven: d}
+	for range times {
+		m.before = append(m.before, func() { w.fail("db") })
+	}
+	m.before = append(m.before, func() {
+		if got := w.phases("plain"); got[rollout.PhasePlaced] != 1 {
+			t.Errorf("of what has no rules there is %v", got)
+		}
+	})
+	d.loop.Proposer, d.loop.Decisions = m, &Decisions{}
+	w.addRuled("web", fewPlaced+1, &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}})
+	w.addRuled("plain", 1, nil)
+	d.react()
+	for _, one := range d.loop.Decisions.ring {
+		if w.snap().Replica(one.replica) == nil {
+			t.Errorf("a decision is remembered that was left out: %v", one)
+		}
+	}
+	told := 0
+	for e := range w.snap().OldestEvents() {
+		if e.GetSpec().GetReason() == "Placed" && strings.HasPrefix(e.GetSpec().GetMessage(), fmt.Sprint(fewPlaced+1)) {
+			told++
+		}
+	}
+	if got := w.phases("web")[rollout.PhasePlaced]; got != fewPlaced+1 || told != 1 || m.tried <= times {
+		t.Errorf("%d are placed, which was told %d times, in %d commits", got, told, m.tried)
 	}
 }
 
@@ -106,21 +203,22 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		zones := rapid.SampledFrom([]string{"z1", "z2", "z3"})
-		nodes, names := rapid.SampledFrom([]string{"a", "b", "c", "d"}), rapid.SampledFrom([]string{"db", "web", "shy", "even"})
+		nodes, names := rapid.SampledFrom([]string{"a", "b", "c", "d"}), rapid.SampledFrom([]string{"db", "web", "shy", "even", "loud"})
 		for _, name := range []string{"a", "b", "c", "d"} {
 			w.addNode(name, "4")
 			w.setZone(name, zones.Draw(t, "zone of "+name))
 		}
 		d := drive(w)
 		m := &meddled{driven: d}
-		d.loop.Proposer = ruled{m}
+		d.loop.Proposer = judged{m}
 		w.addRuled("db", 1, nil)
 		w.addRuled("web", 1, nearDB)
 		w.addRuled("shy", 1, farOfDB)
 		w.addRuled("even", 2, levelled)
+		w.addRuled("loud", 1, &v1.Placement{Affinity: []*v1.Affinity{{Labels: "app=quiet", Key: "zone", Anti: true}}})
 		event := func() func() {
 			node, zone, name := nodes.Draw(t, "node"), zones.Draw(t, "zone"), names.Draw(t, "workload")
-			switch rapid.SampledFrom([]string{"zone", "cordon", "ready", "offline", "end", "work"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{"zone", "cordon", "ready", "offline", "end", "work", "name"}).Draw(t, "what") {
 			case "zone":
 				return func() { w.setZone(node, zone) }
 			case "cordon":
@@ -131,6 +229,11 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 				return func() { w.setNode(node, "offline") }
 			case "end":
 				return func() { w.fail(name) }
+			case "name":
+				app := rapid.SampledFrom([]string{"db", "quiet", "other"}).Draw(t, "app")
+				return func() {
+					w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Metadata.Labels["app"] = app })
+				}
 			default:
 				return func() { w.work() }
 			}
@@ -148,11 +251,11 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 	})
 }
 
-// ruled checks that what a commit has placed is where its rules want it, as things
+// judged checks that what a commit has placed is where its rules want it, as things
 // were right before it.
-type ruled struct{ *meddled }
+type judged struct{ *meddled }
 
-func (c ruled) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+func (c judged) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
 	var before *state.Snapshot
 	last := func() { before = c.snap() }
 	if len(c.before) > 0 {
@@ -172,15 +275,15 @@ func (c ruled) Propose(ctx context.Context, tx *statev1.Transaction) (state.Resu
 }
 
 // check looks at the state after a commit; nodes are as they were before it.
-func (c ruled) check(placed *v1.Replica) {
+func (c judged) check(placed *v1.Replica) {
 	zone := func(r *v1.Replica) string {
 		return c.snap().Node(r.GetSpec().GetNodeUid()).GetMetadata().GetLabels()[spec.LabelZone]
 	}
-	count := func(match func(*v1.Workload) bool) map[string]int { // by zone
+	count := func(match func(*v1.Workload) bool) map[string]int { // others by zone
 		counts := map[string]int{}
 		for r := range c.snap().Replicas("", "") {
 			of := c.snap().Workload(r.GetSpec().GetWorkloadUid())
-			if of != nil && r.GetSpec().GetNodeUid() != "" && !rollout.Ended(r.GetStatus().GetPhase()) && match(of) {
+			if of != nil && r.GetMetadata().GetUid() != placed.GetMetadata().GetUid() && r.GetSpec().GetNodeUid() != "" && !rollout.Ended(r.GetStatus().GetPhase()) && match(of) {
 				counts[zone(r)]++
 			}
 		}
@@ -199,16 +302,36 @@ func (c ruled) check(placed *v1.Replica) {
 			c.t.Fatalf("%s was placed in %s, and %v are in %v", placed.GetMetadata().GetName(), zone(placed), a, others)
 		}
 	}
+	for other := range count(func(w *v1.Workload) bool { return w != mine && keepsAway(c.t, w, mine) }) {
+		if other == zone(placed) {
+			c.t.Fatalf("%s was placed in %s, where one is that keeps it away", placed.GetMetadata().GetName(), other)
+		}
+	}
 	for _, s := range mine.GetSpec().GetPlacement().GetSpread() {
 		there := count(func(w *v1.Workload) bool { return w == mine })
+		there[zone(placed)]++
 		if skew := there[zone(placed)] - c.fewest(there); skew > int(s.GetMaxSkew()) {
 			c.t.Fatalf("%s was placed in %s: %v", placed.GetMetadata().GetName(), zone(placed), fmt.Sprint(there))
 		}
 	}
 }
 
+// keepsAway reports whether a rule of one workload keeps another away.
+func keepsAway(t fatal, one, other *v1.Workload) bool {
+	for _, a := range one.GetSpec().GetPlacement().GetAffinity() {
+		selector, err := spec.ParseSelector(a.GetLabels())
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if a.GetAnti() && (a.GetWorkload() == other.GetMetadata().GetName() || a.GetWorkload() == "" && selector.Matches(other.GetMetadata().GetLabels())) {
+			return true
+		}
+	}
+	return false
+}
+
 // fewest is how many are in the zone with the fewest of those that take something.
-func (c ruled) fewest(counts map[string]int) int {
+func (c judged) fewest(counts map[string]int) int {
 	fewest := -1
 	for n := range c.snap().Nodes("") {
 		if at := counts[n.GetMetadata().GetLabels()[spec.LabelZone]]; n.GetStatus().GetState() == "ready" && (fewest < 0 || at < fewest) {

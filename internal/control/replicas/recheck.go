@@ -20,14 +20,15 @@ import (
 // node may be promised, is checked for the whole. No other can break a promise,
 // because the loop is the only one who makes any.
 //
-// Where rules about where others are decide on one of those that are placed, all
-// stand or fall together: they are one part. It begins with a check that those others
-// are still there, and no node anywhere has changed: not of each of them, which could
-// be thousands, but of the marks that the state moves when one does.
+// Those on which rules about where others are decide stand or fall together, with
+// those of the plan that the rules are about: they are one part. It begins with a check
+// that those others are still there, and no node anywhere has changed: not of each of
+// them, which could be thousands, but of the marks that the state moves when one does.
+// Labels that rules may be about are those of the workloads, whose versions are checked.
 //
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what goes to that
-// node. Looking again just before proposing instead would leave open the time in
+// node, or at that part. Looking again just before proposing instead would leave open the time in
 // which the log is written, which is the longest part.
 
 // move is a replica with the place that a plan has for it and those who have to go
@@ -39,7 +40,9 @@ type move struct {
 	victims []scheduler.Preemption
 }
 
-// takeAll takes room for all that a move changes, or for none of it.
+// takeAll takes room for all that a move changes, or for none of it. After one for
+// which there was none there is none for others: they may rely on it, and what is less
+// important does not come before.
 func (t *tick) takeAll(m move) bool {
 	var changed []string // by workload
 	if t.stored(m.replica) {
@@ -50,88 +53,157 @@ func (t *tick) takeAll(m move) bool {
 			changed = append(changed, r.GetSpec().GetWorkloadUid())
 		}
 	}
-	if len(changed) > t.room {
+	if !t.moves.takes(len(changed)) {
 		t.left.Workloads[m.replica.GetSpec().GetWorkloadUid()] = true
-		t.room = 0 // what is less important does not come before
+		t.moves.replicas, t.room = -1, 0
 		return false
 	}
 	for _, workload := range changed {
-		t.spend(workload)
+		t.moves.labels -= t.labelsOf(workload)
 	}
 	return true
 }
 
-// commit adds moves to the batch, those to one node as one part.
-func (t *tick) commit(moves []move) {
-	slices.SortStableFunc(moves, func(a, b move) int { return compareNodes(a.to, b.to) })
-	relies := t.relies(moves)
-	t.many = len(moves) > fewPlaced
-	moved := map[string]bool{}
-	var unreserved []move
-	for i, m := range moves {
-		if i == 0 || m.to.Node != moves[i-1].to.Node {
-			if i == 0 || !relies.others {
-				t.batch.Part()
-				t.checkMarks(relies)
-			}
-			t.batch.Check(state.KindNode, m.to.Node, t.snap.Node(m.to.Node).GetMetadata().GetVersion())
-		}
-		moved[m.replica.GetMetadata().GetUid()] = true
-		if m.to.Preempts {
-			t.reserve(m)
-		} else {
-			t.assign(m.replica, m.to)
-		}
-		if len(m.victims) > 0 {
-			unreserved = append(unreserved, m)
-		}
+// budget is how much a tick may still change.
+type budget struct{ replicas, labels int }
+
+func (b *budget) takes(replicas int) bool {
+	if b.replicas < replicas || b.labels <= 0 {
+		return false
 	}
+	b.replicas -= replicas
+	return true
+}
+
+// commit adds moves to the batch.
+func (t *tick) commit(moves []move) {
 	if len(moves) == 0 {
 		return
 	}
+	slices.SortStableFunc(moves, func(a, b move) int { return compareNodes(a.to, b.to) })
+	rules := t.ruled(moves)
+	var free, ruled []move
+	for _, m := range moves {
+		if rules.revisions[m.of] {
+			ruled = append(ruled, m)
+		} else {
+			free = append(free, m)
+		}
+	}
+	t.many = len(moves) > fewPlaced
+	t.commitEach(free, rules)
+	t.commitTogether(ruled, rules)
+	t.checkWhole(moves)
+}
+
+// commitEach adds what goes to one node as one part, for each of the nodes.
+func (t *tick) commitEach(moves []move, rules ruled) {
+	checked := map[string]bool{} // in this part
+	for i, m := range moves {
+		if i == 0 || m.to.Node != moves[i-1].to.Node {
+			t.batch.Part()
+			clear(checked)
+		}
+		t.move(m, rules, checked)
+	}
 	t.batch.Whole()
 	t.announce()
+}
+
+// commitTogether adds what is placed by rules about where others are, as one part.
+func (t *tick) commitTogether(moves []move, rules ruled) {
+	if len(moves) == 0 {
+		return
+	}
+	t.batch.Part()
+	t.checkMarks(rules)
+	checked := map[string]bool{}
+	for _, m := range moves {
+		t.move(m, rules, checked)
+	}
+	t.announce()
+	t.batch.Whole()
+}
+
+// move adds one move to a part, and what it relies on of its own that is not checked
+// there yet.
+func (t *tick) move(m move, rules ruled, checked map[string]bool) {
+	check := func(kind state.Kind, uid string) {
+		if !checked[uid] {
+			t.batch.Check(kind, uid, t.snap.Get(kind, uid).GetMetadata().GetVersion())
+			checked[uid] = true
+		}
+	}
+	check(state.KindNode, m.to.Node)
+	if rules.labels[m.of] {
+		check(state.KindWorkload, m.of.Workload)
+	}
+	if m.to.Preempts {
+		t.reserve(m)
+	} else {
+		t.assign(m.replica, m.to)
+	}
+}
+
+// checkWhole adds what all moves need.
+func (t *tick) checkWhole(moves []move) {
 	if c := t.snap.Cluster(); c != nil {
 		t.batch.Check(state.KindCluster, c.GetMetadata().GetUid(), c.GetMetadata().GetVersion())
 	}
+	moved := map[string]bool{}
 	for _, m := range moves {
 		t.holdQuota(m.replica.GetMetadata().GetNamespace())
+		moved[m.replica.GetMetadata().GetUid()] = true
 	}
-	for _, m := range unreserved {
-		t.unreserve(m, moved)
-	}
-}
-
-// reliance is what moves rely on beside the nodes that they go to.
-type reliance struct {
-	// others is whether rules about others decide on one of them, and workloads are
-	// the uids of those that must stay where they are.
-	others    bool
-	workloads map[string]bool
-}
-
-func (t *tick) relies(moves []move) reliance {
-	r := reliance{workloads: map[string]bool{}}
-	asked := map[*scheduler.Revision]bool{}
 	for _, m := range moves {
-		if asked[m.of] {
+		if len(m.victims) > 0 {
+			t.unreserve(m, moved)
+		}
+	}
+}
+
+// ruled are the revisions that are placed by rules about where others are, with those
+// of the same plan that the rules are about.
+type ruled struct {
+	revisions map[*scheduler.Revision]bool
+	// workloads are the uids of those of which nothing may end.
+	workloads map[string]bool
+	// labels are the revisions whose workloads must have the labels that they had.
+	labels map[*scheduler.Revision]bool
+}
+
+func (t *tick) ruled(moves []move) ruled {
+	r := ruled{revisions: map[*scheduler.Revision]bool{}, workloads: map[string]bool{}, labels: map[*scheduler.Revision]bool{}}
+	all := map[*scheduler.Revision]bool{}
+	for _, m := range moves {
+		if all[m.of] {
 			continue
 		}
-		asked[m.of] = true
-		others, workloads := t.cluster.view.Relies(m.of)
-		r.others = r.others || others
-		for _, uid := range workloads {
+		all[m.of] = true
+		on := t.cluster.view.Relies(m.of)
+		if on.Others {
+			r.revisions[m.of] = true
+		}
+		if on.Labels {
+			r.labels[m.of] = true
+		}
+		for _, uid := range on.Workloads {
 			r.workloads[uid] = true
+		}
+	}
+	rules := slices.Collect(maps.Keys(r.revisions))
+	for revision := range all {
+		for _, rule := range rules {
+			is, might := rule.About(revision)
+			r.revisions[revision] = r.revisions[revision] || is
+			r.labels[revision] = r.labels[revision] || might
 		}
 	}
 	return r
 }
 
-// checkMarks adds a check that nothing has changed that moves rely on.
-func (t *tick) checkMarks(r reliance) {
-	if !r.others {
-		return
-	}
+// checkMarks adds a check that nothing has changed that rules rely on.
+func (t *tick) checkMarks(r ruled) {
 	t.batch.Check(state.KindMark, state.MarkLayout, t.snap.MarkVersion(state.MarkLayout))
 	for _, uid := range slices.Sorted(maps.Keys(r.workloads)) {
 		t.batch.Check(state.KindMark, uid, t.snap.MarkVersion(uid))
@@ -148,19 +220,26 @@ func compareNodes(a, b scheduler.Placement) int {
 	return 1
 }
 
-// HandedBack is what is due again of a transaction that was committed, because
-// some of it was left out.
-func HandedBack(tx *statev1.Transaction, result state.Result) Due {
-	due := Due{Workloads: map[string]bool{}}
+// back is what a commit has left out.
+type back struct {
+	// Due are the workloads to look at again.
+	Due
+	replicas map[string]bool // by uid
+}
+
+// handedBack is what was left out of a transaction that was committed.
+func handedBack(tx *statev1.Transaction, result state.Result) back {
+	all := back{Due: Due{Workloads: map[string]bool{}}, replicas: map[string]bool{}}
 	if len(result.LeftOut) == 0 {
-		return due
+		return all
 	}
 	for _, change := range tx.GetChanges() {
 		if r := change.GetPut().GetReplica(); r != nil && result.LeftOut[change.GetPart()] != nil {
-			due.Workloads[r.GetSpec().GetWorkloadUid()] = true
+			all.Workloads[r.GetSpec().GetWorkloadUid()] = true
+			all.replicas[r.GetMetadata().GetUid()] = true
 		}
 	}
-	return due
+	return all
 }
 
 func plural(n int, noun string) string {

@@ -56,8 +56,8 @@ func (d *Due) add(o Due) {
 	d.Placement = d.Placement || o.Placement
 }
 
-// maxReplicas is how many replicas one tick changes at most, and maxLabels how
-// many bytes of labels they carry, so that the batch is a transaction of
+// maxReplicas is how many replicas one tick makes, stops or loses at most, and how many
+// of those that are there it gives a place, and maxLabels how many bytes of labels they carry, so that the batch is a transaction of
 // reasonable size however large a workload is and however many labels it has.
 // Others that write wait for it.
 const (
@@ -78,7 +78,7 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	c.decided = nil
 	t := &tick{
-		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas, labels: maxLabels,
+		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas, labels: maxLabels, moves: budget{replicas: maxReplicas, labels: maxLabels},
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{},
 		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Later: map[string]time.Time{}},
 	}
@@ -134,6 +134,8 @@ type tick struct {
 	// labels they may have; left is what there was none for.
 	room, labels int
 	left         Due
+	// moves is the same for what gets a place.
+	moves budget
 	// placed are the placements of this tick, in their order, if they are too many
 	// to be told one by one.
 	placed []placed
@@ -174,12 +176,17 @@ func (t *tick) take(workloadUID string) bool {
 // spend takes what room a replica of a workload needs.
 func (t *tick) spend(workloadUID string) {
 	t.room--
-	for key, value := range t.snap.Workload(workloadUID).GetMetadata().GetLabels() {
-		t.labels -= len(key) + len(value)
-	}
-	if t.labels <= 0 {
+	if t.labels -= t.labelsOf(workloadUID); t.labels <= 0 {
 		t.room = 0
 	}
+}
+
+// labelsOf is how many bytes of labels each replica of a workload has.
+func (t *tick) labelsOf(workloadUID string) (bytes int) {
+	for key, value := range t.snap.Workload(workloadUID).GetMetadata().GetLabels() {
+		bytes += len(key) + len(value)
+	}
+	return bytes
 }
 
 func (t *tick) workload(w *v1.Workload) {
