@@ -161,7 +161,7 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 			f.cluster.follow(f.fork.Snapshot(), changes)
 			f.note(changes)
 			all, due = append(all, changes...), left
-			due.add(handedBack(tx, result).Due)
+			due.add(HandedBack(tx, result))
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
 			return nil, fmt.Errorf("forecast: %w", err)
 		}

@@ -138,10 +138,12 @@ func (l *Loop) settle(ctx context.Context, due Due) error {
 		end(result, err)
 		switch {
 		case err == nil:
-			back := handedBack(tx, result)
-			l.Decisions.keep(slices.DeleteFunc(made, func(d decision) bool { return back.replicas[d.replica] }))
+			for r := range leftOut(tx, result) {
+				made = slices.DeleteFunc(made, func(d decision) bool { return d.replica == r.GetMetadata().GetUid() })
+			}
+			l.Decisions.keep(made)
 			due = left
-			due.add(back.Due)
+			due.add(HandedBack(tx, result))
 			if l.Pause != nil && batch.Len() >= manyChanges {
 				l.Pause(ctx)
 			}

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -220,26 +221,28 @@ func compareNodes(a, b scheduler.Placement) int {
 	return 1
 }
 
-// back is what a commit has left out.
-type back struct {
-	// Due are the workloads to look at again.
-	Due
-	replicas map[string]bool // by uid
+// HandedBack is what is due again of a transaction that was committed, because
+// some of it was left out.
+func HandedBack(tx *statev1.Transaction, result state.Result) Due {
+	due := Due{Workloads: map[string]bool{}}
+	for r := range leftOut(tx, result) {
+		due.Workloads[r.GetSpec().GetWorkloadUid()] = true
+	}
+	return due
 }
 
-// handedBack is what was left out of a transaction that was committed.
-func handedBack(tx *statev1.Transaction, result state.Result) back {
-	all := back{Due: Due{Workloads: map[string]bool{}}, replicas: map[string]bool{}}
-	if len(result.LeftOut) == 0 {
-		return all
-	}
-	for _, change := range tx.GetChanges() {
-		if r := change.GetPut().GetReplica(); r != nil && result.LeftOut[change.GetPart()] != nil {
-			all.Workloads[r.GetSpec().GetWorkloadUid()] = true
-			all.replicas[r.GetMetadata().GetUid()] = true
+// leftOut are the replicas that a commit did not put.
+func leftOut(tx *statev1.Transaction, result state.Result) iter.Seq[*v1.Replica] {
+	return func(yield func(*v1.Replica) bool) {
+		if len(result.LeftOut) == 0 {
+			return
+		}
+		for _, change := range tx.GetChanges() {
+			if r := change.GetPut().GetReplica(); r != nil && result.LeftOut[change.GetPart()] != nil && !yield(r) {
+				return
+			}
 		}
 	}
-	return all
 }
 
 func plural(n int, noun string) string {
