@@ -14,8 +14,8 @@ import (
 // whether there was one: checking that is one check instead of thousands.
 
 // MarkLayout is moved with every change of a node, by workloads that get other labels while something of them is on a
-// node, and by those that go of which something has ended. The marks of workloads have their uids and are moved when a replica
-// leaves its place.
+// node, and by those that go of which something has ended. The marks of workloads have their uids and are moved when a
+// replica leaves its place.
 const MarkLayout = "layout"
 
 // MarkVersion is the version that a mark has, 0 if it was never moved.

@@ -256,20 +256,9 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 type judged struct{ *meddled }
 
 func (c judged) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
-	var before *state.Snapshot
-	last := func() { before = c.snap() }
-	if len(c.before) > 0 {
-		first := c.before[0]
-		c.before[0] = func() { first(); last() }
-	} else {
-		last()
-	}
-	result, err := c.meddled.Propose(ctx, tx)
-	for _, o := range result.Objects {
-		r, ok := o.(*v1.Replica)
-		if ok && r.GetStatus().GetPhase() == rollout.PhasePlaced && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == "" {
-			c.check(r)
-		}
+	before, result, err := c.commit(ctx, tx)
+	for _, r := range placedBy(before, result) {
+		c.check(r)
 	}
 	return result, err
 }
@@ -291,13 +280,7 @@ func (c judged) check(placed *v1.Replica) {
 	}
 	mine := c.snap().Workload(placed.GetSpec().GetWorkloadUid())
 	for _, a := range mine.GetSpec().GetPlacement().GetAffinity() {
-		selector, err := spec.ParseSelector(a.GetLabels())
-		if err != nil {
-			c.t.Fatalf("%v", err)
-		}
-		others := count(func(w *v1.Workload) bool {
-			return w.GetMetadata().GetName() == a.GetWorkload() || a.GetWorkload() == "" && selector.Matches(w.GetMetadata().GetLabels())
-		})
+		others := count(func(w *v1.Workload) bool { return isAbout(c.t, a, w) })
 		if (others[zone(placed)] > 0) == a.GetAnti() {
 			c.t.Fatalf("%s was placed in %s, and %v are in %v", placed.GetMetadata().GetName(), zone(placed), a, others)
 		}
@@ -319,15 +302,20 @@ func (c judged) check(placed *v1.Replica) {
 // keepsAway reports whether a rule of one workload keeps another away.
 func keepsAway(t fatal, one, other *v1.Workload) bool {
 	for _, a := range one.GetSpec().GetPlacement().GetAffinity() {
-		selector, err := spec.ParseSelector(a.GetLabels())
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		if a.GetAnti() && (a.GetWorkload() == other.GetMetadata().GetName() || a.GetWorkload() == "" && selector.Matches(other.GetMetadata().GetLabels())) {
+		if a.GetAnti() && isAbout(t, a, other) {
 			return true
 		}
 	}
 	return false
+}
+
+// isAbout reports whether a rule is about a workload.
+func isAbout(t fatal, a *v1.Affinity, w *v1.Workload) bool {
+	selector, err := spec.ParseSelector(a.GetLabels())
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return a.GetWorkload() == w.GetMetadata().GetName() || a.GetWorkload() == "" && selector.Matches(w.GetMetadata().GetLabels())
 }
 
 // fewest is how many are in the zone with the fewest of those that take something.

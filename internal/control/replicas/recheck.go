@@ -28,9 +28,9 @@ import (
 // Labels that rules may be about are those of the workloads, whose versions are checked.
 //
 // A version changes with things that do not matter here, such as a node's
-// reliability, too. Those are rare, and cost one more look at what goes to that
-// node, or at that part. Looking again just before proposing instead would leave open the time in
-// which the log is written, which is the longest part.
+// reliability, too. Those are rare, and cost one more look at what is in that part.
+// Looking again just before proposing instead would leave open the time in which the
+// log is written, which is the longest.
 
 // move is a replica with the place that a plan has for it and those who have to go
 // first.
@@ -54,25 +54,14 @@ func (t *tick) takeAll(m move) bool {
 			changed = append(changed, r.GetSpec().GetWorkloadUid())
 		}
 	}
-	if !t.moves.takes(len(changed)) {
+	if !t.moves.has(len(changed)) {
 		t.left.Workloads[m.replica.GetSpec().GetWorkloadUid()] = true
-		t.moves.replicas, t.room = -1, 0
+		t.moves, t.room = room{}, room{}
 		return false
 	}
 	for _, workload := range changed {
-		t.moves.labels -= t.labelsOf(workload)
+		t.moves.take(t.labelsOf(workload))
 	}
-	return true
-}
-
-// budget is how much a tick may still change.
-type budget struct{ replicas, labels int }
-
-func (b *budget) takes(replicas int) bool {
-	if b.replicas < replicas || b.labels <= 0 {
-		return false
-	}
-	b.replicas -= replicas
 	return true
 }
 

@@ -25,13 +25,32 @@ type meddled struct {
 }
 
 func (m *meddled) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+	_, result, err := m.commit(ctx, tx)
+	return result, err
+}
+
+// commit returns also what was there right before it.
+func (m *meddled) commit(ctx context.Context, tx *statev1.Transaction) (*state.Snapshot, state.Result, error) {
 	m.tried++
 	if len(m.before) > 0 {
 		first := m.before[0]
 		m.before = m.before[1:]
 		first()
 	}
-	return m.driven.Propose(ctx, tx)
+	before := m.snap()
+	result, err := m.driven.Propose(ctx, tx)
+	return before, result, err
+}
+
+// placedBy are the replicas that a commit gave a place that they had not before.
+func placedBy(before *state.Snapshot, result state.Result) (placed []*v1.Replica) {
+	for _, o := range result.Objects {
+		r, ok := o.(*v1.Replica)
+		if ok && r.GetStatus().GetPhase() == rollout.PhasePlaced && before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() == "" {
+			placed = append(placed, r)
+		}
+	}
+	return placed
 }
 
 // editNode changes a node, if it is there.
@@ -187,21 +206,9 @@ func TestCommitBreaksNoRule(t *testing.T) {
 type committed struct{ *meddled }
 
 func (c committed) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
-	var before *state.Snapshot
-	last := func() { before = c.snap() }
-	if len(c.before) > 0 {
-		first := c.before[0]
-		c.before[0] = func() { first(); last() }
-	} else {
-		last()
-	}
-	result, err := c.meddled.Propose(ctx, tx)
+	before, result, err := c.commit(ctx, tx)
 	after := c.snap()
-	for _, o := range result.Objects {
-		r, ok := o.(*v1.Replica)
-		if !ok || r.GetStatus().GetPhase() != rollout.PhasePlaced || before.Replica(r.GetMetadata().GetUid()).GetSpec().GetNodeUid() != "" {
-			continue
-		}
+	for _, r := range placedBy(before, result) {
 		n := before.Node(r.GetSpec().GetNodeUid())
 		if n.GetStatus().GetState() != "ready" || len(n.GetSpec().GetTaints()) > 0 {
 			c.t.Fatalf("%s was placed on %v", r.GetMetadata().GetName(), n)

@@ -56,14 +56,25 @@ func (d *Due) add(o Due) {
 	d.Placement = d.Placement || o.Placement
 }
 
-// maxReplicas is how many replicas one tick makes, stops or loses at most, and how many
-// of those that are there it gives a place, and maxLabels how many bytes of labels they carry, so that the batch is a transaction of
-// reasonable size however large a workload is and however many labels it has.
-// Others that write wait for it.
+// maxReplicas is how many replicas one tick makes, stops or loses at most, and how
+// many of those that are there already it gives a place; maxLabels is how many bytes of
+// labels they carry. So the batch is a transaction of reasonable size however large a
+// workload is and however many labels it has. Others that write wait for it.
 const (
 	maxReplicas = 192
 	maxLabels   = 2 << 20
 )
+
+// room is how many more replicas may be changed, and how many bytes of labels they may
+// have.
+type room struct{ replicas, labels int }
+
+func newRoom() room { return room{replicas: maxReplicas, labels: maxLabels} }
+
+func (r *room) has(replicas int) bool { return r.replicas >= replicas && r.labels > 0 }
+
+// take takes room for one replica with so many bytes of labels.
+func (r *room) take(labels int) { r.replicas, r.labels = r.replicas-1, r.labels-labels }
 
 // Tick returns the changes that bring what is due one step nearer to what is
 // desired, and an empty batch when nothing is to be done. What did not fit into
@@ -78,12 +89,12 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	c.decided = nil
 	t := &tick{
-		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: maxReplicas, labels: maxLabels, moves: budget{replicas: maxReplicas, labels: maxLabels},
+		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{},
 		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Later: map[string]time.Time{}},
 	}
 	for _, uid := range c.workloads(snap, due) {
-		if t.room <= 0 {
+		if !t.room.has(1) {
 			t.left.Workloads[uid] = true
 		} else if w := snap.Workload(uid); w != nil {
 			t.workload(w)
@@ -130,12 +141,10 @@ type tick struct {
 	newUID  func() string
 	batch   *state.Batch
 
-	// room is how many more replicas may be changed, and labels how many bytes of
-	// labels they may have; left is what there was none for.
-	room, labels int
-	left         Due
-	// moves is the same for what gets a place.
-	moves budget
+	// room is for what is made, stopped or lost, moves for what gets a place; left is
+	// what there was none for.
+	room, moves room
+	left        Due
 	// placed are the placements of this tick, in their order, if they are too many
 	// to be told one by one.
 	placed []placed
@@ -165,20 +174,12 @@ func (t *tick) later(workloadUID string, at time.Time) {
 
 // take takes room for one replica of a workload, if there is any.
 func (t *tick) take(workloadUID string) bool {
-	if t.room <= 0 {
+	if !t.room.has(1) {
 		t.left.Workloads[workloadUID] = true
 		return false
 	}
-	t.spend(workloadUID)
+	t.room.take(t.labelsOf(workloadUID))
 	return true
-}
-
-// spend takes what room a replica of a workload needs.
-func (t *tick) spend(workloadUID string) {
-	t.room--
-	if t.labels -= t.labelsOf(workloadUID); t.labels <= 0 {
-		t.room = 0
-	}
 }
 
 // labelsOf is how many bytes of labels each replica of a workload has.
