@@ -33,6 +33,7 @@ type tasks struct {
 	execs   []*process // every further process
 
 	unknown  string                                   // a signal that is refused
+	ending   time.Duration                            // how long a task that is told to stop still runs
 	prepare  func(context.Context, driver.Task) error // nil succeeds
 	stats    func(id string) driver.Stats             // nil means that nothing can be measured
 	progress driver.Progress                          // of every pull; none if its total is 0
@@ -234,6 +235,7 @@ func (h *handle) Stop(_ context.Context, id, signal string, grace time.Duration)
 	if err != nil {
 		return err
 	}
+	time.Sleep(h.ending)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if unix.SignalNum(signal) == 0 || signal == h.unknown {

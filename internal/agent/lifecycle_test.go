@@ -153,6 +153,7 @@ func TestWhatCanNeverStartFailsIfItMayNotBeRestarted(t *testing.T) {
 func TestStopBySignalAndGraceKeepsTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
+		n.tasks.ending = time.Second // else it may have stopped before it is said to be stopping
 		n.start()
 		s := n.join()
 		a := assignment("a", func(w *v1.WorkloadSpec) { w.Stop = &v1.Stop{Signal: "SIGINT", Grace: "3s"} })

@@ -209,13 +209,22 @@ func (f *folder) keepServer(answer *v1.EnrollResponse, creds *identity.Credentia
 	})
 }
 
-// leaderHope is how long a server waits for a leader before it says that it
-// runs without one.
-const leaderHope = 5 * time.Second
+// How long a server waits for a leader before it says that it runs without
+// one: one that comes back, and one that has just been let in and to which
+// those who did so are about to send the state.
+const (
+	leaderHope = 15 * time.Second
+	stateHope  = time.Minute
+)
 
 // announceServer says that this server can be used.
 func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.ServerOptions) error {
-	hope, cancel := context.WithTimeout(ctx, leaderHope)
+	doing, patience := "waiting for a server that leads", leaderHope
+	if p.store.Snapshot().Authority() == nil {
+		doing, patience = "waiting for the cluster's state", stateHope
+	}
+	o.Progress(doing)
+	hope, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := p.consensus.WaitLeader(hope); err != nil {
 		if ctx.Err() != nil {
@@ -225,7 +234,7 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 		return nil
 	}
 	if o.ConfigPath == "" || !f.founds() {
-		o.Ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: %s", p.server.Address(), startAgain(f, o.Reach, p.server.Address())))
+		o.Ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: %s", p.server.Address(), startAgain(f, o, p.server.Address())))
 		return nil
 	}
 	name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
@@ -237,13 +246,16 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 }
 
 // startAgain is the command that starts a server as it runs now.
-func startAgain(f *folder, reach cli.Reach, address string) string {
+func startAgain(f *folder, o cli.ServerOptions, address string) string {
 	command := fmt.Sprintf("cloudless server --data-dir %s --api-addr %s", f.path, address)
-	if reach.Advertise != "" {
-		command += " --advertise " + reach.Advertise
+	if o.Advertise != "" {
+		command += " --advertise " + o.Advertise
 	}
-	if reach.Zone != "" {
-		command += " --zone " + reach.Zone
+	if o.Zone != "" {
+		command += " --zone " + o.Zone
+	}
+	if o.ElectionTimeout != 0 {
+		command += " --election-timeout " + o.ElectionTimeout.String()
 	}
 	return command
 }

@@ -193,6 +193,9 @@ func runServer(ctx context.Context, o cli.ServerOptions) error {
 // serve runs a server once its folder has been prepared for it, and where it is
 // reached been settled.
 func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.Reach) error) error {
+	if err := consensus.CheckElectionTimeout(o.ElectionTimeout); err != nil {
+		return err
+	}
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
@@ -216,7 +219,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	}
 	o.Progress("opening the replicated state")
 	p, err := openControlPlane(ctx, f, planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock,
+		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
 	}, i, logger, &u)
 	if err != nil {
 		return err

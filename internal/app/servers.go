@@ -27,6 +27,8 @@ type planeOptions struct {
 	announce bool
 	// clock is what it takes for the time; nil stands for the machine's.
 	clock func() time.Time
+	// election is how long it waits for one that leads; 0 stands for the default.
+	election time.Duration
 }
 
 // fellowship is how a server finds and reaches the others.
@@ -69,7 +71,7 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 	p.consensus, err = consensus.Open(ctx, consensus.Options{
 		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),
 		Network: p.fellows.raft, Addresses: p.addressOf,
-		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Observer: p.metrics, Pause: p.collector.Pause,
+		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Observer: p.metrics, Pause: p.collector.Pause, ElectionTimeout: o.election,
 	})
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server"
 )
 
@@ -66,7 +67,7 @@ func testLog(t *testing.T) io.Writer {
 // found starts the first server.
 func found(t *testing.T) *several {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	s := &several{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), running: map[string]*one{}}
 	s.start("s1", t.TempDir(), freeAddress(t), "")
@@ -94,6 +95,7 @@ func (s *several) start(name, path, address, token string) *one {
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	process := cli.Process{
 		DataDir: path, Version: "test", Log: testLog(s.t), Progress: quiet, Ready: func(string) { close(ready) },
+		ElectionTimeout: consensus.MaxElectionTimeout, // the tests' machines may be slow
 	}
 	if off := s.off[name]; off != 0 {
 		process.Clock = func() time.Time { return time.Now().Add(off) }

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -20,6 +21,9 @@ import (
 // up is the one-machine cloud: a server and an agent in one process. They meet
 // over the same port, certificates and streams as if they were far apart.
 func up(ctx context.Context, o cli.UpOptions) error {
+	if err := consensus.CheckElectionTimeout(o.ElectionTimeout); err != nil {
+		return err
+	}
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
@@ -76,7 +80,7 @@ func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink
 	var planeUndo undo
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock}, i, logger, &planeUndo)
+		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout}, i, logger, &planeUndo)
 		return err
 	})
 	var driverErr error

@@ -50,6 +50,8 @@ type Process struct {
 	OTLPEndpoint string
 	// Clock is what a server takes for the time; nil stands for the machine's.
 	Clock func() time.Time
+	// ElectionTimeout is how long a server waits for the one that leads; 0 stands for the default.
+	ElectionTimeout time.Duration
 	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
 	// why, rather than to go on trying.
 	Attended bool

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ const DefaultPort = "7700"
 type processFlags struct {
 	dataDir, logLevel, logFormat, otlp string
 	detach                             bool
+	election                           time.Duration
 }
 
 func (f *processFlags) register(cmd *cobra.Command) {
@@ -36,6 +38,11 @@ func (f *processFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.logFormat, "log-format", "text", "`form` of log lines: text or json")
 	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", os.Getenv(telemetry.OTLPEndpointEnv), "`address` of an OpenTelemetry collector (OTLP, gRPC) that receives traces, such as http://127.0.0.1:4317 (default: $"+telemetry.OTLPEndpointEnv+")")
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return when it is ready, and let it run on; its log is cloudless.log in the data folder")
+}
+
+// registerElection is for those that may run a server.
+func (f *processFlags) registerElection(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that are slow or stand still now and then (default 500ms)")
 }
 
 func (f *processFlags) registerDataDir(cmd *cobra.Command) {
@@ -76,7 +83,7 @@ func (f *processFlags) process(c *cli, cmd *cobra.Command) (Process, error) {
 	if err != nil {
 		return Process{}, usage(cmd, "%w", err)
 	}
-	process := Process{DataDir: dir, Version: c.Version, Log: c.Stderr, LogLevel: level, OTLPEndpoint: f.otlp}
+	process := Process{DataDir: dir, Version: c.Version, Log: c.Stderr, LogLevel: level, OTLPEndpoint: f.otlp, ElectionTimeout: f.election}
 	if f.logFormat != "" { // a command without the flag logs text
 		if process.LogFormat, err = telemetry.ParseLogFormat(f.logFormat); err != nil {
 			return Process{}, usage(cmd, "--log-format: %w", err)
@@ -154,6 +161,7 @@ func (c *cli) upCommand() *cobra.Command {
 		},
 	}
 	p.register(cmd)
+	p.registerElection(cmd)
 	m.register(cmd)
 	cmd.Flags().StringVar(&address, "api-addr", defaultAPIAddr, "`address` where the API listens")
 	registerAnnounce(cmd, &announce)
@@ -185,6 +193,7 @@ func (c *cli) serverCommand() *cobra.Command {
 		},
 	}
 	p.register(cmd)
+	p.registerElection(cmd)
 	r.register(cmd, defaultAPIAddr, "")
 	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
 	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
@@ -277,6 +286,7 @@ func (c *cli) joinCommand() *cobra.Command {
 		},
 	}
 	p.register(cmd)
+	p.registerElection(cmd)
 	m.register(cmd)
 	r.register(cmd, "", " (default: port "+DefaultPort+" of the address of this machine that leads to the joined server)")
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")

@@ -64,6 +64,7 @@ func newMember(t *testing.T, number int, addresses *directory) *member {
 	return &member{id: id, addresses: addresses, options: consensus.Options{
 		Dir: t.TempDir(), ServerID: id, Address: address, Network: loopback{listener}, Addresses: addresses.get,
 		Store: state.New(), Logger: slog.New(slog.DiscardHandler), Bootstrap: number == 1,
+		ElectionTimeout: 3 * consensus.MinElectionTimeout, // the tests' machines may be slow
 	}}
 }
 

@@ -15,15 +15,25 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Timing of elections among several servers. A follower waits between once and twice the heartbeat timeout, and those
-// who still hope for the old leader vote for nobody, so that its loss costs about that. Heartbeats come ten times as
-// often.
+// How long servers hear nothing from the one that leads before they elect another. A follower waits between once and
+// twice as long, and those who still hope for the old leader vote for nobody, so that its loss costs about that.
+// Heartbeats come five to ten times as often, which is what the longest follows from: a server that waits for the
+// shortest still hears those of a leader that waits for the longest, so servers need not agree about it.
 const (
-	heartbeatTimeout = 500 * time.Millisecond
-	leaseTimeout     = 400 * time.Millisecond
-	// drainTimeout bounds how long a server that stops waits for proposals which are on their way.
-	drainTimeout = 5 * time.Second
+	MinElectionTimeout = 500 * time.Millisecond
+	MaxElectionTimeout = 2500 * time.Millisecond
 )
+
+// drainTimeout bounds how long a server that stops waits for proposals which are on their way.
+const drainTimeout = 5 * time.Second
+
+// CheckElectionTimeout says what is wrong with one that somebody wishes. 0 stands for the shortest.
+func CheckElectionTimeout(d time.Duration) error {
+	if d != 0 && (d < MinElectionTimeout || d > MaxElectionTimeout) {
+		return fmt.Errorf("the election timeout cannot be %s: use %s to %s", d, MinElectionTimeout, MaxElectionTimeout)
+	}
+	return nil
+}
 
 const (
 	defaultSnapshotThreshold = 8192
@@ -52,6 +62,9 @@ type Options struct {
 	// SnapshotThreshold is the number of log entries after which a snapshot is taken, 8192 if 0. As many entries
 	// are kept for servers that lag behind.
 	SnapshotThreshold uint64
+	// ElectionTimeout is how long this server waits for one that leads, the shortest time if 0. On machines that
+	// stand still now and then a longer one spares elections.
+	ElectionTimeout time.Duration
 	// Observer is told how long things take, if it is there.
 	Observer Observer
 	// Pause waits while there is something better to do than to write a snapshot; nil never does.
@@ -70,6 +83,12 @@ func (o *Options) validate() error {
 		return errors.New("consensus needs a store")
 	case o.Logger == nil:
 		return errors.New("consensus needs a logger")
+	}
+	if err := CheckElectionTimeout(o.ElectionTimeout); err != nil {
+		return err
+	}
+	if o.ElectionTimeout == 0 {
+		o.ElectionTimeout = MinElectionTimeout
 	}
 	if o.Address == "" {
 		o.Address = o.ServerID
@@ -187,8 +206,8 @@ func configOf(o Options, log *hcLogger, notify chan<- bool) *raft.Config {
 	config.LocalID = raft.ServerID(o.ServerID)
 	config.Logger = log
 	config.NotifyCh = notify
-	config.HeartbeatTimeout, config.ElectionTimeout = heartbeatTimeout, heartbeatTimeout
-	config.LeaderLeaseTimeout = leaseTimeout
+	config.HeartbeatTimeout, config.ElectionTimeout = o.ElectionTimeout, o.ElectionTimeout
+	config.LeaderLeaseTimeout = o.ElectionTimeout * 4 / 5 // who leads gives up before others take over
 	config.MaxAppendEntries = maxBatch
 	config.BatchApplyCh = true
 	config.SnapshotThreshold = o.SnapshotThreshold

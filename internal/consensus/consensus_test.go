@@ -291,6 +291,8 @@ func TestRefusalsOfOpen(t *testing.T) {
 		{"of another server", owned, func(o *consensus.Options) { o.ServerID = "server-2" }, "it belongs to the server server-1"},
 		{"empty", t.TempDir(), func(o *consensus.Options) { o.Bootstrap = false }, "it holds no cluster"},
 		{"no id", owned, func(o *consensus.Options) { o.ServerID = "" }, "needs the server's id"},
+		{"too slow to notice a loss", owned, func(o *consensus.Options) { o.ElectionTimeout = 3 * time.Second }, "cannot be 3s: use 500ms to 2.5s"},
+		{"too quick", owned, func(o *consensus.Options) { o.ElectionTimeout = time.Millisecond }, "cannot be 1ms"},
 		{"no folder", "", func(*consensus.Options) {}, "needs a folder"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -303,6 +305,21 @@ func TestRefusalsOfOpen(t *testing.T) {
 	}
 	// A refusal leaves nothing behind that would keep the right server out.
 	open(t, lone(owned))
+}
+
+// TestElectionTimeout: raft waits as long as it is told, and a leader gives up before anybody else leads.
+func TestElectionTimeout(t *testing.T) {
+	for wished, want := range map[time.Duration]time.Duration{0: 500 * time.Millisecond, 2 * time.Second: 2 * time.Second} {
+		config, err := consensus.RaftConfig(consensus.Options{
+			Dir: "d", ServerID: "server-1", Store: state.New(), Logger: slog.New(slog.DiscardHandler), ElectionTimeout: wished,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.HeartbeatTimeout != want || config.ElectionTimeout != want || config.LeaderLeaseTimeout >= want {
+			t.Errorf("for %s they are %s, %s and a lease of %s", wished, config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLeaseTimeout)
+		}
+	}
 }
 
 // TestEntryOfANewerRelease puts something into the log that only a newer release understands: the server must stop,

@@ -23,6 +23,14 @@ func (c *Consensus) Store() *state.Store { return c.store }
 // Raft returns what is beneath.
 func (c *Consensus) Raft() *raft.Raft { return c.raft }
 
+// RaftConfig is what raft is told by the options.
+func RaftConfig(o Options) (*raft.Config, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	return configOf(o, nil, nil), nil
+}
+
 // FirstLogIndex returns the index of the oldest entry of the log.
 func (c *Consensus) FirstLogIndex(t testing.TB) uint64 {
 	first, err := c.disk.log.FirstIndex()

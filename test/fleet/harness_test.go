@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -9,10 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/app"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/test/fleet/simulated"
 )
 
@@ -33,7 +38,7 @@ type server struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	c := &cluster{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), servers: map[string]*server{}}
 	c.start("s1", "")
@@ -58,6 +63,7 @@ func (c *cluster) start(name, token string) {
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	process := cli.Process{
 		DataDir: c.t.TempDir(), Version: "test", Log: c.log(), Progress: func(string) {}, Ready: func(string) { close(ready) },
+		ElectionTimeout: consensus.MaxElectionTimeout, // the tests' machines may be slow
 	}
 	reach := cli.Reach{APIAddr: s.address, Name: name}
 	go func() {
@@ -124,20 +130,37 @@ func (c *cluster) fleet(o simulated.Options) *simulated.Fleet {
 // untilNodes waits until the nodes are as wished by their states.
 func (c *cluster) untilNodes(wished func(states map[string]string) bool) {
 	c.t.Helper()
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	watch, err := c.api.Nodes().WatchNodes(ctx, &v1.WatchNodesRequest{})
-	must(c.t, err)
-	states, synced := map[string]string{}, false
-	for !synced || !wished(states) {
-		change, err := watch.Recv()
-		if err != nil {
-			c.t.Fatalf("the nodes never were as wished, but %v: %v", states, err)
+	c.rewatching(func(ctx context.Context) error {
+		watch, err := c.api.Nodes().WatchNodes(ctx, &v1.WatchNodesRequest{})
+		must(c.t, err)
+		states, synced := map[string]string{}, false
+		for !synced || !wished(states) {
+			change, err := watch.Recv()
+			if err != nil {
+				return fmt.Errorf("the nodes are not yet as wished, but %v: %w", states, err)
+			}
+			if n := change.GetNode(); n != nil {
+				states[n.GetMetadata().GetName()] = n.GetStatus().GetState()
+			} else {
+				synced = true
+			}
 		}
-		if n := change.GetNode(); n != nil {
-			states[n.GetMetadata().GetName()] = n.GetStatus().GetState()
-		} else {
-			synced = true
+		return nil
+	})
+}
+
+// rewatching begins anew whenever a change of the leader ends what is watched.
+func (c *cluster) rewatching(watch func(context.Context) error) {
+	c.t.Helper()
+	for {
+		ctx, cancel := context.WithCancel(c.ctx)
+		err := watch(ctx)
+		cancel()
+		if err == nil {
+			return
+		}
+		if status.Code(err) != codes.Unavailable {
+			c.t.Fatal(err)
 		}
 	}
 }
@@ -145,32 +168,32 @@ func (c *cluster) untilNodes(wished func(states map[string]string) bool) {
 // untilReplicas waits until the replicas of a workload are as wished.
 func (c *cluster) untilReplicas(workload string, wished func(phases map[string]int) bool) {
 	c.t.Helper()
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	watch, err := c.api.Workloads().WatchReplicas(ctx, &v1.WatchReplicasRequest{Workload: workload})
-	must(c.t, err)
-	phase, synced := map[string]string{}, false
-	for {
-		count := map[string]int{}
-		for _, p := range phase {
-			count[p]++
+	c.rewatching(func(ctx context.Context) error {
+		watch, err := c.api.Workloads().WatchReplicas(ctx, &v1.WatchReplicasRequest{Workload: workload})
+		must(c.t, err)
+		phase, synced := map[string]string{}, false
+		for {
+			count := map[string]int{}
+			for _, p := range phase {
+				count[p]++
+			}
+			if synced && wished(count) {
+				return nil
+			}
+			change, err := watch.Recv()
+			if err != nil {
+				return fmt.Errorf("the replicas are not yet as wished, but %v: %w", count, err)
+			}
+			switch r := change.GetReplica(); {
+			case r == nil:
+				synced = true
+			case change.GetChange() == "removed":
+				delete(phase, r.GetMetadata().GetUid())
+			default:
+				phase[r.GetMetadata().GetUid()] = r.GetStatus().GetPhase()
+			}
 		}
-		if synced && wished(count) {
-			return
-		}
-		change, err := watch.Recv()
-		if err != nil {
-			c.t.Fatalf("the replicas never were as wished, but %v: %v", count, err)
-		}
-		switch r := change.GetReplica(); {
-		case r == nil:
-			synced = true
-		case change.GetChange() == "removed":
-			delete(phase, r.GetMetadata().GetUid())
-		default:
-			phase[r.GetMetadata().GetUid()] = r.GetStatus().GetPhase()
-		}
-	}
+	})
 }
 
 // until waits for what the fleet itself knows.
