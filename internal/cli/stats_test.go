@@ -197,7 +197,7 @@ func (x *terminal) text() string {
 // await waits until the screen has shown all of this.
 func (x *terminal) await(words ...string) {
 	x.t.Helper()
-	late := time.After(time.Minute)
+	late := time.After(10 * time.Minute)
 	for {
 		text, missing := x.text(), ""
 		for _, word := range words {

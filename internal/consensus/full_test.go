@@ -58,7 +58,7 @@ func fill(t *testing.T, dir string, but int64) (free func()) {
 // eventually asks until it is told yes.
 func eventually(t *testing.T, what string, yes func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !yes(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); !yes(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: never", what)
 		}

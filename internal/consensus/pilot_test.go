@@ -105,7 +105,7 @@ func (c *crew) dies(id string) {
 // until waits until these vote and these take part without a vote.
 func (c *crew) until(voters, others int) []consensus.Server {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Minute)
 	defer cancel()
 	for {
 		servers := c.members["server-1"].Servers()
@@ -131,7 +131,7 @@ func TestLeaderIsHealthyBeforeTheStateNamesIt(t *testing.T) {
 	leader := cluster(t, 1)[0]
 	nobody := &crew{t: t, desired: 3, members: map[string]*member{leader.id: leader}}
 	nobody.pilot(leader)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for leader.Health() == nil {
 		select {

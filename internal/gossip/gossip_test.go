@@ -116,7 +116,7 @@ func (c *cuttable) cut() {
 // until waits until a server knows of others as wished.
 func (s *server) until(t *testing.T, wished func(map[string]gossip.Server) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for {
 		all := map[string]gossip.Server{}

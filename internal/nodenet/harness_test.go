@@ -310,7 +310,7 @@ func (e *events) add(event nodenet.Event) {
 // await returns the first event with that reason.
 func (e *events) await(t *testing.T, reason string) nodenet.Event {
 	t.Helper()
-	timeout := time.After(time.Minute)
+	timeout := time.After(10 * time.Minute)
 	for {
 		e.mu.Lock()
 		for _, event := range e.list {
@@ -332,7 +332,7 @@ func (e *events) await(t *testing.T, reason string) nodenet.Event {
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if err = f(); err == nil {
 			return
 		}

@@ -49,7 +49,7 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	t.Helper()
 	log := &logBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	dir, store := t.TempDir(), state.New()
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(dir, "kek.json"))

@@ -58,7 +58,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 }
 
 // patience bounds how long eventually tries; it is no measure of speed.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // eventually runs a command until its output matches a pattern:
 //

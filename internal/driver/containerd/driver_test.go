@@ -62,7 +62,7 @@ func startOutside(t *testing.T, opts *Options) (root, state string) {
 		daemon.Process.Kill()
 		daemon.Wait()
 	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		d, err := Open(t.Context(), *opts)
 		if err == nil {
 			d.Close()
