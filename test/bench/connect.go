@@ -8,11 +8,12 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// Fixed windows, as package client has them.
+// Fixed windows, as package client has them; its codec is used, too.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
@@ -30,8 +31,8 @@ type plain struct{ *grpc.ClientConn }
 func (p plain) Cluster() v1.ClusterServiceClient    { return v1.NewClusterServiceClient(p) }
 func (p plain) Workloads() v1.WorkloadServiceClient { return v1.NewWorkloadServiceClient(p) }
 
-// connectMany opens plain gRPC connections by TLS and API token, as a client in
-// any language would, and returns how to close them.
+// connectMany opens plain gRPC connections by TLS and API token and returns how
+// to close them.
 func (c *cloud) connectMany(ctx context.Context, n int) (callers []caller, hangUp func(), err error) {
 	where, err := c.context()
 	if err != nil {
@@ -52,7 +53,8 @@ func (c *cloud) connectMany(ctx context.Context, n int) (callers []caller, hangU
 	for range n {
 		one, err := grpc.NewClient("passthrough:///"+where.Addresses[0],
 			grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithPerRPCCredentials(bearer(where.Token)),
-			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow))
+			grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(api.ClientCodec())))
 		if err != nil {
 			hangUp()
 			return nil, nil, err

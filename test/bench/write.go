@@ -17,9 +17,10 @@ import (
 
 const (
 	writeClients = 64
-	writeRounds  = 5
-	writeTime    = 2 * time.Second
-	writeWarm    = time.Second
+	// Many short rounds: what others take of this machine for a while weighs on all loads alike.
+	writeRounds = 15
+	writeTime   = 700 * time.Millisecond
+	writeWarm   = time.Second
 )
 
 // load is something that all clients do as fast as they can.
