@@ -10,11 +10,33 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// away reports whether a replica lives on a node that is offline: it may still
-// run there, and nobody can say.
-func away(snap *state.Snapshot, r *v1.Replica) bool {
-	node := r.GetSpec().GetNodeUid()
-	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == nodeOffline
+// offlineNodes are the uids of the nodes that are offline. They are asked for
+// with every replica that is shown or counted, and nodes seldom change.
+type offlineNodes struct {
+	nodes state.Generation
+	uids  map[string]bool
+}
+
+// offlineOf are those of a snapshot.
+func (s *Server) offlineOf(snap *state.Snapshot) *offlineNodes {
+	nodes := snap.Generation(state.KindNode)
+	if known := s.offline.Load(); known != nil && known.nodes == nodes {
+		return known
+	}
+	found := &offlineNodes{nodes: nodes, uids: map[string]bool{}}
+	for n := range snap.Nodes("") {
+		if n.GetStatus().GetState() == nodeOffline {
+			found.uids[n.GetMetadata().GetUid()] = true
+		}
+	}
+	s.offline.Store(found)
+	return found
+}
+
+// have reports whether a replica lives on one of them: it may still run there, and
+// nobody can say.
+func (o *offlineNodes) have(r *v1.Replica) bool {
+	return len(o.uids) > 0 && o.uids[r.GetSpec().GetNodeUid()] && rollout.Live(r.GetStatus().GetPhase())
 }
 
 // presentReplica is a replica as the API shows it: what is stored, with what
@@ -24,7 +46,7 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 	if waits(stored) {
 		return presentWaiting(stored)
 	}
-	if !away(snap, stored) {
+	if !s.offlineOf(snap).have(stored) {
 		return s.progress.of(stored)
 	}
 	r := proto.CloneOf(stored)

@@ -32,6 +32,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: st,
 	}
 	var completed int32
+	away := s.offlineOf(snap)
 	gone := map[string]bool{} // nodes that are offline
 	making := ""              // why room is being made
 	seen := 0
@@ -43,7 +44,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 		if outdated && rollout.Ended(r.GetStatus().GetPhase()) {
 			continue // how an older revision ended says nothing about this one
 		}
-		if away(snap, r) {
+		if away.have(r) {
 			st.Pending++
 			gone[r.GetSpec().GetNode()] = true
 			continue

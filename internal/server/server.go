@@ -151,6 +151,7 @@ type Server struct {
 	reports     *reports
 	admissions  *admissions
 	progress    *progress
+	offline     atomic.Pointer[offlineNodes]
 	foreign     *foreign
 	scrape      *telemetry.Registry
 	metrics     *telemetry.Server

@@ -30,6 +30,15 @@ func (s *Snapshot) Count(kind Kind) int {
 	return 0
 }
 
+// Generation stands for all objects of a kind as they are: two snapshots have the same one only if they have the same
+// objects of it. It keeps those of an old snapshot from being let go.
+type Generation struct{ root *node }
+
+// Generation returns that of a kind, which must be one of those that are there.
+func (s *Snapshot) Generation(kind Kind) Generation {
+	return Generation{s.rows[ordinals[kind]].byUID.root}
+}
+
 // Get returns an object of any kind.
 func (s *Snapshot) Get(kind Kind, uid string) Object {
 	if _, known := ordinals[kind]; !known {

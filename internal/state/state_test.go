@@ -271,3 +271,43 @@ func BenchmarkApply(b *testing.B) {
 	}
 	b.ReportAllocs()
 }
+
+// A generation is another one whenever an object of its kind has changed, also in a state that is only tried out, and
+// the same one whatever else happens.
+func TestGenerations(t *testing.T) {
+	store, index := state.New(), uint64(0)
+	do := func(add func(*state.Batch)) state.Generation {
+		t.Helper()
+		index++
+		var b state.Batch
+		add(&b)
+		if _, err := store.Apply(index, b.Transaction(noon)); err != nil {
+			t.Fatal(err)
+		}
+		return store.Snapshot().Generation(state.KindNode)
+	}
+	node := func(state string) *v1.Node {
+		return &v1.Node{Metadata: &v1.Metadata{Uid: "n", Name: "n"}, Status: &v1.NodeStatus{State: state}}
+	}
+	created := do(func(b *state.Batch) { b.Create(node("ready")) })
+	if after := do(func(b *state.Batch) { b.Create(workload("web", "web")) }); after != created {
+		t.Error("a workload makes other nodes")
+	}
+	seen := map[state.Generation]bool{created: true}
+	for _, is := range []string{"offline", "ready", "offline"} {
+		changed := do(func(b *state.Batch) { b.Put(node(is)) })
+		if seen[changed] {
+			t.Errorf("when the node is %s the nodes are as before", is)
+		}
+		seen[changed] = true
+	}
+	var tried state.Batch
+	tried.Put(node("ready"))
+	fork := store.Fork()
+	if _, err := fork.Apply(tried.Transaction(noon)); err != nil || seen[fork.Snapshot().Generation(state.KindNode)] {
+		t.Errorf("where it is only tried that the node is ready the nodes are as before (%v)", err)
+	}
+	if gone := do(func(b *state.Batch) { b.Delete(state.KindNode, "n") }); seen[gone] {
+		t.Error("without the node the nodes are as before")
+	}
+}
