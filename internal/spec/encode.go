@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -41,6 +42,7 @@ func EncodeYAML(msg proto.Message) ([]byte, error) {
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 	for _, node := range nodes {
+		quoteTabs(node)
 		if err := enc.Encode(node); err != nil {
 			return nil, encodeError(msg, "YAML", err)
 		}
@@ -49,6 +51,18 @@ func EncodeYAML(msg proto.Message) ([]byte, error) {
 		return nil, encodeError(msg, "YAML", err)
 	}
 	return b.Bytes(), nil
+}
+
+// quoteTabs has texts quoted of which a line begins with a tab. They would be
+// written line by line as they are, and who reads that takes the tab for a wrong
+// indentation.
+func quoteTabs(node *yaml.Node) {
+	if strings.Contains("\n"+node.Value, "\n\t") {
+		node.Style = yaml.DoubleQuotedStyle
+	}
+	for _, child := range node.Content {
+		quoteTabs(child)
+	}
 }
 
 func encodeError(msg proto.Message, format string, err error) error {

@@ -218,8 +218,9 @@ spec:
 
 // Any text in any field survives a file.
 func TestTextSurvivesYAMLAndJSON(t *testing.T) {
+	difficult := rapid.StringOf(rapid.SampledFrom([]rune("a \t\n\r-:#|>'\"\\&*!%@`{}[],?~0\u0085\u2028\ufeff")))
 	rapid.Check(t, func(t *rapid.T) {
-		text := strings.ToValidUTF8(rapid.String().Draw(t, "text"), "")
+		text := strings.ToValidUTF8(rapid.OneOf(rapid.String(), difficult).Draw(t, "text"), "")
 		w := hello()
 		w.Kind = "Workload"
 		w.Spec.Args = []string{text}
