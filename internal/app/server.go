@@ -193,9 +193,6 @@ func runServer(ctx context.Context, o cli.ServerOptions) error {
 // serve runs a server once its folder has been prepared for it, and where it is
 // reached been settled.
 func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.Reach) error) error {
-	if err := consensus.CheckElectionTimeout(o.ElectionTimeout); err != nil {
-		return err
-	}
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()

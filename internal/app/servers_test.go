@@ -57,6 +57,13 @@ type one struct {
 	ended <-chan error
 }
 
+// The program says itself what consensus would refuse, before anything is done.
+func TestElectionTimeoutsAreThoseOfConsensus(t *testing.T) {
+	if cli.MinElectionTimeout != consensus.MinElectionTimeout || cli.MaxElectionTimeout != consensus.MaxElectionTimeout {
+		t.Errorf("%s to %s, but for consensus %s to %s", cli.MinElectionTimeout, cli.MaxElectionTimeout, consensus.MinElectionTimeout, consensus.MaxElectionTimeout)
+	}
+}
+
 func testLog(t *testing.T) io.Writer {
 	if os.Getenv("CLOUDLESS_TEST_LOG") != "" {
 		return t.Output()

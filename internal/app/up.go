@@ -12,7 +12,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli"
-	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -21,9 +20,6 @@ import (
 // up is the one-machine cloud: a server and an agent in one process. They meet
 // over the same port, certificates and streams as if they were far apart.
 func up(ctx context.Context, o cli.UpOptions) error {
-	if err := consensus.CheckElectionTimeout(o.ElectionTimeout); err != nil {
-		return err
-	}
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()

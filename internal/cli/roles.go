@@ -35,6 +35,12 @@ type Roles struct {
 	Doctor func(ctx context.Context, o DoctorOptions) ([]doctor.Finding, error)
 }
 
+// What the election timeout may be: the same as for package consensus, which says why.
+const (
+	MinElectionTimeout = 500 * time.Millisecond
+	MaxElectionTimeout = 2500 * time.Millisecond
+)
+
 // Process is what all roles have in common.
 type Process struct {
 	// DataDir is an absolute path. Who holds it already makes a role return an [*AlreadyRunningError].
@@ -50,7 +56,8 @@ type Process struct {
 	OTLPEndpoint string
 	// Clock is what a server takes for the time; nil stands for the machine's.
 	Clock func() time.Time
-	// ElectionTimeout is how long a server waits for the one that leads; 0 stands for the default.
+	// ElectionTimeout is how long a server waits for the one that leads, from MinElectionTimeout to MaxElectionTimeout;
+	// 0 stands for the shortest.
 	ElectionTimeout time.Duration
 	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
 	// why, rather than to go on trying.

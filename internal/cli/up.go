@@ -42,7 +42,7 @@ func (f *processFlags) register(cmd *cobra.Command) {
 
 // registerElection is for those that may run a server.
 func (f *processFlags) registerElection(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that are slow or stand still now and then (default 500ms)")
+	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that stand still now and then (default 500ms)")
 }
 
 func (f *processFlags) registerDataDir(cmd *cobra.Command) {
@@ -88,6 +88,9 @@ func (f *processFlags) process(c *cli, cmd *cobra.Command) (Process, error) {
 		if process.LogFormat, err = telemetry.ParseLogFormat(f.logFormat); err != nil {
 			return Process{}, usage(cmd, "--log-format: %w", err)
 		}
+	}
+	if f.election != 0 && (f.election < MinElectionTimeout || f.election > MaxElectionTimeout) {
+		return Process{}, usage(cmd, "--election-timeout %s cannot be: use %s to %s", f.election, MinElectionTimeout, MaxElectionTimeout)
 	}
 	if f.otlp != "" {
 		if err := telemetry.CheckEndpoint(f.otlp); err != nil {

@@ -27,14 +27,6 @@ const (
 // drainTimeout bounds how long a server that stops waits for proposals which are on their way.
 const drainTimeout = 5 * time.Second
 
-// CheckElectionTimeout says what is wrong with one that somebody wishes. 0 stands for the shortest.
-func CheckElectionTimeout(d time.Duration) error {
-	if d != 0 && (d < MinElectionTimeout || d > MaxElectionTimeout) {
-		return fmt.Errorf("the election timeout cannot be %s: use %s to %s", d, MinElectionTimeout, MaxElectionTimeout)
-	}
-	return nil
-}
-
 const (
 	defaultSnapshotThreshold = 8192
 	snapshotInterval         = 30 * time.Second
@@ -84,11 +76,11 @@ func (o *Options) validate() error {
 	case o.Logger == nil:
 		return errors.New("consensus needs a logger")
 	}
-	if err := CheckElectionTimeout(o.ElectionTimeout); err != nil {
-		return err
-	}
 	if o.ElectionTimeout == 0 {
 		o.ElectionTimeout = MinElectionTimeout
+	}
+	if o.ElectionTimeout < MinElectionTimeout || o.ElectionTimeout > MaxElectionTimeout {
+		return fmt.Errorf("the election timeout cannot be %s: use %s to %s", o.ElectionTimeout, MinElectionTimeout, MaxElectionTimeout)
 	}
 	if o.Address == "" {
 		o.Address = o.ServerID
