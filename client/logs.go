@@ -32,30 +32,41 @@ type LogLine struct {
 // lost or doubled, when the server that gave it is gone and another one is there.
 func (c *Client) Logs(ctx context.Context, request *cloudlessv1.LogsRequest) iter.Seq2[LogLine, error] {
 	return func(yield func(LogLine, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		log, err := c.followLogs(ctx, request)
-		if err != nil {
-			yield(LogLine{}, err)
-			return
-		}
 		joiner := lineJoiner{open: map[logSource]*LogLine{}}
-		for {
-			entry, err := log.next(ctx)
-			if err != nil {
-				for _, line := range joiner.rest() {
-					if !yield(line, nil) {
-						return
-					}
-				}
-				if !errors.Is(err, io.EOF) {
-					yield(LogLine{}, err)
-				}
-				return
+		var failed error
+		for entry, err := range c.LogEntries(ctx, request) {
+			if failed = err; err != nil {
+				break
 			}
 			if line, whole := joiner.add(entry); whole && !yield(line, nil) {
 				return
 			}
+		}
+		for _, line := range joiner.rest() {
+			if !yield(line, nil) {
+				return
+			}
+		}
+		if failed != nil {
+			yield(LogLine{}, failed)
+		}
+	}
+}
+
+// LogEntries is the same as [Client.Logs] for the entries as the API has them.
+func (c *Client) LogEntries(ctx context.Context, request *cloudlessv1.LogsRequest) iter.Seq2[*cloudlessv1.LogEntry, error] {
+	return func(yield func(*cloudlessv1.LogEntry, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		log, err := c.followLogs(ctx, request)
+		for err == nil {
+			var entry *cloudlessv1.LogEntry
+			if entry, err = log.next(ctx); err == nil && !yield(entry, nil) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, err)
 		}
 	}
 }

@@ -14,8 +14,11 @@ import (
 
 // A log that is followed goes on at another server when the one that gave it is gone.
 const (
-	followPause    = 200 * time.Millisecond
-	followPatience = 30 * time.Second // without a word
+	followPause = 200 * time.Millisecond
+	// followPatience is how long a server is looked for.
+	followPatience = 30 * time.Second
+	// followProof is how long a stream must have lasted for its server to have been there.
+	followProof = 5 * time.Second
 )
 
 // logFollower receives a log, and knows how far each replica's has come.
@@ -24,7 +27,8 @@ type logFollower struct {
 	request *cloudlessv1.LogsRequest
 	stream  cloudlessv1.WorkloadService_LogsClient
 	places  map[string]*logPlace
-	heard   time.Time // when something came last
+	// called is when the log was asked for first, opened when a server answered last, and broken since when none does.
+	called, opened, broken time.Time
 }
 
 // logPlace counts the entries of the newest time, because entries may share theirs.
@@ -34,13 +38,21 @@ type logPlace struct {
 }
 
 func (c *Client) followLogs(ctx context.Context, request *cloudlessv1.LogsRequest) (*logFollower, error) {
-	f := &logFollower{client: c, request: proto.CloneOf(request), places: map[string]*logPlace{}}
+	f := &logFollower{client: c, request: proto.CloneOf(request), places: map[string]*logPlace{}, called: time.Now()}
 	return f, f.open(ctx)
 }
 
-func (f *logFollower) open(ctx context.Context) (err error) {
-	f.stream, err = f.client.Workloads().Logs(ctx, f.request)
-	return err
+// open returns when a server has answered, which it does before there is anything to tell.
+func (f *logFollower) open(ctx context.Context) error {
+	stream, err := f.client.Workloads().Logs(ctx, f.request)
+	if err != nil {
+		return err
+	}
+	if _, err := stream.Header(); err != nil {
+		return err
+	}
+	f.stream, f.opened = stream, time.Now()
+	return nil
 }
 
 // next returns the next entry that was not returned before.
@@ -48,28 +60,39 @@ func (f *logFollower) next(ctx context.Context) (*cloudlessv1.LogEntry, error) {
 	for {
 		entry, err := f.stream.Recv()
 		if err == nil {
-			f.heard = time.Now()
+			f.broken = time.Time{}
 			if f.isNew(entry) {
 				return entry, nil
 			}
 			continue
 		}
-		if !f.request.GetFollow() || f.heard.IsZero() || status.Code(err) != codes.Unavailable || time.Since(f.heard) > followPatience {
-			return nil, err
+		if f.broken.IsZero() || time.Since(f.opened) > followProof {
+			f.broken = time.Now()
 		}
-		select {
-		case <-ctx.Done():
+		if err := f.resume(ctx, err); err != nil {
 			return nil, err
-		case <-time.After(followPause):
-		}
-		f.rewind()
-		if again := f.open(ctx); again != nil && status.Code(again) != codes.Unavailable {
-			return nil, again
 		}
 	}
 }
 
-// rewind asks for what comes after the entries that were returned.
+// resume goes on at a server that is there, after an error that may mean that the last one is not.
+func (f *logFollower) resume(ctx context.Context, err error) error {
+	for f.request.GetFollow() && status.Code(err) == codes.Unavailable && time.Since(f.broken) < followPatience {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(followPause):
+		}
+		f.rewind()
+		if err = f.open(ctx); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// rewind asks for what comes after the entries that were returned. Who wanted no old ones and has got none is given
+// those since he called.
 func (f *logFollower) rewind() {
 	var since time.Time
 	for _, place := range f.places {
@@ -77,6 +100,9 @@ func (f *logFollower) rewind() {
 		if since.IsZero() || place.last.Before(since) {
 			since = place.last
 		}
+	}
+	if since.IsZero() && f.request.Tail != nil && f.request.GetTail() == 0 {
+		since = f.called
 	}
 	if !since.IsZero() {
 		f.request.Since, f.request.Tail = timestamppb.New(since), nil

@@ -24,12 +24,14 @@ import (
 type workloads struct {
 	cloudlessv1.UnimplementedWorkloadServiceServer
 	logs  func(grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error
+	asked *cloudlessv1.LogsRequest // by the newest call for logs
 	watch func(grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error
 	exec  func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error
 	copy  func(copyServer) error
 }
 
-func (w *workloads) Logs(_ *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
+func (w *workloads) Logs(asked *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
+	w.asked = asked
 	return w.logs(s)
 }
 
@@ -87,6 +89,58 @@ func TestLogsPutLinesTogether(t *testing.T) {
 	}
 	if status.Code(last) != codes.Unavailable {
 		t.Errorf("ended with %v", last)
+	}
+}
+
+// A log that is followed goes on however long its program was quiet, and however often no server answers for a
+// moment; what was printed meanwhile is not lost, also for who wanted no old output.
+func TestFollowedLogsOutlastTheServer(t *testing.T) {
+	began := time.Now()
+	for name, before := range map[string][]*cloudlessv1.LogEntry{
+		"after output": {{Time: timestamppb.Now(), Replica: "a", Text: "first"}},
+		"quiet so far": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := 0
+			srv := &workloads{}
+			srv.logs = func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
+				calls++
+				gone := status.Error(codes.Unavailable, "the server stops")
+				switch calls {
+				case 1:
+					if err := s.SendHeader(nil); err != nil {
+						return err
+					}
+					for _, e := range before {
+						if err := s.Send(e); err != nil {
+							return err
+						}
+					}
+					return gone
+				case 2, 3, 4:
+					return gone
+				}
+				if asked := srv.asked; asked.Tail != nil || asked.GetSince().AsTime().Before(began) {
+					t.Errorf("it goes on with %v", asked)
+				}
+				return s.Send(&cloudlessv1.LogEntry{Time: timestamppb.Now(), Replica: "a", Text: "second"})
+			}
+			var got []string
+			none := int32(0)
+			for entry, err := range srv.dial(t).LogEntries(t.Context(), &cloudlessv1.LogsRequest{Workload: "web", Follow: true, Tail: &none}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, entry.GetText())
+			}
+			want := "second"
+			if before != nil {
+				want = "first second"
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("got %q after %d calls", got, calls)
+			}
+		})
 	}
 }
 

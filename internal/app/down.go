@@ -33,8 +33,7 @@ const stopPatience = 20 * time.Second
 func down(ctx context.Context, o cli.DownOptions) error {
 	f, err := takeOver(ctx, o.DataDir, o.Progress)
 	if errors.Is(err, fs.ErrNotExist) {
-		o.Progress("nothing runs on " + o.DataDir)
-		return nil
+		return cli.ErrNoCloud
 	}
 	if err != nil {
 		return err

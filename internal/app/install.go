@@ -85,7 +85,11 @@ func uninstall(ctx context.Context, o cli.UninstallOptions) (string, error) {
 		if !o.Purge {
 			return nil
 		}
-		return down(ctx, cli.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
+		err := down(ctx, cli.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
+		if errors.Is(err, cli.ErrNoCloud) {
+			return nil // it was installed and never ran, or was purged before
+		}
+		return err
 	})
 	if err != nil {
 		return "", fmt.Errorf("uninstall the service %s: %w", o.Name, err)

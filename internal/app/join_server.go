@@ -254,6 +254,9 @@ func startAgain(f *folder, o cli.ServerOptions, address string) string {
 	if o.Zone != "" {
 		command += " --zone " + o.Zone
 	}
+	if !o.Announce {
+		command += " --announce=false"
+	}
 	if o.ElectionTimeout != 0 {
 		command += " --election-timeout " + o.ElectionTimeout.String()
 	}

@@ -22,7 +22,8 @@ func (f *folder) mayServe() error {
 	if err != nil {
 		return err
 	}
-	return otherCluster(f, creds)
+	return fmt.Errorf("data folder %s is that of a node of cluster %s: choose another --data-dir for the server, or remove the node's with: cloudless down --purge --data-dir %s",
+		f.path, creds.Trust().Cluster(), f.path)
 }
 
 // mayJoin refuses a node in the folder of a server.

@@ -34,7 +34,7 @@ func contents(t *testing.T, path string) map[string]string {
 	return all
 }
 
-func TestServerIsRefusedInTheFolderOfANodeOfAnotherCluster(t *testing.T) {
+func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 	path := t.TempDir()
 	f, err := openFolder(path)
 	must(t, err)
@@ -52,7 +52,7 @@ func TestServerIsRefusedInTheFolderOfANodeOfAnotherCluster(t *testing.T) {
 		},
 	} {
 		err := start()
-		if err == nil || !strings.Contains(err.Error(), "belongs to a node of another cluster ("+oneCluster+")") || !strings.Contains(err.Error(), "--data-dir") {
+		if err == nil || !strings.Contains(err.Error(), "is that of a node of cluster "+oneCluster) || !strings.Contains(err.Error(), "--data-dir") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after := contents(t, path); !maps.Equal(before, after) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -81,15 +80,7 @@ func (f *logsFlags) request(cmd *cobra.Command, namespace, workload string, now 
 
 // logEntries shows the API's own entries.
 func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudlessv1.LogsRequest) error {
-	stream, err := cl.Workloads().Logs(ctx, request)
-	if err != nil {
-		return err
-	}
-	for {
-		entry, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	for entry, err := range cl.LogEntries(ctx, request) {
 		if err != nil {
 			return err
 		}
@@ -97,6 +88,7 @@ func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudl
 			return err
 		}
 	}
+	return nil
 }
 
 func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request *cloudlessv1.LogsRequest) error {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,7 +25,7 @@ type Roles struct {
 	Join func(ctx context.Context, o JoinOptions) error
 	// Recover makes a server the only one of its cluster.
 	Recover func(ctx context.Context, o RecoverOptions) error
-	// Down stops what runs on a data folder, its containers included.
+	// Down stops what runs on a data folder, its containers included; ErrNoCloud if it is not one.
 	Down func(ctx context.Context, o DownOptions) error
 	// Install makes a service of systemd and returns what to tell the person at the terminal: what was done, or the
 	// unit if nothing was to be done.
@@ -34,6 +35,9 @@ type Roles struct {
 	// Doctor looks at this machine.
 	Doctor func(ctx context.Context, o DoctorOptions) ([]doctor.Finding, error)
 }
+
+// ErrNoCloud is for a folder in which there never was a cloud, or is none any more.
+var ErrNoCloud = errors.New("there is no cloud in the folder")
 
 // What the election timeout may be: the same as for package consensus, which says why.
 const (

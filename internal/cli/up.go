@@ -370,15 +370,15 @@ func (c *cli) downCommand() *cobra.Command {
 				DataDir: process.DataDir, Purge: purge, ConfigPath: path,
 				LogLevel: process.LogLevel, Progress: line.show,
 			})
+			line.clear()
+			if errors.Is(err, ErrNoCloud) {
+				return c.printf("nothing to stop: there is no cloud in %s\n", process.DataDir)
+			}
 			if err != nil {
 				return err
 			}
-			line.clear()
 			if purge {
 				return c.printf("stopped, and nothing of %s is left\n", process.DataDir)
-			}
-			if _, err := os.Stat(process.DataDir); errors.Is(err, os.ErrNotExist) {
-				return c.printf("nothing to stop: there is no folder %s\n", process.DataDir)
 			}
 			return c.printf("stopped; the data stays in %s\n", process.DataDir)
 		},

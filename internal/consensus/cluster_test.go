@@ -198,6 +198,31 @@ func TestLeadMoves(t *testing.T) {
 	}
 }
 
+// TestATransferThatHangsKeepsNobodyFromLeading: a server is elected while raft still tries to let another one lead,
+// which hangs. Raft refuses everything until it has given up; then the server leads.
+func TestATransferThatHangsKeepsNobodyFromLeading(t *testing.T) {
+	members := cluster(t, 3)
+	hung, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	leader, other := members[0], members[1]
+	leader.addresses.set(other.id, hung.Addr().String())
+	transfer := leader.Raft().LeadershipTransferToServer(raft.ServerID(other.id), raft.ServerAddress(hung.Addr().String()))
+	eventually(t, "the transfer is tried", func() bool {
+		return errors.Is(leader.Raft().Barrier(0).Error(), raft.ErrLeadershipTransferInProgress)
+	})
+	leader.LeadAgain()
+	if !leader.IsLeader() {
+		t.Fatal("the server that raft has elected does not lead")
+	}
+	if err := transfer.Error(); err == nil {
+		t.Error("the transfer has succeeded")
+	}
+	propose(t, leader.Consensus, 0, 1)
+}
+
 // TestLeaderWithoutMajorityStepsDown cuts the leader off: it must stop its loop and acknowledge nothing.
 func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
 	members := cluster(t, 3)

@@ -31,6 +31,12 @@ func RaftConfig(o Options) (*raft.Config, error) {
 	return configOf(o, nil, nil), nil
 }
 
+// LeadAgain has this server begin to lead as if raft had just elected it, and returns when it has or cannot.
+func (c *Consensus) LeadAgain() {
+	c.leadership.end(ErrNotLeader)
+	c.take(true)
+}
+
 // FirstLogIndex returns the index of the oldest entry of the log.
 func (c *Consensus) FirstLogIndex(t testing.TB) uint64 {
 	first, err := c.disk.log.FirstIndex()

@@ -2,8 +2,10 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -110,12 +112,7 @@ func (c *Consensus) take(leads bool) {
 		return
 	}
 	number := c.raft.CurrentTerm()
-	applied := make(chan error, 1)
-	if !c.start(func() { applied <- c.raft.Barrier(0).Error() }) {
-		return
-	}
-	// Raft answers as soon as leadership is lost.
-	if err := <-applied; err != nil {
+	if err := c.barrier(number); err != nil {
 		c.logger.Info("leadership was lost before it began", "error", err)
 		return
 	}
@@ -127,6 +124,38 @@ func (c *Consensus) take(leads bool) {
 	}
 	c.leadership.begin(number)
 	c.logger.Info("this server leads", "term", number, "index", c.store.Snapshot().Index())
+}
+
+const (
+	barrierPause = 50 * time.Millisecond
+	// barrierPatience is more than raft gives any transfer of leadership.
+	barrierPatience = 30 * time.Second
+)
+
+// barrier returns when all is applied that was there before a term of this server. That raft is still trying to have
+// another server lead, as somebody wished in an earlier term, does not mean that this one does not: it begins when
+// raft is done with that. Raft may never be, if the other one hangs, and then does nothing else: this server stops.
+func (c *Consensus) barrier(number uint64) error {
+	for began := time.Now(); ; {
+		applied := make(chan error, 1)
+		if !c.start(func() { applied <- c.raft.Barrier(0).Error() }) {
+			return ErrShutdown
+		}
+		err := <-applied // raft answers as soon as leadership is lost
+		if !errors.Is(err, raft.ErrLeadershipTransferInProgress) || c.raft.CurrentTerm() != number || c.raft.State() != raft.Leader {
+			return err
+		}
+		if time.Since(began) > barrierPatience {
+			err = fmt.Errorf("this server was elected but cannot lead: %w; start it again", err)
+			c.shutdown(err)
+			return err
+		}
+		select {
+		case <-time.After(barrierPause):
+		case <-c.done:
+			return ErrShutdown
+		}
+	}
 }
 
 // IsLeader tells if this server leads and has the newest state.

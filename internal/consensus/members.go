@@ -32,12 +32,14 @@ const transferAttempts = 5
 // Transfer lets another server lead: the one with the id, or the one that is furthest if it is empty. When it
 // returns without error, another server leads or is just being elected.
 func (c *Consensus) Transfer(ctx context.Context, to string) (err error) {
+	if !c.IsLeader() {
+		return c.translate(raft.ErrNotLeader)
+	}
 	for range transferAttempts {
-		led := c.IsLeader()
-		if err = c.transfer(ctx, to); err == nil || led && !c.IsLeader() {
+		if err = c.transfer(ctx, to); err == nil || !c.IsLeader() {
 			return nil
 		}
-		if !led || ctx.Err() != nil {
+		if ctx.Err() != nil {
 			break
 		}
 	}

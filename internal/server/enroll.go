@@ -60,19 +60,19 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 }
 
 // errJoinToken is a function because a refusal is not to be shared.
-func errJoinToken() error {
-	return refuse(codes.Unauthenticated, "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role node")
+func errJoinToken(role string) error {
+	return refuse(codes.Unauthenticated, "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role %s", role)
 }
 
 // prove returns the join token with a secret, be it used up or not.
 func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken, role string) (*v1.Token, error) {
 	credential := snap.Credential(secret.ID())
 	if credential == nil || !secret.Matches(credential.GetHash()) {
-		return nil, errJoinToken()
+		return nil, errJoinToken(role)
 	}
 	token := snap.Token(credential.GetTokenUid())
 	if token == nil || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
-		return nil, errJoinToken()
+		return nil, errJoinToken(role)
 	}
 	if have := token.GetSpec().GetRole(); have != role {
 		return nil, refuse(codes.InvalidArgument, "this token lets a machine join as %s, not as %s: join with --role %s, or create another with: cloudless token create --role %s", have, role, have, role)
@@ -94,7 +94,7 @@ func enrollmentReceipt(secret identity.JoinToken, csr []byte) (receipt, error) {
 // admitNode makes a new node and counts one use of its join token.
 func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, l *ledger, b *state.Batch, token *v1.Token, request *v1.EnrollRequest) (*v1.Node, error) {
 	if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-		return nil, errJoinToken()
+		return nil, errJoinToken(roleNode)
 	}
 	if err := nodeAllowed(snap, len(l.nodes)); err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	other, _, err := identity.NewKeyAndCSR()
 	must(t, err)
 	_, err = ask(other, "third", "127.0.0.1:1003") // used up, and another key
-	wantCode(t, err, codes.Unauthenticated, "used up")
+	wantCode(t, err, codes.Unauthenticated, "used up", "token create --role server")
 
 	// Once removed it is nobody, and the token is used up.
 	c.change(func(_ *state.Snapshot, b *state.Batch) { b.Delete(state.KindServer, uid) })

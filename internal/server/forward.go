@@ -123,7 +123,7 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 // one any more: that it was removed is not the caller's fault.
 func elsewhere(err error) error {
 	if hasReason(err, reasonRemoved) {
-		return refuse(codes.Unavailable, "the server that was asked was removed from the cluster: ask another one")
+		return withReason(reasonNoLeader, "the server that was asked was removed from the cluster: ask another one")
 	}
 	return err
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -37,6 +39,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithMetadata(func(_ context.Context, r *http.Request) metadata.MD { return gatewayMetadata(r) }),
+		runtime.WithRoutingErrorHandler(refuseRoute),
 	)
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		v1.RegisterWorkloadServiceHandler, v1.RegisterNodeServiceHandler, v1.RegisterClusterServiceHandler,
@@ -56,6 +59,17 @@ func (s *Server) newGateway() (http.Handler, error) {
 		}
 		mux.ServeHTTP(w, withConsistency(r))
 	}), nil
+}
+
+// refuseRoute answers requests for which there is no call. The library takes a
+// method that a path does not have for something that is not there yet.
+func refuseRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+	if code != http.StatusMethodNotAllowed {
+		runtime.DefaultRoutingErrorHandler(ctx, mux, m, w, r, code)
+		return
+	}
+	why := status.Errorf(codes.Unimplemented, "%s cannot be done at %s: see /openapi.json for what can", r.Method, r.URL.Path)
+	runtime.HTTPError(ctx, mux, m, w, r, &runtime.HTTPStatusError{HTTPStatus: code, Err: why})
 }
 
 // beStrict makes strictQuery the parser of all gateways of this process. The

@@ -36,6 +36,8 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 		{"POST", "/v1/workloads", `{`, operator, 400, codes.InvalidArgument, ""},
 		{"GET", "/v1/workloads?page.size=5000", "", operator, 400, codes.InvalidArgument, "page.size"},
 		{"GET", "/v1/workloads?page.sizee=5", "", operator, 400, codes.InvalidArgument, `unknown parameter "page.sizee"`},
+		{"PUT", "/v1/workloads", "{}", operator, 405, codes.Unimplemented, "PUT cannot be done at /v1/workloads"},
+		{"GET", "/v1/namespaces/default/workloads/web:exec", "", operator, 400, codes.InvalidArgument, "exec is a WebSocket"},
 		{"POST", "/v2/app/blobs/uploads/", "", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), 403, codes.PermissionDenied, "push images"},
 	} {
 		var header []string

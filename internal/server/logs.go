@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -18,6 +19,10 @@ import (
 func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
 	target, err := logTarget(s.store.Snapshot(), request)
 	if err != nil {
+		return err
+	}
+	// Before there is output, of which there may be none for long: so a client knows that it is heard.
+	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
 	if request.GetFollow() {
@@ -53,9 +58,14 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 	if target.uid == "" {
 		return target, missingWorkload(snap, namespace, request.GetWorkload())
 	}
-	if r := snap.ReplicaByName(namespace, target.replica); target.replica != "" && r.GetSpec().GetWorkloadUid() != target.uid {
+	if target.replica == "" {
+		return target, nil
+	}
+	r := snap.ReplicaByName(namespace, target.replica)
+	if r.GetSpec().GetWorkload() != request.GetWorkload() {
 		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps --all", request.GetWorkload(), target.replica)
 	}
+	target.uid = r.GetSpec().GetWorkloadUid() // which may be that of an earlier workload of the name
 	return target, nil
 }
 
@@ -71,8 +81,11 @@ func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) 
 	return uid
 }
 
+// wants leaves out replicas that were stopped before they ran: they have no log.
 func (t logWorkload) wants(r *v1.Replica) bool {
-	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" &&
+	st := r.GetStatus()
+	never := rollout.Ended(st.GetPhase()) && st.GetStartTime() == nil && st.GetLastExit() == nil && st.GetRestarts() == 0
+	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" && !never &&
 		(t.replica == "" || t.replica == r.GetMetadata().GetName())
 }
 

@@ -207,6 +207,11 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 			return &v1.TransferLeaderResponse{Leader: target}, nil
 		}
 	}
+	for _, one := range s.presentServers(snap) {
+		if st := one.GetStatus(); st.GetUid() == to && !st.GetHealthy() && !st.GetUnknown() && !st.GetJoining() {
+			return nil, refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", request.GetTo(), st.GetReason())
+		}
+	}
 	voters := 0
 	for _, one := range s.consensus.Servers() {
 		if one.Voter {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coder/websocket"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -28,6 +29,11 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, workload, ok := execPath(r.URL.Path)
 	if !ok {
 		http.NotFound(w, r)
+		return
+	}
+	// Accept would answer with headers that HTTP/2 has not, and so not at all.
+	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		writeError(w, statusOf(refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
 	}
 	socket, err := websocket.Accept(w, r, nil)

@@ -86,6 +86,9 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 		if ttl, err = spec.ParseDuration(request.GetTtl()); err != nil {
 			return nil, nil, err
 		}
+		if ttl <= 0 {
+			return nil, nil, &spec.Error{Violations: []spec.Violation{{Field: "ttl", Message: "must be more than 0: a token that has ended is of no use"}}}
+		}
 	}
 	uses := request.GetUses()
 	var secret tokenSecret

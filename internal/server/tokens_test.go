@@ -45,6 +45,7 @@ func TestTokenRequestsThatMakeNoSense(t *testing.T) {
 	must1 := func(_ *v1.CreateTokenResponse, err error) error { return err }
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: "root"})), codes.InvalidArgument, "role")
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Ttl: "soon"})), codes.InvalidArgument, "ttl")
+	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Ttl: "0s"})), codes.InvalidArgument, "ttl", "more than 0")
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleViewer, Uses: 2})), codes.InvalidArgument, "uses")
 	must(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})))
 	wantCode(t, must1(admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})), codes.AlreadyExists, "token ci exists already", "cloudless token rm ci")
