@@ -221,6 +221,32 @@ func TestImagesPassAFullServer(t *testing.T) {
 	}
 }
 
+// TestWhatWorkloadsRunIsOnEveryServer, also what no tag stands for any more: without that, those who come in the place
+// of other servers could not have it started again.
+func TestWhatWorkloadsRunIsOnEveryServer(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	digest := s.pushTo("web:1")
+	_, err := s.client.Workloads().CreateWorkload(s.ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+		Metadata: &v1.Metadata{Name: "web"}, Spec: &v1.WorkloadSpec{Image: "web:1"},
+	}})
+	must(t, err)
+	s.pushTo("web:1") // another one
+	s.join("s2")
+	// The manifest comes last.
+	data := filepath.Join(s.running["s2"].path, "server/registry/docker/registry/v2/blobs/sha256", digest[7:9], digest[7:], "data")
+	for {
+		if _, err := os.Stat(data); err == nil {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			t.Fatal("the server that has joined never gets what the workload runs")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
 // TestTagsFollowTheState: a tag that is only in the registry of a server, as one that was away when it was deleted has
 // it, goes.
 func TestTagsFollowTheState(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -20,8 +21,9 @@ import (
 // mirrorPause is how often the leader looks for servers that lack an image.
 const mirrorPause = 15 * time.Second
 
-// MirrorImages lets every server have what the tags stand for and no other tag,
-// this one first, until ctx ends. It runs where the leader is.
+// MirrorImages lets every server have what the tags stand for and what revisions
+// are of, and no other tag, this one first, until ctx ends. It runs where the
+// leader is.
 func (s *Server) MirrorImages(ctx context.Context) error {
 	ticker := time.NewTicker(mirrorPause)
 	defer ticker.Stop()
@@ -82,12 +84,34 @@ func copiesWanted(snap *state.Snapshot) []*v1.ImageCopy {
 	return all
 }
 
-// followHere lets this server's registry have what the tags stand for. What only
-// a server has that cannot be reached now comes in a later round, or when
-// somebody asks for it.
+// revisionCopies are the images that revisions are of, without their tags, which
+// may stand for others by now: what runs them may have to be started elsewhere,
+// or be gone back to.
+func revisionCopies(snap *state.Snapshot) []*v1.ImageCopy {
+	seen := map[string]bool{}
+	var all []*v1.ImageCopy
+	for w := range snap.Workloads("", "") {
+		for r := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
+			of := r.GetSpec().GetImage()
+			if seen[of] {
+				continue
+			}
+			seen[of] = true
+			if name, err := image.ParseName(of); err == nil && name.Local() && name.Digest != "" {
+				all = append(all, &v1.ImageCopy{Repository: name.Repository, Digest: name.Digest})
+			}
+		}
+	}
+	return all
+}
+
+// followHere lets this server's registry have what the tags stand for and what
+// revisions are of. What only a server has that cannot be reached now comes in a
+// later round, or when somebody asks for it.
 func (s *Server) followHere(ctx context.Context) {
 	s.followTags(ctx)
-	for _, image := range copiesWanted(s.store.Snapshot()) {
+	snap := s.store.Snapshot()
+	for _, image := range append(copiesWanted(snap), revisionCopies(snap)...) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -161,12 +185,35 @@ func (s *Server) followThere(ctx context.Context, server string) {
 			s.note(ctx, "an image could not be copied to a server; trying again", server, image, s.copyTo(server, image))
 		}
 	}
+	s.bringRevisions(ctx, server, revisionCopies(snap))
 	for _, image := range have {
 		if snap.Tag(image.GetRepository(), image.GetTag()).GetDigest() == "" {
 			err := s.dropAt(ctx, server, image.GetRepository(), image.GetTag(), false)
 			s.note(ctx, "a server still has an image that was deleted; trying again", server, image, err)
 		}
 	}
+}
+
+// bringRevisions brings another server the images that revisions are of. It does
+// not tell of those, but says so if it has one already: each is offered once.
+func (s *Server) bringRevisions(ctx context.Context, server string, wanted []*v1.ImageCopy) {
+	had := s.mirrors.offered(server)
+	has := map[string]bool{}
+	for _, image := range wanted {
+		if ctx.Err() != nil {
+			return
+		}
+		name := image.GetRepository() + "@" + image.GetDigest()
+		if !had[name] {
+			err := s.copyTo(server, image)
+			s.note(ctx, "an image that a workload runs could not be copied to a server; trying again", server, image, err)
+			if err != nil {
+				continue
+			}
+		}
+		has[name] = true
+	}
+	s.mirrors.offer(server, has)
 }
 
 // copiesAt are the tagged images that another server has.

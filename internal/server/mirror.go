@@ -345,7 +345,23 @@ type mirrors struct {
 	taking   sync.Mutex // held while tags of older releases are taken over
 	settling sync.Mutex // held while a tag is made to follow the state
 
-	failing map[string]string // what could not be copied and why, guarded by mu
+	failing map[string]string          // what could not be copied and why, guarded by mu
+	revised map[string]map[string]bool // images without tags that a server has, by its uid, guarded by mu
+}
+
+func (m *mirrors) offered(server string) map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.revised[server]
+}
+
+func (m *mirrors) offer(server string, has map[string]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.revised == nil {
+		m.revised = map[string]map[string]bool{}
+	}
+	m.revised[server] = has
 }
 
 // close waits for copies that are on their way; they end with the server.
