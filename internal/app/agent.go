@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -205,10 +206,35 @@ func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Cl
 	if err := f.holdMachine(); err != nil {
 		return nil, err
 	}
-	if err := f.remember(func(id *folderID) { id.ContainerdAddress = m.ContainerdAddress }); err != nil {
+	address, err := f.containerd(m.ContainerdAddress)
+	if err != nil {
 		return nil, err
 	}
-	return containerd.Open(ctx, driverOptions(f, m.ContainerdAddress, registry, logger))
+	d, err := containerd.Open(ctx, driverOptions(f, address, registry, logger))
+	if err != nil || address == f.ContainerdAddress {
+		return d, err
+	}
+	if err := f.remember(func(id *folderID) { id.ContainerdAddress = address }); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// containerd is the address of the one that is wished, or else of the one that was
+// used before. It cannot be another than that: what runs, and all images, would be
+// left behind in the old one.
+func (f *folder) containerd(wished string) (string, error) {
+	_, err := os.Stat(f.sub("agent"))
+	used := err == nil
+	if !used || wished == "" || wished == f.ContainerdAddress {
+		return cmp.Or(wished, f.ContainerdAddress), nil
+	}
+	have := "the built-in containerd"
+	if f.ContainerdAddress != "" {
+		have = "the containerd at " + f.ContainerdAddress
+	}
+	return "", fmt.Errorf("what runs on data folder %s is in %s, which --containerd-address cannot change: leave it out, or begin anew after: cloudless down --purge --data-dir %s",
+		f.path, have, f.path)
 }
 
 func driverOptions(f *folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {

@@ -57,6 +57,9 @@ type folderID struct {
 	Recovered bool `json:"recovered,omitempty"`
 	// Machine is a mark of the machine that the folder was last used on.
 	Machine string `json:"machine,omitempty"`
+	// Listen and Advertise are where the server listened last, and was reached by others if that was said.
+	Listen    string `json:"listen,omitempty"`
+	Advertise string `json:"advertise,omitempty"`
 	// ContainerdAddress is the outside containerd that was used last.
 	ContainerdAddress string `json:"containerdAddress,omitempty"`
 }

@@ -47,6 +47,10 @@ func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions, reach *cli.
 		if err := f.sameCluster(token); err != nil {
 			return err
 		}
+		if f.Listen != "" {
+			f.listenAgain(reach)
+			return nil
+		}
 		known, _, _ := strings.Cut(f.Joined, ",")
 		return listenTowards(ctx, cmp.Or(o.Address, known), reach)
 	}

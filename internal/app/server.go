@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -187,7 +188,27 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o cli.ServerOptions) error {
-	return serve(ctx, o, func(f *folder, reach *cli.Reach) error { return f.tryPort(ctx, reach.APIAddr) })
+	return serve(ctx, o, func(f *folder, reach *cli.Reach) error {
+		f.listenAgain(reach)
+		return f.tryPort(ctx, reach.APIAddr)
+	})
+}
+
+// listenAgain lets a server that is not told where to listen do so where it did
+// before: the others look for it there.
+func (f *folder) listenAgain(reach *cli.Reach) {
+	if reach.APIAddr == "" {
+		reach.Advertise = cmp.Or(reach.Advertise, f.Advertise)
+	}
+	reach.APIAddr = cmp.Or(reach.APIAddr, f.Listen, cli.DefaultAPIAddr)
+}
+
+// listens remembers where the folder's server listens.
+func (f *folder) listens(listen, advertise string) error {
+	if _, port, err := net.SplitHostPort(listen); err != nil || port == "0" || f.Listen == listen && f.Advertise == advertise {
+		return err
+	}
+	return f.remember(func(id *folderID) { id.Listen, id.Advertise = listen, advertise })
 }
 
 // serve runs a server once its folder has been prepared for it, and where it is
@@ -219,6 +240,9 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
 	}, i, logger, &u)
 	if err != nil {
+		return err
+	}
+	if err := f.listens(o.APIAddr, o.Advertise); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err := f.noticeMove(machineMark("/"), o.Progress, logger); err != nil {
 		return err
 	}
+	o.APIAddr = cmp.Or(o.APIAddr, f.Listen, cli.DefaultAPIAddr)
 	if err := f.tryPort(ctx, o.APIAddr); err != nil {
 		return err
 	}
@@ -45,6 +47,9 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	o.Progress("starting the control plane and the container runtime")
 	p, d, err := openBoth(ctx, f, o, link, i, logger, &u)
 	if err != nil {
+		return err
+	}
+	if err := f.listens(o.APIAddr, ""); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -170,8 +170,8 @@ func TestUpInTheForeground(t *testing.T) {
 		<-ctx.Done()
 		return fmt.Errorf("stopped: %w", ctx.Err())
 	}}
-	r := runCLI(ctx, Options{Roles: roles}, "up", "--data-dir", "relative", "--context", "mine", "--log-level", "debug")
-	r.expect(t, 0, "ready at 127.0.0.1:7700\n", "")
+	r := runCLI(ctx, Options{Roles: roles}, "up", "--data-dir", "relative", "--api-addr", "127.0.0.1:7701", "--context", "mine", "--log-level", "debug")
+	r.expect(t, 0, "ready at 127.0.0.1:7701\n", "")
 	if !filepath.IsAbs(got.DataDir) || got.Context != "mine" || got.ConfigPath != "/nowhere/config.yaml" || got.LogLevel.String() != "DEBUG" || got.Version != "v1.2.3" {
 		t.Errorf("options %+v", got)
 	}

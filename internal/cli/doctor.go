@@ -66,7 +66,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		},
 	}
 	p.registerDataDir(cmd)
-	cmd.Flags().StringVar(&o.APIAddr, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	cmd.Flags().StringVar(&o.APIAddr, "api-addr", DefaultAPIAddr, "`address` where the API listens")
 	cmd.Flags().StringArrayVar(&o.Ports, "port", nil, "`port` that you want to publish: 8080 or 53/udp; may be repeated")
 	cmd.Flags().StringVar(&o.ContainerdAddress, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that was used last)")
 	return cmd

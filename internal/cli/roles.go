@@ -86,7 +86,7 @@ type Machine struct {
 type UpOptions struct {
 	Process
 	Machine
-	// APIAddr is where the API listens, host:port.
+	// APIAddr is where the API listens, host:port; where it did before, or else at DefaultAPIAddr, if empty.
 	APIAddr string
 	// Announce is whether machines of the same network may find this server.
 	Announce bool
@@ -106,8 +106,8 @@ type ServerOptions struct {
 
 // Reach is where a server is and is reached.
 type Reach struct {
-	// APIAddr is where it listens, host:port. For a server that joins it may be empty: then it is DefaultPort of the
-	// local address that leads to the joined server.
+	// APIAddr is where it listens, host:port. If it is empty, a server that joins listens on DefaultPort of the local
+	// address that leads to the joined server, and any other where it did before, or else at DefaultAPIAddr.
 	APIAddr string
 	// Advertise is where others reach it; chosen by APIAddr if empty.
 	Advertise string

@@ -19,8 +19,8 @@ import (
 type reachFlags struct{ Reach }
 
 // register takes what is said of the address where the server listens if none is given.
-func (f *reachFlags) register(cmd *cobra.Command, address, about string) {
-	cmd.Flags().StringVar(&f.APIAddr, "api-addr", address, "`address` where the API of a server listens"+about)
+func (f *reachFlags) register(cmd *cobra.Command, about string) {
+	cmd.Flags().StringVar(&f.APIAddr, "api-addr", "", "`address` where the API of a server listens"+about)
 	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "`zone` of this server; votes are spread over zones")
 	registerAnnounce(cmd, &f.Announce)
@@ -31,7 +31,7 @@ func registerAnnounce(cmd *cobra.Command, announce *bool) {
 }
 
 func (f *reachFlags) check(cmd *cobra.Command) error {
-	if f.APIAddr != cmd.Flags().Lookup("api-addr").DefValue {
+	if cmd.Flags().Changed("api-addr") {
 		if err := checkAddress(cmd, "--api-addr", f.APIAddr); err != nil {
 			return err
 		}

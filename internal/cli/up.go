@@ -20,7 +20,8 @@ import (
 // TokenEnv names the environment variable that holds the join token.
 const TokenEnv = "CLOUDLESS_TOKEN"
 
-const defaultAPIAddr = "127.0.0.1:" + DefaultPort
+// DefaultAPIAddr is where a server listens that was never told where.
+const DefaultAPIAddr = "127.0.0.1:" + DefaultPort
 
 // DefaultPort is where servers listen unless told otherwise.
 const DefaultPort = "7700"
@@ -123,7 +124,7 @@ type machineFlags struct {
 func (f *machineFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "name", "", "wished `name` of the node (default: the host name)")
 	cmd.Flags().StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the node; may be repeated")
-	cmd.Flags().StringVar(&f.containerd, "containerd-address", "", "`socket` of a containerd that runs already (default: the built-in one)")
+	cmd.Flags().StringVar(&f.containerd, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that the data folder was used with before, else the built-in one)")
 }
 
 func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
@@ -133,6 +134,9 @@ func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
 	}
 	return Machine{Name: f.name, Labels: labels, ContainerdAddress: f.containerd}, nil
 }
+
+// listenedBefore says where a server listens that is not told where.
+const listenedBefore = " (default: where it did before, else " + DefaultAPIAddr + ")"
 
 func (c *cli) upCommand() *cobra.Command {
 	var p processFlags
@@ -157,8 +161,10 @@ func (c *cli) upCommand() *cobra.Command {
 			if o.ConfigPath, err = c.configPath(); err != nil {
 				return err
 			}
-			if err := checkAddress(cmd, "--api-addr", address); err != nil {
-				return err
+			if cmd.Flags().Changed("api-addr") {
+				if err := checkAddress(cmd, "--api-addr", address); err != nil {
+					return err
+				}
 			}
 			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Up(ctx, o) })
 		},
@@ -166,7 +172,7 @@ func (c *cli) upCommand() *cobra.Command {
 	p.register(cmd)
 	p.registerElection(cmd)
 	m.register(cmd)
-	cmd.Flags().StringVar(&address, "api-addr", defaultAPIAddr, "`address` where the API listens")
+	cmd.Flags().StringVar(&address, "api-addr", "", "`address` where the API listens"+listenedBefore)
 	registerAnnounce(cmd, &announce)
 	return cmd
 }
@@ -197,7 +203,7 @@ func (c *cli) serverCommand() *cobra.Command {
 	}
 	p.register(cmd)
 	p.registerElection(cmd)
-	r.register(cmd, defaultAPIAddr, "")
+	r.register(cmd, listenedBefore)
 	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
 	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
 	return cmd
@@ -291,7 +297,7 @@ func (c *cli) joinCommand() *cobra.Command {
 	p.register(cmd)
 	p.registerElection(cmd)
 	m.register(cmd)
-	r.register(cmd, "", " (default: port "+DefaultPort+" of the address of this machine that leads to the joined server)")
+	r.register(cmd, " (default: port "+DefaultPort+" of the address of this machine that leads to the joined server)")
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
 	cmd.Flags().BoolVar(&discover, "discover", false, "find a server of the token's cluster on this network, by mDNS")
 	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)
