@@ -162,18 +162,25 @@ type interceptor struct {
 }
 
 func (i interceptor) unary(ctx context.Context, method string, req, reply any, usual *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	req = withKey(req)
+	left, err := i.once(ctx, method, req, reply, usual, invoke, opts...)
+	if left && ctx.Err() == nil { // nothing was done, and another server may know one that leads
+		_, err = i.once(ctx, method, req, reply, usual, invoke, opts...)
+	}
+	return i.link.callErr(err)
+}
+
+// once makes a call, and reports whether it left a server for another one because that could do nothing.
+func (i interceptor) once(ctx context.Context, method string, req, reply any, usual *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) (left bool, err error) {
 	by := i.shortcut.choose(ctx, method, usual)
 	var header metadata.MD
 	ctx = metadata.AppendToOutgoingContext(ctx, headerKnown, i.link.known())
-	err := invoke(ctx, method, withKey(req), reply, by, append(slices.Clip(opts), grpc.Header(&header))...)
+	err = invoke(ctx, method, req, reply, by, append(slices.Clip(opts), grpc.Header(&header))...)
 	i.shortcut.hear(method, by, header, err, i.link)
-	if by == usual && hasReason(err, reasonNoLeader) {
-		i.link.moveOn()
-	}
 	if told := header.Get(headerServers); len(told) == 1 {
 		i.link.learn(strings.Split(told[0], ","))
 	}
-	return i.link.callErr(err)
+	return by == usual && hasReason(err, reasonNoLeader) && i.link.moveOn(), err
 }
 
 func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -190,4 +197,10 @@ type errorStream struct {
 }
 
 func (s *errorStream) SendMsg(m any) error { return s.link.callErr(s.ClientStream.SendMsg(m)) }
-func (s *errorStream) RecvMsg(m any) error { return s.link.callErr(s.ClientStream.RecvMsg(m)) }
+func (s *errorStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if hasReason(err, reasonNoLeader) {
+		s.link.moveOn() // for who opens it again
+	}
+	return s.link.callErr(err)
+}

@@ -83,13 +83,13 @@ func hasReason(err error, reason string) bool {
 	})
 }
 
-// moveOn leaves a server that can be reached but cannot reach the others.
-func (l *link) moveOn() {
+// moveOn leaves a server that can be reached but cannot reach the others, and reports whether there is another one.
+func (l *link) moveOn() bool {
 	l.mu.Lock()
 	i := slices.Index(l.addresses, l.current)
 	if i < 0 || len(l.addresses) < 2 {
 		l.mu.Unlock()
-		return
+		return false
 	}
 	left := l.current
 	l.addresses, l.current = append(slices.Delete(slices.Clone(l.addresses), i, i+1), left), ""
@@ -97,6 +97,7 @@ func (l *link) moveOn() {
 	l.mu.Unlock()
 	l.resolver.UpdateState(stateOf(all[:len(all)-1])) // gRPC keeps a connection whose address stays
 	l.resolver.UpdateState(stateOf(all))
+	return true
 }
 
 // lead connects to the first of all, and to another one only if that cannot be reached.

@@ -5,9 +5,12 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -20,11 +23,19 @@ type passer struct {
 	address string
 	leader  atomic.Value // a string
 	calls   atomic.Int64
+	cut     atomic.Bool // from all who could lead
 	stop    func()
 }
 
 func (p *passer) GetCluster(ctx context.Context, _ *cloudlessv1.GetClusterRequest) (*cloudlessv1.Cluster, error) {
 	p.calls.Add(1)
+	if p.cut.Load() {
+		refusal, err := status.New(codes.Unavailable, "no server leads").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER"})
+		if err != nil {
+			return nil, err
+		}
+		return nil, refusal.Err()
+	}
 	if leader, _ := p.leader.Load().(string); leader != "" {
 		if err := grpc.SetHeader(ctx, metadata.Pairs("x-cloudless-leader", leader)); err != nil {
 			return nil, err
@@ -94,5 +105,27 @@ func TestClientTakesAShortcutToTheLeader(t *testing.T) {
 	second.leader.Store(first.leader.Load())
 	for range 200 {
 		call(t.Context())
+	}
+}
+
+// A call that a server refuses because it reaches none that leads is made at another one that the client knows, and
+// the next ones too.
+func TestCallIsMadeElsewhereWhereNobodyLeads(t *testing.T) {
+	a := newAuthority(t, "one")
+	cut, well := a.servePasser(), a.servePasser()
+	cut.cut.Store(true)
+	c := dial(t, a.context(cut.address, well.address))
+	for range 3 {
+		if _, err := c.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if well.calls.Load() != 3 {
+		t.Errorf("%d of 3 calls were made at the server that is well", well.calls.Load())
+	}
+	// Who knows no other one is told.
+	alone := dial(t, a.context(cut.address))
+	if _, err := alone.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); !client.NoLeader(err) {
+		t.Errorf("a server alone that is cut off: %v", err)
 	}
 }

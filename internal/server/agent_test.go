@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -135,6 +136,9 @@ func (m *member) work(serve serveOpen) *worker {
 func obey(r *v1.Replica) *v1.ReplicaStatus {
 	status := proto.CloneOf(r.GetStatus())
 	status.Phase = rollout.PhaseRunning
+	if status.GetStartTime() == nil {
+		status.StartTime = timestamppb.Now()
+	}
 	if r.GetSpec().GetDesired() == rollout.DesiredStopped {
 		status.Phase = rollout.PhaseStopped
 	}

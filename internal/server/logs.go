@@ -84,7 +84,7 @@ func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) 
 // wants leaves out replicas that were stopped before they ran: they have no log.
 func (t logWorkload) wants(r *v1.Replica) bool {
 	st := r.GetStatus()
-	never := rollout.Ended(st.GetPhase()) && st.GetStartTime() == nil && st.GetLastExit() == nil && st.GetRestarts() == 0
+	never := st.GetPhase() == rollout.PhaseStopped && st.GetStartTime() == nil && st.GetLastExit() == nil && st.GetRestarts() == 0
 	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" && !never &&
 		(t.replica == "" || t.replica == r.GetMetadata().GetName())
 }

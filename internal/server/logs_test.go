@@ -270,3 +270,28 @@ func TestStreamOfOneNodeIsNotForAnother(t *testing.T) {
 		t.Errorf("the log has %v", got)
 	}
 }
+
+// A replica that was stopped before it ran has no log that could be missing.
+func TestLogsLeaveOutWhatNeverRan(t *testing.T) {
+	never := &v1.Replica{
+		Metadata: &v1.Metadata{Name: "web-a"}, Spec: &v1.ReplicaSpec{WorkloadUid: "web", NodeUid: "n"},
+		Status: &v1.ReplicaStatus{Phase: rollout.PhaseStopped},
+	}
+	target := logWorkload{uid: "web"}
+	if target.wants(never) {
+		t.Error("its log is asked for")
+	}
+	for what, change := range map[string]func(*v1.ReplicaStatus){
+		"has run":       func(s *v1.ReplicaStatus) { s.StartTime = timestamppb.Now() },
+		"has exited":    func(s *v1.ReplicaStatus) { s.LastExit = &v1.Exit{} },
+		"was restarted": func(s *v1.ReplicaStatus) { s.Restarts = 1 },
+		"is to run":     func(s *v1.ReplicaStatus) { s.Phase = rollout.PhasePlaced },
+		"is lost":       func(s *v1.ReplicaStatus) { s.Phase = rollout.PhaseLost },
+	} {
+		r := proto.CloneOf(never)
+		change(r.Status)
+		if !target.wants(r) {
+			t.Errorf("the log of one that %s is left out", what)
+		}
+	}
+}
