@@ -209,16 +209,7 @@ func TestImagesPassAFullServer(t *testing.T) {
 	must(t, os.Remove(blobs))
 	must(t, os.Rename(blobs+".away", blobs))
 	data := filepath.Join(blobs, "sha256", digest[7:9], digest[7:], "data")
-	for {
-		if _, err := os.Stat(data); err == nil {
-			return
-		}
-		select {
-		case <-s.ctx.Done():
-			t.Fatal("the server never gets what it has missed")
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	s.untilFile(data)
 }
 
 // TestWhatWorkloadsRunIsOnEveryServer, also what no tag stands for any more: without that, those who come in the place
@@ -235,13 +226,19 @@ func TestWhatWorkloadsRunIsOnEveryServer(t *testing.T) {
 	s.join("s2")
 	// The manifest comes last.
 	data := filepath.Join(s.running["s2"].path, "server/registry/docker/registry/v2/blobs/sha256", digest[7:9], digest[7:], "data")
+	s.untilFile(data)
+}
+
+// untilFile waits until a server has a file.
+func (s *several) untilFile(path string) {
+	s.t.Helper()
 	for {
-		if _, err := os.Stat(data); err == nil {
+		if _, err := os.Stat(path); err == nil {
 			return
 		}
 		select {
 		case <-s.ctx.Done():
-			t.Fatal("the server that has joined never gets what the workload runs")
+			s.t.Fatalf("there never is %s", path)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

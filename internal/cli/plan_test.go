@@ -348,6 +348,31 @@ func TestApplySaysWhatDoesNotFit(t *testing.T) {
 	}
 }
 
+// A node may be away for a moment: what was there is not given up at once.
+func TestWhatIsOnANodeThatIsAwayIsWaitedFor(t *testing.T) {
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	s := newScene(&actor{action: actionCreate, asked: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web"}}})
+	a := s.actors[0]
+	for _, step := range []struct {
+		at     time.Duration
+		phase  string
+		moving bool
+	}{
+		{0, "running", false},
+		{10 * time.Minute, "unknown", true},
+		{10*time.Minute + 20*time.Second, "unknown", true},
+		{10*time.Minute + 40*time.Second, "unknown", false},
+		{11 * time.Minute, "running", false},
+		{12 * time.Minute, "unknown", true},
+	} {
+		now := noon.Add(step.at)
+		a.seeReplica(tell(step.phase), false, now)
+		if got := a.moving(now); got != step.moving {
+			t.Errorf("after %s, %s: moving is %v", step.at, step.phase, got)
+		}
+	}
+}
+
 func TestApplyStopsWaiting(t *testing.T) {
 	c := newCluster(t)
 	c.standing = waitingFor

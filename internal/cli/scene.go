@@ -29,7 +29,7 @@ type actor struct {
 	replicas map[string]*cloudlessv1.Replica
 	// failures counts by uid how often a replica has failed to run.
 	failures map[string]int
-	// since is when a replica was first seen running, by uid.
+	// since is when a replica was first seen in the phase that it has, by uid.
 	since map[string]time.Time
 }
 
@@ -128,13 +128,11 @@ func (a *actor) seeReplica(r *cloudlessv1.Replica, removed bool, now time.Time) 
 		delete(a.replicas, uid)
 		return
 	}
-	if _, known := a.since[uid]; r.GetStatus().GetPhase() != "running" {
-		delete(a.since, uid)
-	} else if !known {
+	before, known := a.replicas[uid]
+	if !known || before.GetStatus().GetPhase() != r.GetStatus().GetPhase() {
 		a.since[uid] = now
 	}
 	if r.GetStatus().GetPhase() == "backoff" {
-		before, known := a.replicas[uid]
 		if known && before.GetStatus().GetPhase() != "backoff" || a.failures[uid] == 0 {
 			a.failures[uid]++
 		}
@@ -185,7 +183,7 @@ func (a *actor) steady(now time.Time) bool {
 		if r.GetSpec().GetRevisionUid() != a.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == "stopped" || ended(r) {
 			continue
 		}
-		if since, running := a.since[uid]; !running || now.Sub(since) < steadyFor {
+		if r.GetStatus().GetPhase() != "running" || now.Sub(a.since[uid]) < steadyFor {
 			return false
 		}
 	}
@@ -211,7 +209,7 @@ func (s *scene) judge() judgement {
 		if broken := a.broken(); broken != nil && a.action != actionDelete {
 			return judgement{broken: broken, of: a}
 		}
-		moving = moving || a.moving()
+		moving = moving || a.moving(s.now())
 		steady = steady && a.steady(s.now())
 		if !there {
 			open = true
@@ -274,10 +272,17 @@ func (a *actor) broken() *cloudlessv1.Replica {
 	return nil
 }
 
+// awayFor is how long a node that is offline is hoped for: most are back soon, and what was there with them.
+const awayFor = 30 * time.Second
+
 // moving reports whether some replica is on its way, so that more will be seen.
-func (a *actor) moving() bool {
-	for _, r := range a.replicas {
+func (a *actor) moving(now time.Time) bool {
+	for uid, r := range a.replicas {
 		switch r.GetStatus().GetPhase() {
+		case "unknown":
+			if now.Sub(a.since[uid]) < awayFor {
+				return true
+			}
 		case "placed", "preparing", "stopping", "backoff":
 			return true
 		case "running":
