@@ -132,32 +132,64 @@ func TestGoodbyeIsForARest(t *testing.T) {
 	for _, rests := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
-			n.driver = &handle{tasks: n.tasks}
-			opts := n.options()
-			opts.Resting = func() bool { return rests }
-			agent, err := New(opts)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- agent.Run(ctx) }()
+			stop, done := n.startToRest(rests)
 			s := n.join()
 			s.send(t, full())
 			synctest.Wait()
-			cancel()
-			said := false
-			for ended := false; !ended; {
-				select {
-				case up := <-s.ups:
-					said = said || up.GetGoodbye() != nil
-				case <-done:
-					ended = true
-				}
-			}
-			if said != rests {
+			stop()
+			if said := s.goodbyes(done); said != rests {
 				t.Errorf("rests: %v, said goodbye: %v", rests, said)
 			}
 		})
+	}
+}
+
+// A session that was just lost keeps nobody from saying goodbye.
+func TestGoodbyeIsSaidInASessionOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		stop, done := n.startToRest(true)
+		lost := n.join()
+		lost.send(t, full())
+		synctest.Wait()
+		close(lost.end)
+		synctest.Wait() // the agent pauses before it tries again
+		stop()
+		select {
+		case s := <-n.server.sessions:
+			if !s.goodbyes(done) {
+				t.Error("no goodbye in the last session")
+			}
+		case <-done:
+			t.Error("the agent left without a word")
+		}
+	})
+}
+
+// startToRest runs an agent that is stopped for a rest, or only to be started again.
+func (n *node) startToRest(rests bool) (stop func(), done <-chan error) {
+	n.t.Helper()
+	n.driver = &handle{tasks: n.tasks}
+	opts := n.options()
+	opts.Resting = func() bool { return rests }
+	agent, err := New(opts)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(n.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Run(ctx) }()
+	return cancel, ended
+}
+
+// goodbyes says whether one is said before the agent ends.
+func (s *session) goodbyes(done <-chan error) bool {
+	for said := false; ; {
+		select {
+		case up := <-s.ups:
+			said = said || up.GetGoodbye() != nil
+		case <-done:
+			return said
+		}
 	}
 }

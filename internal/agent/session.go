@@ -54,7 +54,7 @@ func (a *Agent) keepSession(ctx context.Context) error {
 	for ctx.Err() == nil {
 		worked, err := a.session(ctx)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		// One that was accepted before is no copy: whoever is there now must be turned away some day.
 		accepted = accepted || worked
@@ -72,8 +72,14 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		}
 		sleep(ctx, pause.next())
 	}
+	if a.rests() && !a.parted { // the last session was over before a goodbye
+		_, _ = a.session(ctx)
+	}
 	return nil
 }
+
+// rests says whether this agent stops for a rest, and not to be started again at once.
+func (a *Agent) rests() bool { return a.resting != nil && a.resting() }
 
 // ErrCopy says that this agent's data folder is a copy, and that the node runs
 // elsewhere.
@@ -98,11 +104,9 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	defer context.AfterFunc(asked, func() {
-		if a.resting == nil || !a.resting() {
-			cancel(asked.Err())
-			return
+		if a.rests() {
+			sleep(ctx, goodbyePatience)
 		}
-		sleep(ctx, goodbyePatience)
 		cancel(asked.Err())
 	})()
 	stream, err := a.client.Session(ctx)
@@ -256,16 +260,17 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 }
 
 // goodbyePatience is how long a server may take to hear a goodbye.
-const goodbyePatience = time.Second
+const goodbyePatience = 5 * time.Second
 
 // goodbye tells a server that this machine rests, if it does, so that its
 // replicas are replaced at once. An agent that is only restarted says nothing:
 // its replicas go on.
 func (a *Agent) goodbye(stream sessionStream) error {
-	if a.resting == nil || !a.resting() {
+	if !a.rests() {
 		return nil
 	}
 	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}})
+	a.parted = err == nil
 	return errors.Join(err, stream.CloseSend())
 }
 

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
@@ -81,96 +80,6 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 		return err
 	}
 	return conn.Close()
-}
-
-// enroll makes this machine a node. The server is verified by the token's
-// fingerprint before the token itself is sent. The key is on the disk before
-// anything is asked, so that asking again after a lost answer is asking for the
-// same node.
-func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string, logger *slog.Logger) error {
-	token, err := identity.ParseJoinToken(secret)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(f.sub("agent"), 0o700); err != nil {
-		return err
-	}
-	if err := reach(ctx, address, identity.JoinTLS(token.CA())); err != nil {
-		return fmt.Errorf("join the cluster at %s: %w", address, err)
-	}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
-	if err != nil {
-		return fmt.Errorf("connect to %s: %w", address, err)
-	}
-	defer func() { _ = conn.Close() }()
-	connected := connect(ctx, conn)
-	key, err := identity.OpenOrCreateKey(f.joiningKeyPath())
-	if err != nil {
-		return err
-	}
-	csr, err := identity.NewCSR(key)
-	if err != nil {
-		return err
-	}
-	// Clouds that come to this machine at the same time choose their addresses one
-	// after the other.
-	unlock, err := lockAddresses(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
-		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
-	}, grpc.WaitForReady(false))
-	if err != nil {
-		if connected && answerLost(err) {
-			f.keep()
-			return fmt.Errorf("join the cluster at %s: its answer was lost, join again with the same token and data folder: %s", address, status.Convert(err).Message())
-		}
-		return errors.Join(fmt.Errorf("join the cluster at %s: %s", address, status.Convert(err).Message()), os.Remove(f.joiningKeyPath()))
-	}
-	creds, err := identity.NewCredentials(key, answer.GetCertificates())
-	if err != nil {
-		return err
-	}
-	if creds.Trust().Fingerprint() != token.CA() {
-		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
-	}
-	about := membership{Servers: []string{address}, Via: address, Node: answer.GetNode().GetMetadata().GetName()}
-	if err := f.writeMembership(about); err != nil {
-		return err
-	}
-	if err := creds.Save(f.credentialsPath()); err != nil {
-		return err
-	}
-	establishNetwork(f, answer.GetNode().GetSpec(), logger)
-	return os.Remove(f.joiningKeyPath())
-}
-
-// connect waits until a server is connected or cannot be.
-func connect(ctx context.Context, conn *grpc.ClientConn) bool {
-	conn.Connect()
-	for {
-		switch now := conn.GetState(); now {
-		case connectivity.Ready:
-			return true
-		case connectivity.TransientFailure, connectivity.Shutdown:
-			return false
-		default:
-			if !conn.WaitForStateChange(ctx, now) {
-				return false
-			}
-		}
-	}
-}
-
-// answerLost reports whether a server may have done what it was asked for.
-func answerLost(err error) bool {
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return true
-	}
-	return false
 }
 
 // nodeName is the wished name, or the host's brought into the form of a name.

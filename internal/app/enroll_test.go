@@ -24,6 +24,10 @@ import (
 type forgetfulServer struct {
 	v1.UnimplementedEnrollmentServiceServer
 	ca *identity.CA
+	// lost is what the first callers are told instead.
+	lost []error
+	// cut is called with the last of them, if it is there.
+	cut func()
 	// sealer seals what servers are given.
 	sealer *identity.Sealer
 	// keys are those of the requests so far.
@@ -35,8 +39,12 @@ func (s *forgetfulServer) Enroll(_ context.Context, request *v1.EnrollRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if s.keys = append(s.keys, key); len(s.keys) == 1 {
-		return nil, status.Error(codes.Unavailable, "the connection was cut")
+	s.keys = append(s.keys, key)
+	if len(s.keys) <= len(s.lost) {
+		if len(s.keys) == len(s.lost) && s.cut != nil {
+			s.cut()
+		}
+		return nil, s.lost[len(s.keys)-1]
 	}
 	if request.GetServer() != nil {
 		return s.enrollServer(request)
@@ -91,18 +99,39 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A machine whose answer was lost keeps its key and its folder, and asks for
-// the same when it joins again.
+// answersLost are the ways of not knowing what a cluster has done.
+func answersLost() []error {
+	return []error{status.Error(codes.Unavailable, "the connection was cut"), status.Error(codes.Unknown, "leadership lost while committing log")}
+}
+
+// A machine whose answer was lost asks again at once, and for the same.
+func TestMachineAsksAgainAtOnce(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	server := &forgetfulServer{ca: ca, lost: answersLost()}
+	address := server.listen(t)
+	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	must(t, err)
+	defer f.release()
+	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler)))
+	if len(server.keys) != 3 || server.keys[0] != server.keys[1] || server.keys[0] != server.keys[2] {
+		t.Errorf("it asked with the keys %v", server.keys)
+	}
+}
+
+// Who is interrupted before an answer keeps the key and the folder, and asks for
+// the same by joining again.
 func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
-	server := &forgetfulServer{ca: ca}
+	interrupted, interrupt := context.WithCancel(t.Context())
+	server := &forgetfulServer{ca: ca, lost: answersLost(), cut: interrupt}
 	address := server.listen(t)
 	token := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := openFolder(path)
 	must(t, err)
-	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler))
+	err = enroll(interrupted, f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
@@ -116,7 +145,7 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	must(t, err)
 	defer f.release()
 	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler)))
-	if len(server.keys) != 2 || server.keys[0] != server.keys[1] {
+	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
 	if _, err := identity.LoadCredentials(f.credentialsPath()); err != nil {
@@ -133,13 +162,14 @@ func TestServerAsksAgainWithTheSameKey(t *testing.T) {
 	must(t, err)
 	sealer, err := identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
 	must(t, err)
-	server := &forgetfulServer{ca: ca, sealer: sealer}
+	interrupted, interrupt := context.WithCancel(t.Context())
+	server := &forgetfulServer{ca: ca, sealer: sealer, lost: answersLost(), cut: interrupt}
 	token := identity.NewJoinToken(ca.Trust().Fingerprint())
 	o := cli.JoinOptions{Address: server.listen(t), Token: token.Reveal(), Role: "server", Reach: cli.Reach{Name: "s2"}}
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := openFolder(path)
 	must(t, err)
-	err = enrollServer(t.Context(), f, o, token, "127.0.0.1:2")
+	err = enrollServer(interrupted, f, o, token, "127.0.0.1:2")
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
@@ -153,7 +183,7 @@ func TestServerAsksAgainWithTheSameKey(t *testing.T) {
 	must(t, err)
 	defer f.release()
 	must(t, enrollServer(t.Context(), f, o, token, "127.0.0.1:2"))
-	if len(server.keys) != 2 || server.keys[0] != server.keys[1] {
+	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
 	if f.ServerUID != "s-2" || f.founds() {

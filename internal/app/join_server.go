@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -148,7 +147,6 @@ func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token ident
 		return fmt.Errorf("connect to %s: %w", o.Address, err)
 	}
 	defer func() { _ = conn.Close() }()
-	connected := connect(ctx, conn)
 	handover, err := identity.NewHandover()
 	if err != nil {
 		return err
@@ -164,17 +162,16 @@ func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token ident
 	if err != nil {
 		return err
 	}
-	answer, err := v1.NewEnrollmentServiceClient(conn).Enroll(ctx, &v1.EnrollRequest{
+	answer, err := enlist(ctx, conn, o.Address, &v1.EnrollRequest{
 		Token: o.Token, Csr: csr, Name: nodeName(cli.Machine{Name: o.Reach.Name}),
 		Server: &v1.EnrollServer{Address: advertise, Zone: o.Reach.Zone, Version: o.Version, SealTo: handover.PublicKey()},
-	}, grpc.WaitForReady(false))
-	if err != nil && connected && answerLost(err) {
+	})
+	switch {
+	case errors.Is(err, errAnswerLost):
 		f.keep()
-		return fmt.Errorf("join the cluster at %s: its answer was lost, join again with the same token and data folder: %s", o.Address, status.Convert(err).Message())
-	}
-	if err != nil {
-		refused := fmt.Errorf("join the cluster at %s: %s", o.Address, status.Convert(err).Message())
-		return errors.Join(refused, os.Remove(f.joiningServerPath()), os.Remove(f.sub("server")))
+		return err
+	case err != nil:
+		return errors.Join(err, os.Remove(f.joiningServerPath()), os.Remove(f.sub("server")))
 	}
 	creds, err := identity.NewCredentials(key, answer.GetCertificates())
 	if err != nil {

@@ -57,12 +57,13 @@ const statsPatience = 5 * time.Second
 
 // statsOnce looks until every replica was measured twice, or for a while.
 func (c *cli) statsOnce(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, everywhere bool) error {
-	watching, stop := context.WithTimeout(ctx, statsPatience)
+	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	stream, err := cl.Workloads().WatchUsage(watching, request)
 	if err != nil {
 		return err
 	}
+	var patience *time.Timer
 	seen := newRates()
 	var newest *cloudlessv1.Usage
 	for newest == nil || !seen.complete() {
@@ -75,6 +76,10 @@ func (c *cli) statsOnce(ctx context.Context, cl *client.Client, request *cloudle
 		}
 		newest = frame
 		seen.see(frame)
+		if patience == nil { // a cluster that takes its time for the first one is not given up
+			patience = time.AfterFunc(statsPatience, stop)
+			defer patience.Stop()
+		}
 	}
 	return statsTable(c.Stdout, seen, newest, everywhere)
 }

@@ -228,8 +228,11 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 }
 
 // harmless reports whether a call may be made twice: it only reads, or the
-// state remembers it by its key.
+// state remembers it by its key, as it does machines that join by theirs.
 func harmless(method string, request proto.Message) bool {
+	if method == v1.EnrollmentService_Enroll_FullMethodName {
+		return true
+	}
 	if keyed, ok := request.(interface{ GetIdempotencyKey() string }); ok && keyed.GetIdempotencyKey() != "" {
 		return true
 	}

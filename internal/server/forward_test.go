@@ -274,6 +274,22 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 	}
 }
 
+// TestMachineThatJoinsIsAskedForAgain: the state knows it by its token and key, so that nothing is lost if the one who
+// leads loses that while it takes the machine.
+func TestMachineThatJoinsIsAskedForAgain(t *testing.T) {
+	leader, _ := pair(t)
+	attempts := 0
+	_, err := leader.router.unary(leader.ctx, &v1.EnrollRequest{}, v1.EnrollmentService_Enroll_FullMethodName, func(context.Context, any) (any, error) {
+		if attempts++; attempts == 1 {
+			return nil, consensus.ErrUncertain
+		}
+		return &v1.EnrollResponse{}, nil
+	})
+	if err != nil || attempts != 2 {
+		t.Errorf("%d attempts: %v", attempts, err)
+	}
+}
+
 // TestWhoIsBehindTurnsNobodyAway: a server that cannot ask the leader does not know who is missing in its state.
 func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	leader, follower := pair(t)
