@@ -107,7 +107,6 @@ type Agent struct {
 	ran       atomic.Bool
 	work      sync.WaitGroup
 	reachable networkCondition
-	parted    bool // a server was told goodbye; of keepSession alone
 	clock     *wallClock
 	// instance tells this agent from one that runs on a copy of its data folder.
 	instance string

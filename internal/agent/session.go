@@ -50,10 +50,11 @@ type sessionStream = grpc.BidiStreamingClient[v1.SessionUp, v1.SessionDown]
 func (a *Agent) keepSession(ctx context.Context) error {
 	var pause backoff
 	var lastError string
-	accepted := false
+	accepted, parted := false, false
 	for ctx.Err() == nil {
 		worked, err := a.session(ctx)
 		if ctx.Err() != nil {
+			parted = errors.Is(err, io.EOF)
 			break
 		}
 		// One that was accepted before is no copy: whoever is there now must be turned away some day.
@@ -72,7 +73,7 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		}
 		sleep(ctx, pause.next())
 	}
-	if a.rests() && !a.parted { // the last session was over before a goodbye
+	if a.rests() && !parted { // the last session was over before a goodbye
 		_, _ = a.session(ctx)
 	}
 	return nil
@@ -270,7 +271,6 @@ func (a *Agent) goodbye(stream sessionStream) error {
 		return nil
 	}
 	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}})
-	a.parted = err == nil
 	return errors.Join(err, stream.CloseSend())
 }
 

@@ -23,6 +23,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"eventually": eventually,
 	"kill9":      killProcess,
 	"kill9shim":  killShim,
+	"freeze":     freezeProcess,
 	"unbroken":   unbroken,
 	"traces":     traces,
 	"same-pid":   samePID,
@@ -110,12 +111,31 @@ func processLog(ts *testscript.TestScript) string {
 //
 //	kill9 $DATA
 func killProcess(ts *testscript.TestScript, _ bool, args []string) {
-	data, err := os.ReadFile(filepath.Join(args[0], "lock"))
+	pid := holderOf(ts, args[0])
+	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+	waitGone(ts, pid)
+}
+
+// freezeProcess lets the process that holds a data folder stand still for a while,
+// as if its machine were asleep:
+//
+//	freeze $DATA 8s
+func freezeProcess(ts *testscript.TestScript, _ bool, args []string) {
+	pid := holderOf(ts, args[0])
+	length, err := time.ParseDuration(args[1])
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, syscall.SIGSTOP))
+	time.Sleep(length)
+	ts.Check(syscall.Kill(pid, syscall.SIGCONT))
+}
+
+// holderOf is the process that holds a data folder.
+func holderOf(ts *testscript.TestScript, folder string) int {
+	data, err := os.ReadFile(filepath.Join(folder, "lock"))
 	ts.Check(err)
 	var holder struct{ PID int }
 	ts.Check(json.Unmarshal(data, &holder))
-	ts.Check(syscall.Kill(holder.PID, syscall.SIGKILL))
-	waitGone(ts, holder.PID)
+	return holder.PID
 }
 
 func waitGone(ts *testscript.TestScript, pid int) {

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"context"
 	"runtime"
 	"time"
 )
@@ -19,4 +20,53 @@ func hearOut() {
 	for range turns {
 		runtime.Gosched()
 	}
+}
+
+// pulse is how often a server looks whether it stands still now and then, because
+// its machine is asleep or gives its time to others; stillness is what it calls so.
+const (
+	pulse     = 250 * time.Millisecond
+	stillness = 3 * pulse
+)
+
+// feelPulse notices when this server has stood still.
+func (l *Loop) feelPulse(ctx context.Context) {
+	ticker := time.NewTicker(pulse)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			l.beat(time.Now())
+		}
+	}
+}
+
+// beat gives all nodes as much more time as this server has stood still since the
+// last one: it was not they who were silent.
+func (l *Loop) beat(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	still := now.Sub(l.lastBeat)
+	l.lastBeat = now
+	if still <= stillness {
+		return
+	}
+	for _, e := range l.entries {
+		from := latest(l.since, e.NotBefore, e.LastSeen, e.Broken)
+		if e.NotBefore = from.Add(still); e.NotBefore.After(now) {
+			e.NotBefore = now
+		}
+	}
+}
+
+// deaf reports whether what nodes have said may not have been heard.
+func (l *Loop) deaf(now time.Time) bool {
+	if l.Deaf != nil && l.Deaf() {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Sub(l.lastBeat) > stillness
 }

@@ -66,3 +66,34 @@ func TestNobodyIsSilentToADeafServer(t *testing.T) {
 		}
 	})
 }
+
+// The time in which this server stood still is not a node's silence, however often
+// it does: only time in which it could have been heard counts.
+func TestNobodyIsSilentToAServerThatStandsStill(t *testing.T) {
+	l := New(storeWith(t, node(stateReady)), nil, alive)
+	l.since, l.lastBeat = at(0), at(8)
+	e := l.entry("n")
+	e.Connected, e.LastSeen, e.live, e.state = true, at(8), windows, stateReady
+	due := func(want time.Time) {
+		t.Helper()
+		if got := e.deadline(l.since); !got.Equal(want) {
+			t.Errorf("the node's time is up at %v, want %v", got, want)
+		}
+	}
+	l.beat(at(8).Add(stillness))
+	due(at(8).Add(windows.Silence))
+	now := l.lastBeat
+	for i := range 3 {
+		now = now.Add(2 * time.Second)
+		if !l.deaf(now) {
+			t.Error("a server that stood still until now judges")
+		}
+		l.beat(now)
+		due(at(8).Add(windows.Silence + time.Duration(i+1)*2*time.Second))
+	}
+	if l.deaf(now) {
+		t.Error("a server that goes on judges nobody")
+	}
+	e.LastSeen = now // heard again, and then silent
+	due(now.Add(windows.Silence))
+}

@@ -41,12 +41,13 @@ type Loop struct {
 	asking chan struct{}
 	work   sync.WaitGroup // what Run has begun
 
-	mu      sync.Mutex
-	entries map[string]*entry // by the uids of nodes
-	dirty   map[string]bool   // nodes of which there is news
-	leading context.Context   // that of Run; nil while this server does not lead
-	since   time.Time         // when it began to
-	news    chan struct{}     // closed at the next word about usage; nil while nobody waits for it
+	mu       sync.Mutex
+	entries  map[string]*entry // by the uids of nodes
+	dirty    map[string]bool   // nodes of which there is news
+	leading  context.Context   // that of Run; nil while this server does not lead
+	since    time.Time         // when it began to
+	lastBeat time.Time         // when it last stood not still
+	news     chan struct{}     // closed at the next word about usage; nil while nobody waits for it
 }
 
 // entry is what is remembered of one node.
@@ -242,6 +243,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer l.release()
 	l.work.Go(func() { l.follow(ctx, feed) })
 	l.work.Go(func() { l.keepLearning(ctx) })
+	l.work.Go(func() { l.feelPulse(ctx) })
 	timer, checkpoint := time.NewTimer(0), time.NewTicker(checkpointPause)
 	defer timer.Stop()
 	defer checkpoint.Stop()
@@ -255,7 +257,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			next, err = l.settle(ctx, l.takeDirty(), next)
 		case <-timer.C:
 			now := time.Now()
-			if l.Deaf != nil && l.Deaf() {
+			if l.deaf(now) {
 				next = now.Add(deafLook)
 				break
 			}
@@ -281,6 +283,7 @@ func (l *Loop) take(ctx context.Context, snap *state.Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leading, l.since = ctx, time.Now()
+	l.lastBeat = l.since
 	for uid, e := range l.entries {
 		if !e.Connected {
 			e.trust()

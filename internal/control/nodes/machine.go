@@ -77,7 +77,8 @@ type Observation struct {
 	Gone bool
 	// Goodbye is why the agent will not be back soon, if it has said so.
 	Goodbye string
-	// NotBefore is since when the node is judged by the liveness it has now.
+	// NotBefore is since when the node is judged: by the liveness it has now, and
+	// without the time that this server has stood still.
 	NotBefore time.Time
 }
 

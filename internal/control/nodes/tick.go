@@ -71,14 +71,17 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 		until = time.Time{} // it stays as it is until there is news
 	}
 
+	// A goodbye says more than the silence before it.
+	leaves := after == stateOffline && (before.GetState() != stateOffline || why != "" && why == o.Goodbye && why != before.GetReason())
 	next := &v1.NodeStatus{}
 	proto.Merge(next, status)
 	next.Reliability, next.LastSeen = before.GetReliability(), before.GetLastSeen()
-	next.State, next.Reason = after, reason(after, before, old.GetSpec(), status, why)
+	next.State, next.Reason = after, reason(after, before, old.GetSpec(), status)
 	switch {
 	case p == heard:
 		next.LastSeen = nil // the leader knows better
-	case after == stateOffline && before.GetState() != stateOffline:
+	case leaves:
+		next.Reason = why
 		next.LastSeen = timestamppb.New(latest(before.GetLastSeen().AsTime(), o.LastSeen, since))
 		next.Conditions = notReady(next.GetConditions(), next.GetReason(), now)
 	}
@@ -118,13 +121,10 @@ func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Co
 }
 
 // reason is one sentence about a state, empty where there is nothing to say.
-func reason(now string, before *v1.NodeStatus, wished *v1.NodeSpec, said *v1.NodeStatus, away string) string {
+func reason(now string, before *v1.NodeStatus, wished *v1.NodeSpec, said *v1.NodeStatus) string {
 	switch now {
 	case stateOffline:
-		if before.GetState() == stateOffline {
-			return before.GetReason()
-		}
-		return away
+		return before.GetReason()
 	case stateFailed:
 		if i := slices.IndexFunc(said.GetConditions(), isReady); i >= 0 && !said.GetConditions()[i].GetStatus() {
 			return said.GetConditions()[i].GetReason()

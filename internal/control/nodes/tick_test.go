@@ -70,6 +70,7 @@ func TestTransitions(t *testing.T) {
 		{"gone, and the machine does not answer", "ready", "", with(heard(false, 5), func(o *Observation) { o.Gone = true }), 0, 6, "offline", "its session broke and its machine does not answer", -1},
 		{"gone with a goodbye", "ready", "", with(heard(false, 5), func(o *Observation) { o.Goodbye = "stopped by cloudless down" }), 0, 6, "offline", "stopped by cloudless down", -1},
 		{"a goodbye counts from the end of the session", "ready", "", with(heard(true, 5), func(o *Observation) { o.Goodbye = "stopped by cloudless down" }), 0, 6, "ready", "", 8},
+		{"a goodbye says more than the silence before it", "offline", "", with(heard(false, 5), func(o *Observation) { o.Goodbye = "stopped by cloudless down" }), 0, 9, "offline", "stopped by cloudless down", -1},
 		{"back after it was offline", "offline", "", heard(true, 50), 0, 51, "ready", "", 53},
 		{"back and cordoned as before", "offline", "cordoned", heard(true, 50), 0, 51, "cordoned", "disk (by user/ann)", 53},
 		{"offline and silent stays offline", "offline", "", heard(true, 5), 0, 100, "offline", "", -1},
