@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -42,6 +43,36 @@ type membership struct {
 	// Via is the address by which the machine joined.
 	Via  string `json:"via,omitempty"`
 	Node string `json:"node"`
+	// Wished is what was said of the node when it joined; nil if that is not known.
+	Wished *wishes `json:"wished,omitempty"`
+}
+
+// wishes are what a machine may say of the node that it becomes.
+type wishes struct {
+	Name   string            `json:"name,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// sameNode refuses wishes for a node that there is already: what a node is called
+// and which labels it has is changed in the cluster. Who repeats a command says
+// nothing new.
+func (f *folder) sameNode(m cli.Machine) error {
+	if m.Name == "" && len(m.Labels) == 0 {
+		return nil
+	}
+	about, err := f.readMembership()
+	if errors.Is(err, fs.ErrNotExist) || about.Wished == nil {
+		return nil
+	}
+	switch said := about.Wished; {
+	case err != nil:
+		return err
+	case m.Name != "" && m.Name != about.Node && m.Name != said.Name:
+		return fmt.Errorf("this machine is node %s already, which --name cannot change: leave it out", about.Node)
+	case len(m.Labels) > 0 && !maps.Equal(m.Labels, said.Labels):
+		return fmt.Errorf("this machine is node %s already, which --label cannot change: leave it out, and change the node with: cloudless node label %s KEY=VALUE", about.Node, about.Node)
+	}
+	return nil
 }
 
 func (f *folder) credentialsPath() string { return f.sub("agent", "identity.pem") }
@@ -313,6 +344,9 @@ func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.
 	case creds.Trust().Fingerprint() != token.CA():
 		return nil, otherCluster(f, creds)
 	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serverToAsk(o.Address), creds):
+		if err := f.sameNode(o.Machine); err != nil {
+			return nil, err
+		}
 		return nil, f.notAmongStrangers(ctx, o.Process)
 	}
 	address, err := locate(ctx, o, token)

@@ -71,7 +71,10 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if creds.Trust().Fingerprint() != token.CA() {
 		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
 	}
-	about := membership{Servers: []string{address}, Via: address, Node: answer.GetNode().GetMetadata().GetName()}
+	about := membership{
+		Servers: []string{address}, Via: address, Node: answer.GetNode().GetMetadata().GetName(),
+		Wished: &wishes{Name: m.Name, Labels: m.Labels},
+	}
 	if err := f.writeMembership(about); err != nil {
 		return err
 	}

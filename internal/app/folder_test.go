@@ -129,6 +129,33 @@ func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
 	}
 }
 
+// What is said of a node when it joins can be repeated; another name or label is
+// refused, because it would change nothing.
+func TestWishesAreForNewNodes(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	ssd, nvme := map[string]string{"disk": "ssd"}, map[string]string{"disk": "nvme"}
+	must(t, f.sameNode(cli.Machine{Name: "box", Labels: ssd})) // nobody yet
+	must(t, os.MkdirAll(f.sub("agent"), 0o700))
+	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Wished: &wishes{Name: "box", Labels: ssd}}))
+	for _, one := range []struct {
+		said cli.Machine
+		want string
+	}{
+		{cli.Machine{}, ""},
+		{cli.Machine{Name: "box", Labels: ssd}, ""},
+		{cli.Machine{Name: "box-2"}, ""},
+		{cli.Machine{Name: "other"}, "this machine is node box-2 already, which --name cannot change"},
+		{cli.Machine{Labels: nvme}, "cloudless node label box-2 KEY=VALUE"},
+	} {
+		err := f.sameNode(one.said)
+		if one.want == "" && err != nil || one.want != "" && (err == nil || !strings.Contains(err.Error(), one.want)) {
+			t.Errorf("%+v: %v", one.said, err)
+		}
+	}
+}
+
 func TestMembershipIsReadBackOrRefused(t *testing.T) {
 	f, err := openFolder(t.TempDir())
 	must(t, err)

@@ -36,6 +36,9 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err := f.mayServe(); err != nil {
 		return err
 	}
+	if err := f.sameNode(o.Machine); err != nil {
+		return err
+	}
 	if err := f.noticeMove(machineMark("/"), o.Progress, logger); err != nil {
 		return err
 	}

@@ -31,7 +31,8 @@ func TestInstallWritesOutWhatAServiceCannotKnow(t *testing.T) {
 			[]string{"server", "--api-addr=192.0.2.1:7700", "--config=/home/me/.config/cloudless/config.yaml", "--data-dir=/d"},
 		},
 		{"install --config /etc/c.yaml -- --data-dir=/d", []string{"up", "--config=/etc/c.yaml", "--data-dir=/d"}},
-		{"install agent -- --data-dir /d -l zone=a -l rack=1", []string{"agent", "--data-dir=/d", "--label=zone=a", "--label=rack=1"}},
+		{"install agent -- --data-dir /d", []string{"agent", "--data-dir=/d"}},
+		{"install --config /c -- --data-dir /d -l zone=a -l rack=1", []string{"up", "--config=/c", "--data-dir=/d", "--label=zone=a", "--label=rack=1"}},
 	} {
 		runCLI(t.Context(), o, strings.Fields(test.line)...).expect(t, 0, "done\n", "")
 		if slices.Sort(asked.Args[1:]); !slices.Equal(asked.Args, sortedTail(test.want)) {

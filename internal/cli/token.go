@@ -34,6 +34,9 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 			if request.Role == "" {
 				return usage(cmd, "--role is missing: node or server lets a machine join; admin, operator or viewer let a program call")
 			}
+			if cmd.Flags().Changed("uses") && request.Uses < 1 {
+				return usage(cmd, "--uses %d is of no use: say how many machines may join with the token, 1 or more", request.Uses)
+			}
 			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				answer, err := cl.Tokens().CreateToken(ctx, &request)
 				if err != nil {

@@ -124,6 +124,10 @@ type machineFlags struct {
 func (f *machineFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "name", "", "wished `name` of the node (default: the host name)")
 	cmd.Flags().StringArrayVarP(&f.labels, "label", "l", nil, "label `KEY=VALUE` of the node; may be repeated")
+	f.registerContainerd(cmd)
+}
+
+func (f *machineFlags) registerContainerd(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.containerd, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that the data folder was used with before, else the built-in one)")
 }
 
@@ -229,8 +233,36 @@ func (c *cli) agentCommand() *cobra.Command {
 		},
 	}
 	p.register(cmd)
-	m.register(cmd)
+	m.registerContainerd(cmd)
 	return cmd
+}
+
+// Each role that a machine joins with has flags that mean nothing to the other.
+var (
+	serverFlags = []string{"api-addr", "advertise", "zone", "announce", "election-timeout"}
+	nodeFlags   = []string{"label", "containerd-address"}
+)
+
+// checkRole refuses what would be ignored.
+func checkRole(cmd *cobra.Command, role string) error {
+	strange, other := serverFlags, "server"
+	switch role {
+	case "server":
+		strange, other = nodeFlags, "node"
+	case "node":
+	default:
+		return usage(cmd, "--role %q is not known: use node or server", role)
+	}
+	for _, name := range strange {
+		switch {
+		case !cmd.Flags().Changed(name):
+		case name == "zone":
+			return usage(cmd, "--zone is for --role server: say where a node stands with --label zone=%s", cmd.Flag(name).Value)
+		default:
+			return usage(cmd, "--%s is for --role %s: leave it out, or join with that role", name, other)
+		}
+	}
+	return nil
 }
 
 func (c *cli) joinCommand() *cobra.Command {
@@ -266,8 +298,8 @@ func (c *cli) joinCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			o := JoinOptions{Role: role}
-			if role != "node" && role != "server" {
-				return usage(cmd, "--role %q is not known: use node or server", role)
+			if err := checkRole(cmd, role); err != nil {
+				return err
 			}
 			if err := r.check(cmd); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -35,9 +36,9 @@ func (s *tokenService) CreateToken(ctx context.Context, request *v1.CreateTokenR
 	return s.Server.CreateToken(ctx, request)
 }
 
-// CreateToken makes a token on behalf of the caller in ctx. Repeating a call by
-// its idempotency key returns the token without its secret, which is nowhere
-// kept.
+// CreateToken makes a token on behalf of the caller in ctx. Secrets are nowhere
+// kept, so that a call repeated by its idempotency key, whose answer must have
+// been lost, gets another one in the place of the first.
 func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
 	token, secret, err := s.newToken(request)
 	if err != nil {
@@ -47,13 +48,15 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 	if err != nil {
 		return nil, err
 	}
-	var earlier *v1.Token
-	var again bool
+	uid := token.GetMetadata().GetUid()
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		done, err := receipt.find(snap)
-		if again = done != nil; again || err != nil {
-			earlier = snap.Token(done.GetObjectUid())
+		if err != nil {
 			return err
+		}
+		if done != nil {
+			uid = done.GetObjectUid()
+			return s.replaceSecret(ctx, b, snap.Token(uid), secret)
 		}
 		m := token.GetMetadata()
 		if snap.TokenByName(m.GetName()) != nil {
@@ -70,13 +73,27 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 	if err != nil {
 		return nil, err
 	}
-	if again && earlier == nil {
-		return nil, refuse(codes.FailedPrecondition, "the token that this call created has been revoked since; use a new idempotency key to create another")
+	return &v1.CreateTokenResponse{Token: snap.Token(uid), Secret: secret.Reveal()}, nil
+}
+
+// replaceSecret gives a token another secret, unless the one that it has is known
+// to somebody.
+func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.Token, secret tokenSecret) error {
+	switch {
+	case token == nil:
+		return refuse(codes.FailedPrecondition, "the token that this call created has been revoked since; use a new idempotency key to create another")
+	case token.GetStatus().GetUsed() > 0:
+		return refuse(codes.FailedPrecondition, "the token that this call created has been used since; use a new idempotency key to create another")
 	}
-	if again {
-		return &v1.CreateTokenResponse{Token: earlier}, nil
-	}
-	return &v1.CreateTokenResponse{Token: snap.Token(token.GetMetadata().GetUid()), Secret: secret.Reveal()}, nil
+	b.Delete(state.KindCredential, token.GetStatus().GetSecretId())
+	b.Create(&statev1.Credential{
+		Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: token.GetMetadata().GetUid(),
+	})
+	b.Create(s.event(ctx, token, "Replaced", "its secret is another one, because the call that created it was repeated"))
+	next := proto.CloneOf(token)
+	next.Status.SecretId = secret.ID()
+	b.Update(next, token.GetMetadata().GetVersion())
+	return nil
 }
 
 func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecret, error) {

@@ -53,7 +53,9 @@ func TestTokenRequestsThatMakeNoSense(t *testing.T) {
 	wantCode(t, err, codes.NotFound, "token nope does not exist")
 }
 
-func TestRepeatedTokenCallGivesTheTokenWithoutItsSecret(t *testing.T) {
+// A call whose answer was lost is repeated: the secret that nobody has seen is not
+// kept, so that another one takes its place.
+func TestRepeatedTokenCallGivesTheTokenAnotherSecret(t *testing.T) {
 	c := newCluster(t)
 	admin := c.as(roleAdmin)
 	request := &v1.CreateTokenRequest{Name: "ci", Role: roleViewer, IdempotencyKey: "k"}
@@ -61,13 +63,34 @@ func TestRepeatedTokenCallGivesTheTokenWithoutItsSecret(t *testing.T) {
 	must(t, err)
 	again, err := admin.CreateToken(c.ctx, request)
 	must(t, err)
-	if again.GetToken().GetMetadata().GetUid() != first.GetToken().GetMetadata().GetUid() || again.GetSecret() != "" {
-		t.Errorf("the repeated call answered %v", again)
+	if again.GetToken().GetMetadata().GetUid() != first.GetToken().GetMetadata().GetUid() || again.GetSecret() == first.GetSecret() {
+		t.Errorf("the repeated call answered with token %v, and another secret: %v", again.GetToken(), again.GetSecret() != first.GetSecret())
 	}
+	_, err = c.dial(nil, first.GetSecret()).ListNodes(c.ctx, &v1.ListNodesRequest{})
+	wantCode(t, err, codes.Unauthenticated)
+	_, err = c.dial(nil, again.GetSecret()).ListNodes(c.ctx, &v1.ListNodesRequest{})
+	must(t, err)
 	_, err = admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
 	must(t, err)
+	_, err = c.dial(nil, again.GetSecret()).ListNodes(c.ctx, &v1.ListNodesRequest{})
+	wantCode(t, err, codes.Unauthenticated)
 	_, err = admin.CreateToken(c.ctx, request)
 	wantCode(t, err, codes.FailedPrecondition, "has been revoked since", "new idempotency key")
+}
+
+// A join token that a machine has used was not lost: nobody's secret is taken away.
+func TestRepeatedTokenCallLeavesWhatIsInUse(t *testing.T) {
+	c := newCluster(t)
+	admin := c.as(roleAdmin)
+	request := &v1.CreateTokenRequest{Role: roleNode, Uses: 2, IdempotencyKey: "k"}
+	made, err := admin.CreateToken(c.ctx, request)
+	must(t, err)
+	_, err = c.enroll("n1", made.GetSecret())
+	must(t, err)
+	_, err = admin.CreateToken(c.ctx, request)
+	wantCode(t, err, codes.FailedPrecondition, "has been used since")
+	_, err = c.enroll("n2", made.GetSecret())
+	must(t, err)
 }
 
 func TestRevocationEndsOpenStreamsAtOnce(t *testing.T) {

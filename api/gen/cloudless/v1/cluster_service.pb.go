@@ -1074,7 +1074,8 @@ func (x *CreateTokenRequest) GetIdempotencyKey() string {
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// The only time that it is shown.
+	// The only time that it is shown. A call that is repeated by its key gets
+	// another one in its place.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
