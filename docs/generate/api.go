@@ -118,6 +118,10 @@ func (c call) write(b *strings.Builder) {
 	if len(rows) > 0 {
 		b.WriteString("| parameter | in | type | is |\n| --- | --- | --- | --- |\n" + strings.Join(rows, "") + "\n")
 	}
+	if socket, ok := c.Responses["101"]; ok {
+		fmt.Fprintf(b, "Opens a WebSocket, which sends %s.\n\n", socket.Schema.kind())
+		return
+	}
 	result := c.Responses["200"].Schema
 	if streamed, ok := result.Properties["result"]; ok {
 		fmt.Fprintf(b, "Answers with a stream of %s, each as `result` of its line.\n\n", streamed.kind())

@@ -431,7 +431,7 @@ func (c *cluster) Logs(r *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[
 			return err
 		}
 	}
-	if r.GetFollow() {
+	if r.GetFollow() && (r.GetUntil() == nil || r.GetUntil().AsTime().After(time.Now())) {
 		<-s.Context().Done()
 	}
 	return nil

@@ -102,16 +102,19 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 		}
 		printer.expect(replicas)
 	}
-	incomplete := false
+	missing := map[string]bool{} // replicas of which something may still come
 	for line, err := range cl.Logs(ctx, request) {
 		switch {
 		case err != nil:
 			return errors.Join(printer.out.Flush(), err)
 		case line.Missing != "":
-			incomplete = true
+			missing[line.Replica] = true
 			err = printer.out.Flush()
 			c.note("cloudless: the output of %s is not complete: %s", line.Replica, plain(line.Missing))
 		default:
+			if f.follow {
+				delete(missing, line.Replica) // it goes on where it was
+			}
 			err = printer.print(line)
 			// While following, a line is worth a write of its own.
 			if f.follow {
@@ -125,7 +128,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 	if err := printer.out.Flush(); err != nil {
 		return err
 	}
-	if incomplete {
+	if len(missing) > 0 {
 		return &exitCodeError{exitError}
 	}
 	return nil

@@ -50,6 +50,18 @@ func TestLogsOfSeveralReplicasCarryTheirNames(t *testing.T) {
 	c.run(t.Context(), "", "logs", "web", "--replica", "web-a").expect(t, 0, "one\n", "")
 }
 
+// A log that is followed goes on where it was: what was missing has come.
+func TestFollowedLogIsWholeWhenItGoesOn(t *testing.T) {
+	c := newCluster(t)
+	away := &cloudlessv1.LogEntry{Replica: "web-a", Error: "node box does not answer"}
+	said := "cloudless: the output of web-a is not complete: node box does not answer\n"
+	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), away, entry("web-a", "two", 2)}
+	c.run(t.Context(), "", "logs", "web", "--follow", "--until", "2020-01-01").expect(t, 0, "one\ntwo\n", said)
+	c.run(t.Context(), "", "logs", "web").expect(t, 1, "one\ntwo\n", said)
+	c.entries = append(c.entries, away)
+	c.run(t.Context(), "", "logs", "web", "--follow", "--until", "2020-01-01").expect(t, 1, "one\ntwo\n", said+said)
+}
+
 func TestLogsShowNamesAsSoonAsAnotherReplicaSpeaks(t *testing.T) {
 	c := newCluster(t)
 	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-b", "two", 2), entry("web-a", "three", 3)}

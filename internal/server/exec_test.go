@@ -218,6 +218,37 @@ func readFrame(t *testing.T, ctx context.Context, socket *websocket.Conn) *v1.Ex
 	return response
 }
 
+// A browser can give a WebSocket no header: its token is the name of a protocol,
+// which is never the one that is taken.
+func TestBrowserProvesItselfByASubprotocol(t *testing.T) {
+	c := newCluster(t)
+	c.work("n1", echo(make(chan struct{}, 1)))
+	c.create(c.as(roleOperator), workload("web"))
+	dial := func(path, token string) (*websocket.Conn, *http.Response, error) {
+		return websocket.Dial(c.ctx, "https://cloudless"+path, &websocket.DialOptions{
+			HTTPClient: c.webWithoutHTTP2(), Subprotocols: []string{socketProtocol, socketBearer + token},
+		})
+	}
+	const path = "/v1/namespaces/default/workloads/web:exec"
+	socket, answer, err := dial(path, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator}))
+	must(t, err)
+	defer func() { _ = socket.CloseNow() }()
+	if got := answer.Header.Get("Sec-WebSocket-Protocol"); got != socketProtocol {
+		t.Errorf("the protocol that was taken is %q", got)
+	}
+	writeFrame(t, c.ctx, socket, execStart("", "cat"))
+	if readFrame(t, c.ctx, socket).GetStarted() == nil {
+		t.Error("the command does not run")
+	}
+	for _, refused := range []struct{ path, token string }{
+		{path, "clapi_wrong"}, {"/v1/workloads:watch", c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})},
+	} {
+		if _, answer, err := dial(refused.path, refused.token); err == nil || answer.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: %v", refused.path, err)
+		}
+	}
+}
+
 func TestExecOverWebSocket(t *testing.T) {
 	c := newCluster(t)
 	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})

@@ -31,10 +31,13 @@ func (s *Server) newGateway() (http.Handler, error) {
 	context.AfterFunc(s.stopping, func() { _ = conn.Close() })
 	beStrict()
 	mux := runtime.NewServeMux(
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.HTTPBodyMarshaler{Marshaler: &runtime.JSONPb{
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, bodies{&runtime.HTTPBodyMarshaler{Marshaler: &runtime.JSONPb{
 			MarshalOptions:   protojson.MarshalOptions{},
 			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: false}, // a misspelt field is an error
-		}}),
+		}}}),
+		runtime.WithErrorHandler(func(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, wrongBody(r, err))
+		}),
 		// No header of the caller becomes metadata: identities cannot be forged.
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
@@ -57,7 +60,7 @@ func (s *Server) newGateway() (http.Handler, error) {
 			exec.ServeHTTP(w, r)
 			return
 		}
-		mux.ServeHTTP(w, withConsistency(r))
+		mux.ServeHTTP(w, withBody(withConsistency(r)))
 	}), nil
 }
 

@@ -71,14 +71,17 @@ func (s *Server) identified(next http.Handler) http.Handler {
 			writeError(w, err)
 			return
 		}
-		if !strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself
-			write := r.Method != http.MethodGet && r.Method != http.MethodHead
-			if err := authorizeHTTP(p, registry, write); err != nil && !copying(p, r) {
-				writeError(w, statusOf(err))
-				return
-			}
+		r = r.WithContext(withPrincipal(r.Context(), p))
+		if strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself, and says itself why it ends
+			next.ServeHTTP(w, r)
+			return
 		}
-		ctx, release := s.revoked.bind(withPrincipal(r.Context(), p), p)
+		write := r.Method != http.MethodGet && r.Method != http.MethodHead
+		if err := authorizeHTTP(p, registry, write); err != nil && !copying(p, r) {
+			writeError(w, statusOf(err))
+			return
+		}
+		ctx, release := s.revoked.bind(r.Context(), p)
 		defer release()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
@@ -100,6 +103,9 @@ func (s *Server) identify(r *http.Request) (Principal, error) {
 		return s.auth.fromToken(secret)
 	}
 	if _, secret, ok := r.BasicAuth(); ok {
+		return s.auth.fromToken(secret)
+	}
+	if secret, ok := socketToken(r); ok {
 		return s.auth.fromToken(secret)
 	}
 	return Principal{}, errNoIdentity

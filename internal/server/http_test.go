@@ -33,7 +33,11 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 		{"GET", "/v1/nothing", "", operator, 404, codes.NotFound, ""},
 		{"POST", "/v1/workloads", `{"metadata":{"name":"web"},"spec":{"imagee":"x"}}`, operator, 400, codes.InvalidArgument, "imagee"},
 		{"POST", "/v1/workloads", `{"metadata":{"name":"web"},"spec":{}}`, operator, 400, codes.InvalidArgument, "spec.image"},
-		{"POST", "/v1/workloads", `{`, operator, 400, codes.InvalidArgument, ""},
+		{"POST", "/v1/workloads", `{`, operator, 400, codes.InvalidArgument, "is not valid JSON"},
+		{"POST", "/v1/workloads", `{} {}`, operator, 400, codes.InvalidArgument, "must be one JSON value, not 2"},
+		{"POST", "/v1/workloads", `[]`, operator, 400, codes.InvalidArgument, "must have fields, not be a list"},
+		{"PUT", "/v1/namespaces/default/workloads/web", `{"metadata":{"name":"other"},"spec":{"image":"x"}}`, operator, 400, codes.InvalidArgument, "metadata.name: is another one than in the path, where it is web"},
+		{"PUT", "/v1/namespaces/default/workloads/web", `{"metadata":{"name":"web","namespace":"shop"},"spec":{"image":"x"}}`, operator, 400, codes.InvalidArgument, "metadata.namespace: is another one than in the path"},
 		{"GET", "/v1/workloads?page.size=5000", "", operator, 400, codes.InvalidArgument, "page.size"},
 		{"GET", "/v1/workloads?page.sizee=5", "", operator, 400, codes.InvalidArgument, `unknown parameter "page.sizee"`},
 		{"PUT", "/v1/workloads", "{}", operator, 405, codes.Unimplemented, "PUT cannot be done at /v1/workloads"},
@@ -54,6 +58,58 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 			response.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s %s: %s %s", ask.method, ask.path, response.Status, body)
 		}
+	}
+}
+
+// What is wrong with a body is said of its fields, as of one that is understood and refused.
+func TestWrongBodiesNameTheField(t *testing.T) {
+	c := newCluster(t)
+	operator := "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	for _, ask := range []struct{ path, body, field, why string }{
+		{"/v1/workloads", `{"spec":{"replcas":1}}`, "spec.replcas", "is not a known field; did you mean replicas?"},
+		{"/v1/workloads", `{"spec":{"replicas":"many"}}`, "spec.replicas", "must be a whole number"},
+		{"/v1/workloads", `{"metadata":{"name":5}}`, "metadata.name", "must be a text in quotes"},
+		{"/v1/workloads", `{"spec":{"ports":[{"port":true}]}}`, "spec.ports[0].port", "must be a whole number"},
+		{"/v1/namespaces/default/workloads/web:scale", `{"replica":1}`, "replica", "is not a known field; did you mean replicas?"},
+	} {
+		response, body := c.request(nil, http.MethodPost, ask.path, ask.body, "Authorization", operator)
+		var got struct {
+			Message string
+			Details []struct {
+				FieldViolations []struct{ Field, Description string }
+			}
+		}
+		must(t, json.Unmarshal([]byte(body), &got))
+		if response.StatusCode != http.StatusBadRequest || len(got.Details) != 1 || len(got.Details[0].FieldViolations) != 1 {
+			t.Errorf("%s: %s %s", ask.body, response.Status, body)
+			continue
+		}
+		found := got.Details[0].FieldViolations[0]
+		if found.Field != ask.field || !strings.HasPrefix(found.Description, ask.why) || !strings.HasPrefix(got.Message, ask.field+": "+ask.why) {
+			t.Errorf("%s: %s", ask.body, body)
+		}
+	}
+}
+
+// A stream says why it ends, also by HTTP.
+func TestStreamOverHTTPSaysThatItsTokenIsRevoked(t *testing.T) {
+	c := newCluster(t)
+	made, err := c.as(roleAdmin).CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "ci", Role: roleViewer})
+	must(t, err)
+	answered := make(chan string, 1)
+	go func() {
+		_, body := c.request(nil, http.MethodGet, "/v1/workloads:watch", "", "Authorization", "Bearer "+made.GetSecret())
+		answered <- body
+	}()
+	for bound := false; !bound; {
+		c.revoked.mu.Lock()
+		bound = len(c.revoked.streams) > 0
+		c.revoked.mu.Unlock()
+	}
+	_, err = c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+	must(t, err)
+	if body := <-answered; !strings.Contains(body, `"code":16`) || !strings.Contains(body, "revoked") {
+		t.Errorf("the watch ended with %s", body)
 	}
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"testing"
@@ -60,6 +61,10 @@ func TestPagesBearObjectsThatComeAndGo(t *testing.T) {
 	}
 	_, err := op.ListWorkloads(c.ctx, &v1.ListWorkloadsRequest{Page: &v1.Page{Token: "not a token!"}})
 	wantCode(t, err, codes.InvalidArgument, "page.token")
+	for _, foreign := range []string{"ZGVmYXVsdC93ZWI", base64.RawURLEncoding.EncodeToString([]byte("Node:n1"))} {
+		_, err := op.ListWorkloads(c.ctx, &v1.ListWorkloadsRequest{Page: &v1.Page{Token: foreign}})
+		wantCode(t, err, codes.InvalidArgument, "not a token that this list has given")
+	}
 	_, err = op.ListWorkloads(c.ctx, &v1.ListWorkloadsRequest{Page: &v1.Page{Size: 1001}})
 	wantCode(t, err, codes.InvalidArgument, "page.size")
 }

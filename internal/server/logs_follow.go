@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -17,8 +18,12 @@ import (
 // untilGrace is what the last lines before the end of a followed log may take.
 const untilGrace = 2 * time.Second
 
-// followPause is how long to wait before a broken log is followed again.
-const followPause = 200 * time.Millisecond
+// followPause is how long to wait before a broken log is followed again, followHush
+// how long a reader is not told of it.
+const (
+	followPause = 200 * time.Millisecond
+	followHush  = 5 * time.Second
+)
 
 // followLogs follows the replicas that are there and those that come later,
 // until the caller leaves, the wished end has passed, or the workload and all
@@ -78,8 +83,9 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 	}
 }
 
-// followReplica follows one log to its end. When the agent goes away it says
-// so, waits for the agent, and goes on after the last line that it has passed on.
+// followReplica follows one log to its end. When the agent goes away it waits for
+// it, and goes on after the last line that it has passed on. It says so only if
+// that takes long: nothing is lost by it.
 func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.LogsRequest, merged chan<- *v1.LogEntry, ended chan<- struct{}) {
 	defer func() {
 		select {
@@ -95,10 +101,17 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.L
 			return ctx.Err()
 		}
 	}
-	name, node := r.GetMetadata().GetName(), r.GetSpec().GetNodeUid()
+	node := r.GetSpec().GetNodeUid()
 	place := bookmark{request: proto.CloneOf(request)}
+	var absence absence
+	complain := func(why string) {
+		absence.said = true
+		_ = pass(&v1.LogEntry{Replica: r.GetMetadata().GetName(), Error: why})
+	}
 	for {
+		began := time.Now()
 		err := s.readLog(ctx, r, place.next(), func(e *v1.LogEntry) error {
+			absence.end()
 			if !place.isNew(e) {
 				return nil
 			}
@@ -107,10 +120,18 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.L
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if pass(&v1.LogEntry{Replica: name, Error: fmt.Sprintf("log of %s: %s", name, err)}) != nil {
+		if isRefusal(err) {
+			complain(err.Error())
 			return
 		}
-		if isRefusal(err) || !s.awaitNode(ctx, node) {
+		if time.Since(began) > followHush {
+			absence.end() // it was there, and had nothing to say
+		}
+		hush := absence.hush()
+		if hush < 0 && !absence.said { // the node is there, and its log is not
+			complain(status.Convert(err).Message())
+		}
+		if !s.awaitNode(ctx, node, hush, complain) {
 			return
 		}
 		select {
@@ -121,18 +142,46 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.L
 	}
 }
 
-// awaitNode waits for a node's session and reports whether there can be one.
-func (s *Server) awaitNode(ctx context.Context, node string) bool {
+// absence is a time in which nothing is heard of a log.
+type absence struct {
+	since time.Time
+	said  bool // the reader was told of it
+}
+
+// hush is how long nothing is to be said of an absence that lasts; negative if it
+// has lasted too long for that.
+func (a *absence) hush() time.Duration {
+	if a.since.IsZero() {
+		a.since = time.Now()
+	}
+	return followHush - time.Since(a.since)
+}
+
+func (a *absence) end() { *a = absence{} }
+
+// awaitNode waits for a node's session and reports whether there can be one. It
+// complains, once, when the hush is over.
+func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration, complain func(why string)) bool {
+	var patience <-chan time.Time
+	if hush >= 0 {
+		timer := time.NewTimer(hush)
+		defer timer.Stop()
+		patience = timer.C
+	}
 	for {
 		current, changed := s.sessions.look(node)
 		if current != nil {
 			return true
 		}
-		if s.store.Snapshot().Node(node) == nil {
+		n := s.store.Snapshot().Node(node)
+		if n == nil {
+			complain("its node was removed from the cluster")
 			return false
 		}
 		select {
 		case <-changed:
+		case <-patience:
+			complain(fmt.Sprintf("node %s does not answer; it goes on when the node is back", n.GetMetadata().GetName()))
 		case <-ctx.Done():
 			return false
 		}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -81,10 +80,7 @@ func TestFollowedLogGoesOnWhenItsAgentIsBack(t *testing.T) {
 		t.Fatalf("began with %q and %q", a, b)
 	}
 	first.leave()
-	if e := next(); !strings.Contains(e.GetError(), "log of web-") {
-		t.Fatalf("after the agent went came %v", e)
-	}
-	first.work(serve(3))
+	first.work(serve(3)) // soon enough to say nothing of it
 	// The played agent sends everything once more; a real one begins at the time that it is asked for.
 	if e := next(); e.GetText() != "first" {
 		t.Errorf("after the agent is back came %v", e)

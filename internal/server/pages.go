@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/base64"
 	"iter"
+	"strings"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -15,23 +16,26 @@ const defaultPageSize = 100
 // before, so that objects that come and go between two pages make no other
 // object appear twice or not at all.
 func page[T state.Object](wanted *v1.Page, all func(after string) iter.Seq[T], cursor func(T) string, match func(T) bool) (items []T, next string, err error) {
-	after, err := base64.RawURLEncoding.DecodeString(wanted.GetToken())
-	if err != nil {
+	var object T
+	mark := string(object.ProtoReflect().Descriptor().Name()) + ":" // which list it is of
+	given, err := base64.RawURLEncoding.DecodeString(wanted.GetToken())
+	after, ok := strings.CutPrefix(string(given), mark)
+	if err != nil || !ok && len(given) > 0 {
 		return nil, "", &spec.Error{Violations: []spec.Violation{{
-			Field: "page.token", Message: "is not a token that a list has given; begin again without one",
+			Field: "page.token", Message: "is not a token that this list has given; begin again without one",
 		}}}
 	}
 	size := int(wanted.GetSize())
 	if size == 0 {
 		size = defaultPageSize
 	}
-	for item := range all(string(after)) {
+	for item := range all(after) {
 		if !match(item) {
 			continue
 		}
 		if len(items) == size {
 			last := cursor(items[size-1])
-			return items, base64.RawURLEncoding.EncodeToString([]byte(last)), nil
+			return items, base64.RawURLEncoding.EncodeToString([]byte(mark + last)), nil
 		}
 		items = append(items, item)
 	}

@@ -25,6 +25,26 @@ type execSocket struct {
 
 const maxSocketFrame = 1 << 20
 
+// Browsers cannot give a WebSocket headers of their own, but names of protocols: they
+// offer the first one, which is taken, and their token behind the second one.
+const (
+	socketProtocol = "cloudless.v1"
+	socketBearer   = "bearer."
+)
+
+// socketToken is the token with which a browser asks for a WebSocket.
+func socketToken(r *http.Request) (secret string, ok bool) {
+	if !strings.HasSuffix(r.URL.Path, ":exec") {
+		return "", false
+	}
+	for _, offered := range strings.Split(r.Header.Get("Sec-WebSocket-Protocol"), ",") {
+		if secret, ok = strings.CutPrefix(strings.TrimSpace(offered), socketBearer); ok {
+			return secret, true
+		}
+	}
+	return "", false
+}
+
 func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, workload, ok := execPath(r.URL.Path)
 	if !ok {
@@ -36,7 +56,7 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, statusOf(refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
 	}
-	socket, err := websocket.Accept(w, r, nil)
+	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}})
 	if err != nil {
 		return // Accept has answered
 	}

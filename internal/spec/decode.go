@@ -28,6 +28,8 @@ type decoder struct {
 	kinds     []string
 	positions map[string]position
 	found     violations
+	// strict is whether a text must be written as one.
+	strict bool
 }
 
 func (d *decoder) refuse(node *yaml.Node, path, format string, args ...any) {
@@ -211,6 +213,9 @@ func (d *decoder) value(path string, f protoreflect.FieldDescriptor, empty proto
 		return protoreflect.Value{}, false
 	}
 	v, want := scalar(f, node)
+	if d.strict && f.Kind() == protoreflect.StringKind && node.ShortTag() != "!!str" {
+		want = "a text in quotes"
+	}
 	if want != "" {
 		d.refuse(node, path, "must be %s", want)
 		return protoreflect.Value{}, false

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // maxDepth bounds how deep a file may nest. The contract needs about six.
@@ -31,6 +32,24 @@ func readJSON(data []byte) ([]*yaml.Node, error) {
 		}
 		nodes = append(nodes, n)
 	}
+}
+
+// ExplainJSON says what of a JSON text is not as the message has it, nil if nothing
+// can be said: it is for those who could not read the text.
+func ExplainJSON(data []byte, message proto.Message) *Error {
+	nodes, err := readJSON(data)
+	if err != nil {
+		return &Error{Violations: violations{{Message: "is not valid JSON: " + err.Error()}}}
+	}
+	if len(nodes) != 1 {
+		return &Error{Violations: violations{{Message: fmt.Sprintf("must be one JSON value, not %d", len(nodes))}}}
+	}
+	d := &decoder{positions: map[string]position{}, strict: true}
+	d.message("", message.ProtoReflect().New(), nodes[0], 0)
+	if len(d.found) == 0 {
+		return nil
+	}
+	return &Error{Violations: d.found}
 }
 
 type jsonReader struct {

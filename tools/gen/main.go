@@ -79,7 +79,7 @@ func run(ctx context.Context, root string) error {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	return nil
+	return completeOpenAPI(filepath.Join(target, "cloudless.swagger.json"), filepath.Join(source, "openapi.json"))
 }
 
 func protoFiles(root string) ([]string, error) {

@@ -1076,7 +1076,8 @@ type LogEntry struct {
 	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
 	// Set instead of text when the line is not valid UTF-8.
 	Raw []byte `protobuf:"bytes,7,opt,name=raw,proto3" json:"raw,omitempty"`
-	// Set instead of a line when a node's part of the log cannot be had.
+	// Set instead of a line when a node's part of the log cannot be had. A log
+	// that is followed goes on where it was when the node is back.
 	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

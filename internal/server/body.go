@@ -1,0 +1,103 @@
+package server
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// body is that of a request. Calls are refused by the gateway, which keeps nothing
+// of a reason but its text: what is wrong with a body is remembered here.
+type body struct {
+	io.ReadCloser
+	method, path string
+	wrong        *spec.Error
+}
+
+func withBody(r *http.Request) *http.Request {
+	r = r.WithContext(r.Context()) // a copy, which may be changed
+	r.Body = &body{ReadCloser: r.Body, method: r.Method, path: r.URL.Path}
+	return r
+}
+
+// bodies reads bodies for the gateway, and says which field of one is wrong.
+type bodies struct{ *runtime.HTTPBodyMarshaler }
+
+func (b bodies) NewDecoder(from io.Reader) runtime.Decoder {
+	return runtime.DecoderFunc(func(target any) error {
+		data, err := io.ReadAll(from)
+		if err != nil {
+			return err
+		}
+		if len(data) == 0 {
+			return io.EOF // nothing was said, which may be enough
+		}
+		err = b.Unmarshal(data, target)
+		of, ok := from.(*body)
+		if !ok {
+			return err
+		}
+		if err != nil || !json.Valid(data) { // of several values the first one alone is read
+			of.wrong = explainBody(data, target)
+		} else {
+			of.wrong = of.another(target)
+		}
+		if of.wrong != nil {
+			return of.wrong
+		}
+		return err
+	})
+}
+
+// explainBody says what of a body cannot be read into a target, which is a message
+// or a place for one.
+func explainBody(data []byte, target any) *spec.Error {
+	message, ok := target.(proto.Message)
+	if place := reflect.TypeOf(target); !ok && place.Kind() == reflect.Pointer && place.Elem().Kind() == reflect.Pointer {
+		message, ok = reflect.New(place.Elem().Elem()).Interface().(proto.Message)
+	}
+	if !ok {
+		return nil
+	}
+	return spec.ExplainJSON(data, message)
+}
+
+// another refuses a body that says of itself to be another object than that of the
+// path, which the gateway would pass over.
+func (b *body) another(target any) *spec.Error {
+	place := reflect.ValueOf(target)
+	if b.method != http.MethodPut || place.Kind() != reflect.Pointer || place.Elem().Kind() != reflect.Pointer {
+		return nil
+	}
+	object, ok := place.Elem().Interface().(interface{ GetMetadata() *v1.Metadata })
+	if !ok {
+		return nil
+	}
+	parts := strings.Split(strings.TrimPrefix(b.path, "/v1/namespaces/"), "/")
+	said := object.GetMetadata()
+	for _, one := range []struct{ field, said, path string }{
+		{"metadata.name", said.GetName(), parts[len(parts)-1]},
+		{"metadata.namespace", said.GetNamespace(), parts[0]},
+	} {
+		if one.said != "" && one.said != one.path {
+			return &spec.Error{Violations: []spec.Violation{{Field: one.field, Message: "is another one than in the path, where it is " + one.path}}}
+		}
+	}
+	return nil
+}
+
+// wrongBody is the error of a request whose body was wrong, or else the error itself.
+func wrongBody(r *http.Request, err error) error {
+	if b, ok := r.Body.(*body); ok && b.wrong != nil {
+		return statusOf(b.wrong)
+	}
+	return err
+}
