@@ -49,6 +49,13 @@ func resources(t *testing.T, s *suite) {
 			t.Errorf("listed as %+v with exit %+v", status, status.Exit)
 		}
 	})
+	t.Run("a failure after a child ran out of memory says so", func(t *testing.T) {
+		task := s.shell(t, `(`+eat+`); exit 3`)
+		task.Resources.MemoryLimit = 16 << 20
+		if exit := s.run(t, task); exit.Code != 3 || exit.OOMKilled || !strings.Contains(exit.Reason, "more memory than they may") {
+			t.Errorf("got %+v, want 3 and that a process was killed for memory", exit)
+		}
+	})
 	t.Run("a child that ran out of memory is not the task", func(t *testing.T) {
 		task := s.shell(t, `(`+eat+`); echo child $?; trap 'exit 0' TERM; echo ready; while true; do sleep 0.05; done`)
 		task.Resources.MemoryLimit = 16 << 20

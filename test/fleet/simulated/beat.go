@@ -43,7 +43,7 @@ func (f *Fleet) schedule() {
 	}
 	now := time.Now()
 	for i, n := range f.nodes {
-		n.shard().add(now.Add(n.interval*time.Duration(i)/time.Duration(len(f.nodes))), n, beating)
+		n.shard().add(now.Add(n.every()*time.Duration(i)/time.Duration(len(f.nodes))), n, beating)
 	}
 }
 
@@ -103,11 +103,9 @@ func (d due) do() {
 }
 
 // every is how often the node reports now.
-func (n *Node) every() time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.interval
-}
+func (n *Node) every() time.Duration { return time.Duration(n.interval.Load()) }
+
+func (n *Node) setPace(every time.Duration) { n.interval.Store(int64(every)) }
 
 // agenda is ordered by time.
 type agenda []due

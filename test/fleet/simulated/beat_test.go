@@ -1,10 +1,12 @@
 package simulated
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -51,10 +53,11 @@ func TestHeartbeatsAreSpreadAndKeepTheirPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &Fleet{nodes: make([]*Node, 8)}
 		for i := range f.nodes {
-			f.nodes[i] = &Node{fleet: f, index: i, interval: time.Second}
+			f.nodes[i] = &Node{fleet: f, index: i}
+			f.nodes[i].setPace(time.Second)
 		}
 		f.schedule()
-		f.nodes[3].interval = 3 * time.Second // as the cluster asked it to after its first
+		f.nodes[3].setPace(3 * time.Second) // as the cluster asked it to after its first
 		count := map[int]int{}
 		for range 30 * 10 { // half a minute
 			time.Sleep(100 * time.Millisecond)
@@ -80,4 +83,29 @@ func TestHeartbeatsAreSpreadAndKeepTheirPace(t *testing.T) {
 			t.Errorf("after an hour without time, %d nodes report %d times", len(f.nodes), late)
 		}
 	})
+}
+
+// Orders come while heartbeats are due, and neither waits for the other for ever.
+func TestOrdersAndHeartbeatsGoTogether(t *testing.T) {
+	f := &Fleet{nodes: make([]*Node, 1), options: Options{Delay: time.Millisecond}}
+	n := &Node{fleet: f}
+	n.setPace(time.Nanosecond)
+	f.nodes[0] = n
+	f.schedule()
+	var work sync.WaitGroup
+	const times = 20000
+	work.Go(func() {
+		for range times {
+			n.take(orders{wishes: []wish{{uid: uuid.New()}}})
+		}
+	})
+	work.Go(func() {
+		for range times {
+			n.shard().next(time.Now())
+		}
+	})
+	work.Wait()
+	if got := f.counts.assigned.Load(); got != times {
+		t.Errorf("%d of %d replicas were taken", got, times)
+	}
 }

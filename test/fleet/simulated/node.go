@@ -40,11 +40,14 @@ type Node struct {
 	// ticket resumes the last TLS session; nil if there is none.
 	ticket atomic.Pointer[tls.ClientSessionState]
 
+	// interval is how often the node reports. It is read with the lock of its shard held,
+	// under which that of the node must not be asked for.
+	interval atomic.Int64
+
 	mu       sync.Mutex
 	link     *link // nil while there is none
 	worked   bool  // the session has got its assignments
 	servers  []string
-	interval time.Duration
 	epoch    uint64
 	replicas map[uuid.UUID]replica
 	// unsaid are the replicas whose change the server has not been told yet.
@@ -69,10 +72,12 @@ func newNode(f *Fleet, i int, key crypto.Signer, certificate []byte, answer *v1.
 		}
 	}
 	m := answer.GetNode().GetMetadata()
-	return &Node{
+	n := &Node{
 		fleet: f, index: i, uid: m.GetUid(), name: m.GetName(), key: key, certificate: certificate,
-		source: f.options.Source(i), servers: servers, interval: f.options.Heartbeat,
+		source: f.options.Source(i), servers: servers,
 	}
+	n.setPace(f.options.Heartbeat)
+	return n
 }
 
 // Get is the node's last TLS session. All servers of a cluster take it.

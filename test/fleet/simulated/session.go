@@ -108,7 +108,7 @@ func (n *Node) take(o orders) {
 		n.learn(o.servers)
 	}
 	if o.heartbeat > 0 {
-		n.interval = o.heartbeat
+		n.setPace(o.heartbeat)
 	}
 	n.carryOut(o)
 }
@@ -221,12 +221,12 @@ func (n *Node) nextReport() (message []byte, l *link, said []uuid.UUID, err erro
 // beat sends a heartbeat, if the node is well and has said hello.
 func (n *Node) beat(round int, at time.Time) {
 	n.mu.Lock()
-	l, well, interval := n.link, n.away == nil, n.interval
+	l, well := n.link, n.away == nil
 	n.mu.Unlock()
 	if l == nil || !well {
 		return
 	}
-	switch err := l.send(n.fleet.beats.of(interval, n.index+round)); {
+	switch err := l.send(n.fleet.beats.of(n.every(), n.index+round)); {
 	case err == nil:
 		n.fleet.counts.sent(time.Since(at))
 	case errors.Is(err, errNoStream), errors.Is(err, errNoWindow):
