@@ -146,7 +146,7 @@ func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Cl
 	if err := f.holdMachine(); err != nil {
 		return nil, err
 	}
-	address, err := f.containerd(m.ContainerdAddress)
+	address, err := f.containerd(ctx, m.ContainerdAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -163,9 +163,14 @@ func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Cl
 // containerd is the address of the one that is wished, or else of the one that was
 // used before. It cannot be another than that: what runs, and all images, would be
 // left behind in the old one.
-func (f *folder) containerd(wished string) (string, error) {
+func (f *folder) containerd(ctx context.Context, wished string) (string, error) {
 	_, err := os.Stat(f.sub("agent"))
 	used := err == nil
+	if !used && wished != "" { // later it may come after us when the machine starts
+		if err := answers(ctx, wished); err != nil {
+			return "", fmt.Errorf("no containerd answers at %s (%w): start it, or leave --containerd-address out for the built-in one", wished, err)
+		}
+	}
 	if !used || wished == "" || wished == f.ContainerdAddress {
 		return cmp.Or(wished, f.ContainerdAddress), nil
 	}
@@ -175,6 +180,26 @@ func (f *folder) containerd(wished string) (string, error) {
 	}
 	return "", fmt.Errorf("what runs on data folder %s is in %s, which --containerd-address cannot change: leave it out, or begin anew after: cloudless down --purge --data-dir %s",
 		f.path, have, f.path)
+}
+
+// answers dials a socket.
+func answers(ctx context.Context, socket string) error {
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		if cause := errors.Unwrap(errors.Unwrap(err)); cause != nil {
+			return cause // the address was named
+		}
+		return err
+	}
+	return conn.Close()
+}
+
+// mayRunContainers refuses what would fail somewhere in the middle.
+func mayRunContainers() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can run containers: use sudo; a server alone, cloudless server, runs as any user")
+	}
+	return nil
 }
 
 func driverOptions(f *folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
@@ -426,6 +451,9 @@ func otherCluster(f *folder, creds *identity.Credentials) error {
 
 // serveNode runs an agent in a process of its own.
 func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder, *slog.Logger) (enrollment, error)) error {
+	if err := mayRunContainers(); err != nil {
+		return err
+	}
 	logger := telemetry.NewLogger(process.Log, process.LogLevel, process.LogFormat)
 	var u undo
 	defer u.run()

@@ -21,6 +21,9 @@ import (
 // up is the one-machine cloud: a server and an agent in one process. They meet
 // over the same port, certificates and streams as if they were far apart.
 func up(ctx context.Context, o cli.UpOptions) error {
+	if err := mayRunContainers(); err != nil {
+		return err
+	}
 	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
 	var u undo
 	defer u.run()
@@ -37,6 +40,10 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		return err
 	}
 	if err := f.sameNode(o.Machine); err != nil {
+		return err
+	}
+	if _, err := f.containerd(ctx, o.ContainerdAddress); err != nil {
+		f.forsake()
 		return err
 	}
 	if err := f.noticeMove(machineMark("/"), o.Progress, logger); err != nil {
