@@ -89,6 +89,7 @@ type reader struct {
 	fn   func(Entry) error
 
 	from [2]position // by stream: what comes before is not wanted
+	to   *position   // what comes from here on was written too late; nil if nothing was
 	at   position    // of the next record; file 0 if there is none yet
 	file *os.File    // the file at.seq, if it is open
 	skip bool        // at lies within a line that is no record
@@ -222,6 +223,7 @@ func (r *reader) deliver(line []byte) error {
 	}
 	s := rec.stream.index()
 	unwanted := r.at.before(r.from[s]) ||
+		r.to != nil && !r.at.before(*r.to) ||
 		!r.opts.Since.IsZero() && rec.time.Before(r.opts.Since) ||
 		!r.opts.Until.IsZero() && rec.time.After(r.opts.Until)
 	if unwanted {

@@ -81,6 +81,33 @@ func (c *countingReaderAt) ReadAt(b []byte, offset int64) (int, error) {
 	return c.ReaderAt.ReadAt(b, offset)
 }
 
+// What is written while the end of a log is looked for is not among its last lines,
+// unless it is followed.
+func TestTailIsNotMoreThanWasAskedFor(t *testing.T) {
+	for follow, want := range map[bool][]string{false: {"two"}, true: {"two", "three"}} {
+		dir := t.TempDir()
+		w := openLog(t, dir, WriterOptions{})
+		// lastLine is the last line of the log, in the middle of which another one is written.
+		lastLine := func(meanwhile string) (got []string) {
+			r := &reader{dir: dir, opts: Options{Tail: 1, Follow: follow}, buf: make([]byte, readBytes), fn: func(e Entry) error {
+				got = append(got, e.Line)
+				return nil
+			}}
+			defer r.closeFile()
+			err := r.seekTail()
+			write(t, w, Stdout, meanwhile+"\n")
+			if err := errors.Join(err, r.drain(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		if got := lastLine("two"); !follow && len(got) > 0 {
+			t.Errorf("an empty log has the lines %q", got)
+		}
+		equal(t, lastLine("three"), want)
+	}
+}
+
 func TestSinceAndUntil(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()

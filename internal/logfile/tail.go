@@ -43,6 +43,9 @@ func (r *reader) seekTail() error {
 			break
 		}
 	}
+	if !r.opts.Follow {
+		r.to = &end // or there were more lines than were asked for
+	}
 	if end.seq == 0 {
 		return nil
 	}
