@@ -159,6 +159,7 @@ func (r *reporter) release() {
 
 // detach starts the same command in a session of its own and waits until it is ready.
 func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error {
+	_, missing := os.Stat(dataDir)
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
@@ -190,9 +191,23 @@ func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error
 		return c.printf("%s\n", last.Running.sentence())
 	case last.Error != "":
 		_ = child.Wait()
+		if begin == 0 {
+			forsakeLog(logPath, missing != nil)
+		}
 		return errors.New(last.Error)
 	}
 	return fmt.Errorf("the process ended before it was ready (%w): the end of %s says: %s", endOf(child), logPath, tailOf(logPath, begin))
+}
+
+// forsakeLog takes the log of a process away that has made nothing else, and the
+// folder if it was made for it.
+func forsakeLog(path string, made bool) {
+	folder := filepath.Dir(path)
+	left, err := os.ReadDir(folder)
+	if err != nil || len(left) != 1 || os.Remove(path) != nil || !made {
+		return
+	}
+	_ = os.Remove(folder)
 }
 
 // startChild runs this program again with the flags of cmd except --detach. What it says is read from words.

@@ -128,10 +128,18 @@ func TestJoinDetachHidesTheToken(t *testing.T) {
 }
 
 func TestUpDetachSaysWhyTheChildEnded(t *testing.T) {
-	got, _ := detached(t.Context(), t, "fails", "up")
+	got, dir := detached(t.Context(), t, "fails", "up")
 	got.expect(t, 1, "", "cloudless: the disk is full\n")
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("what was said already is left in %v (%v)", left, err)
+	}
+	made := filepath.Join(dir, "made")
+	runCLI(t.Context(), Options{}, "up", "--detach", "--data-dir", made).expect(t, 1, "", "cloudless: the disk is full\n")
+	if _, err := os.Stat(made); !os.IsNotExist(err) {
+		t.Errorf("the folder that was made for nothing: %v", err)
+	}
 
-	got, dir := detached(t.Context(), t, "dies", "up")
+	got, dir = detached(t.Context(), t, "dies", "up")
 	got.expect(t, 1, "", "cloudless: the process ended before it was ready (exit status 3): the end of "+
 		filepath.Join(dir, "cloudless.log")+" says: panic: something terrible\n")
 }
