@@ -17,27 +17,28 @@ import (
 // recoverCluster makes the server of a data folder the only one of its cluster.
 // The next start founds nothing: it goes on with what is there, and removes the
 // others before it lets anybody in (see letGo).
-func recoverCluster(_ context.Context, o cli.RecoverOptions) error {
+func recoverCluster(_ context.Context, o cli.RecoverOptions) (was cli.LogEnd, err error) {
 	f, err := openExistingFolder(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not a data folder: name that of the server that is left with --data-dir", o.DataDir)
+		return was, fmt.Errorf("%s is not a data folder: name that of the server that is left with --data-dir", o.DataDir)
 	}
 	if err != nil {
-		return err
+		return was, err
 	}
 	defer f.release()
 	if _, err := os.Stat(f.sub("server", "raft")); err != nil {
-		return fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
+		return was, fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
 	}
 	// First the mark: without it the server would still believe the others, who
 	// could be back as a majority that knows nothing of what is written from now on.
 	if err := f.remember(func(id *folderID) { id.Recovered = true }); err != nil {
-		return err
+		return was, err
 	}
-	return consensus.Recover(consensus.Options{
+	end, err := consensus.Recover(consensus.Options{
 		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Store: state.New(),
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
 	})
+	return cli.LogEnd{Term: end.LastTerm, Index: end.LastIndex}, err
 }
 
 // letGo removes the servers that were lost, if this one was made the only one of

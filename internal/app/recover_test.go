@@ -44,7 +44,7 @@ func TestLostServersUndoNothing(t *testing.T) {
 	s.stop("s1")
 	s.stop("s2")
 	s.stop("s3")
-	must(t, recoverCluster(s.ctx, cli.RecoverOptions{DataDir: left.path, Log: io.Discard}))
+	s.recover(left.path)
 
 	left = s.start("s3", left.path, left.address, "")
 	must(t, s.write(s.at(left), "alone"))
@@ -99,7 +99,7 @@ func TestRecoveryIsMarked(t *testing.T) {
 	}
 
 	for range 2 { // twice does no harm
-		must(t, recoverCluster(s.ctx, cli.RecoverOptions{DataDir: left.path, Log: io.Discard}))
+		s.recover(left.path)
 		if !marked() {
 			t.Error("the folder does not say that its server was recovered")
 		}
@@ -140,5 +140,15 @@ func TestServerRemovedWhileAway(t *testing.T) {
 	})
 	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge") {
 		t.Errorf("it ends with %v", err)
+	}
+}
+
+// recover makes the server of a folder the only one, and says that it knows how far it is.
+func (s *several) recover(path string) {
+	s.t.Helper()
+	end, err := recoverCluster(s.ctx, cli.RecoverOptions{DataDir: path, Log: io.Discard})
+	must(s.t, err)
+	if end.Term == 0 || end.Index == 0 {
+		s.t.Errorf("the log of the server that is left ends with %s", end)
 	}
 }

@@ -11,7 +11,8 @@ func (c *cli) clusterRecoverCommand() *cobra.Command {
 		Use:   "recover --data-dir DIR --others-are-lost",
 		Short: "Let one server go on alone when most of the others are lost for good",
 		Long: "Recover is for the case that more than half of the voting servers are lost for good, so that nothing can be\n" +
-			"agreed on any more. Choose the server that is furthest (see cloudless cluster status), stop it, run this on its\n" +
+			"agreed on any more. Choose the server that is furthest: cloudless cluster status shows how far each of those is\n" +
+			"that still answer, by term and entry of its log, of which the term counts more. Stop it, run this on its\n" +
 			"machine, and start it again with cloudless server: it is then the only server of the cluster, with what it has\n" +
 			"on its disk. What only the lost ones had is lost. All other servers are removed from the cluster when it starts:\n" +
 			"one that comes back after all is turned away, and can join anew in an empty data folder.",
@@ -25,10 +26,11 @@ func (c *cli) clusterRecoverCommand() *cobra.Command {
 			if !lost {
 				return usage(cmd, "this may lose changes, and is dangerous if another server still runs: say --others-are-lost when you are sure that they are gone for good")
 			}
-			if err := c.Roles.Recover(cmd.Context(), RecoverOptions{DataDir: dir, Log: c.Stderr}); err != nil {
+			end, err := c.Roles.Recover(cmd.Context(), RecoverOptions{DataDir: dir, Log: c.Stderr})
+			if err != nil {
 				return err
 			}
-			return c.printf("the server in %s is now the only one of its cluster: start it with: cloudless server --data-dir %s\n", dir, dir)
+			return c.printf("the server in %s, whose log ends with %s, is now the only one of its cluster: start it with: cloudless server --data-dir %s\n", dir, end, dir)
 		},
 	}
 	p.registerDataDir(cmd)

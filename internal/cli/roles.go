@@ -24,7 +24,7 @@ type Roles struct {
 	// Join enrolls the machine and then runs its agent.
 	Join func(ctx context.Context, o JoinOptions) error
 	// Recover makes a server the only one of its cluster.
-	Recover func(ctx context.Context, o RecoverOptions) error
+	Recover func(ctx context.Context, o RecoverOptions) (LogEnd, error)
 	// Down stops what runs on a data folder, its containers included; ErrNoCloud if it is not one.
 	Down func(ctx context.Context, o DownOptions) error
 	// Install makes a service of systemd and returns what to tell the person at the terminal: what was done, or the
@@ -143,6 +143,16 @@ type RecoverOptions struct {
 	DataDir string
 	// Log receives what is worth knowing.
 	Log io.Writer
+}
+
+// LogEnd is the newest entry of a server's log.
+type LogEnd struct{ Term, Index uint64 }
+
+func (e LogEnd) String() string {
+	if e.Index == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("term %d, entry %d", e.Term, e.Index)
 }
 
 // DownOptions say what to stop.

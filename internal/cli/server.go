@@ -68,7 +68,7 @@ func (c *cli) serverListCommand() *cobra.Command {
 			t := newTable(c.Stdout, "NAME", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION", "AGE")
 			for _, s := range answer.GetItems() {
 				st := s.GetStatus()
-				t.row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), fmt.Sprint(st.GetLag()),
+				t.row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), serverLag(st),
 					st.GetZone(), st.GetVersion(), age(s.GetMetadata().GetCreateTime(), time.Now()))
 			}
 			return t.flush()
@@ -91,6 +91,25 @@ func serverHealth(s *cloudlessv1.ServerStatus) string {
 		return "healthy"
 	}
 	return s.GetReason()
+}
+
+// serverLag is by how much a server is behind, if that is known.
+func serverLag(s *cloudlessv1.ServerStatus) string {
+	if s.GetUnknown() || !s.GetHealthy() && s.GetLastIndex() == 0 {
+		return "-"
+	}
+	return fmt.Sprint(s.GetLag())
+}
+
+// mayFail says how many servers may be lost, as far as whoever has answered knows.
+func mayFail(st *cloudlessv1.ClusterStatus) string {
+	switch all := st.GetServers(); {
+	case !slices.ContainsFunc(all, (*cloudlessv1.ServerStatus).GetLeader):
+		return "none leads"
+	case slices.ContainsFunc(all, func(s *cloudlessv1.ServerStatus) bool { return s.GetVoter() && s.GetUnknown() }):
+		return "how many more may fail is not known here"
+	}
+	return fmt.Sprintf("%d more may fail", st.GetToleratedFailures())
 }
 
 func (c *cli) serverRemoveCommand() *cobra.Command {
@@ -234,13 +253,17 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 			voters++
 		}
 	}
-	if err := c.printf("Cluster %s\nServers: %d, %d vote (%d desired); %d more may fail\n\n",
-		cluster.GetMetadata().GetUid(), len(st.GetServers()), voters, st.GetDesiredVoters(), st.GetToleratedFailures()); err != nil {
+	if err := c.printf("Cluster %s\nServers: %d, %d vote (%d desired); %s\n\n",
+		cluster.GetMetadata().GetUid(), len(st.GetServers()), voters, st.GetDesiredVoters(), mayFail(st)); err != nil {
 		return err
 	}
-	t := newTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION")
+	far, how := "LAG", serverLag
+	if !slices.ContainsFunc(st.GetServers(), (*cloudlessv1.ServerStatus).GetLeader) { // nobody can say how far others are behind
+		far, how = "LOG", func(s *cloudlessv1.ServerStatus) string { return LogEnd{s.GetLastTerm(), s.GetLastIndex()}.String() }
+	}
+	t := newTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", far, "ZONE", "VERSION")
 	for _, s := range st.GetServers() {
-		t.row(s.GetName(), s.GetAddress(), serverRole(s), serverHealth(s), fmt.Sprint(s.GetLag()), s.GetZone(), s.GetVersion())
+		t.row(s.GetName(), s.GetAddress(), serverRole(s), serverHealth(s), how(s), s.GetZone(), s.GetVersion())
 	}
 	if err := t.flush(); err != nil {
 		return err

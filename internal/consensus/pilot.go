@@ -74,6 +74,8 @@ type Health struct {
 	Reason string
 	// Lag is by how many entries it is behind.
 	Lag uint64
+	// LastTerm and LastIndex are of the newest entry in its log, 0 if it has not said so.
+	LastTerm, LastIndex uint64
 	// Full is whether its disk has no room for changes.
 	Full bool
 	// Skew is by how much its clock is ahead of the leader's.
@@ -293,6 +295,7 @@ func (p *pilot) NotifyState(s *autopilot.State) {
 	said, last := p.said, p.last
 	for id, one := range s.Servers {
 		h := Health{ID: string(id), Healthy: one.Health.Healthy, Full: said[string(id)].Full, Skew: said[string(id)].Skew}
+		h.LastTerm, h.LastIndex = one.Stats.LastTerm, one.Stats.LastIndex
 		if last > one.Stats.LastIndex {
 			h.Lag = last - one.Stats.LastIndex
 		}

@@ -11,18 +11,23 @@ import (
 // good. What only the lost servers had is lost, and what they had not agreed on yet may become true. None of the others
 // may reach this one afterwards, which is up to the caller: to raft a majority of them would be right, and what this one
 // has agreed on alone would be undone. Nothing else may use Dir meanwhile; open it afterwards.
-func Recover(o Options) (err error) {
+//
+// It returns how far the server was.
+func Recover(o Options) (was Progress, err error) {
 	if err := o.validate(); err != nil {
-		return err
+		return was, err
 	}
 	log := newHCLogger(o.Logger)
 	d, err := openDisk(o.Dir, log)
 	if err != nil {
-		return fmt.Errorf("open the log of server %s in %s: %w", o.ServerID, o.Dir, err)
+		return was, fmt.Errorf("open the log of server %s in %s: %w", o.ServerID, o.Dir, err)
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	if err := d.restore(o.Store); err != nil { // refuses what is damaged
-		return err
+		return was, err
+	}
+	if was.LastTerm, was.LastIndex, err = d.end(); err != nil {
+		return was, fmt.Errorf("read the log of server %s: %w", o.ServerID, err)
 	}
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(o.Address))
 	defer func() { err = errors.Join(err, transport.Close()) }()
@@ -31,7 +36,21 @@ func Recover(o Options) (err error) {
 		Suffrage: raft.Voter, ID: raft.ServerID(o.ServerID), Address: raft.ServerAddress(o.Address),
 	}}}
 	if err := raft.RecoverCluster(configOf(o, log, nil), machine, d.log, d.log, d.snapshots, transport, alone); err != nil {
-		return fmt.Errorf("make server %s the only one: %w", o.ServerID, err)
+		return was, fmt.Errorf("make server %s the only one: %w", o.ServerID, err)
 	}
-	return machine.broken
+	return was, machine.broken
+}
+
+// end is the newest entry of the log, or what the newest snapshot ends with.
+func (d *disk) end() (term, index uint64, err error) {
+	if kept, err := d.snapshots.List(); err == nil && len(kept) > 0 {
+		term, index = kept[0].Term, kept[0].Index
+	}
+	last, err := d.log.LastIndex()
+	if err != nil || last <= index {
+		return term, index, err
+	}
+	var entry raft.Log
+	err = d.log.GetLog(last, &entry)
+	return entry.Term, last, err
 }

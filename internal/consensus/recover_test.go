@@ -21,8 +21,8 @@ func TestOneServerGoesOnAlone(t *testing.T) {
 		closed(t, m.Consensus)
 	}
 	options := consensus.Options{Dir: left.options.Dir, ServerID: left.id, Store: state.New(), Logger: slog.New(slog.DiscardHandler)}
-	if err := consensus.Recover(options); err != nil {
-		t.Fatal(err)
+	if end, err := consensus.Recover(options); err != nil || end.LastTerm == 0 || end.LastIndex < 30 {
+		t.Fatalf("recovered at %+v: %v", end, err)
 	}
 	options.Store = state.New()
 	alone := open(t, options)
@@ -37,7 +37,7 @@ func TestOneServerGoesOnAlone(t *testing.T) {
 }
 
 func TestNothingIsRecoveredFromNothing(t *testing.T) {
-	if err := consensus.Recover(lone(t.TempDir())); err == nil {
+	if _, err := consensus.Recover(lone(t.TempDir())); err == nil {
 		t.Error("a cluster was recovered from an empty folder")
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -32,6 +33,11 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	voters := spec.VotersOf(cluster.GetSpec())
 	tolerated, problems := troubles(cluster.GetStatus().GetServers(), voters)
 	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
+	if _, known := s.consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
+		furthest := s.howFar(ctx, cluster.GetStatus().GetServers())
+		problems = append(problems, fmt.Sprintf("of the servers that answer %s is furthest: its log ends with entry %d of term %d",
+			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
+	}
 	cluster.Status.Problems = slices.Concat(problems, s.nodeTroubles(snap), s.doubles.problems(s.now()))
 	return cluster, nil
 }

@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -70,6 +72,7 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 		case i >= 0:
 			status.Healthy, status.Lag, status.Reason = health[i].Healthy, health[i].Lag, health[i].Reason
 			status.Unknown = health[i].Unknown
+			status.LastTerm, status.LastIndex = health[i].LastTerm, health[i].LastIndex
 			status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
 		case health != nil:
 			status.Reason = "it does not take part yet"
@@ -90,6 +93,34 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 		})
 	}
 	return shown
+}
+
+// farPatience is how long a server may take to say how far it is.
+const farPatience = 2 * time.Second
+
+// howFar asks all servers how far they are, which nobody else knows where none
+// leads. It returns the one that is furthest of those that answer.
+func (s *Server) howFar(ctx context.Context, servers []*v1.ServerStatus) (furthest *v1.ServerStatus) {
+	ctx, cancel := context.WithTimeout(ctx, farPatience)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, one := range servers {
+		asking.Go(func() {
+			at, err := s.consensus.Progress(), error(nil)
+			if one.GetUid() != s.uid {
+				at, err = s.Progress(ctx, one.GetUid())
+			}
+			if err != nil {
+				one.Reason = "it does not answer"
+				return
+			}
+			one.LastTerm, one.LastIndex = at.LastTerm, at.LastIndex
+		})
+	}
+	asking.Wait()
+	return slices.MaxFunc(servers, func(a, b *v1.ServerStatus) int {
+		return cmp.Or(cmp.Compare(a.GetLastTerm(), b.GetLastTerm()), cmp.Compare(a.GetLastIndex(), b.GetLastIndex()))
+	})
 }
 
 // DeleteServer expels a server. When the call is answered, it has no vote, the

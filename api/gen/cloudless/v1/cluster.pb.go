@@ -980,7 +980,11 @@ type ServerStatus struct {
 	Joining bool `protobuf:"varint,22,opt,name=joining,proto3" json:"joining,omitempty"`
 	// Nobody can say yet whether it is healthy: the leader has just begun to look,
 	// or the server that answered does not lead.
-	Unknown       bool `protobuf:"varint,23,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Unknown bool `protobuf:"varint,23,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	// The newest entry of its log, 0 if it is not known: the server with the
+	// highest term, and of those with the highest index, is furthest.
+	LastTerm      uint64 `protobuf:"varint,24,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
+	LastIndex     uint64 `protobuf:"varint,25,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1111,6 +1115,20 @@ func (x *ServerStatus) GetUnknown() bool {
 		return x.Unknown
 	}
 	return false
+}
+
+func (x *ServerStatus) GetLastTerm() uint64 {
+	if x != nil {
+		return x.LastTerm
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
 }
 
 // One line of what happened and why.
@@ -1897,7 +1915,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x12tolerated_failures\x18\x06 \x01(\x05R\x11toleratedFailures\x12%\n" +
 	"\x0edesired_voters\x18\a \x01(\x05R\rdesiredVoters\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x12$\n" +
-	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\xd5\x02\n" +
+	"\rconfiguration\x18\t \x01(\x04R\rconfiguration\"\x91\x03\n" +
 	"\fServerStatus\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -1914,7 +1932,10 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"clock_skew\x18\x15 \x01(\tR\tclockSkew\x12\x18\n" +
 	"\ajoining\x18\x16 \x01(\bR\ajoining\x12\x18\n" +
-	"\aunknown\x18\x17 \x01(\bR\aunknown\"\x9d\x01\n" +
+	"\aunknown\x18\x17 \x01(\bR\aunknown\x12\x1b\n" +
+	"\tlast_term\x18\x18 \x01(\x04R\blastTerm\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x19 \x01(\x04R\tlastIndex\"\x9d\x01\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

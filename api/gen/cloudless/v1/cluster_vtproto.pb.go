@@ -886,6 +886,20 @@ func (m *ServerStatus) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.LastIndex != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LastIndex))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc8
+	}
+	if m.LastTerm != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LastTerm))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc0
+	}
 	if m.Unknown {
 		i--
 		if m.Unknown {
@@ -2034,6 +2048,12 @@ func (m *ServerStatus) SizeVT() (n int) {
 	}
 	if m.Unknown {
 		n += 3
+	}
+	if m.LastTerm != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.LastTerm))
+	}
+	if m.LastIndex != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.LastIndex))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5046,6 +5066,44 @@ func (m *ServerStatus) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Unknown = bool(v != 0)
+		case 24:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LastTerm", wireType)
+			}
+			m.LastTerm = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LastTerm |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 25:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LastIndex", wireType)
+			}
+			m.LastIndex = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LastIndex |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
