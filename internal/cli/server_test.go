@@ -26,3 +26,26 @@ func TestNodesByState(t *testing.T) {
 		t.Errorf("the nodes are %s, want %s", got, want)
 	}
 }
+
+// A server that does not lead knows neither how far the others are nor how many may
+// be lost, and does not say 0.
+func TestWhatIsNotKnownOfServersIsNotSaid(t *testing.T) {
+	leader := &cloudlessv1.ServerStatus{Name: "a", Leader: true, Voter: true, Healthy: true, LastIndex: 9}
+	well := &cloudlessv1.ServerStatus{Name: "b", Voter: true, Healthy: true, LastIndex: 7, Lag: 2}
+	unknown := &cloudlessv1.ServerStatus{Name: "c", Voter: true, Unknown: true}
+	dead := &cloudlessv1.ServerStatus{Name: "d", Voter: true, Lag: 9}
+	for want, servers := range map[string][]*cloudlessv1.ServerStatus{
+		"1 more may fail":                          {leader, well, dead},
+		"how many more may fail is not known here": {leader, well, unknown},
+		"none leads":                               {well, unknown},
+	} {
+		if got := mayFail(&cloudlessv1.ClusterStatus{Servers: servers, ToleratedFailures: 1}); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for want, server := range map[string]*cloudlessv1.ServerStatus{"0": leader, "2": well, "-": unknown} {
+		if got := serverLag(server); got != want || serverLag(dead) != "-" {
+			t.Errorf("server %s is %s behind, want %s", server.GetName(), got, want)
+		}
+	}
+}

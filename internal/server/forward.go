@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -61,6 +62,7 @@ type router struct {
 	store     *state.Store
 	peers     *peerConns
 	passing   *passing
+	expel     func() // for one that has learnt that it was removed
 	logger    *slog.Logger
 }
 
@@ -114,15 +116,19 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		}
 		r.tellLeader(ctx, leader)
 		response, err = r.forward(ctx, leader, method, message)
-		return elsewhere(err)
+		return r.elsewhere(ctx, err)
 	})
 	return response, err
 }
 
 // elsewhere sends a caller to another server where the leader does not listen to this
-// one any more: that it was removed is not the caller's fault.
-func elsewhere(err error) error {
+// one any more: that it was removed is not the caller's fault, unless the caller is a
+// server too and it is that one.
+func (r *router) elsewhere(ctx context.Context, err error) error {
 	if hasReason(err, reasonRemoved) {
+		if caller(ctx).ID.Kind() != identity.KindServer {
+			r.expel()
+		}
 		return withReason(reasonNoLeader, "the server that was asked was removed from the cluster: ask another one")
 	}
 	return err
@@ -176,7 +182,7 @@ func (r *router) noLeader(last error) error {
 	if voters < 2 {
 		return refuse(codes.Unavailable, "%s", last)
 	}
-	return withReason(reasonNoLeader, fmt.Sprintf("no server leads: %d of the %d voting servers must run and reach each other; "+
+	return withReason(reasonNoLeader, fmt.Sprintf("no server leads that the asked one can reach: %d of the %d voting servers must run and reach each other; "+
 		"look at them with: cloudless cluster status; what was known last is shown by commands with --stale", voters/2+1, voters))
 }
 
@@ -289,7 +295,7 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 	}
 	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {
 		if leader != r.consensus.ID() {
-			return elsewhere(r.forwardStream(ctx, leader, stream, info))
+			return r.elsewhere(ctx, r.forwardStream(ctx, leader, stream, info))
 		}
 		during, cancel, err := r.consensus.Term(ctx)
 		if err != nil {

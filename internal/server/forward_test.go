@@ -107,10 +107,23 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 // TestWhoAsksARemovedServerIsSentElsewhere: clients take another server where one is not available, and give up where
 // they are not known.
 func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
-	err := statusOf(elsewhere(unauthenticated(errRemovedServer)))
+	expelled := 0
+	r := &router{expel: func() { expelled++ }}
+	node, err := identity.NewID("home", identity.KindNode, "n-1")
+	must(t, err)
+	server, err := identity.NewID("home", identity.KindServer, "s-1")
+	must(t, err)
+	elsewhere := func(err error) error { return r.elsewhere(withPrincipal(t.Context(), Principal{ID: node}), err) }
+	err = statusOf(elsewhere(unauthenticated(errRemovedServer)))
 	wantCode(t, err, codes.Unavailable, "was removed", "ask another one")
 	if hasReason(err, reasonRemoved) || !hasReason(err, reasonNoLeader) {
 		t.Error("the caller is told that it was removed itself, or not to ask another server")
+	}
+	if expelled != 1 {
+		t.Error("the server does not end that has learnt that it was removed")
+	}
+	if _ = r.elsewhere(withPrincipal(t.Context(), Principal{ID: server}), unauthenticated(errRemovedServer)); expelled != 1 {
+		t.Error("a server ends because another one was removed")
 	}
 	wantCode(t, statusOf(elsewhere(unauthenticated(errUnknownToken))), codes.Unauthenticated)
 	if elsewhere(nil) != nil {

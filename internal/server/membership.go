@@ -45,7 +45,7 @@ func (s *Server) join(o Options) {
 	s.mirrors.transports = map[string]*http.Transport{}
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
-	s.router = &router{consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(), logger: s.logger}
+	s.router = &router{consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(), expel: s.expel, logger: s.logger}
 }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as

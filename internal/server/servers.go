@@ -362,6 +362,6 @@ func withoutLeader(voters int) string {
 	if voters < 2 {
 		return "no server leads, so nothing can be changed: the only voting server must run: start it, if it is not just starting"
 	}
-	return fmt.Sprintf("no server leads, so nothing can be changed: %d of the %d voting servers must run and reach each other: start those that are missing with: cloudless server --data-dir DIR; "+
+	return fmt.Sprintf("no server leads that the asked one can reach, so nothing can be changed: %d of the %d voting servers must run and reach each other: start those that are missing with: cloudless server --data-dir DIR; "+
 		"only if they are lost for good, let one that is left go on alone with: cloudless cluster recover (docs/servers.md says how, and what is lost)", voters/2+1, voters)
 }

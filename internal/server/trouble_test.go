@@ -163,7 +163,7 @@ func TestWithoutALeaderTheWayOutIsNamed(t *testing.T) {
 	}
 	last := -1
 	for _, part := range []string{
-		"no server leads, so nothing can be changed", "2 of the 3 voting servers must run", "start those that are missing", "only if they are lost for good", "cloudless cluster recover", "docs/servers.md",
+		"no server leads that the asked one can reach, so nothing can be changed", "2 of the 3 voting servers must run", "start those that are missing", "only if they are lost for good", "cloudless cluster recover", "docs/servers.md",
 	} {
 		at := strings.Index(problems[0], part)
 		if at <= last {
