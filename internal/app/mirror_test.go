@@ -224,9 +224,23 @@ func TestWhatWorkloadsRunIsOnEveryServer(t *testing.T) {
 	must(t, err)
 	s.pushTo("web:1") // another one
 	s.join("s2")
-	// The manifest comes last.
-	data := filepath.Join(s.running["s2"].path, "server/registry/docker/registry/v2/blobs/sha256", digest[7:9], digest[7:], "data")
-	s.untilFile(data)
+	s.untilFile(s.manifestAt("s2", digest))
+}
+
+// manifestAt is where a server has the manifest of an image, which comes last.
+func (s *several) manifestAt(server, digest string) string {
+	return filepath.Join(s.running[server].path, "server/registry/docker/registry/v2/blobs/sha256", digest[7:9], digest[7:], "data")
+}
+
+// TestWhatCanBeHadBackIsOnEveryServer: an image that was deleted can be restored when all who had it are replaced.
+func TestWhatCanBeHadBackIsOnEveryServer(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	digest := s.pushTo("old:1")
+	_, err := s.client.Images().DeleteImage(s.ctx, &v1.DeleteImageRequest{Name: "old:1"})
+	must(t, err)
+	s.join("s2")
+	s.untilFile(s.manifestAt("s2", digest))
 }
 
 // untilFile waits until a server has a file.

@@ -84,12 +84,18 @@ func copiesWanted(snap *state.Snapshot) []*v1.ImageCopy {
 	return all
 }
 
-// revisionCopies are the images that revisions are of, without their tags, which
-// may stand for others by now: what runs them may have to be started elsewhere,
-// or be gone back to.
-func revisionCopies(snap *state.Snapshot) []*v1.ImageCopy {
+// untaggedCopies are the images that no tag has to stand for: those that revisions
+// are of, because what runs them may have to be started elsewhere, or be gone back
+// to, and those that were deleted and can still be had back.
+func (s *Server) untaggedCopies(snap *state.Snapshot) []*v1.ImageCopy {
 	seen := map[string]bool{}
 	var all []*v1.ImageCopy
+	for _, d := range s.deletedIn(snap) {
+		if of := d.Repository + "@" + d.Digest; !seen[of] {
+			seen[of] = true
+			all = append(all, &v1.ImageCopy{Repository: d.Repository, Digest: d.Digest})
+		}
+	}
 	for w := range snap.Workloads("", "") {
 		for r := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
 			of := r.GetSpec().GetImage()
@@ -105,13 +111,13 @@ func revisionCopies(snap *state.Snapshot) []*v1.ImageCopy {
 	return all
 }
 
-// followHere lets this server's registry have what the tags stand for and what
-// revisions are of. What only a server has that cannot be reached now comes in a
+// followHere lets this server's registry have what the tags stand for and what is
+// needed without one. What only a server has that cannot be reached now comes in a
 // later round, or when somebody asks for it.
 func (s *Server) followHere(ctx context.Context) {
 	s.followTags(ctx)
 	snap := s.store.Snapshot()
-	for _, image := range append(copiesWanted(snap), revisionCopies(snap)...) {
+	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -185,7 +191,7 @@ func (s *Server) followThere(ctx context.Context, server string) {
 			s.note(ctx, "an image could not be copied to a server; trying again", server, image, s.copyTo(server, image))
 		}
 	}
-	s.bringRevisions(ctx, server, revisionCopies(snap))
+	s.bringUntagged(ctx, server, s.untaggedCopies(snap))
 	for _, image := range have {
 		if snap.Tag(image.GetRepository(), image.GetTag()).GetDigest() == "" {
 			err := s.dropAt(ctx, server, image.GetRepository(), image.GetTag(), false)
@@ -194,9 +200,9 @@ func (s *Server) followThere(ctx context.Context, server string) {
 	}
 }
 
-// bringRevisions brings another server the images that revisions are of. It does
-// not tell of those, but says so if it has one already: each is offered once.
-func (s *Server) bringRevisions(ctx context.Context, server string, wanted []*v1.ImageCopy) {
+// bringUntagged brings another server images without tags. It does not tell of
+// those, but says so if it has one already: each is offered once.
+func (s *Server) bringUntagged(ctx context.Context, server string, wanted []*v1.ImageCopy) {
 	had := s.mirrors.offered(server)
 	has := map[string]bool{}
 	for _, image := range wanted {
@@ -206,7 +212,7 @@ func (s *Server) bringRevisions(ctx context.Context, server string, wanted []*v1
 		name := image.GetRepository() + "@" + image.GetDigest()
 		if !had[name] {
 			err := s.copyTo(server, image)
-			s.note(ctx, "an image that a workload runs could not be copied to a server; trying again", server, image, err)
+			s.note(ctx, "an image that is needed without a tag could not be copied to a server; trying again", server, image, err)
 			if err != nil {
 				continue
 			}

@@ -364,6 +364,17 @@ func (m *mirrors) offer(server string, has map[string]bool) {
 	m.revised[server] = has
 }
 
+// forget lets go of a server that was removed.
+func (m *mirrors) forget(server string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.transports[server]; t != nil {
+		t.CloseIdleConnections()
+	}
+	delete(m.transports, server)
+	delete(m.revised, server)
+}
+
 // close waits for copies that are on their way; they end with the server.
 func (m *mirrors) close() {
 	m.work.Wait()

@@ -81,6 +81,7 @@ func (s *Server) cutServer(id identity.ID) {
 	}
 	s.port.CloseIdentity(id)
 	s.peers.drop(id.Name())
+	s.mirrors.forget(id.Name())
 }
 
 // cutMissing does the same for all whose removal may have been missed.
