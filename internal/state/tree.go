@@ -27,7 +27,7 @@ type owner struct{ there, wanted []byte }
 // below it, and larger than all before it; the first one counts as smaller than everything, whatever it is.
 type node struct {
 	owner    *owner
-	keys     []string
+	keys     keys
 	objects  []Object
 	children []*node
 	// borrowed is whether the keys are those of the node that it is a copy of: most changes leave them as they are.
@@ -36,13 +36,24 @@ type node struct {
 
 func (n *node) leaf() bool { return n.children == nil }
 
+// size is how many entries the node has.
+func (n *node) size() int { return len(n.keys.texts) }
+
+// first is the first key that counts.
+func (n *node) first() int {
+	if n.leaf() {
+		return 0
+	}
+	return 1
+}
+
 // at is the position of the child that a key belongs to.
 func (n *node) at(key string) int {
-	i, found := slices.BinarySearch(n.keys[1:], key)
+	i, found := n.keys.find(1, key)
 	if found {
-		return i + 1
+		return i
 	}
-	return i
+	return i - 1
 }
 
 // get returns nil if there is nothing with that key.
@@ -54,7 +65,7 @@ func (t tree) get(key string) Object {
 	for !n.leaf() {
 		n = n.children[n.at(key)]
 	}
-	if i, found := slices.BinarySearch(n.keys, key); found {
+	if i, found := n.keys.among(0, key); found {
 		return n.objects[i]
 	}
 	return nil
@@ -69,9 +80,9 @@ func (t tree) from(key string, yield func(string, Object) bool) {
 
 func (n *node) from(key string, yield func(string, Object) bool) bool {
 	if n.leaf() {
-		first, _ := slices.BinarySearch(n.keys, key)
-		for i := first; i < len(n.keys); i++ {
-			if !yield(n.keys[i], n.objects[i]) {
+		first, _ := n.keys.find(0, key)
+		for i := first; i < len(n.objects); i++ {
+			if !yield(n.keys.texts[i], n.objects[i]) {
 				return false
 			}
 		}
@@ -93,13 +104,13 @@ func (t tree) before(last *string, yield func(string, Object) bool) {
 }
 
 func (n *node) before(last *string, yield func(string, Object) bool) bool {
-	end := len(n.keys)
+	end := n.size()
 	if n.leaf() {
 		if last != nil {
-			end, _ = slices.BinarySearch(n.keys, *last)
+			end, _ = n.keys.find(0, *last)
 		}
 		for i := end - 1; i >= 0; i-- {
-			if !yield(n.keys[i], n.objects[i]) {
+			if !yield(n.keys.texts[i], n.objects[i]) {
 				return false
 			}
 		}
@@ -135,11 +146,11 @@ func (t *tree) put(by *owner, key string, object Object, made bool) {
 // put returns the right half of a node that had to be divided, and its least key. The node is owned.
 func (n *node) put(by *owner, key string, object Object, made bool) (right *node, least string) {
 	if n.leaf() {
-		i, found := slices.BinarySearch(n.keys, key)
+		i, found := n.keys.find(0, key)
 		if found {
 			if !made {
 				n.ownKeys()
-				n.keys[i] = key // the old one would keep the old object's memory
+				n.keys.texts[i] = key // the old one would keep the old object's memory
 			}
 			n.objects[i] = object
 			return nil, ""
@@ -148,7 +159,8 @@ func (n *node) put(by *owner, key string, object Object, made bool) (right *node
 			key = strings.Clone(key)
 		}
 		n.ownKeys()
-		n.keys, n.objects = slices.Insert(n.keys, i, key), slices.Insert(n.objects, i, object)
+		n.keys.insert(0, i, key)
+		n.objects = slices.Insert(n.objects, i, object)
 		return n.divide(by, i)
 	}
 	i := n.at(key)
@@ -157,29 +169,30 @@ func (n *node) put(by *owner, key string, object Object, made bool) (right *node
 		return nil, ""
 	}
 	n.ownKeys()
-	n.keys, n.children = slices.Insert(n.keys, i+1, least), slices.Insert(n.children, i+1, right)
+	n.keys.insert(1, i+1, least)
+	n.children = slices.Insert(n.children, i+1, right)
 	return n.divide(by, i+1)
 }
 
 // divide halves a node that has become too large. One that grew at its end is left full: most keys begin with the
 // time, and come in their order.
 func (n *node) divide(by *owner, grew int) (right *node, least string) {
-	if len(n.keys) <= fanout {
+	if n.size() <= fanout {
 		return nil, ""
 	}
-	half := len(n.keys) / 2
-	if grew == len(n.keys)-1 {
+	half := n.size() / 2
+	if grew == n.size()-1 {
 		half = grew
 	}
 	if n.leaf() {
-		right = newNode(by, n.keys[half:], n.objects[half:], nil)
+		right = newNode(by, n.keys.texts[half:], n.objects[half:], nil)
 		n.objects = slices.Delete(n.objects, half, len(n.objects))
 	} else {
-		right = newNode(by, n.keys[half:], nil, n.children[half:])
+		right = newNode(by, n.keys.texts[half:], nil, n.children[half:])
 		n.children = slices.Delete(n.children, half, len(n.children))
 	}
-	n.keys = slices.Delete(n.keys, half, len(n.keys))
-	return right, right.keys[0]
+	n.keys.cut(n.first(), half)
+	return right, right.keys.texts[0]
 }
 
 // delete removes what is at a key.
@@ -192,7 +205,7 @@ func (t *tree) delete(by *owner, key string) {
 	for !t.root.leaf() && len(t.root.children) == 1 {
 		t.root = t.root.children[0]
 	}
-	if len(t.root.keys) == 0 {
+	if t.root.size() == 0 {
 		t.root = nil
 	}
 }
@@ -200,41 +213,45 @@ func (t *tree) delete(by *owner, key string) {
 // delete removes a key that is there. The node is owned.
 func (n *node) delete(by *owner, key string) {
 	if n.leaf() {
-		i, _ := slices.BinarySearch(n.keys, key)
+		i, _ := n.keys.find(0, key)
 		n.ownKeys()
-		n.keys, n.objects = slices.Delete(n.keys, i, i+1), slices.Delete(n.objects, i, i+1)
+		n.keys.remove(i)
+		n.objects = slices.Delete(n.objects, i, i+1)
 		return
 	}
 	i := n.at(key)
 	n.children[i] = n.children[i].owned(by)
 	n.children[i].delete(by, key)
 	switch {
-	case len(n.children[i].keys) == 0:
+	case n.children[i].size() == 0:
 		n.ownKeys()
-		n.keys, n.children = slices.Delete(n.keys, i, i+1), slices.Delete(n.children, i, i+1)
-	case len(n.children[i].keys) < sparse:
+		n.keys.remove(i)
+		n.children = slices.Delete(n.children, i, i+1)
+	case n.children[i].size() < sparse:
 		n.join(by, max(i, 1))
 	}
 }
 
 // join puts a child behind the one before it if both fit into one node.
 func (n *node) join(by *owner, i int) {
-	if i == len(n.children) || len(n.children[i-1].keys)+len(n.children[i].keys) > fanout {
+	if i == len(n.children) || n.children[i-1].size()+n.children[i].size() > fanout {
 		return
 	}
 	left, right := n.children[i-1].owned(by), n.children[i]
 	n.children[i-1] = left
 	n.ownKeys()
 	left.ownKeys()
-	end := len(left.keys)
-	left.keys = append(left.keys, right.keys...)
+	end := left.size()
+	left.keys.texts = append(left.keys.texts, right.keys.texts...)
 	if right.leaf() {
 		left.objects = append(left.objects, right.objects...)
 	} else {
 		left.children = append(left.children, right.children...)
-		left.keys[end] = n.keys[i] // the first one did not count where it was
+		left.keys.texts[end] = n.keys.texts[i] // the first one did not count where it was
 	}
-	n.keys, n.children = slices.Delete(n.keys, i, i+1), slices.Delete(n.children, i, i+1)
+	left.keys.mark(left.first())
+	n.keys.remove(i)
+	n.children = slices.Delete(n.children, i, i+1)
 }
 
 // owned returns the node itself or, for others than its owner, a copy with the same keys.
@@ -250,20 +267,21 @@ func (n *node) owned(by *owner) *node {
 // ownKeys makes the keys of an owned node its own, before they change.
 func (n *node) ownKeys() {
 	if n.borrowed {
-		n.keys, n.borrowed = roomy(n.keys), false
+		n.keys, n.borrowed = n.keys.copied(), false
 	}
 }
 
 // newNode copies what it is given.
-func newNode(by *owner, keys []string, objects []Object, children []*node) *node {
+func newNode(by *owner, texts []string, objects []Object, children []*node) *node {
 	n := &node{owner: by}
-	if keys != nil {
-		n.keys = roomy(keys)
-	}
 	if children == nil {
 		n.objects = roomy(objects)
 	} else {
 		n.children = roomy(children)
+	}
+	if texts != nil {
+		n.keys.texts, n.keys.marks = roomy(texts), make([]uint64, 0, fanout+1)
+		n.keys.mark(n.first())
 	}
 	return n
 }

@@ -101,8 +101,8 @@ func checkNodes(t *rapid.T, n *node, root bool) (depth int) {
 	switch {
 	case n == nil:
 		return 0
-	case len(n.keys) > fanout, len(n.keys) == 0, !n.leaf() && root && len(n.keys) == 1:
-		t.Fatalf("a node has %d entries", len(n.keys))
+	case n.size() > fanout, n.size() == 0, !n.leaf() && root && n.size() == 1, n.size() != len(n.keys.marks):
+		t.Fatalf("a node has %d entries and %d marks", n.size(), len(n.keys.marks))
 	case n.leaf():
 		return 1
 	}
