@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,7 +101,8 @@ const redraw = 100 * time.Millisecond
 func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view *sceneView, updates <-chan seen) error {
 	ticks := time.NewTicker(redraw)
 	defer ticks.Stop()
-	fresh := false // something was seen since what is stuck was asked about
+	fresh := false      // something was seen since what is stuck was asked about
+	var again time.Time // when to ask about it all the same; zero if not
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,11 +122,16 @@ func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view 
 			return c.brokenError(ctx, cl, j.of, j.broken)
 		case j.arrived:
 			return errArrived
-		case len(j.stuck) > 0 && fresh:
-			fresh = false
-			if err := stuckError(ctx, cl, j.stuck); err != nil {
+		case len(j.stuck) > 0 && (fresh || !again.IsZero() && s.now().After(again)):
+			fresh, again = false, time.Time{}
+			offline, err := stuckError(ctx, cl, j.stuck)
+			if err == nil {
+				continue
+			}
+			if soon, listErr := backSoon(ctx, cl, offline, s.now()); !soon || listErr != nil {
 				return err
 			}
+			again = s.now().Add(time.Second)
 		}
 	}
 }
@@ -173,22 +180,27 @@ func lastLine(ctx context.Context, cl *client.Client, r *cloudlessv1.Replica) st
 }
 
 // stuckError says which workloads have no place, node by node. It is nil when one of them may still come: that may
-// make room for the others.
-func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
+// make room for the others. offline are the names of nodes that could have had room.
+func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) (offline []string, err error) {
 	var why []string
 	for _, a := range stuck {
 		meta := a.asked.GetMetadata()
 		if a.action == actionDelete {
-			return nil
+			return nil, nil
 		}
 		w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		reasons, quota := w.GetStatus().GetUnplaced(), w.GetStatus().GetQuota()
 		if len(reasons) == 0 && quota == "" {
 			if none, err := noNodes(ctx, cl); err != nil || !none {
-				return err
+				return nil, err
+			}
+		}
+		for _, r := range reasons {
+			if strings.HasPrefix(r.GetReason(), "is offline") {
+				offline = append(offline, r.GetNode())
 			}
 		}
 		what := "has no place"
@@ -197,7 +209,21 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) error {
 		}
 		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, counts(w.GetStatus()), noPlace(quota, reasons)))
 	}
-	return fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
+	return offline, fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
+}
+
+// backSoon reports whether one of the nodes is offline for a moment only: most are back soon.
+func backSoon(ctx context.Context, cl *client.Client, offline []string, now time.Time) (bool, error) {
+	if len(offline) == 0 {
+		return false, nil
+	}
+	nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
+		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: page})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+	return slices.ContainsFunc(nodes, func(n *cloudlessv1.Node) bool {
+		return slices.Contains(offline, n.GetMetadata().GetName()) && now.Sub(n.GetStatus().GetLastSeen().AsTime()) < awayFor
+	}), err
 }
 
 func noNodes(ctx context.Context, cl *client.Client) (bool, error) {

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 
 // cluster is the far side: it remembers workloads and says that they run.
 type cluster struct {
+	nodes []*cloudlessv1.Node // box if nil
 	cloudlessv1.UnimplementedWorkloadServiceServer
 	cloudlessv1.UnimplementedNodeServiceServer
 	cloudlessv1.UnimplementedTokenServiceServer
@@ -442,6 +443,9 @@ func (c *cluster) Exec(s grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloud
 }
 
 func (c *cluster) ListNodes(context.Context, *cloudlessv1.ListNodesRequest) (*cloudlessv1.ListNodesResponse, error) {
+	if c.nodes != nil {
+		return &cloudlessv1.ListNodesResponse{Items: c.nodes}, nil
+	}
 	return &cloudlessv1.ListNodesResponse{Items: []*cloudlessv1.Node{box}}, nil
 }
 

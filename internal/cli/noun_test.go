@@ -137,6 +137,31 @@ func TestWaitingSaysWhatKeepsAWorkload(t *testing.T) {
 			"the cluster goes on with it: see: cloudless workload get hello\n")
 }
 
+// A node that is away for a moment may have room when it is back; one that is away for long is not waited for.
+func TestNodeThatIsAwayForAMomentIsWaitedFor(t *testing.T) {
+	for want, away := range map[string]time.Duration{
+		"workload web is not there yet after 500ms":                              time.Second,
+		"workload web has no place, 0 of 1 running: far: is offline: no session": time.Hour,
+	} {
+		c := newCluster(t)
+		c.nodes = []*cloudlessv1.Node{{
+			Metadata: &cloudlessv1.Metadata{Name: "far"},
+			Status:   &cloudlessv1.NodeStatus{State: "offline", LastSeen: timestamppb.New(time.Now().Add(-away))},
+		}}
+		c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+			status := waitingFor(w)
+			status.Unplaced = []*cloudlessv1.NodeReason{{Node: "far", Reason: "is offline: no session"}}
+			return status
+		}
+		c.tells(func(send func(*cloudlessv1.Replica)) {
+			send(tell("pending", func(r *cloudlessv1.Replica) { r.Spec.Node = "" }))
+		})
+		if got := c.run(t.Context(), "", "run", "hello:1", "--name", "web", "--timeout", "500ms"); got.code != 1 || !strings.Contains(got.stderr, want) {
+			t.Errorf("away for %s: %+v", away, got)
+		}
+	}
+}
+
 // Whatever makes replicas run says at once why they never will, and not after the time that it may wait.
 func TestEveryChangeSaysWhyReplicasDoNotRun(t *testing.T) {
 	for _, args := range [][]string{{"run", "hello:1", "--name", "web"}, {"run", "hello:1", "--name", "web", "--update"}, {"workload", "scale", "web", "1"}, {"workload", "restart", "web"}} {
