@@ -83,6 +83,7 @@ func (a *Agent) copyFrom(ctx context.Context, at *attachment, r *replica, root d
 // copyInto puts what arrives where the path leads to.
 func (a *Agent) copyInto(ctx context.Context, at *attachment, r *replica, root driver.Root, start *v1.CopyStart) error {
 	reader, writer := io.Pipe()
+	defer reader.Close() // whoever still writes, writes for nobody
 	stop := context.AfterFunc(ctx, func() { writer.CloseWithError(context.Cause(ctx)) })
 	defer stop()
 	at.listen(func(down *v1.AttachDown) {
@@ -99,7 +100,6 @@ func (a *Agent) copyInto(ctx context.Context, at *attachment, r *replica, root d
 	err := filetree.Inside(root.Dir).Unpack(ctx, reader, filetree.UnpackOptions{
 		Path: start.GetPath(), Owner: &filetree.Owner{UID: root.UID, GID: root.GID},
 	})
-	_ = reader.Close()
 	if errors.Is(err, unix.EROFS) {
 		return fmt.Errorf("%s cannot be written: the root of replica %s is read-only there; copy to a folder that is not, or set readOnlyRoot to false", start.GetPath(), r.name())
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
 )
@@ -141,6 +143,40 @@ func TestFilesGoIntoAReplica(t *testing.T) {
 	if there, err := os.ReadFile(filepath.Join(root, "new")); err != nil || string(there) != text {
 		t.Errorf("%d bytes arrived, %v", len(there), err)
 	}
+}
+
+// A stream that ends before the copy has begun keeps nobody: what has arrived already is for nobody.
+func TestACopyThatCannotBeginEnds(t *testing.T) {
+	n, _, _, _ := rooted(t)
+	r, root, _, err := n.agent.copyTarget(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Dir.Close()
+	stream := &deadStream{arrived: make(chan *v1.AttachDown, 1)}
+	stream.arrived <- &v1.AttachDown{Message: &v1.AttachDown_Copy{Copy: pieces(oneFile(t, "file", "x"))[0]}}
+	at := &attachment{stream: stream, cancel: func() {}, ended: make(chan struct{})}
+	if err := n.agent.copyInto(t.Context(), at, r, root, &v1.CopyStart{Path: "/", Into: true}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("the copy ended with %v", err)
+	}
+	close(stream.arrived)
+	at.work.Wait()
+}
+
+// deadStream takes nothing any more, and still has what has arrived before.
+type deadStream struct {
+	grpc.BidiStreamingClient[v1.AttachUp, v1.AttachDown]
+	arrived chan *v1.AttachDown
+}
+
+func (s *deadStream) Send(*v1.AttachUp) error { return io.ErrClosedPipe }
+
+func (s *deadStream) Recv() (*v1.AttachDown, error) {
+	down, ok := <-s.arrived
+	if !ok {
+		return nil, io.EOF
+	}
+	return down, nil
 }
 
 func TestACopyThatIsCutOffLeavesNothingInTheReplica(t *testing.T) {
