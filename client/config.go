@@ -128,6 +128,17 @@ func (c *Config) RemoveCluster(cluster string) []string {
 	return c.remove(func(have Context) bool { return have.Cluster == cluster })
 }
 
+// RemoveServer takes a server that is gone out of the contexts of its cluster, and returns the names of those that led
+// nowhere else, which are removed.
+func (c *Config) RemoveServer(cluster string, addresses ...string) []string {
+	for i, have := range c.Contexts {
+		if have.Cluster == cluster {
+			c.Contexts[i].Addresses = slices.DeleteFunc(slices.Clone(have.Addresses), func(a string) bool { return slices.Contains(addresses, a) })
+		}
+	}
+	return c.remove(func(have Context) bool { return have.Cluster == cluster && len(have.Addresses) == 0 })
+}
+
 // Remove removes a context by its name, in the same way.
 func (c *Config) Remove(name string) {
 	c.remove(func(have Context) bool { return have.Name == name })

@@ -161,6 +161,13 @@ func TestChoosingAContext(t *testing.T) {
 	if got := config.NameFor("x", "work"); got != "work-2" {
 		t.Errorf("NameFor a new cluster = %q", got)
 	}
+	many := client.Config{Current: "one", Contexts: []client.Context{
+		{Name: "one", Cluster: "h", Addresses: []string{"a:1"}}, {Name: "two", Cluster: "h", Addresses: []string{"a:1", "b:1"}}, {Name: "other", Cluster: "o", Addresses: []string{"a:1"}},
+	}}
+	if removed := many.RemoveServer("h", "a:1"); !slices.Equal(removed, []string{"one"}) || len(many.Contexts) != 2 ||
+		!slices.Equal(many.Contexts[0].Addresses, []string{"b:1"}) || len(many.Contexts[1].Addresses) != 1 {
+		t.Errorf("without one of two servers: removed %v, left %+v", removed, many)
+	}
 	if removed := config.RemoveCluster("h"); !slices.Equal(removed, []string{"home"}) || config.Current != "work" {
 		t.Errorf("removed %v, now current %q; want the only one left", removed, config.Current)
 	}

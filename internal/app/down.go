@@ -61,6 +61,17 @@ func down(ctx context.Context, o cli.DownOptions) error {
 	return purge(ctx, f, o.ConfigPath, logger)
 }
 
+// leaveContexts takes this folder's server out of the contexts; those that led only
+// to it go.
+func (f *folder) leaveContexts(c *client.Config) error {
+	if f.Listen == "" && f.founds() { // it listened on a port of nobody's choice
+		c.RemoveCluster(f.Cluster)
+		return nil
+	}
+	c.RemoveServer(f.Cluster, f.Listen, reachable(f.Listen), f.Advertise)
+	return nil
+}
+
 // takeOver stops the process that holds the folder and holds it instead.
 func takeOver(ctx context.Context, path string, progress func(string)) (*folder, error) {
 	defer func() { _ = os.Remove(restPath(path)) }()
@@ -205,11 +216,8 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 			return err
 		}
 	}
-	if f.Cluster != "" && configPath != "" {
-		if err := client.UpdateConfig(configPath, func(c *client.Config) error {
-			c.RemoveCluster(f.Cluster)
-			return nil
-		}); err != nil {
+	if f.Cluster != "" && configPath != "" && hasServer(f) { // a node has written none, and its cluster goes on
+		if err := client.UpdateConfig(configPath, f.leaveContexts); err != nil {
 			return err
 		}
 	}

@@ -147,7 +147,7 @@ func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 	f, err := openFolder(path)
 	must(t, err)
 	must(t, f.remember(func(id *folderID) { id.Cluster = "c-1" }))
-	for _, name := range []string{"server", "logs", "shim"} {
+	for _, name := range []string{"server", "server/raft", "logs", "shim"} {
 		must(t, os.MkdirAll(f.sub(name, "deep"), 0o700))
 	}
 	must(t, os.WriteFile(f.sub("thesis.txt"), []byte("mine"), 0o600))
