@@ -82,10 +82,14 @@ func checkPlacement(p *v1.Placement, found *violations) {
 	for i, s := range p.GetSpread() {
 		at := indexPath(path+".spread", i)
 		checkTopologyKey(at+".key", s.GetKey(), found)
-		if first, taken := keys[s.GetKey()]; taken {
+		key := s.GetKey()
+		if key == LabelName {
+			key = "node"
+		}
+		if first, taken := keys[key]; taken {
 			found.add(at+".key", "%s is the key of %s too", s.GetKey(), indexPath(path+".spread", first))
 		} else {
-			keys[s.GetKey()] = i
+			keys[key] = i
 		}
 	}
 	for i, a := range p.GetAffinity() {
@@ -117,8 +121,11 @@ func checkAffinity(at string, a *v1.Affinity, found *violations) {
 }
 
 func checkTopologyKey(at, key string, found *violations) {
-	if !labelKey().MatchString(key) {
+	switch {
+	case !labelKey().MatchString(key):
 		found.add(at, "must be node, zone, region or the key of a label")
+	case key == LabelHostname:
+		found.add(at, "%s may be the same on several machines: use node", key)
 	}
 }
 

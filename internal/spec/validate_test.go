@@ -51,6 +51,24 @@ func TestRefusals(t *testing.T) {
 		{func(w *v1.Workload) { w.Spec.Network = "bridge" }, `spec.network: must be node, host or none`},
 		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Policy: "maybe"} }, `spec.restart.policy: must be always, on-failure or never`},
 		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{MaxBackoff: "soon"} }, `spec.restart.maxBackoff: must be a length of time such as 500ms, 10s, 5m or 1h30m`},
+		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Backoff: "0s"} }, `spec.restart.backoff: must be more than 0: it is doubled with each failure`},
+		{func(w *v1.Workload) { w.Spec.Command = []string{"", "x"} }, `spec.command[0]: is empty: name the program, or leave command out for the image's own`},
+		{func(w *v1.Workload) { w.Spec.Args = []string{"a", "b\x00"} }, `spec.args[1]: has a byte of value 0, which no program can be given`},
+		{func(w *v1.Workload) { w.Spec.Env = map[string]string{"A": "\x00"} }, `spec.env["A"]: has a byte of value 0, which no program can be given`},
+		{func(w *v1.Workload) { w.Spec.WorkingDir = "/a\x00b" }, `spec.workingDir: has a byte of value 0, which no program can be given`},
+		{func(w *v1.Workload) { w.Spec.Resources = &v1.Resources{Gpu: &v1.Gpu{Model: "a100"}} }, `spec.resources.gpu.count: is missing: say how many of model a100`},
+		{
+			func(w *v1.Workload) {
+				w.Spec.Placement = &v1.Placement{Spread: []*v1.Spread{{Key: "node"}, {Key: spec.LabelName}}}
+			},
+			`spec.placement.spread[1].key: node.cloudless/name is the key of spec.placement.spread[0] too`,
+		},
+		{
+			func(w *v1.Workload) {
+				w.Spec.Placement = &v1.Placement{Affinity: []*v1.Affinity{{Workload: "self", Key: spec.LabelHostname, Anti: true}}}
+			},
+			`spec.placement.affinity[0].key: node.cloudless/hostname may be the same on several machines: use node`,
+		},
 		{func(w *v1.Workload) { w.Spec.Restart = &v1.Restart{Backoff: "90s"} }, `spec.restart.backoff: must be at most maxBackoff: 1m30s is longer than 1m`},
 		{func(w *v1.Workload) { w.Spec.Stop = &v1.Stop{Grace: "999999999h"} }, `spec.stop.grace: "999999999h" must be a length of time such as 500ms, 10s, 5m or 1h30m`},
 		{func(w *v1.Workload) { w.Spec.Ports = []*v1.Port{{}} }, `spec.ports[0].port: must be between 1 and 65535`},

@@ -2,6 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -95,15 +97,42 @@ func checkArguments(s *v1.WorkloadSpec, found *violations) {
 	for key, value := range s.Env {
 		total += len(key) + len(value) + 2
 	}
+	if len(s.Command) > 0 && s.Command[0] == "" {
+		found.add("spec.command[0]", "is empty: name the program, or leave command out for the image's own")
+	}
+	checkNoZeros(s, found)
 	if total > maxArguments {
 		found.add("spec.env", "is too large: command, args and env have %d bytes together and may have %d; put large contents into the image", total, maxArguments)
 	}
+}
+
+// checkNoZeros refuses bytes of value 0, with which the kernel ends a text.
+func checkNoZeros(s *v1.WorkloadSpec, found *violations) {
+	const why = "has a byte of value 0, which no program can be given"
+	check := func(path, text string) {
+		if strings.Contains(text, "\x00") {
+			found.add(path, why)
+		}
+	}
+	for i, text := range s.Command {
+		check(indexPath("spec.command", i), text)
+	}
+	for i, text := range s.Args {
+		check(indexPath("spec.args", i), text)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Env)) {
+		check(keyPath("spec.env", key), s.Env[key])
+	}
+	check("spec.workingDir", s.WorkingDir)
 }
 
 // checkResources is given what the author wrote and its canonical form, so that
 // a request that follows from a limit is not blamed on the author.
 func checkResources(written, r *v1.Resources, found *violations) {
 	const path = "spec.resources"
+	if gpu := written.GetGpu(); gpu.GetModel() != "" && gpu.GetCount() == 0 {
+		found.add(path+".gpu.count", "is missing: say how many of model %s", gpu.GetModel())
+	}
 	limitCPU, okCPU := readAmount(path+".limits.cpu", r.GetLimits().GetCpu(), ParseCPU, found)
 	limitMemory, okMemory := readAmount(path+".limits.memory", r.GetLimits().GetMemory(), ParseBytes, found)
 	switch {
@@ -186,6 +215,9 @@ func checkPorts(s *v1.WorkloadSpec, found *violations) {
 func checkDurations(s *v1.WorkloadSpec, found *violations) {
 	backoff, ok := readAmount("spec.restart.backoff", s.Restart.Backoff, ParseDuration, found)
 	longest, okLongest := readAmount("spec.restart.maxBackoff", s.Restart.MaxBackoff, ParseDuration, found)
+	if ok && backoff == 0 {
+		found.add("spec.restart.backoff", "must be more than 0: it is doubled with each failure")
+	}
 	if ok && okLongest && backoff > longest {
 		found.add("spec.restart.backoff", "must be at most maxBackoff: %s is longer than %s", FormatDuration(backoff), FormatDuration(longest))
 	}
