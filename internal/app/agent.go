@@ -233,6 +233,9 @@ func (l *clusterLink) registryClient() *http.Client {
 	return &http.Client{Transport: transport}
 }
 
+// outputAge is when the output of a replica is removed at the latest.
+const outputAge = 30 * 24 * time.Hour
+
 // openMember connects a machine that has joined.
 func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driver, version string, i *instruments, logger *slog.Logger, u *undo) (*member, error) {
 	about, err := f.readMembership()
@@ -278,6 +281,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
 		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing, Resting: func() bool { return rests(f.path) },
+		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},

@@ -35,6 +35,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	away := s.offlineOf(snap)
 	gone := map[string]bool{} // nodes that are offline
 	making := ""              // why room is being made
+	waiting := 0              // those that were looked at and found no node
 	seen := 0
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		if seen++; seen%countAtOnce == 0 {
@@ -54,6 +55,9 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 			st.Running++
 		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
 			st.Pending++
+			if r.GetSpec().GetNodeUid() == "" && r.GetStatus().GetReason() != "" {
+				waiting++
+			}
 			if r.GetSpec().GetReservedNodeUid() != "" {
 				making = "replica " + r.GetMetadata().GetName() + " " + r.GetStatus().GetReason()
 			}
@@ -79,6 +83,9 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 	}
 	if making != "" {
 		st.Reason = making
+	}
+	if st.Reason == "" && waiting > 0 && !explain {
+		st.Reason = fmt.Sprintf("%d wait for a place: see: cloudless explain %s", waiting, w.GetMetadata().GetName())
 	}
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)
