@@ -231,6 +231,7 @@ func TestOtherRoles(t *testing.T) {
 		"--api-addr is for --role server":            {"join", "h:1", "--token", "a", "--api-addr", "h:7701"},
 		"--label zone=z1":                            {"join", "h:1", "--token", "a", "--zone", "z1"},
 		"--label is for --role node":                 {"join", "h:1", "--token", "a", "--role", "server", "--label", "a=b"},
+		"there is no port 99999":                     {"up", "--api-addr", "127.0.0.1:99999"},
 		"--uses 0 is of no use":                      {"token", "create", "--role", "node", "--uses", "0"},
 		`--api-addr "" is not of the form`:           {"server", "--api-addr", ""},
 		`label "a" has no value: write a=VALUE`:      {"up", "--label", "a"},

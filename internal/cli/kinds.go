@@ -30,7 +30,7 @@ func (f *kindFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.schedule, "schedule", "", "when a cron makes a job, such as \"30 3 * * 1-5\" or @daily; makes the workload a cron")
 	flags.StringVar(&f.timeZone, "time-zone", "", "time `zone` of the schedule, such as Europe/Berlin (default: UTC)")
 	flags.Int32Var(&f.completions, "completions", 1, "how many copies of a job must complete")
-	flags.Int32Var(&f.parallelism, "parallelism", 1, "how many copies of a job run at once (default: as many as must complete)")
+	flags.Int32Var(&f.parallelism, "parallelism", 0, "how many copies of a job run at once (default: as many as must complete)")
 	flags.Int32Var(&f.retries, "retries", 3, "how many copies of a job may fail")
 	flags.StringVar(&f.deadline, "deadline", "", "how `long` a job may take, such as 1h (default: for ever)")
 }

@@ -428,8 +428,12 @@ func (c *cli) downCommand() *cobra.Command {
 }
 
 func checkAddress(cmd *cobra.Command, what, address string) error {
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil || port == "" {
 		return usage(cmd, "%s %q is not of the form host:port, such as 192.0.2.1:7700", what, address)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return usage(cmd, "%s %q: there is no port %s: use 1 to 65535", what, address, port)
 	}
 	return nil
 }

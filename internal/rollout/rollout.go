@@ -12,12 +12,12 @@
 // see it. It is covered by a new one wherever there is room for that, and given
 // up only when the new one runs. If its node is back before, it has the older
 // right, and whoever is least useful then goes, which is first of all what does
-// not run yet and then the newest: what has run longest is not disturbed. Where
+// not run yet, then what is where most are, and then the newest. Where
 // there is no room elsewhere it simply stays what it is.
 //
 // An outdated replica is stopped before its successor is created, because in
-// the network of the node both would want the same ports. It knows nothing of
-// nodes: where replicas go is the scheduler's matter.
+// the network of the node both would want the same ports. Of nodes it knows only
+// in which places they are: where replicas go is the scheduler's matter.
 //
 // Next is for services; jobs have NextOfJob and daemons NextOfDaemon.
 package rollout
@@ -73,6 +73,9 @@ type Input struct {
 	Deleting bool
 	// Replicas are all that are known, ended ones too, in any order.
 	Replicas []Replica
+	// Places are the places that a node is in, over each kind of which replicas are to
+	// be level, the most important kind first. If it is nil, they need not be.
+	Places func(node string) []string
 }
 
 // Step is what to do now.
@@ -109,6 +112,9 @@ func Next(in Input) Step {
 	kept := now.wanted
 	if surplus := len(kept) - want; surplus > 0 {
 		slices.SortFunc(kept, in.leastUseful)
+		if in.Places != nil {
+			in.level(kept, surplus)
+		}
 		for _, r := range kept[:surplus] {
 			stop(r)
 		}
@@ -220,19 +226,19 @@ func serving(replicas []Replica) (n int) {
 }
 
 // leastUseful orders replicas by how little is lost without them: those that do
-// not run, then outdated ones, then the newest.
+// not run, then outdated ones, then the newest; see level for those in between.
 func (in Input) leastUseful(a, b Replica) int {
-	rank := func(r Replica) int {
-		n := 0
-		if r.Phase == PhaseRunning {
-			n += 2
-		}
-		if r.Revision == in.Revision {
-			n++
-		}
-		return n
+	return cmp.Or(in.usefulness(a)-in.usefulness(b), byAge(b, a))
+}
+
+func (in Input) usefulness(r Replica) (rank int) {
+	if r.Phase == PhaseRunning {
+		rank += 2
 	}
-	return cmp.Or(rank(a)-rank(b), byAge(b, a))
+	if r.Revision == in.Revision {
+		rank++
+	}
+	return rank
 }
 
 // byAge puts older replicas first.

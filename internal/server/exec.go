@@ -1,6 +1,9 @@
 package server
 
 import (
+	"errors"
+	"io"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -9,7 +12,7 @@ import (
 
 func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.ExecResponse]) error {
 	first, err := stream.Recv()
-	if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) { // who says nothing has not said what to begin with
 		return err
 	}
 	start := first.GetStart()

@@ -218,6 +218,16 @@ func readFrame(t *testing.T, ctx context.Context, socket *websocket.Conn) *v1.Ex
 	return response
 }
 
+// Who opens a stream and says nothing is told what to begin with.
+func TestExecWithoutAWordIsRefused(t *testing.T) {
+	c := newCluster(t)
+	stream, err := c.as(roleOperator).Exec(c.ctx)
+	must(t, err)
+	must(t, stream.CloseSend())
+	_, err = stream.Recv()
+	wantCode(t, err, codes.InvalidArgument, "exec begins with start")
+}
+
 // A browser can give a WebSocket no header: its token is the name of a protocol,
 // which is never the one that is taken.
 func TestBrowserProvesItselfByASubprotocol(t *testing.T) {

@@ -3,8 +3,10 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -85,26 +87,45 @@ var beStrict = sync.OnceFunc(func() { runtime.NewServeMux(runtime.SetQueryParame
 type strictQuery struct{ runtime.DefaultQueryParser }
 
 func (q strictQuery) Parse(target proto.Message, values url.Values, filter *utilities.DoubleArray) error {
-	for key := range values {
-		if !hasField(target.ProtoReflect().Descriptor(), key) {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		field := fieldAt(target.ProtoReflect().Descriptor(), key)
+		if field == nil {
 			return fmt.Errorf("unknown parameter %q", key)
 		}
+		if err := q.DefaultQueryParser.Parse(target, url.Values{key: values[key]}, filter); err != nil {
+			return fmt.Errorf("parameter %s: must be %s, not %q", key, wantedOf(field), strings.Join(values[key], ","))
+		}
 	}
-	return q.DefaultQueryParser.Parse(target, values, filter)
+	return nil
 }
 
-// hasField reports whether a message has the field of a path such as page.size.
-func hasField(message protoreflect.MessageDescriptor, path string) bool {
+// fieldAt is the field of a message at a path such as page.size, nil if there is none.
+func fieldAt(message protoreflect.MessageDescriptor, path string) protoreflect.FieldDescriptor {
 	name, rest, nested := strings.Cut(path, ".")
 	if message == nil {
-		return false
+		return nil
 	}
 	field := message.Fields().ByTextName(name)
 	if field == nil {
 		field = message.Fields().ByJSONName(name)
 	}
 	if field == nil || !nested {
-		return field != nil
+		return field
 	}
-	return hasField(field.Message(), rest)
+	return fieldAt(field.Message(), rest)
+}
+
+// wantedOf says what a parameter must be.
+func wantedOf(field protoreflect.FieldDescriptor) string {
+	switch field.Kind() {
+	case protoreflect.BoolKind:
+		return "true or false"
+	case protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Uint32Kind, protoreflect.Uint64Kind:
+		return "a whole number"
+	case protoreflect.MessageKind:
+		if field.Message().FullName() == "google.protobuf.Timestamp" {
+			return "a time such as 2006-01-02T15:04:05Z"
+		}
+	}
+	return "a single value"
 }

@@ -40,6 +40,8 @@ func TestRefusalsOverHTTPHaveOneShape(t *testing.T) {
 		{"PUT", "/v1/namespaces/default/workloads/web", `{"metadata":{"name":"web","namespace":"shop"},"spec":{"image":"x"}}`, operator, 400, codes.InvalidArgument, "metadata.namespace: is another one than in the path"},
 		{"GET", "/v1/workloads?page.size=5000", "", operator, 400, codes.InvalidArgument, "page.size"},
 		{"GET", "/v1/workloads?page.sizee=5", "", operator, 400, codes.InvalidArgument, `unknown parameter "page.sizee"`},
+		{"GET", "/v1/namespaces/default/workloads/web:logs?tail=x", "", operator, 400, codes.InvalidArgument, `parameter tail: must be a whole number, not "x"`},
+		{"GET", "/v1/namespaces/default/workloads/web:logs?since=x", "", operator, 400, codes.InvalidArgument, `parameter since: must be a time such as`},
 		{"PUT", "/v1/workloads", "{}", operator, 405, codes.Unimplemented, "PUT cannot be done at /v1/workloads"},
 		{"GET", "/v1/namespaces/default/workloads/web:exec", "", operator, 400, codes.InvalidArgument, "exec is a WebSocket"},
 		{"POST", "/v2/app/blobs/uploads/", "", "Bearer " + c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), 403, codes.PermissionDenied, "push images"},

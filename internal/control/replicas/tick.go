@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -212,7 +213,7 @@ func (t *tick) service(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
-	step := rollout.Next(inputOf(w, have.replicas))
+	step := rollout.Next(inputOf(t.snap, w, have.replicas))
 	t.takeAway(step.Lose, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
@@ -222,13 +223,41 @@ func (t *tick) service(w *v1.Workload) {
 }
 
 // inputOf is a service with its replicas as the rollout looks at it.
-func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
+func inputOf(snap *state.Snapshot, w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 	return rollout.Input{
+		Places:   levelsOf(snap, w),
 		Desired:  int(w.GetSpec().GetReplicas()),
 		Revision: w.GetStatus().GetRevisionUid(),
 		Policy:   w.GetSpec().GetRestart().GetPolicy(),
 		Deleting: w.GetMetadata().GetDeleteTime() != nil,
 		Replicas: replicas,
+	}
+}
+
+// levelsOf are the places over which the scheduler levels the replicas of a workload:
+// those that it names, and but for the best fit zones and nodes.
+func levelsOf(snap *state.Snapshot, w *v1.Workload) func(node string) []string {
+	var keys []string
+	for _, s := range w.GetSpec().GetPlacement().GetSpread() {
+		keys = append(keys, cmp.Or(s.GetKey(), scheduler.KeyZone))
+	}
+	if w.GetSpec().GetPlacement().GetStrategy() != "best-fit" {
+		keys = append(keys, scheduler.KeyZone, scheduler.KeyNode)
+	}
+	return func(uid string) (places []string) {
+		n := snap.Node(uid)
+		if n == nil {
+			return nil
+		}
+		labels := spec.NodeLabels(n)
+		for _, key := range keys {
+			value := labels[key]
+			if key == scheduler.KeyNode {
+				value = uid
+			}
+			places = append(places, key+"="+value)
+		}
+		return places
 	}
 }
 
