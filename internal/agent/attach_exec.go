@@ -71,6 +71,8 @@ func execProblem(r *replica, start *v1.ExecStart, err error) error {
 		return fmt.Errorf("replica %s does not run any more; see: cloudless ps --all", r.name())
 	case !errors.Is(err, driver.ErrInvalid) || len(command) == 0:
 		return err
+	case strings.Contains(text, "chdir to cwd"):
+		return fmt.Errorf("folder %q in replica %s is not one that its user may work in, or does not exist", start.GetWorkingDir(), r.name())
 	case strings.Contains(text, "no such file or directory"), strings.Contains(text, "executable file not found"):
 		return fmt.Errorf("command %q does not exist in replica %s: an image has the programs that were put into it, and maybe no shell", command[0], r.name())
 	case strings.Contains(text, "permission denied"):
