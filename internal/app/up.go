@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,7 +34,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	}
 	f, err := openFolder(o.DataDir)
 	if err != nil {
-		return err
+		return runsElsewhere(err, o.APIAddr)
 	}
 	u.add(f.release)
 	if err := f.mayServe(); err != nil {
@@ -83,6 +84,22 @@ func up(ctx context.Context, o cli.UpOptions) error {
 		})
 	})
 	return endedByContext(g.Wait())
+}
+
+// runsElsewhere refuses another port than that of a cloud that runs already, which
+// would be ignored.
+func runsElsewhere(err error, wished string) error {
+	held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+	if !ok {
+		return err
+	}
+	_, wants, wantsErr := net.SplitHostPort(wished)
+	_, has, hasErr := net.SplitHostPort(held.Address)
+	if wantsErr != nil || hasErr != nil || wants == has || wants == "0" {
+		return err
+	}
+	return fmt.Errorf("process %d runs on %s already, at %s: to have it at %s, stop it first with: cloudless down --data-dir %s",
+		held.PID, held.DataDir, held.Address, wished, held.DataDir)
 }
 
 // openBoth opens control plane and container runtime side by side, because
