@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -20,6 +21,9 @@ const (
 	measureAtLeast = 30 * time.Second
 	// measureGap is the shortest time that says something about the CPU.
 	measureGap = 100 * time.Millisecond
+	// killsPause is how long nothing more is said of processes that run out of memory
+	// in one task.
+	killsPause = time.Minute
 )
 
 // meter remembers the last measurement of every running task.
@@ -33,6 +37,10 @@ type measurement struct {
 	at    time.Time // with its monotonic part: a wall clock may jump
 	nanos uint64
 	cpu   float64
+	// kills are the processes that ran out of memory so far, told when the cluster was
+	// last told of one.
+	kills uint64
+	told  time.Time
 }
 
 // runningTask is a task that can be measured.
@@ -92,11 +100,33 @@ func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
 			continue
 		}
 		now := a.meter.since(t.id, stats)
+		now = a.noticeKills(t, now, stats.OOMKills)
 		seen[t.id] = now
 		usage = append(usage, a.usageOf(t.replica, stats, now.cpu))
 	}
 	a.meter.last = seen
 	return usage
+}
+
+// noticeKills tells the cluster of processes that ran out of memory while their task
+// goes on, which nobody would learn otherwise. What happened before the first
+// measurement was seen by an agent before this one, or ends the task.
+func (a *Agent) noticeKills(t runningTask, now measurement, kills uint64) measurement {
+	before, known := a.meter.last[t.id]
+	now.kills, now.told = kills, before.told
+	if !known || kills <= before.kills {
+		return now
+	}
+	if now.at.Sub(now.told) < killsPause {
+		now.kills = before.kills // it is said with the next
+		return now
+	}
+	a.reports.addEvent(&v1.EventReport{
+		Severity: "warning", Reason: "OutOfMemory", ReplicaUid: t.replica.GetMetadata().GetUid(), Time: timestamppb.Now(),
+		Message: fmt.Sprintf("Processes of it, %d since it was started, were killed because it used more memory than it may; it goes on.", kills),
+	})
+	now.told = now.at
+	return now
 }
 
 // since is the next measurement of a task, with the CPUs in use since the last

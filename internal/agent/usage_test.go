@@ -3,6 +3,7 @@ package agent
 import (
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,6 +182,39 @@ cloudless_agent_sessions_total 2
 			if n, err := testutil.GatherAndCount(registry.Gatherer(), m.Name); err != nil || n == 0 {
 				t.Errorf("%s is not shown (%v)", m.Name, err)
 			}
+		}
+	})
+}
+
+// A task whose processes are killed for memory may go on, and nobody would know: it is
+// told, but not for each of them.
+func TestKillsForMemoryAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		began := time.Now()
+		var kills atomic.Uint64
+		n.tasks.stats = func(string) driver.Stats { return driver.Stats{At: time.Now(), OOMKills: kills.Load()} }
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		nextBeat(s)
+		kills.Store(1)
+		var told []time.Duration
+		for time.Since(began) < 3*time.Minute {
+			up := <-s.ups
+			for _, e := range up.GetReport().GetEvents() {
+				if e.GetReason() != "OutOfMemory" || e.GetReplicaUid() != "a" || e.GetSeverity() != "warning" {
+					t.Errorf("told %v", e)
+				}
+				told = append(told, time.Since(began))
+			}
+			if time.Since(began) < 90*time.Second {
+				kills.Add(1)
+			}
+		}
+		if len(told) != 3 || told[1]-told[0] < killsPause || told[2]-told[1] < killsPause {
+			t.Errorf("told at %v", told)
 		}
 	})
 }
