@@ -61,12 +61,10 @@ func (f *folder) sameNode(m cli.Machine) error {
 		return nil
 	}
 	about, err := f.readMembership()
-	if errors.Is(err, fs.ErrNotExist) || about.Wished == nil {
-		return nil
+	if err != nil || about.Wished == nil {
+		return nil // there is none, or whoever needs it will say what is wrong with it
 	}
 	switch said := about.Wished; {
-	case err != nil:
-		return err
 	case m.Name != "" && m.Name != about.Node && m.Name != said.Name:
 		return fmt.Errorf("this machine is node %s already, which --name cannot change: leave it out", about.Node)
 	case len(m.Labels) > 0 && !maps.Equal(m.Labels, said.Labels):
