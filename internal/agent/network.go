@@ -62,10 +62,13 @@ func (a *Agent) noticed(e nodenet.Event) {
 	if e.Warning {
 		severity = "warning"
 	}
-	a.reports.addEvent(&v1.EventReport{
-		Severity: severity, Reason: e.Reason, Message: sentence(e.Message), ReplicaUid: e.UID, Time: now(),
-	})
+	a.tell(severity, e.Reason, e.UID, sentence(e.Message))
 	a.noteChange()
+}
+
+// tell tells the cluster of something that has happened now to a replica, if it is one.
+func (a *Agent) tell(severity, reason, replica, message string) {
+	a.reports.addEvent(&v1.EventReport{Severity: severity, Reason: reason, Message: message, ReplicaUid: replica, Time: now()})
 }
 
 // configureNetwork takes over what the cluster has given the node.

@@ -121,10 +121,8 @@ func (a *Agent) noticeKills(t runningTask, now measurement, kills uint64) measur
 		now.kills = before.kills // it is said with the next
 		return now
 	}
-	a.reports.addEvent(&v1.EventReport{
-		Severity: "warning", Reason: "OutOfMemory", ReplicaUid: t.replica.GetMetadata().GetUid(), Time: timestamppb.Now(),
-		Message: fmt.Sprintf("Processes of it, %d since it was started, were killed because it used more memory than it may; it goes on.", kills),
-	})
+	a.tell("warning", "OutOfMemory", t.replica.GetMetadata().GetUid(),
+		fmt.Sprintf("Processes of it, %d since it was started, were killed because it used more memory than it may; it goes on.", kills))
 	now.told = now.at
 	return now
 }

@@ -217,10 +217,7 @@ func backSoon(ctx context.Context, cl *client.Client, offline []string, now time
 	if len(offline) == 0 {
 		return false, nil
 	}
-	nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
-		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: page})
-		return answer.GetItems(), answer.GetNext(), err
-	})
+	nodes, err := listNodes(ctx, cl, "")
 	return slices.ContainsFunc(nodes, func(n *cloudlessv1.Node) bool {
 		return slices.Contains(offline, n.GetMetadata().GetName()) && now.Sub(n.GetStatus().GetLastSeen().AsTime()) < awayFor
 	}), err

@@ -83,10 +83,7 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 // checkPlatforms refuses what no node of the cluster could run. A cluster
 // without nodes may get some.
 func (c *cli) checkPlatforms(ctx context.Context, cl *client.Client, path string, offers []string) error {
-	nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
-		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: page})
-		return answer.GetItems(), answer.GetNext(), err
-	})
+	nodes, err := listNodes(ctx, cl, "")
 	if err != nil {
 		return err
 	}

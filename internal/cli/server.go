@@ -101,12 +101,17 @@ func serverLag(s *cloudlessv1.ServerStatus) string {
 	return fmt.Sprint(s.GetLag())
 }
 
+// leads reports whether whoever has answered knows a server that leads.
+func leads(st *cloudlessv1.ClusterStatus) bool {
+	return slices.ContainsFunc(st.GetServers(), (*cloudlessv1.ServerStatus).GetLeader)
+}
+
 // mayFail says how many servers may be lost, as far as whoever has answered knows.
 func mayFail(st *cloudlessv1.ClusterStatus) string {
-	switch all := st.GetServers(); {
-	case !slices.ContainsFunc(all, (*cloudlessv1.ServerStatus).GetLeader):
+	switch {
+	case !leads(st):
 		return "none leads"
-	case slices.ContainsFunc(all, func(s *cloudlessv1.ServerStatus) bool { return s.GetVoter() && s.GetUnknown() }):
+	case slices.ContainsFunc(st.GetServers(), func(s *cloudlessv1.ServerStatus) bool { return s.GetVoter() && s.GetUnknown() }):
 		return "how many more may fail is not known here"
 	}
 	return fmt.Sprintf("%d more may fail", st.GetToleratedFailures())
@@ -238,10 +243,7 @@ func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
-		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: page})
-		return answer.GetItems(), answer.GetNext(), err
-	})
+	nodes, err := listNodes(ctx, cl, "")
 	return cluster, nodes, err
 }
 
@@ -258,7 +260,7 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 		return err
 	}
 	far, how := "LAG", serverLag
-	if !slices.ContainsFunc(st.GetServers(), (*cloudlessv1.ServerStatus).GetLeader) { // nobody can say how far others are behind
+	if !leads(st) { // nobody can say how far others are behind
 		far, how = "LOG", func(s *cloudlessv1.ServerStatus) string { return LogEnd{s.GetLastTerm(), s.GetLastIndex()}.String() }
 	}
 	t := newTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", far, "ZONE", "VERSION")

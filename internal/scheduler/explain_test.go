@@ -331,3 +331,22 @@ func TestReviewIsTheRank(t *testing.T) {
 		}
 	})
 }
+
+// What is levelled when replicas go is what was levelled when they came.
+func TestLevelsAreThoseOfTheExplanation(t *testing.T) {
+	v := view(node("a"))
+	for _, strategy := range []scheduler.Strategy{scheduler.Pack, scheduler.BestFit, scheduler.Even} {
+		for _, spread := range [][]scheduler.Spread{nil, {{Key: "rack"}, {Key: scheduler.KeyZone}}, {{Key: "rack"}}} {
+			r := revision("web", 500)
+			r.Wishes.Strategy, r.Wishes.Spread = strategy, spread
+			e := v.Explain(scheduler.Question{Revision: r})
+			want := slices.Clone(e.Levels)
+			if e.LevelsNodes {
+				want = append(want, scheduler.KeyNode)
+			}
+			if got := r.Wishes.Levels(); !slices.Equal(got, want) {
+				t.Errorf("by %v, over %v: %v, and the explanation says %v", strategy, spread, got, want)
+			}
+		}
+	}
+}

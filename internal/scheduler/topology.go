@@ -48,7 +48,7 @@ func (p *placing) survey() {
 		}
 		p.addLevel(s.Key, int32(s.MaxSkew))
 	}
-	if len(wishes.Spread) == 0 && p.use != tight {
+	if wishes.levelsZones() {
 		p.addLevel(KeyZone, 0)
 	}
 	for i := range wishes.Affinity {
@@ -60,6 +60,28 @@ func (p *placing) survey() {
 		}
 	}
 	p.countMine()
+}
+
+// levelsZones reports whether replicas are levelled over zones because nothing else is said.
+func (w *Wishes) levelsZones() bool { return len(w.Spread) == 0 && w.Strategy.use() != tight }
+
+// Levels are the keys over which replicas are levelled, the most important first.
+func (w *Wishes) Levels() (keys []string) {
+	nodes := w.Strategy.use() != tight
+	for _, s := range w.Spread {
+		if s.Key == KeyNode {
+			nodes = true
+			continue
+		}
+		keys = append(keys, s.Key)
+	}
+	if w.levelsZones() {
+		keys = append(keys, KeyZone)
+	}
+	if nodes {
+		keys = append(keys, KeyNode)
+	}
+	return keys
 }
 
 func (p *placing) axis(key string, hard bool) int {

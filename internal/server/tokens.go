@@ -63,9 +63,7 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 			return refuse(codes.AlreadyExists, "token %s exists already; choose another name, or revoke it with: cloudless token rm %s", m.GetName(), m.GetName())
 		}
 		b.Create(token)
-		b.Create(&statev1.Credential{
-			Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: m.GetUid(),
-		})
+		b.Create(credentialOf(token, secret))
 		b.Create(s.event(ctx, token, "Created", fmt.Sprintf("for role %s until %s", token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Format(time.RFC3339))))
 		receipt.keep(b, m.GetUid(), "")
 		return nil
@@ -74,6 +72,11 @@ func (s *Server) CreateToken(ctx context.Context, request *v1.CreateTokenRequest
 		return nil, err
 	}
 	return &v1.CreateTokenResponse{Token: snap.Token(uid), Secret: secret.Reveal()}, nil
+}
+
+// credentialOf is what is kept of a token's secret.
+func credentialOf(token *v1.Token, secret tokenSecret) *statev1.Credential {
+	return &statev1.Credential{Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: token.GetMetadata().GetUid()}
 }
 
 // replaceSecret gives a token another secret, unless the one that it has is known
@@ -86,9 +89,7 @@ func (s *Server) replaceSecret(ctx context.Context, b *state.Batch, token *v1.To
 		return refuse(codes.FailedPrecondition, "the token that this call created has been used since; use a new idempotency key to create another")
 	}
 	b.Delete(state.KindCredential, token.GetStatus().GetSecretId())
-	b.Create(&statev1.Credential{
-		Metadata: &v1.Metadata{Uid: secret.ID()}, Hash: secret.Hash(), TokenUid: token.GetMetadata().GetUid(),
-	})
+	b.Create(credentialOf(token, secret))
 	b.Create(s.event(ctx, token, "Replaced", "its secret is another one, because the call that created it was repeated"))
 	next := proto.CloneOf(token)
 	next.Status.SecretId = secret.ID()

@@ -112,7 +112,7 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 		step := rollout.NextOfJob(job, time.Time{}) // whatever pause there is after a failure
 		x.missing, x.covers = step.Create, step.Cover
 	default:
-		step := rollout.Next(inputOf(x.snap, w, replicas))
+		step := rollout.Next(inputOf(w, replicas))
 		x.missing, x.covers = step.Create, step.Cover
 	}
 }

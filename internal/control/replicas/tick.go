@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -213,7 +212,9 @@ func (t *tick) service(w *v1.Workload) {
 		t.remove(w)
 		return
 	}
-	step := rollout.Next(inputOf(t.snap, w, have.replicas))
+	in := inputOf(w, have.replicas)
+	in.Places = t.placesToLevel(w)
+	step := rollout.Next(in)
 	t.takeAway(step.Lose, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
@@ -223,9 +224,8 @@ func (t *tick) service(w *v1.Workload) {
 }
 
 // inputOf is a service with its replicas as the rollout looks at it.
-func inputOf(snap *state.Snapshot, w *v1.Workload, replicas []rollout.Replica) rollout.Input {
+func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 	return rollout.Input{
-		Places:   levelsOf(snap, w),
 		Desired:  int(w.GetSpec().GetReplicas()),
 		Revision: w.GetStatus().GetRevisionUid(),
 		Policy:   w.GetSpec().GetRestart().GetPolicy(),
@@ -234,18 +234,15 @@ func inputOf(snap *state.Snapshot, w *v1.Workload, replicas []rollout.Replica) r
 	}
 }
 
-// levelsOf are the places over which the scheduler levels the replicas of a workload:
-// those that it names, and but for the best fit zones and nodes.
-func levelsOf(snap *state.Snapshot, w *v1.Workload) func(node string) []string {
-	var keys []string
-	for _, s := range w.GetSpec().GetPlacement().GetSpread() {
-		keys = append(keys, cmp.Or(s.GetKey(), scheduler.KeyZone))
+// placesToLevel are the places over which the scheduler levels the replicas of a workload.
+func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
+	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+	if err != nil {
+		return nil
 	}
-	if w.GetSpec().GetPlacement().GetStrategy() != "best-fit" {
-		keys = append(keys, scheduler.KeyZone, scheduler.KeyNode)
-	}
+	keys := revision.Wishes.Levels()
 	return func(uid string) (places []string) {
-		n := snap.Node(uid)
+		n := t.snap.Node(uid)
 		if n == nil {
 			return nil
 		}
