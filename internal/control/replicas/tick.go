@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -234,20 +235,23 @@ func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 	}
 }
 
-// placesToLevel are the places over which the scheduler levels the replicas of a workload.
+// placesToLevel are the places over which the scheduler levels the replicas of a
+// workload. Which they are is found out when somebody asks, for most never do.
 func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
-	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
-	if err != nil {
-		return nil
-	}
-	keys := revision.Wishes.Levels()
+	keys := sync.OnceValue(func() []string {
+		revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+		if err != nil {
+			return nil
+		}
+		return revision.Wishes.Levels()
+	})
 	return func(uid string) (places []string) {
 		n := t.snap.Node(uid)
 		if n == nil {
 			return nil
 		}
 		labels := spec.NodeLabels(n)
-		for _, key := range keys {
+		for _, key := range keys() {
 			value := labels[key]
 			if key == scheduler.KeyNode {
 				value = uid
