@@ -75,7 +75,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 		}
 		switch r := here[len(here)-1]; {
 		case r.Revision == d.Revision && r.Phase == PhaseRunning:
-		case r.Revision == d.Revision && r.Phase == PhasePending:
+		case r.Revision == d.Revision && r.Phase == PhasePending && !r.Succeeds:
 			unplaced++
 		case r.Revision == d.Revision:
 			starting++

@@ -42,6 +42,8 @@ type Replica struct {
 	Node string
 	// Away is whether its node is offline.
 	Away bool
+	// Succeeds is whether it waits for the room of another that makes way for it.
+	Succeeds bool
 	// End is when it ended, zero if it has not.
 	End time.Time
 }
@@ -54,6 +56,7 @@ func ReplicaFromProto(r *v1.Replica) Replica {
 		Phase:    cmp.Or(r.GetStatus().GetPhase(), PhasePending),
 		Desired:  cmp.Or(r.GetSpec().GetDesired(), DesiredRunning),
 		Node:     cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetOnlyNodeUid()),
+		Succeeds: r.GetSpec().GetSucceeds() != "",
 	}
 	if end := r.GetStatus().GetEndTime(); end != nil {
 		one.End = end.AsTime()
@@ -128,9 +131,9 @@ func Next(in Input) Step {
 		switch {
 		case r.Revision == in.Revision:
 			current++
-			switch r.Phase {
-			case PhaseRunning:
-			case PhasePending:
+			switch {
+			case r.Phase == PhaseRunning:
+			case r.Phase == PhasePending && !r.Succeeds:
 				unplaced++
 			default:
 				starting++

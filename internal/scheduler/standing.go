@@ -17,6 +17,8 @@ const (
 	// Reserved is not there: room is being made for it, which nobody of the same or
 	// a lower priority may take.
 	Reserved
+	// Inherited is not there either: it has the room of one that has ended for it.
+	Inherited
 )
 
 // attend counts a replica by its standing, or counts it out.
@@ -27,7 +29,7 @@ func (v *View) attend(at int32, sign int) {
 	case Serving:
 		w.there += sign
 		w.serving += sign
-	case Starting:
+	case Starting, Inherited:
 		w.there += sign
 	case Leaving:
 		if sign > 0 {
@@ -97,7 +99,8 @@ func (v *View) noteHolds(i int32) {
 
 // hold looks at one replica of an ask for which room is being made. If that has
 // come about, or there is a free place anywhere else, it goes there; else it goes
-// on waiting. One that is pinned goes nowhere else. It reports whether it has lost its
+// on waiting. One that has inherited its room goes to the best place, which need not be
+// there. One that is pinned goes nowhere else. It reports whether it has lost its
 // hold, because its node will not do any more or one of a higher priority has
 // taken it.
 func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (lost bool) {
@@ -106,7 +109,8 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (l
 		return true
 	}
 	i := v.work.at(at).node
-	if _, there := v.seat(v.nodes[i].replicas, at); !there || v.work.at(at).standing != Reserved {
+	standing := v.work.at(at).standing
+	if _, there := v.seat(v.nodes[i].replicas, at); !there || standing != Reserved && standing != Inherited {
 		return true
 	}
 	v.evict(at)
@@ -118,6 +122,9 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (l
 	placed := func(i int32, score Score) {
 		plan.Placements = append(plan.Placements, Placement{Ask: index, Node: v.nodes[i].UID, NodeName: v.nodes[i].Name, Score: score, Held: uid})
 	}
+	if standing == Inherited && !pinned {
+		return p.run(1, placed) == 0
+	}
 	o, good := p.offer(i, &victims{})
 	good = good && o.count == 0
 	if good && p.vacated(i) {
@@ -128,7 +135,7 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (l
 	if !pinned && p.run(1, placed) == 1 {
 		return false
 	}
-	if !good {
+	if !good || standing == Inherited {
 		return true
 	}
 	p.take(i, p.verdicts[v.class[i]].group)

@@ -83,6 +83,37 @@ func TestHeldRoom(t *testing.T) {
 	}
 }
 
+// Room that a replica has from its predecessor is nobody else's, and it goes to the best
+// place: there, or elsewhere.
+func TestInheritedRoom(t *testing.T) {
+	v := view(node("a"), node("b"))
+	web := revision("web", 1500, priority(0))
+	v.ApplyReplicaAs("heir", web, "uid-a", scheduler.Inherited)
+	full := run(v, revision("full", 2000, priority(900)), "b", 1)
+	again := scheduler.Request{Asks: []scheduler.Ask{{Revision: web, Held: []string{"heir"}}}}
+
+	if plan := v.Plan(ask(revision("other", 1000, priority(100)), 1)); len(plan.Placements) != 0 {
+		t.Errorf("another takes the room: %+v", plan)
+	}
+	if plan := v.Plan(again); places(plan) != "a" || plan.Placements[0].Held != "heir" || plan.Placements[0].Preempts {
+		t.Errorf("the plan is %+v", plan)
+	}
+	boss := ask(revision("boss", 1500, priority(300)), 1)
+	boss.Asks = append(again.Asks, boss.Asks...)
+	if plan := v.Plan(boss); places(plan) != "a" || victims(plan) != "web@a" || len(plan.Unplaced) != 1 {
+		t.Errorf("one that is more important gets %+v", plan)
+	}
+	v.RemoveReplica(full[0])
+	v.ApplyNode(node("a", func(n *scheduler.Node) { n.Unschedulable = "is cordoned" }))
+	if plan := v.Plan(again); places(plan) != "b" || plan.Placements[0].Held != "heir" {
+		t.Errorf("with a better place the plan is %+v", plan)
+	}
+	v.ApplyNode(node("b", func(n *scheduler.Node) { n.Unschedulable = "is offline" }))
+	if plan := v.Plan(again); len(plan.Held) != 0 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Count != 1 {
+		t.Errorf("without any the plan is %+v", plan)
+	}
+}
+
 // Of what is there only what runs is available, and what leaves is not.
 func TestWhatLeavesIsNotAvailable(t *testing.T) {
 	service := revision("service", 1000, priority(200), func(r *scheduler.Revision) { r.MinAvailable = 1 })

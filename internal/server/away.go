@@ -58,7 +58,7 @@ func (s *Server) presentReplica(snap *state.Snapshot, stored *v1.Replica) *v1.Re
 // waits reports whether a replica has no node, and it was written down why.
 func waits(r *v1.Replica) bool {
 	return r.GetStatus().GetPhase() == rollout.PhasePending && r.GetStatus().GetReason() != "" &&
-		r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetReservedNodeUid() == ""
+		r.GetSpec().GetNodeUid()+r.GetSpec().GetReservedNodeUid()+r.GetSpec().GetSucceeds() == ""
 }
 
 // presentWaiting says of which moment the reason is. It is written down once, with

@@ -55,7 +55,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 			st.Running++
 		case rollout.PhasePending, rollout.PhasePlaced, rollout.PhasePreparing:
 			st.Pending++
-			if r.GetSpec().GetNodeUid() == "" && r.GetStatus().GetReason() != "" {
+			if r.GetSpec().GetNodeUid() == "" && r.GetSpec().GetSucceeds() == "" && r.GetStatus().GetReason() != "" {
 				waiting++
 			}
 			if r.GetSpec().GetReservedNodeUid() != "" {

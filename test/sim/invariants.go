@@ -65,6 +65,7 @@ func (w *World) checkEntry(p *proposal, before, after *state.Snapshot) {
 	w.oracle.epoch = max(w.oracle.epoch, after.Cluster().GetStatus().GetEpoch())
 	w.checkReplacing(p, before)
 	w.checkQuotas(p, before, after)
+	w.checkSuccession(p, before, after)
 	nodes := map[string]bool{}
 	for _, change := range p.made() {
 		if n := change.GetPut().GetNode(); n != nil {

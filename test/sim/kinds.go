@@ -152,9 +152,13 @@ func (w *World) checkNewOfJob(r *v1.Replica, one *v1.Workload, live int) {
 	}
 }
 
-// checkNewOfDaemon holds that a node has one replica of a daemon.
+// checkNewOfDaemon holds that a node has one replica of a daemon, but for one that
+// waits for another to make way.
 func (w *World) checkNewOfDaemon(r *v1.Replica, after *state.Snapshot) {
 	for other := range after.ReplicasOf(r.GetSpec().GetWorkloadUid()) {
+		if r.GetSpec().GetSucceeds() != "" && (other.GetMetadata().GetUid() == r.GetSpec().GetSucceeds() || !wanted(other)) {
+			continue
+		}
 		if other.GetMetadata().GetUid() != r.GetMetadata().GetUid() && rollout.Live(other.GetStatus().GetPhase()) &&
 			other.GetSpec().GetOnlyNodeUid() == r.GetSpec().GetOnlyNodeUid() {
 			w.fail("a node has one replica of a daemon", "%s and %s are for %s", r.GetMetadata().GetName(), other.GetMetadata().GetName(), r.GetSpec().GetOnlyNode())

@@ -27,12 +27,15 @@ type cluster struct {
 	offline map[string]bool
 	// tallies by the uid of the workload; of those that were not looked at there is none.
 	tallies map[string]*tally
+	// heirs are the uids of those that wait for the room of another, by the uid of that.
+	heirs map[string]string
 }
 
 // emptyCluster knows the configuration alone.
 func emptyCluster(snap *state.Snapshot) *cluster {
 	return &cluster{
 		view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}, tallies: map[string]*tally{},
+		heirs: map[string]string{},
 	}
 }
 
@@ -43,7 +46,7 @@ func newCluster(snap *state.Snapshot) *cluster {
 		c.addNode(snap, n)
 	}
 	for r := range snap.ReplicasOn("") {
-		if r.GetSpec().GetReservedNodeUid() != "" {
+		if r.GetSpec().GetReservedNodeUid()+r.GetSpec().GetSucceeds() != "" {
 			c.put(snap, r)
 		}
 	}
@@ -84,8 +87,10 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 			c.followReplica(snap, before, after)
 			if after == nil {
 				c.view.RemoveReplica(before.GetMetadata().GetUid())
+				c.putHeir(snap, before)
 			} else {
 				c.put(snap, after)
+				c.putHeir(snap, after)
 			}
 		}
 	}
@@ -169,7 +174,8 @@ func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
 
 // put accounts for a replica as it is now.
 func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
-	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetReservedNodeUid())
+	c.noteHeir(r)
+	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r))
 	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
 	if err != nil || node == "" || rollout.Ended(r.GetStatus().GetPhase()) {
 		c.view.RemoveReplica(uid)
@@ -183,7 +189,7 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 	phase := r.GetStatus().GetPhase()
 	switch {
 	case r.GetSpec().GetNodeUid() == "":
-		return scheduler.Reserved
+		return standingOfPromised(r)
 	case r.GetSpec().GetDesired() == rollout.DesiredStopped && replaced(snap, r):
 		return scheduler.Replaced
 	case r.GetSpec().GetDesired() == rollout.DesiredStopped, phase == rollout.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:

@@ -29,6 +29,7 @@ func (t *tick) daemon(w *v1.Workload) {
 	d.Replicas = have.replicas
 	step := rollout.NextOfDaemon(d)
 	t.takeAway(step.Lose, step.Stop)
+	t.passOn(w, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
@@ -192,7 +193,7 @@ func explainDaemon(snap *state.Snapshot, w *v1.Workload) []*v1.NodeReason {
 	ask := &request.Asks[0]
 	for _, r := range byUID(snap, w.GetMetadata().GetUid()) {
 		switch {
-		case !wanted(r) || Away(snap, r) || r.GetSpec().GetReservedNodeUid() != "": // what has its room coming is explained by itself
+		case !wanted(r) || Away(snap, r) || expectant(snap, r): // what has its room coming is explained by itself
 		case r.GetSpec().GetNodeUid() == "":
 			ask.On = append(ask.On, r.GetSpec().GetOnlyNodeUid())
 		case r.GetSpec().GetRevisionUid() != revision.UID:

@@ -60,7 +60,9 @@ type inquiry struct {
 	// node. missing will be made by the loop, covers in place of those that are away
 	// if they have a place.
 	placed, away, outdated, waiting []*v1.Replica
-	missing, covers                 int
+	// heirs have no node either, but that of their predecessors soon.
+	heirs           []*v1.Replica
+	missing, covers int
 	// on are the nodes that those of a daemon are for, but for held ones.
 	on []string
 	// each is what the nodes are to a daemon, by uid.
@@ -80,6 +82,9 @@ func (x *inquiry) sort() {
 		switch {
 		case !wanted(r):
 			continue // it has ended, or is about to
+		case awaits(x.snap, r):
+			x.heirs = append(x.heirs, r)
+			continue
 		case r.GetSpec().GetNodeUid() == "":
 			if current { // others are about to be stopped
 				x.waiting = append(x.waiting, r)
@@ -105,7 +110,7 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 		d.Replicas = replicas
 		missing := rollout.NextOfDaemon(d).Create
 		x.missing = len(missing)
-		x.on = slices.Concat(onlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), reserved)), missing)
+		x.on = slices.Concat(onlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), func(r *v1.Replica) bool { return expectant(x.snap, r) })), missing)
 	case spec.KindJob:
 		job := jobOf(x.snap, w)
 		job.Replicas = replicas
@@ -117,8 +122,10 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 	}
 }
 
-// reserved reports whether room is being made for a replica.
-func reserved(r *v1.Replica) bool { return r.GetSpec().GetReservedNodeUid() != "" }
+// expectant reports whether there is room for a replica as soon as others have ended.
+func expectant(snap *state.Snapshot, r *v1.Replica) bool {
+	return promised(snap, r) != "" || awaits(snap, r)
+}
 
 func (x *inquiry) answer() *v1.Explanation {
 	x.outlook = x.plan()
@@ -134,6 +141,7 @@ func (x *inquiry) answer() *v1.Explanation {
 	}
 	x.explainPlaced(answer)
 	x.explainWaiting(answer)
+	x.explainHeirs(answer)
 	answer.Summary = x.summary(answer)
 	answer.Help = help() // the last, because it changes the view
 	return answer
@@ -142,16 +150,20 @@ func (x *inquiry) answer() *v1.Explanation {
 // judgeAll puts all nodes in order, and returns what says what would help.
 func (x *inquiry) judgeAll(answer *v1.Explanation) (help func() []string) {
 	question := scheduler.Question{Revision: x.revision, Most: toldNodes}
+	inPlaceOf := func(old *v1.Replica) {
+		answer.About = "the successor of " + old.GetMetadata().GetName() + ", in its place"
+		question.Without = []string{old.GetMetadata().GetUid()}
+	}
 	answer.About = "one more replica"
 	switch {
 	case len(x.waiting)+x.missing > 0:
 		answer.About = "a replica that has no node"
 	case x.covers > 0:
 		answer.About = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
+	case len(x.heirs) > 0:
+		inPlaceOf(predecessor(x.snap, x.heirs[0]))
 	case len(x.outdated) > 0:
-		old := x.outdated[0].GetMetadata()
-		answer.About = "the successor of " + old.GetName() + ", in its place"
-		question.Without = []string{old.GetUid()}
+		inPlaceOf(x.outdated[0])
 	}
 	switch {
 	case x.only != "":

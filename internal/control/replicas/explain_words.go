@@ -12,7 +12,7 @@ import (
 func (x *inquiry) summary(answer *v1.Explanation) string {
 	var parts []string
 	nodeless, unplaced := len(x.waiting)+x.missing, x.outlook.unplaced
-	switch total := len(x.placed) + nodeless; {
+	switch total := len(x.placed) + nodeless + len(x.heirs); {
 	case total == 0:
 		parts = append(parts, "no replica runs or waits")
 	case x.missing == total:

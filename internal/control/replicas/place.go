@@ -31,7 +31,7 @@ func (t *tick) place() {
 			a = &asked{}
 			byWorkload[r.GetSpec().GetWorkloadUid()] = a
 		}
-		if r.GetSpec().GetReservedNodeUid() != "" {
+		if promised(t.snap, r) != "" {
 			a.held = append(a.held, r)
 		} else {
 			a.waiting = append(a.waiting, r)
@@ -130,7 +130,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	if t.stored(old) {
 		r = proto.CloneOf(old)
 	}
-	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid = p.Node, p.NodeName, ""
+	r.Spec.NodeUid, r.Spec.Node, r.Spec.ReservedNodeUid, r.Spec.Succeeds = p.Node, p.NodeName, "", ""
 	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
@@ -147,12 +147,12 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 		}
 		// A fresh explanation is given to those who ask; a new event for every
 		// change of what is free would push out all others.
-		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid() == ""
+		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
 		if t.stored(old) && (said || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
 		}
 		r := proto.CloneOf(old)
-		r.Status.Reason, r.Spec.ReservedNodeUid = reason, ""
+		r.Status.Reason, r.Spec.ReservedNodeUid, r.Spec.Succeeds = reason, "", ""
 		t.put(old, r)
 		t.event(r, "Unplaced", reason, state.SeverityWarning)
 	}

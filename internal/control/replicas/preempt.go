@@ -29,7 +29,7 @@ import (
 // who have it.
 func (t *tick) reserve(m move) {
 	r := proto.CloneOf(m.replica)
-	r.Spec.ReservedNodeUid = m.to.Node
+	r.Spec.ReservedNodeUid, r.Spec.Succeeds = m.to.Node, ""
 	counts := t.leaving(m.to.Node)
 	for _, v := range m.victims {
 		if victim := t.snap.Replica(v.Replica); victim.GetSpec().GetNodeUid() != "" {
@@ -94,7 +94,7 @@ func (t *tick) unreserve(m move, moved map[string]bool) {
 		}
 		moved[v.Replica] = true
 		t.left.Workloads[r.GetSpec().GetWorkloadUid()] = true
-		t.keepPending([]*v1.Replica{r}, fmt.Sprintf("the room that was made on node %s is for %s, which has a higher priority",
+		t.keepPending([]*v1.Replica{r}, fmt.Sprintf("the room that it had on node %s is for %s, which has a higher priority",
 			v.NodeName, m.replica.GetMetadata().GetName()))
 	}
 }

@@ -82,7 +82,7 @@ func (t *tick) holdQuota(namespace string) {
 // counts reports whether a replica counts against its quota, by the same rules as
 // the view: also one for which room is being made.
 func counts(snap *state.Snapshot, r *v1.Replica) bool {
-	node := cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetReservedNodeUid())
+	node := cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r))
 	return node != "" && !rollout.Ended(r.GetStatus().GetPhase()) && snap.Node(node) != nil && !Away(snap, r)
 }
 

@@ -107,9 +107,7 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 		}
 	}
 	t.place()
-	for _, r := range t.stops {
-		t.batch.Update(r, r.GetMetadata().GetVersion())
-	}
+	t.finishStops()
 	return t.batch, t.left
 }
 
@@ -156,6 +154,8 @@ type tick struct {
 	// its end about those that their own workload has no more use for.
 	stopped map[string]bool
 	stops   []*v1.Replica
+	// heirs are those that it makes for the room of others that are on their way out.
+	heirs []*v1.Replica
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
 	unplaced map[string]*v1.Replica
 	// covers are those of them that are only for a replica which may still run, by
@@ -217,6 +217,7 @@ func (t *tick) service(w *v1.Workload) {
 	in.Places = t.placesToLevel(w)
 	step := rollout.Next(in)
 	t.takeAway(step.Lose, step.Stop)
+	t.passOn(w, step.Stop)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
@@ -281,7 +282,7 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 		}
 		tried[room] = true
 		if t.hasSuccessor(w, old) {
-			t.stop(old)
+			t.succeed(w, old)
 			return
 		}
 	}
@@ -370,10 +371,11 @@ func replicaName(workload, uid string) string {
 }
 
 // waits puts a replica that has no node among those to be placed. One of an
-// older revision is about to be stopped and needs no node any more.
+// older revision is about to be stopped and needs no node any more, and one that waits
+// for its predecessor to end needs none yet.
 func (t *tick) waits(r *v1.Replica) {
 	if r.GetSpec().GetNodeUid() != "" || rollout.Ended(r.GetStatus().GetPhase()) ||
-		r.GetSpec().GetDesired() == rollout.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] {
+		r.GetSpec().GetDesired() == rollout.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || awaits(t.snap, r) {
 		return
 	}
 	if w := t.snap.Workload(r.GetSpec().GetWorkloadUid()); w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid() {

@@ -75,7 +75,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 // making are the uids of the replicas of a workload for which room is being made.
 func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 	for r := range snap.ReplicasOf(workloadUID) {
-		if r.GetSpec().GetReservedNodeUid() != "" && rollout.Live(r.GetStatus().GetPhase()) {
+		if promised(snap, r) != "" && rollout.Live(r.GetStatus().GetPhase()) {
 			uids = append(uids, r.GetMetadata().GetUid())
 		}
 	}
@@ -88,7 +88,7 @@ func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Replica) {
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()), r.GetSpec().GetReservedNodeUid() != "":
+		case rollout.Ended(r.GetStatus().GetPhase()), expectant(snap, r):
 		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
 			pending++
 		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
@@ -134,7 +134,8 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 
 // Pending counts the replicas that have no node by what speaks against most of
 // the nodes: the name of a filter, "nodes" where there are none, "placing" where
-// a place will be found at once, "preemption" where room is being made.
+// a place will be found at once, "preemption" where room is being made, "update" where
+// the one that is replaced has not ended yet.
 func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	waiting := map[string][]*v1.Replica{} // by workload
 	counts := map[string]int{}
@@ -144,6 +145,8 @@ func (Placement) Pending(snap *state.Snapshot) map[string]int {
 		case rollout.Ended(r.GetStatus().GetPhase()):
 		case r.GetSpec().GetReservedNodeUid() != "":
 			counts["preemption"]++
+		case awaits(snap, r):
+			counts["update"]++
 		default:
 			waiting[uid] = append(waiting[uid], r)
 		}

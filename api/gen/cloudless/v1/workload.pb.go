@@ -2070,7 +2070,10 @@ type ReplicaSpec struct {
 	// The replica for which it makes room, by uid, if it was pushed out.
 	PreemptedFor string `protobuf:"bytes,14,opt,name=preempted_for,json=preemptedFor,proto3" json:"preempted_for,omitempty"`
 	// Why it is to stop, if that is not its workload's wish.
-	StopReason    string `protobuf:"bytes,15,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
+	StopReason string `protobuf:"bytes,15,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
+	// While it is pending: the replica, by uid, that makes way for it. The room of that
+	// one is for nobody else.
+	Succeeds      string `protobuf:"bytes,16,opt,name=succeeds,proto3" json:"succeeds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2185,6 +2188,13 @@ func (x *ReplicaSpec) GetPreemptedFor() string {
 func (x *ReplicaSpec) GetStopReason() string {
 	if x != nil {
 		return x.StopReason
+	}
+	return ""
+}
+
+func (x *ReplicaSpec) GetSucceeds() string {
+	if x != nil {
+		return x.Succeeds
 	}
 	return ""
 }
@@ -2641,7 +2651,7 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ReplicaSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\x87\x03\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xa3\x03\n" +
 	"\vReplicaSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12!\n" +
@@ -2656,7 +2666,8 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x11reserved_node_uid\x18\r \x01(\tR\x0freservedNodeUid\x12#\n" +
 	"\rpreempted_for\x18\x0e \x01(\tR\fpreemptedFor\x12\x1f\n" +
 	"\vstop_reason\x18\x0f \x01(\tR\n" +
-	"stopReason\"\xe0\x02\n" +
+	"stopReason\x12\x1a\n" +
+	"\bsucceeds\x18\x10 \x01(\tR\bsucceeds\"\xe0\x02\n" +
 	"\rReplicaStatus\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +

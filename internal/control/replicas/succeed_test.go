@@ -1,0 +1,169 @@
+package replicas
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// running counts those of a workload that run, and how many of them are of its
+// current revision.
+func (w *world) running(name string) (all, current int) {
+	revision := w.snap().WorkloadByName("default", name).GetStatus().GetRevisionUid()
+	for _, r := range w.of(name) {
+		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+			all++
+			if r.GetSpec().GetRevisionUid() == revision {
+				current++
+			}
+		}
+	}
+	return all, current
+}
+
+// An update needs no more room than there is, and leaves none to others, however long
+// they have waited: who waits must be more important than what runs, and able to push
+// it out.
+func TestAnUpdateKeepsItsRoom(t *testing.T) {
+	for what, waits := range map[string]int32{"as important": 0, "more important, but not enough to push others out": 100} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.addNode("a", "3")
+			w.addRanked("early", 0, "1", waits, 0)
+			w.addRanked("web", 3, "1", 0, 0)
+			d := drive(w)
+			d.rest()
+			w.scale("early", 3)
+			d.rest()
+			w.restart("web")
+			for d.react(); d.work(); d.react() {
+				if all, _ := w.running("web"); all < 2 {
+					t.Fatalf("only %d of web run", all)
+				}
+			}
+			if all, current := w.running("web"); all != 3 || current != 3 {
+				t.Errorf("%d of web run, %d of them of the new revision", all, current)
+			}
+			w.wantWhere("early", " pending", " pending", " pending")
+		})
+	}
+}
+
+// The quota goes on to the successor as the room does.
+func TestAnUpdateKeepsItsQuota(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "16")
+	w.quota(&v1.Quota{Replicas: new(int64(2))})
+	w.addWorkload("early", 0, "1")
+	w.addWorkload("web", 2, "1")
+	d := drive(w)
+	d.rest()
+	w.scale("early", 2)
+	d.rest()
+	w.restart("web")
+	for d.react(); d.work(); d.react() {
+		n := w.snap().NamespaceByName("default")
+		if over := (Placement{}).Used(w.snap(), n).GetOver(); len(over) > 0 {
+			t.Fatalf("the update needs %v", over)
+		}
+	}
+	if all, current := w.running("web"); all != 2 || current != 2 {
+		t.Errorf("%d of web run, %d of them of the new revision", all, current)
+	}
+	if warned := w.told("Unplaced"); len(warned) != 2 { // both of early
+		t.Errorf("it is told of %q", warned)
+	}
+}
+
+// Each node keeps the room of a daemon that is updated.
+func TestADaemonKeepsItsRoom(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addNode("b", "1")
+	w.addWorkload("early", 0, "1")
+	w.addKind("logs", spec.KindDaemon, "1", nil)
+	d := drive(w)
+	d.rest()
+	w.scale("early", 2)
+	d.rest()
+	w.restart("logs")
+	d.rest()
+	if all, current := w.running("logs"); all != 2 || current != 2 {
+		t.Errorf("%d of logs run, %d of them of the new revision", all, current)
+	}
+}
+
+// A second update while the first one waits for a replica to end has the room of it.
+func TestASecondUpdateKeepsTheRoom(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addWorkload("early", 0, "1")
+	w.addWorkload("web", 1, "1")
+	d := drive(w)
+	d.rest()
+	w.scale("early", 1)
+	d.rest()
+	w.restart("web")
+	d.react()
+	heir := w.of("web")[1]
+	if want := fmt.Sprintf("waits for %s to end on node a", w.of("web")[0].GetMetadata().GetName()); heir.GetStatus().GetReason() != want {
+		t.Errorf("the successor says %q, want %q", heir.GetStatus().GetReason(), want)
+	}
+	told := w.explained("web", "", false)
+	if !strings.Contains(fmt.Sprint(told.GetReplicas()), heir.GetStatus().GetReason()) || strings.Contains(told.GetSummary(), "no place") ||
+		told.GetTakingCount() != 1 || len(told.GetHelp()) > 0 {
+		t.Errorf("the explanation is %v", told)
+	}
+	w.restart("web")
+	d.rest()
+	if _, current := w.running("web"); current != 1 {
+		w.wantWhere("web", "a running")
+	}
+}
+
+// The room of one that is replaced, and of its successor before that is placed, is the
+// workload's own as far as it needs it: one of the same class cannot take it, and one
+// that is above the class can. Then the successor waits, and says for whom.
+func TestTheRoomOfAnUpdateCanBeTakenAsThatOfAnyOther(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		for what, test := range map[string]struct {
+			priority int32
+			taken    bool
+		}{"same class": {300, false}, "higher class": {600, true}} {
+			t.Run(fmt.Sprintf("%s/ended %v", what, ended), func(t *testing.T) {
+				w := newWorld(t)
+				w.addNode("a", "2")
+				w.addRanked("web", 2, "1", 200, 2)
+				d := drive(w)
+				d.rest()
+				w.restart("web")
+				d.react()
+				if ended {
+					d.work()
+					d.work() // nobody has looked since
+				}
+				w.addRanked("boss", 1, "1", test.priority, 0)
+				d.rest()
+				if all, _ := w.running("boss"); (all == 1) != test.taken {
+					t.Errorf("%d of boss run", all)
+				}
+				all, current := w.running("web")
+				if !test.taken && (all != 2 || current != 2) {
+					t.Errorf("%d of web run, %d of them of the new revision", all, current)
+				}
+				if test.taken && all != 1 {
+					t.Errorf("%d of web run", all)
+				}
+				for _, r := range w.of("web") {
+					if r.GetSpec().GetSucceeds() != "" && !rollout.Ended(r.GetStatus().GetPhase()) {
+						t.Errorf("%s still waits for another: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package sim
+
+import (
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// checkSuccession holds that a successor is placed when its predecessor has ended, and
+// that nobody takes the room in between who may not push others out.
+func (w *World) checkSuccession(p *proposal, before, after *state.Snapshot) {
+	if p.who != "replicas" {
+		return
+	}
+	for _, change := range p.made() {
+		r := change.GetPut().GetReplica()
+		old := before.Replica(r.GetMetadata().GetUid())
+		if r.GetSpec().GetNodeUid() == "" || old.GetSpec().GetNodeUid() != "" {
+			continue
+		}
+		if waitsFor := before.Replica(old.GetSpec().GetSucceeds()); waitsFor != nil && !rollout.Ended(waitsFor.GetStatus().GetPhase()) {
+			w.fail("a successor waits for its predecessor", "%s is placed while %s is %s", r.GetMetadata().GetName(),
+				waitsFor.GetMetadata().GetName(), waitsFor.GetStatus().GetPhase())
+		}
+		if priorityOf(after, r) <= 100 {
+			w.checkHeirs(r, before, after)
+		}
+	}
+}
+
+// checkHeirs holds that one that was placed leaves those their room who have inherited
+// it on that node and are not placed yet.
+func (w *World) checkHeirs(placed *v1.Replica, before, after *state.Snapshot) {
+	node := placed.GetSpec().GetNodeUid()
+	for heir := range after.ReplicasOn("") {
+		from := after.Replica(heir.GetSpec().GetSucceeds())
+		if !wanted(heir) || from.GetSpec().GetNodeUid() != node || !rollout.Ended(from.GetStatus().GetPhase()) || from.GetSpec().GetStopReason() != "" {
+			continue
+		}
+		if w.fitsBeside(before, heir, node) && !w.fitsBeside(after, heir, node) {
+			w.fail("the room of one that is replaced is for its successor", "%s takes it on %s from %s", placed.GetMetadata().GetName(),
+				placed.GetSpec().GetNode(), heir.GetMetadata().GetName())
+		}
+	}
+}
+
+// fitsBeside is whether a node has room for one more replica.
+func (w *World) fitsBeside(snap *state.Snapshot, more *v1.Replica, node string) bool {
+	free := scheduler.NodeFromProto(snap.Node(node), spec.NodePolicy{}).Capacity
+	take := func(r *v1.Replica) {
+		if need, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid()); ok {
+			free[scheduler.CPU] -= need.Resources[scheduler.CPU]
+			free[scheduler.Memory] -= need.Resources[scheduler.Memory]
+		}
+	}
+	take(more)
+	for r := range snap.ReplicasOn(node) {
+		if !rollout.Ended(r.GetStatus().GetPhase()) {
+			take(r)
+		}
+	}
+	return free[scheduler.CPU] >= 0 && free[scheduler.Memory] >= 0
+}
