@@ -49,7 +49,8 @@ func (s TerminalSize) message() *cloudlessv1.TerminalSize {
 }
 
 // Exec runs a command inside a replica and returns its exit code. The error says why there is none: the command
-// could not be started, or the connection to it was lost.
+// could not be started, or the connection to it was lost. With one that does not exist the code is 127, with one that
+// may not be run 126, as shells have it.
 func (c *Client) Exec(ctx context.Context, options ExecOptions) (int, error) {
 	if len(options.Command) == 0 {
 		return 0, errors.New("exec needs a command")
@@ -171,7 +172,7 @@ func (o *ExecOptions) receive(stream execStream) (int, error) {
 			err = write(o.Stderr, message.Stderr)
 		case *cloudlessv1.ExecResponse_Exit:
 			if message.Exit.GetError() != "" {
-				return 0, errors.New(message.Exit.GetError())
+				return int(message.Exit.GetCode()), errors.New(message.Exit.GetError())
 			}
 			return int(message.Exit.GetCode()), nil
 		}

@@ -25,7 +25,8 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 	process, err := execer.Exec(ctx, task, describeExec(ctx, start, in, at, told))
 	if err != nil {
 		at.listen(nil)
-		return at.exit(&v1.ExecExit{Error: sentence(execProblem(r, start, err).Error())})
+		code, problem := execProblem(r, start, err)
+		return at.exit(&v1.ExecExit{Code: code, Error: sentence(problem.Error())})
 	}
 	commands := make(chan *v1.ExecRequest, execBacklog)
 	at.work.Go(func() { a.command(ctx, process, commands) })
@@ -62,23 +63,29 @@ func (a *Agent) execTarget(uid string) (*replica, driver.Execer, string, error) 
 	return r, execer, task, nil
 }
 
-// execProblem puts the commonest mistakes into words: drivers tell them at
-// length.
-func execProblem(r *replica, start *v1.ExecStart, err error) error {
+// The exit codes of shells for commands that cannot be run, and that do not exist.
+const (
+	exitCannotRun = 126
+	exitNotFound  = 127
+)
+
+// execProblem puts the commonest mistakes into words, because drivers tell them at
+// length, with the exit code that stands for them.
+func execProblem(r *replica, start *v1.ExecStart, err error) (code int32, problem error) {
 	command := start.GetCommand()
 	switch text := err.Error(); {
 	case errors.Is(err, driver.ErrNotRunning):
-		return fmt.Errorf("replica %s does not run any more; see: cloudless ps --all", r.name())
+		return 0, fmt.Errorf("replica %s does not run any more; see: cloudless ps --all", r.name())
 	case !errors.Is(err, driver.ErrInvalid) || len(command) == 0:
-		return err
+		return 0, err
 	case strings.Contains(text, "chdir to cwd"):
-		return fmt.Errorf("folder %q in replica %s is not one that its user may work in, or does not exist", start.GetWorkingDir(), r.name())
+		return exitCannotRun, fmt.Errorf("folder %q in replica %s is not one that its user may work in, or does not exist", start.GetWorkingDir(), r.name())
 	case strings.Contains(text, "no such file or directory"), strings.Contains(text, "executable file not found"):
-		return fmt.Errorf("command %q does not exist in replica %s: an image has the programs that were put into it, and maybe no shell", command[0], r.name())
+		return exitNotFound, fmt.Errorf("command %q does not exist in replica %s: an image has the programs that were put into it, and maybe no shell", command[0], r.name())
 	case strings.Contains(text, "permission denied"):
-		return fmt.Errorf("command %q in replica %s is not a program that its user may run", command[0], r.name())
+		return exitCannotRun, fmt.Errorf("command %q in replica %s is not a program that its user may run", command[0], r.name())
 	}
-	return err
+	return 0, err
 }
 
 func notRunning(r *replica, status *v1.ReplicaStatus) error {

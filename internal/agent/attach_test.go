@@ -204,7 +204,7 @@ func TestExecRefusals(t *testing.T) {
 	}
 	missing := s.exec(t, n, "a", false, "/no/such/program")
 	defer close(missing.end)
-	if got := missing.until(t, ""); !strings.Contains(got.exit.GetError(), `command "/no/such/program" does not exist in replica web-a`) {
+	if got := missing.until(t, ""); got.exit.GetCode() != 127 || !strings.Contains(got.exit.GetError(), `command "/no/such/program" does not exist in replica web-a`) {
 		t.Errorf("exit: %v", got.exit)
 	}
 }

@@ -25,10 +25,20 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), command: cmd.CommandPath()}
 }
 
-// exitCodeError ends the program with a code, without a word.
-type exitCodeError struct{ code int }
+// exitCodeError ends the program with a code, without a word if there is no reason.
+type exitCodeError struct {
+	code int
+	why  error
+}
 
-func (e *exitCodeError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+func (e *exitCodeError) Error() string {
+	if e.why != nil {
+		return e.why.Error()
+	}
+	return fmt.Sprintf("exit code %d", e.code)
+}
+
+func (e *exitCodeError) Unwrap() error { return e.why }
 
 func exitCode(err error) int {
 	if err == nil {
@@ -53,7 +63,7 @@ func isUsage(err error) bool {
 
 // complain says on standard error what went wrong.
 func (c *cli) complain(err error) {
-	if _, ok := errors.AsType[*exitCodeError](err); ok {
+	if own, ok := errors.AsType[*exitCodeError](err); ok && own.why == nil {
 		return
 	}
 	who := painter(c.Stderr)(colourBad, "cloudless:")

@@ -25,8 +25,9 @@ func (c *cli) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec NAME -- COMMAND [ARG...]",
 		Short: "Run a command inside a replica",
-		Long: "Exec runs a command inside a running replica and ends with the command's own exit code. Without a\n" +
-			"terminal, signals are handed on to the command.",
+		Long: "Exec runs a command inside a running replica and ends with the command's own exit code, or with 127 if\n" +
+			"there is no such command there and 126 if it may not be run. Without a terminal, signals are handed on to\n" +
+			"the command.",
 		Example: "  cloudless exec -it web -- sh\n  cloudless exec web -- cat /etc/hosts\n  tar c . | cloudless exec -i web -- tar x -C /tmp",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -97,13 +98,10 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 		options.Started = func(string) { release() }
 	}
 	code, err := cl.Exec(ctx, options)
-	if err != nil {
-		return err
-	}
 	if code != 0 {
-		return &exitCodeError{code}
+		return &exitCodeError{code: code, why: err}
 	}
-	return nil
+	return err
 }
 
 // screen is the terminal at which the person sits, nil if there is none.

@@ -72,7 +72,7 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 	if ctx.Err() != nil {
 		line.clear()
 		c.note("Interrupted: %s was not pushed, and nothing half-made is left of it.", path)
-		return &exitCodeError{exitInterrupted}
+		return &exitCodeError{code: exitInterrupted}
 	}
 	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
 		return unreachable

@@ -129,7 +129,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 		return err
 	}
 	if len(missing) > 0 {
-		return &exitCodeError{exitError}
+		return &exitCodeError{code: exitError}
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.
 		err = c.printObject(plan)
 	}
 	if err == nil && changes(plan) {
-		err = &exitCodeError{exitChanges}
+		err = &exitCodeError{code: exitChanges}
 	}
 	return err
 }

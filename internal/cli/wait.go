@@ -68,7 +68,7 @@ func (c *cli) stoppedWaiting(forWhat ...*cloudlessv1.Workload) error {
 	} else {
 		c.note("Stopped waiting. The cluster goes on with what was asked: see: cloudless ps")
 	}
-	return &exitCodeError{exitInterrupted}
+	return &exitCodeError{code: exitInterrupted}
 }
 
 func desired(w *cloudlessv1.Workload) int32 {

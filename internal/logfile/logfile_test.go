@@ -184,27 +184,35 @@ func TestRotationByAge(t *testing.T) {
 	equal(t, join(all(t, dir)), []string{"stdout: 5", "stdout: 6", "stdout: later"})
 }
 
+// A clock that is set back a little is waited for, so that stamps stay in order; one
+// that was far ahead is believed when it is right again, also by the next writer, and
+// its files get no older by it.
 func TestClockThatJumpsBack(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
 	start := c.Time
-	w := openLog(t, dir, WriterOptions{Now: c.now})
+	opts := WriterOptions{Now: c.now, Limits: Limits{MaxAge: 4 * time.Hour}}
+	w := openLog(t, dir, opts)
 	write(t, w, Stdout, "one\n")
-	c.add(-time.Hour)
+	c.add(-time.Second)
+	write(t, w, Stdout, "waits\n")
+	c.add(time.Second - 24*time.Hour)
 	write(t, w, Stdout, "two\n")
 	w.Close()
-	w = openLog(t, dir, WriterOptions{Now: c.now})
+	c.add(time.Minute)
+	w = openLog(t, dir, opts)
 	write(t, w, Stdout, "three\n")
 	c.add(2 * time.Hour)
 	write(t, w, Stdout, "four\n")
-	for _, e := range all(t, dir)[:3] {
-		if !e.Time.Equal(start) {
-			t.Errorf("%s has the time %s, want %s", e.Line, e.Time, start)
+	day := start.Add(-24 * time.Hour)
+	for i, want := range []time.Time{start, start, day, day.Add(time.Minute), day.Add(2*time.Hour + time.Minute)} {
+		if e := all(t, dir)[i]; !e.Time.Equal(want) {
+			t.Errorf("%s has the time %s, want %s", e.Line, e.Time, want)
 		}
 	}
-	equal(t, join(read(t, dir, Options{Tail: -1, Since: start})),
-		[]string{"stdout: one", "stdout: two", "stdout: three", "stdout: four"})
-	equal(t, join(read(t, dir, Options{Tail: -1, Since: start.Add(1)})), []string{"stdout: four"})
+	equal(t, logFiles(t, dir), []string{"00000001.log", "00000002.log"})
+	equal(t, join(read(t, dir, Options{Tail: -1, Since: day.Add(time.Second), Until: day.Add(time.Hour)})), []string{"stdout: three"})
+	equal(t, join(read(t, dir, Options{Tail: 2, Until: day.Add(24*time.Hour - 1)})), []string{"stdout: three", "stdout: four"})
 }
 
 func TestTornRecordIsCutOff(t *testing.T) {

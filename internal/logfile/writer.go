@@ -14,6 +14,11 @@ import (
 // batchBytes is how many bytes of records are handed to the kernel at once.
 const batchBytes = 64 << 10
 
+// maxStepBack is how far the clock may be set back without that being seen in the
+// stamps: they stand still until it has caught up. One that was further ahead would
+// hold them up for long, so that they go back with it.
+const maxStepBack = time.Second
+
 // WriterOptions configures a [Writer].
 type WriterOptions struct {
 	Limits Limits
@@ -159,13 +164,16 @@ func (w *Writer) append(stream Stream, p []byte) {
 // the next batch. It reports false if nothing can be written now.
 func (w *Writer) prepare() (stamp time.Time, ready bool) {
 	now := w.now().UTC()
+	if now.Before(w.started) {
+		w.started = now // the clock was ahead: what it said then is no age
+	}
 	if w.isDue(now) {
 		if err := w.nextFile(now); err != nil {
 			w.lost.cause = err
 			return now, false
 		}
 	}
-	if now.Before(w.last) {
+	if now.Before(w.last) && w.last.Sub(now) <= maxStepBack {
 		now = w.last
 	}
 	return now, w.admitLoss()

@@ -30,5 +30,21 @@ func (s *workloads) Exec(stream grpc.BidiStreamingServer[v1.ExecRequest, v1.Exec
 		up: func(said *v1.AttachUp) (*v1.ExecResponse, bool) {
 			return said.GetExec(), said.GetExec().GetExit() != nil
 		},
+		check: func(r *v1.ExecRequest) error { return checkExec(start, r) },
 	}.relay(s.Server, stream)
+}
+
+// checkExec refuses what would be passed over in silence otherwise.
+func checkExec(start *v1.ExecStart, r *v1.ExecRequest) error {
+	switch r.GetMessage().(type) {
+	case nil:
+		return refuse(codes.InvalidArgument, "a message of exec says nothing: it has start, stdin, closeStdin, resize or signal")
+	case *v1.ExecRequest_Start:
+		return refuse(codes.InvalidArgument, "start is the first message of exec, and only the first: each command has a call of its own")
+	case *v1.ExecRequest_Stdin:
+		if !start.GetStdin() {
+			return refuse(codes.InvalidArgument, "the command has no standard input: say stdin in start")
+		}
+	}
+	return nil
 }

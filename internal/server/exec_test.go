@@ -218,6 +218,47 @@ func readFrame(t *testing.T, ctx context.Context, socket *websocket.Conn) *v1.Ex
 	return response
 }
 
+// What would be passed over in silence ends the call, and says why.
+func TestExecRefusesWhatItWouldNotCarryOut(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	left := make(chan struct{}, 1)
+	c.work("n1", echo(left))
+	c.create(op, workload("web"))
+	signal := func(name string) *v1.ExecRequest {
+		return &v1.ExecRequest{Message: &v1.ExecRequest_Signal{Signal: name}}
+	}
+	deaf := execStart("web", "silent")
+	deaf.GetStart().Stdin = false
+	for _, test := range []struct {
+		first, then *v1.ExecRequest
+		why         string
+	}{
+		{execStart("web", "silent"), execStart("web", "silent"), "only the first"},
+		{execStart("web", "silent"), signal("SIGNOTHING"), "must be the name of a signal"},
+		{execStart("web", "silent"), &v1.ExecRequest{}, "says nothing"},
+		{execStart("web", "silent"), &v1.ExecRequest{Message: &v1.ExecRequest_CloseStdin{}}, "must be true"},
+		{deaf, stdin("x"), "say stdin in start"},
+	} {
+		stream, err := op.Exec(c.ctx)
+		must(t, err)
+		must(t, stream.Send(test.first))
+		_, err = stream.Recv() // it runs
+		must(t, err)
+		must(t, stream.Send(test.then))
+		_, err = stream.Recv()
+		wantCode(t, err, codes.InvalidArgument, test.why)
+		<-left
+	}
+	wrong := execStart("web", "silent")
+	wrong.GetStart().Env = map[string]string{"A=B": "c"}
+	stream, err := op.Exec(c.ctx)
+	must(t, err)
+	must(t, stream.Send(wrong))
+	_, err = stream.Recv()
+	wantCode(t, err, codes.InvalidArgument, "must be the name of an environment variable")
+}
+
 // Who opens a stream and says nothing is told what to begin with.
 func TestExecWithoutAWordIsRefused(t *testing.T) {
 	c := newCluster(t)
@@ -301,6 +342,7 @@ func TestExecOverWebSocket(t *testing.T) {
 		"a frame must be one JSON message": `{"strat":{}}`,
 		"command":                          `{"start":{}}`,
 		"exec begins with start":           `{"stdin":"eA=="}`,
+		"leave it out":                     `{"start":{"workload":"db","command":["sh"]}}`,
 	} {
 		socket, _, err = c.socket(token, path)
 		must(t, err)
@@ -309,10 +351,9 @@ func TestExecOverWebSocket(t *testing.T) {
 			t.Errorf("%s: %v, want %q", frame, err, want)
 		}
 	}
-	socket, _, err = c.socket(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), path)
-	must(t, err)
-	if _, _, err = socket.Read(c.ctx); err == nil || !strings.Contains(err.Error(), "viewer") {
-		t.Errorf("exec as viewer: %v", err)
+	viewer := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})
+	if _, response, err := c.socket(viewer, path); err == nil || response.StatusCode != http.StatusForbidden {
+		t.Errorf("exec as viewer: %v, %v", response, err)
 	}
 	if _, response, err := c.socket("", path); err == nil || response.StatusCode != http.StatusUnauthorized {
 		t.Errorf("exec as nobody: %v, %v", response, err)

@@ -23,6 +23,8 @@ type inside[Request, Response any] struct {
 	// up takes an answer out of what the node says, nil if it is none, and tells
 	// whether it is the last one.
 	up func(*v1.AttachUp) (answer *Response, last bool)
+	// check refuses what may not come after the first message; it may be nil.
+	check func(*Request) error
 }
 
 // relay serves the call until the node has given its last answer.
@@ -31,7 +33,8 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 	if err != nil {
 		return err
 	}
-	ctx := stream.Context()
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
 	node, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), c.open(r.GetMetadata().GetUid()))
 	if err != nil {
 		return err
@@ -41,17 +44,28 @@ func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingSer
 	// caller who leaves or may no longer be here.
 	defer context.AfterFunc(ctx, release)()
 	s.logger.InfoContext(ctx, c.name, append(about, "replica", r.GetMetadata().GetName(), "caller", caller(ctx).ID.String())...)
-	go c.forward(stream, node) // ends with either stream
+	go c.forward(stream, node, cancel) // ends with either stream
 	if err := c.answer(node, stream); err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
 	return nil
 }
 
-func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to attachStream) {
+// forward hands on what the caller says, until that is something wrong.
+func (c inside[Request, Response]) forward(from grpc.BidiStreamingServer[Request, Response], to attachStream, refuse func(error)) {
 	for {
 		request, err := from.Recv()
-		if err != nil || to.Send(c.down(request)) != nil {
+		if errors.Is(err, io.EOF) {
+			return // the caller has no more to say
+		}
+		if err == nil && c.check != nil {
+			err = c.check(request)
+		}
+		if err != nil {
+			refuse(err)
+			return
+		}
+		if to.Send(c.down(request)) != nil {
 			return
 		}
 	}

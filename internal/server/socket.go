@@ -56,6 +56,10 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, statusOf(refuse(codes.InvalidArgument, "exec is a WebSocket: open one at %s, over HTTP/1.1", r.URL.Path)))
 		return
 	}
+	if err := authorize(caller(r.Context()), v1.WorkloadService_Exec_FullMethodName); err != nil {
+		writeError(w, statusOf(err))
+		return
+	}
 	socket, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}})
 	if err != nil {
 		return // Accept has answered
@@ -77,7 +81,10 @@ func (e *execSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 			if start := request.GetStart(); first && start != nil {
-				start.Namespace, start.Workload = namespace, workload // the path decides
+				if err := startAt(start, namespace, workload); err != nil {
+					closeSocket(socket, err)
+					return
+				}
 			}
 			if stream.Send(request) != nil {
 				return
@@ -104,6 +111,21 @@ func (e *execSocket) answer(ctx context.Context, stream v1.WorkloadService_ExecC
 			return err
 		}
 	}
+}
+
+// startAt has a command start where the path says. It may say the same itself.
+func startAt(start *v1.ExecStart, namespace, workload string) error {
+	for _, one := range []struct {
+		field string
+		said  *string
+		path  string
+	}{{"namespace", &start.Namespace, namespace}, {"workload", &start.Workload, workload}} {
+		if *one.said != "" && *one.said != one.path {
+			return refuse(codes.InvalidArgument, "start.%s is %q, and the path says %q: leave it out", one.field, *one.said, one.path)
+		}
+		*one.said = one.path
+	}
+	return nil
 }
 
 func readRequest(ctx context.Context, socket *websocket.Conn) (*v1.ExecRequest, error) {

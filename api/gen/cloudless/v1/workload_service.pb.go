@@ -2481,7 +2481,8 @@ func (x *ExecStarted) GetReplica() string {
 
 type ExecExit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Code  int32                  `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// As shells do: 127 if there is no such command, 126 if it may not be run.
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Set when the process could not be started or watched.
 	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2610,23 +2611,26 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x18\n" +
 	"\apartial\x18\x05 \x01(\bR\apartial\x12\x10\n" +
 	"\x03raw\x18\a \x01(\fR\x03raw\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\"\xdd\x01\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\xb4\x05\n" +
 	"\vExecRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.ExecStartH\x00R\x05start\x12\x16\n" +
-	"\x05stdin\x18\x02 \x01(\fH\x00R\x05stdin\x12!\n" +
-	"\vclose_stdin\x18\x03 \x01(\bH\x00R\n" +
+	"\x05stdin\x18\x02 \x01(\fH\x00R\x05stdin\x12d\n" +
+	"\vclose_stdin\x18\x03 \x01(\bBA\xbaH>\xba\x01;\n" +
+	"\x04true\x12-must be true: it is the end of standard input\x1a\x04thisH\x00R\n" +
 	"closeStdin\x124\n" +
-	"\x06resize\x18\x04 \x01(\v2\x1a.cloudless.v1.TerminalSizeH\x00R\x06resize\x12!\n" +
-	"\x06signal\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18\x10H\x00R\x06signalB\t\n" +
-	"\amessage\"\xc2\x04\n" +
+	"\x06resize\x18\x04 \x01(\v2\x1a.cloudless.v1.TerminalSizeH\x00R\x06resize\x12\xb4\x03\n" +
+	"\x06signal\x18\x05 \x01(\tB\x99\x03\xbaH\x95\x03\xba\x01\x91\x03\n" +
+	"\x06signal\x12,must be the name of a signal, such as SIGINT\x1a\xd8\x02this in ['SIGHUP', 'SIGINT', 'SIGQUIT', 'SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGKILL', 'SIGUSR1', 'SIGSEGV', 'SIGUSR2', 'SIGPIPE', 'SIGALRM', 'SIGTERM', 'SIGSTKFLT', 'SIGCHLD', 'SIGCONT', 'SIGSTOP', 'SIGTSTP', 'SIGTTIN', 'SIGTTOU', 'SIGURG', 'SIGXCPU', 'SIGXFSZ', 'SIGVTALRM', 'SIGPROF', 'SIGWINCH', 'SIGIO', 'SIGPWR', 'SIGSYS']H\x00R\x06signalB\t\n" +
+	"\amessage\"\xf8\x05\n" +
 	"\tExecStart\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
 	"\areplica\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\areplica\x12%\n" +
 	"\acommand\x18\x04 \x03(\tB\v\xbaH\b\x92\x01\x05\b\x01\x10\x80\bR\acommand\x12\x1a\n" +
 	"\bterminal\x18\x05 \x01(\bR\bterminal\x12.\n" +
-	"\x04size\x18\x06 \x01(\v2\x1a.cloudless.v1.TerminalSizeR\x04size\x12=\n" +
-	"\x03env\x18\a \x03(\v2 .cloudless.v1.ExecStart.EnvEntryB\t\xbaH\x06\x9a\x01\x03\x10\x80\x04R\x03env\x12\xa0\x01\n" +
+	"\x04size\x18\x06 \x01(\v2\x1a.cloudless.v1.TerminalSizeR\x04size\x12\xf2\x01\n" +
+	"\x03env\x18\a \x03(\v2 .cloudless.v1.ExecStart.EnvEntryB\xbd\x01\xbaH\xb9\x01\x9a\x01\xb5\x01\x10\x80\x04\"\xa7\x01\xba\x01\xa3\x01\n" +
+	"\aenv_key\x12hmust be the name of an environment variable: letters, digits and underscores, not beginning with a digit\x1a.this.matches('^[A-Za-z_][A-Za-z0-9_]{0,254}$')*\x06r\x04\x18\x80\x80\bR\x03env\x12\xa0\x01\n" +
 	"\vworking_dir\x18\b \x01(\tB\x7f\xbaH|\xba\x01y\n" +
 	"\babsolute\x123must be an absolute path of at most 4096 characters\x1a8this == '' || this.startsWith('/') && size(this) <= 4096R\n" +
 	"workingDir\x12\x1b\n" +
