@@ -26,6 +26,7 @@ import (
 	"github.com/containerd/containerd/v2/plugins"
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
+	"github.com/sirupsen/logrus"
 
 	"github.com/cloudless/cloudless/internal/logfile"
 )
@@ -50,6 +51,8 @@ func main() {
 
 // newPlugin puts our service around the stock one.
 func newPlugin(ic *plugin.InitContext) (any, error) {
+	logger := logrus.StandardLogger() // which package shim has prepared
+	logger.SetFormatter(quiet{logger.Formatter})
 	events, err := ic.GetByID(plugins.EventPlugin, "publisher")
 	if err != nil {
 		return nil, err

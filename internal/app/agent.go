@@ -80,11 +80,15 @@ func (f *folder) membershipPath() string  { return f.sub("agent", "membership.js
 func (f *folder) readMembership() (membership, error) {
 	var m membership
 	data, err := os.ReadFile(f.membershipPath())
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, fmt.Errorf("%s is missing: restore it, or delete %s to make this machine another node: %w",
+			f.membershipPath(), f.credentialsPath(), fs.ErrNotExist)
+	case err != nil:
 		return m, fmt.Errorf("read membership: %w", err)
 	}
 	if err := json.Unmarshal(data, &m); err != nil || len(m.Servers) == 0 {
-		return m, fmt.Errorf("%s is damaged: join again with a new token", f.membershipPath())
+		return m, fmt.Errorf("%s is damaged: restore it, or delete %s to make this machine another node", f.membershipPath(), f.credentialsPath())
 	}
 	return m, nil
 }

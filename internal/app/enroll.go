@@ -75,6 +75,10 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		Servers: []string{address}, Via: address, Node: answer.GetNode().GetMetadata().GetName(),
 		Wished: &wishes{Name: m.Name, Labels: m.Labels},
 	}
+	if before, err := f.readMembership(); err == nil && before.Node != about.Node {
+		f.formerNode = before.Node
+		logger.Warn("this machine is another node now", "was", before.Node, "is", about.Node)
+	}
 	if err := f.writeMembership(about); err != nil {
 		return err
 	}

@@ -34,6 +34,8 @@ type folder struct {
 	machineLock *lockfile.Lock
 	// fresh is whether this process has made it a cloud's folder.
 	fresh bool
+	// formerNode is the node that the machine was before this process made it another one.
+	formerNode string
 
 	mu sync.Mutex // guards folderID while parts start side by side
 	folderID

@@ -269,7 +269,7 @@ func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (nam
 		}
 		name = made.Name
 		if made.Token = p.workingToken(config); made.Token == "" {
-			token, err := p.server.CreateToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
+			token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
 			if err != nil {
 				return fmt.Errorf("create admin token: %w", err)
 			}
@@ -280,6 +280,22 @@ func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (nam
 		return nil
 	})
 	return name, err
+}
+
+// A server that has just started may have to be elected first.
+const (
+	leadPatience = 30 * time.Second
+	leadPause    = 100 * time.Millisecond
+)
+
+// createToken makes a token as soon as this server leads.
+func (p *controlPlane) createToken(ctx context.Context, request *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
+	for end := time.Now().Add(leadPatience); ; {
+		made, err := p.server.CreateToken(ctx, request)
+		if !errors.Is(err, consensus.ErrNotLeader) || time.Now().After(end) || pause(ctx, leadPause) != nil {
+			return made, err
+		}
+	}
 }
 
 // workingToken is the admin token of this cluster that the configuration has.

@@ -79,8 +79,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 			return err
 		}
 		return m.Run(ctx, func() {
-			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\nrun something with: cloudless run ./hello --name web --publish 8080:8080",
-				p.server.Address(), m.name, name, o.ConfigPath))
+			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\n%s", p.server.Address(), m.name, name, o.ConfigPath, whatNext(f)))
 		})
 	})
 	return endedByContext(g.Wait())
@@ -130,7 +129,7 @@ func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine,
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		token, err := p.server.CreateToken(ctx, &v1.CreateTokenRequest{Role: "node", Ttl: "5m"})
+		token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "node", Ttl: "5m"})
 		if err != nil {
 			return err
 		}
@@ -162,4 +161,12 @@ func (p *controlPlane) enrollSelf(ctx context.Context, f *folder, m cli.Machine,
 	about.Via = reachable(p.server.Address()) // the address may be another one than last time
 	about.Servers = []string{about.Via}
 	return f.writeMembership(about)
+}
+
+// whatNext is the command that is of most use after a start.
+func whatNext(f *folder) string {
+	if f.formerNode != "" {
+		return fmt.Sprintf("this machine was node %s, whose key is lost: remove that one with: cloudless node rm %s", f.formerNode, f.formerNode)
+	}
+	return "run something with: cloudless run ./hello --name web --publish 8080:8080"
 }
