@@ -31,7 +31,8 @@ const stopPatience = 20 * time.Second
 // containers, which outlive processes on purpose, each by the signal and within
 // the grace of its workload. It works the same when the process died long ago.
 func down(ctx context.Context, o cli.DownOptions) error {
-	f, err := takeOver(ctx, o.DataDir, o.Progress)
+	f, ran, err := takeOver(ctx, o.DataDir, o.Progress)
+	defer ran.close()
 	if errors.Is(err, fs.ErrNotExist) {
 		return cli.ErrNoCloud
 	}
@@ -39,7 +40,7 @@ func down(ctx context.Context, o cli.DownOptions) error {
 		return err
 	}
 	defer f.release()
-	log, err := os.OpenFile(f.sub("cloudless.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(f.sub(ownLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
@@ -50,7 +51,7 @@ func down(ctx context.Context, o cli.DownOptions) error {
 		if err := stopTasks(ctx, f, logger); err != nil {
 			return err
 		}
-		if err := nodenet.Clear(networkOptions(f, logger)); err != nil {
+		if err := ran.do(func() error { return nodenet.Clear(networkOptions(f, logger)) }); err != nil {
 			return err
 		}
 	}
@@ -72,14 +73,19 @@ func (f *folder) leaveContexts(c *client.Config) error {
 	return nil
 }
 
-// takeOver stops the process that holds the folder and holds it instead.
-func takeOver(ctx context.Context, path string, progress func(string)) (*folder, error) {
+// takeOver stops the process that holds the folder and holds it instead. It tells
+// where the network of that process was.
+func takeOver(ctx context.Context, path string, progress func(string)) (f *folder, ran *namespace, err error) {
 	defer func() { _ = os.Remove(restPath(path)) }()
 	for deadline := time.Now().Add(stopPatience); ; {
 		f, err := openExistingFolder(path)
 		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
 		if !ok {
-			return f, err
+			return f, ran, err
+		}
+		if now := networkOf(held); now != nil {
+			ran.close()
+			ran = now
 		}
 		progress(fmt.Sprintf("stopping process %d", held.PID))
 		_ = os.WriteFile(restPath(path), nil, 0o600) // without it the others wait a moment longer
@@ -88,7 +94,7 @@ func takeOver(ctx context.Context, path string, progress func(string)) (*folder,
 			err = pause(ctx, 50*time.Millisecond)
 		}
 		if err != nil {
-			return nil, err
+			return nil, ran, err
 		}
 	}
 }
@@ -227,7 +233,7 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
 	// Only what is ours: the folder may have been somebody's before.
 	ours, _ := filepath.Glob(f.sub(wholefile.Prefix + "*")) // what a crash has left of a write
-	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "network", "cloudless.log", "cloud.json", "lock"} {
+	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "network", ownLog, olderLog, "cloud.json", "lock"} {
 		ours = append(ours, f.sub(name))
 	}
 	for _, path := range ours {

@@ -82,7 +82,7 @@ func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
 	path := t.TempDir()
 	first := holderOf(t, path)
 	var said []string
-	f, err := takeOver(t.Context(), path, func(s string) { said = append(said, s) })
+	f, _, err := takeOver(t.Context(), path, func(s string) { said = append(said, s) })
 	must(t, err)
 	defer f.release()
 	if got := signalOf(t, first); got != syscall.SIGTERM {

@@ -61,7 +61,8 @@ func makeWay(ctx context.Context, manager systemd.Manager, o cli.InstallOptions)
 	if manager.Do(ctx, "is-active", "--quiet", o.Name+".service") == nil {
 		return nil
 	}
-	f, err := takeOver(ctx, o.DataDir, o.Progress)
+	f, ran, err := takeOver(ctx, o.DataDir, o.Progress)
+	ran.close()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -28,6 +28,7 @@ type instruments struct {
 const flushPatience = 2 * time.Second
 
 func openInstruments(ctx context.Context, process cli.Process, service string, logger *slog.Logger, u *undo) (*instruments, error) {
+	u.add(boundLog(process.DataDir, os.Stderr, ownLogPeriod, ownLogBytes, logger))
 	tracing, err := telemetry.OpenTracing(ctx, telemetry.TraceOptions{
 		Endpoint: process.OTLPEndpoint, Service: service, Version: process.Version, Logger: logger,
 	})

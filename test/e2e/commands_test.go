@@ -222,7 +222,7 @@ func traces(ts *testscript.TestScript, neg bool, args []string) {
 	if neg && len(found) > 0 {
 		ts.Fatalf("left behind:\n%s", strings.Join(found, "\n"))
 	}
-	for _, kind := range []string{"process", "mount", "cgroup", "file"} {
+	for _, kind := range []string{"process", "mount", "cgroup", "file", "link", "table"} {
 		if !neg && !slices.ContainsFunc(found, func(s string) bool { return strings.HasPrefix(s, kind+" ") }) {
 			ts.Fatalf("a running cloud has no %s that this test could see; it sees:\n%s", kind, strings.Join(found, "\n"))
 		}
@@ -268,6 +268,15 @@ func tracesOf(ts *testscript.TestScript, id, data string) []string {
 			matches, _ := filepath.Glob(pattern)
 			for _, match := range matches {
 				found = append(found, kind+" "+match)
+			}
+		}
+	}
+	for kind, command := range map[string][]string{"link": {"ip", "-o", "link"}, "table": {"nft", "list", "tables"}} {
+		out, err := exec.Command(command[0], command[1:]...).Output()
+		ts.Check(err)
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, id) {
+				found = append(found, kind+" "+line)
 			}
 		}
 	}

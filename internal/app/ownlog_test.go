@@ -1,0 +1,44 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A log that has grown is put aside, and the next lines are in the new one; one that
+// this process does not write is left alone.
+func TestLogOfAProcessIsPutAside(t *testing.T) {
+	dir := t.TempDir()
+	path, older := filepath.Join(dir, ownLog), filepath.Join(dir, olderLog)
+	must(t, putLogAside(dir, os.Stderr, 10)) // there is none
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	must(t, err)
+	defer out.Close()
+	say := func(text string) {
+		t.Helper()
+		_, err := out.WriteString(text)
+		must(t, err)
+	}
+	want := func(file, text string) {
+		t.Helper()
+		if got, _ := os.ReadFile(file); string(got) != text {
+			t.Errorf("%s is %q, want %q", filepath.Base(file), got, text)
+		}
+	}
+	say("small\n")
+	must(t, putLogAside(dir, out, 10))
+	want(path, "small\n")
+	say("no more\n")
+	must(t, putLogAside(dir, os.Stderr, 10))
+	want(path, "small\nno more\n")
+	must(t, putLogAside(dir, out, 10))
+	want(path, "")
+	want(older, "small\nno more\n")
+	say("new\n")
+	want(path, "new\n")
+	say(strings.Repeat("x", 10))
+	must(t, putLogAside(dir, out, 10))
+	want(older, "new\nxxxxxxxxxx")
+}
