@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -190,6 +191,12 @@ func (p *pushes) serveManifest(next http.Handler, w http.ResponseWriter, req *ht
 		http.Error(w, "the manifest could not be read: send it again", http.StatusBadRequest)
 		return
 	}
+	var manifest manifestBody
+	if why := checkManifest(body, &manifest); why != "" {
+		_, _ = io.Copy(io.Discard, io.LimitReader(req.Body, maxManifest)) // so that the answer is heard
+		refuse(w, http.StatusBadRequest, "MANIFEST_INVALID", why)
+		return
+	}
 	req = req.Clone(req.Context())
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	p.gate.RLock()
@@ -197,12 +204,29 @@ func (p *pushes) serveManifest(next http.Handler, w http.ResponseWriter, req *ht
 	if served := serve(next, w, req); served >= 300 {
 		return
 	}
-	var manifest manifestBody
-	if json.Unmarshal(body, &manifest) == nil {
-		for _, d := range manifest.children() {
-			p.settle(to.repository, d.Digest.String())
+	for _, d := range manifest.children() {
+		p.settle(to.repository, d.Digest.String())
+	}
+}
+
+// checkManifest reads a manifest and says what is wrong with it, because the library
+// takes some mistakes of clients for its own.
+func checkManifest(body []byte, manifest *manifestBody) (why string) {
+	if len(body) > maxManifest {
+		return fmt.Sprintf("a manifest has %d bytes at most", maxManifest)
+	}
+	if err := json.Unmarshal(body, manifest); err != nil {
+		return "the manifest is not JSON of the kind that it should be: " + err.Error()
+	}
+	if manifest.SchemaVersion != 2 {
+		return fmt.Sprintf("schemaVersion is %d, and must be 2", manifest.SchemaVersion)
+	}
+	for _, d := range manifest.children() {
+		if err := d.Digest.Validate(); err != nil {
+			return fmt.Sprintf("digest %q: %v", d.Digest, err)
 		}
 	}
+	return ""
 }
 
 // address is what a request is about: /v2/<repository>/<kind>/<reference>.

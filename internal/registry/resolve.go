@@ -161,10 +161,11 @@ func digestOf(ctx context.Context, repo distribution.Repository, named reference
 
 // manifestBody is what the manifests of images and of indexes may hold.
 type manifestBody struct {
-	Config    *ocispec.Descriptor  `json:"config"`
-	Layers    []ocispec.Descriptor `json:"layers"`
-	Manifests []ocispec.Descriptor `json:"manifests"`
-	Subject   *ocispec.Descriptor  `json:"subject"`
+	SchemaVersion int                  `json:"schemaVersion"`
+	Config        *ocispec.Descriptor  `json:"config"`
+	Layers        []ocispec.Descriptor `json:"layers"`
+	Manifests     []ocispec.Descriptor `json:"manifests"`
+	Subject       *ocispec.Descriptor  `json:"subject"`
 }
 
 // readManifest is ErrNotFound if there is none of the digest.

@@ -38,18 +38,20 @@ func roomFor(dir string, size int64) (free uint64, ok bool) {
 	return free, free >= reserve+uint64(max(size, 0))
 }
 
-// refuseFull answers as the distribution API wants errors. The status is one
-// that clients do not take as leave to try again at once.
+// refuseFull has a status that clients do not take as leave to try again at once.
 func refuseFull(w http.ResponseWriter, free uint64) {
+	refuse(w, http.StatusInsufficientStorage, "DENIED",
+		fmt.Sprintf("there is no space left on the disk of the registry: %d MiB are free and %d MiB are kept in reserve; make room on the server and push again",
+			free>>20, reserve>>20))
+}
+
+// refuse answers as the distribution API wants errors.
+func refuse(w http.ResponseWriter, status int, code, why string) {
 	type problem struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusInsufficientStorage)
-	_ = json.NewEncoder(w).Encode(map[string][]problem{"errors": {{
-		Code: "DENIED",
-		Message: fmt.Sprintf("there is no space left on the disk of the registry: %d MiB are free and %d MiB are kept in reserve; make room on the server and push again",
-			free>>20, reserve>>20),
-	}}})
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string][]problem{"errors": {{Code: code, Message: why}}})
 }
