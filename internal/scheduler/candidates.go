@@ -111,6 +111,46 @@ func (p *placing) betterGroup(a, b int32) bool {
 	return p.before(p.groups[a].heap[0], a, p.groups[b].heap[0], b)
 }
 
+// place is how good a node is among those of all groups, as before would have it. It
+// does not change with what is placed elsewhere, so that places can be kept.
+type place struct {
+	wishes uint64 // with those of the group
+	// crowd are the workload's replicas in the domains, the most important first in
+	// the highest bits.
+	crowd uint64
+	candidate
+}
+
+// crowdBits are for one level, of which the first three are told apart.
+const crowdBits = 21
+
+func (p *placing) placeOf(i int32, of *verdict) place {
+	one := place{candidate: p.candidate(i, of)}
+	one.wishes = one.candidate.wishes()
+	if len(p.terms) > 0 {
+		one.wishes += uint64(affinityBias+p.groupAffinity(of.group)) << avoidedBits
+	}
+	for k := range min(len(p.levels), 64/crowdBits) {
+		axis := p.levels[k].axis
+		mine := at(p.axes[axis].mine, p.domain(of.group, axis))
+		one.crowd |= uint64(min(mine, 1<<crowdBits-1)) << (crowdBits * (64/crowdBits - 1 - k))
+	}
+	return one
+}
+
+func (x place) better(y place) bool {
+	switch {
+	case x.wishes != y.wishes:
+		return x.wishes > y.wishes
+	case x.crowd != y.crowd:
+		return x.crowd < y.crowd
+	}
+	if fewer, more := x.first&mostMine, y.first&mostMine; fewer != more {
+		return fewer > more
+	}
+	return x.second > y.second
+}
+
 // before reports whether a candidate x of group a is taken rather than y of b.
 func (p *placing) before(x candidate, a int32, y candidate, b int32) bool {
 	wa, wb := x.wishes(), y.wishes()

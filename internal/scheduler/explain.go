@@ -193,7 +193,7 @@ func (p *placing) sorted() (taking, yielding, refusing []int32) {
 	}
 	sort.Sort(open)
 	for _, o := range open {
-		yielding = append(yielding, p.v.order[o.rank])
+		yielding = append(yielding, p.v.order[o.rank()])
 	}
 	return taking, yielding, refusing
 }

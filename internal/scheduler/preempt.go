@@ -42,10 +42,10 @@ type Preemption struct {
 
 // offer is a node that could be made free, and what that costs: the highest
 // priority that has to go, then how many, then the sum of their priorities. Of
-// equal ones the first by name is taken.
+// equal ones that is taken which would be if it were free.
 type offer struct {
 	highest, count, sum int32
-	rank                int32
+	place
 }
 
 func (o offer) less(other offer) bool {
@@ -57,7 +57,7 @@ func (o offer) less(other offer) bool {
 	case o.sum != other.sum:
 		return o.sum < other.sum
 	default:
-		return o.rank < other.rank
+		return o.place.better(other.place)
 	}
 }
 
@@ -87,7 +87,7 @@ func (p *placing) preempt(plan *Plan, index, count int) (done int) {
 	open := p.offers(&victims)
 	for done < count && len(open) > 0 {
 		top := open[0]
-		i := p.v.order[top.rank]
+		i := p.v.order[top.rank()]
 		now, possible := p.offer(i, &victims)
 		switch {
 		case !possible:
@@ -129,7 +129,7 @@ func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 	if !of.passes || !p.open(of.group) || !p.passesBut(i, "ports") || !victims.choose(p, i) {
 		return offer{}, false
 	}
-	o := offer{rank: p.v.rank[i]}
+	o := offer{place: p.placeOf(i, of)}
 	if last := len(victims.taken) - 1; last >= 0 {
 		o.highest = int32(p.v.work.at(victims.taken[last]).shape.Priority)
 		lowest, count := victims.leastCount(p, i, int(o.highest))
@@ -140,13 +140,14 @@ func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 
 // offer finds the cheapest victims on a node.
 func (p *placing) offer(i int32, victims *victims) (offer, bool) {
-	if _, possible := p.estimate(i, victims); !possible {
+	o, possible := p.estimate(i, victims)
+	if !possible {
 		return offer{}, false
 	}
 	if len(victims.taken) > 0 {
 		victims.fewest(p, i)
 	}
-	o := offer{rank: p.v.rank[i], count: int32(len(victims.taken))}
+	o = offer{place: o.place, count: int32(len(victims.taken))}
 	for _, r := range victims.taken {
 		priority := int32(p.v.work.at(r).shape.Priority)
 		o.highest = max(o.highest, priority)

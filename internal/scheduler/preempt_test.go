@@ -25,6 +25,43 @@ func victims(p scheduler.Plan) string {
 	return strings.Join(names, " ")
 }
 
+// Where as much has to go from several nodes, that one is taken which would be if they
+// were free: by preferences, evenly over zones and nodes, and the cheaper one.
+func TestRoomIsMadeWhereItIsBest(t *testing.T) {
+	priced := func(n int64) func(*scheduler.Node) { return func(node *scheduler.Node) { node.Price = n } }
+	prefer := func(r *scheduler.Revision) {
+		r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
+	}
+	for what, c := range map[string]struct {
+		nodes []scheduler.Node
+		web   *scheduler.Revision
+		count int
+		on    string
+	}{
+		"over nodes": {
+			[]scheduler.Node{node("a"), node("b"), node("c")}, revision("web", 1000), 4, "a b c a",
+		},
+		"over zones": {
+			[]scheduler.Node{node("a", inZone("x")), node("b", inZone("x")), node("c", inZone("y"))}, revision("web", 1000), 4, "a c b c",
+		},
+		"preferred": {
+			[]scheduler.Node{node("a"), node("b", labelled("disk", "ssd"))}, revision("web", 1000, prefer), 3, "b b a",
+		},
+		"cheaper": {
+			[]scheduler.Node{node("a", priced(9)), node("b", priced(1))}, revision("web", 1000), 1, "b",
+		},
+	} {
+		v := view(c.nodes...)
+		for _, n := range c.nodes {
+			run(v, revision("batch", 1000, priority(0)), n.Name, 2)
+		}
+		c.web.Priority = 500
+		if plan := v.Plan(ask(c.web, c.count)); places(plan) != c.on || len(plan.Preemptions) != c.count {
+			t.Errorf("%s: room is made on %q, want %q", what, places(plan), c.on)
+		}
+	}
+}
+
 // What is important pushes out what is not: as little and as unimportant as
 // possible, and only if that makes room.
 func TestPreemption(t *testing.T) {
@@ -102,7 +139,7 @@ func TestPreemption(t *testing.T) {
 		{
 			"unless the priority is of another class",
 			[]there{{"a", revision("service", 1000, priority(200), available(3)), 2}, {"b", revision("service", 1000, priority(200), available(3)), 2}},
-			revision("web", 1000, priority(600)), 2, "service@a service@a", "a a",
+			revision("web", 1000, priority(600)), 2, "service@a service@b", "a b",
 		},
 		{
 			"who has the port goes",
