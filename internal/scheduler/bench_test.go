@@ -43,3 +43,31 @@ func cpuTime() int64 {
 	}
 	return usage.Utime.Nano() + usage.Stime.Nano()
 }
+
+// BenchmarkPreempt is about what pushes others out of 5,000 nodes with 100,000 replicas,
+// and about what would if that helped.
+func BenchmarkPreempt(b *testing.B) {
+	v := schedulertest.Full(5000, 20)
+	spreading := schedulertest.Spreading("important")
+	for name, test := range map[string]struct {
+		r             *scheduler.Revision
+		count, placed int
+	}{
+		"one":        {schedulertest.Small("important", 3000), 1, 1},
+		"too large":  {schedulertest.Small("important", 1_000_000), 1, 0},
+		"a hundred":  {schedulertest.Small("important", 3000), 100, 100},
+		"with rules": {spreading, 100, 100},
+	} {
+		test.r.Priority = 500
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			began := cpuTime()
+			for b.Loop() {
+				if plan := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: test.r, Count: test.count}}}); len(plan.Placements) != test.placed {
+					b.Fatalf("%d placed", len(plan.Placements))
+				}
+			}
+			b.ReportMetric(float64(cpuTime()-began)/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
