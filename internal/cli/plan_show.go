@@ -219,7 +219,7 @@ func nodeReasons(reasons []*cloudlessv1.NodeReason) string {
 	var all []string
 	for i, r := range reasons {
 		if i == shownReasons {
-			all = append(all, fmt.Sprintf("and %d more nodes for the like", len(reasons)-i))
+			all = append(all, fmt.Sprintf("and %d more nodes", len(reasons)-i))
 			break
 		}
 		all = append(all, plain(r.GetNode()+": "+r.GetReason()))

@@ -159,7 +159,29 @@ func TestWhatWouldHelp(t *testing.T) {
 			"one that must be near", view(node("a")), revision("web", 100, func(r *scheduler.Revision) {
 				r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
 			}),
-			"1 node would fit but for affinity: a is refused because no replica of db is on it",
+			"1 node would fit but for affinity: a is refused because no replica of db is on it, nor anywhere else",
+		},
+		{
+			"what lacks the least is the one that is named", func() *scheduler.View {
+				v := view(node("a"), node("b"))
+				filler := func(n int64) *scheduler.Revision {
+					return revision(fmt.Sprint("filler-", n), n, func(r *scheduler.Revision) { r.Needs.Resources[scheduler.Memory] = 0 })
+				}
+				run(v, filler(2900), "a", 1) // it was larger
+				run(v, filler(2100), "b", 1)
+				return v
+			}(), revision("web", 500), "1 node would fit after 600m CPU is freed; the largest free is 0 on b",
+		},
+		{
+			"a service that keeps what it needs", func() *scheduler.View {
+				v := view(node("a"), node("b"))
+				for _, on := range []string{"a", "b"} {
+					run(v, revision("service", 2000, priority(200), func(r *scheduler.Revision) { r.MinAvailable = 2 }), on, 1)
+				}
+				return v
+			}(), revision("web", 500, priority(300)),
+			"2 nodes could be made free but for the minAvailable of service, which keeps 2; " +
+				"a lacks the least: 500m CPU and 904Mi memory would have to be freed",
 		},
 		{
 			"one that must be far", func() *scheduler.View {

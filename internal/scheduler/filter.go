@@ -332,6 +332,8 @@ func (t *term) explain(place string) string {
 		return fmt.Sprintf("is refused because a replica of %s is %s, and %s stays away from others like this", t.owner, place, t.owner)
 	case t.Anti:
 		return fmt.Sprintf("is refused because a %s is %s", about, place)
+	case t.total == 0:
+		return fmt.Sprintf("is refused because no %s is %s, nor anywhere else", about, place)
 	default:
 		return fmt.Sprintf("is refused because no %s is %s", about, place)
 	}

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -26,7 +27,36 @@ func (p *placing) help(quota string) []string {
 			help = append(help, l.sentence(p, Resource(k)))
 		}
 	}
-	return help
+	return append(help, p.keptAvailable()...)
+}
+
+// keptAvailable names the services that cannot be pushed out for the ask because of
+// their minAvailable, where that alone is in the way.
+func (p *placing) keptAvailable() []string {
+	if !p.mayPreempt() {
+		return nil
+	}
+	nodes, services := 0, map[string]int{} // with what they keep
+	heeding, regardless := victims{}, victims{regardless: true}
+	for _, i := range p.v.order {
+		if _, possible := p.estimate(i, &heeding); possible {
+			return nil // there is a way already
+		}
+		if _, possible := p.estimate(i, &regardless); possible {
+			nodes++
+			for _, s := range regardless.spared {
+				services[s.Name] = s.MinAvailable
+			}
+		}
+	}
+	if nodes == 0 {
+		return nil
+	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		names = append(names, fmt.Sprintf("%s, which keeps %d", name, services[name]))
+	}
+	return []string{fmt.Sprintf("%s could be made free but for the minAvailable of %s", plural(nodes, "node"), strings.Join(names, " and of "))}
 }
 
 // fitAlone reports whether a node would take a replica if only it had enough left.
@@ -38,9 +68,8 @@ func (p *placing) fitAlone(i int32) bool {
 // lack is how much of one resource the nodes lack that would do otherwise.
 type lack struct {
 	least  int64
-	nodes  int // that lack no more than the least
-	free   int64
-	freest string
+	nodes  int    // that lack no more than the least
+	freest string // the first of them
 }
 
 // addLack looks at a node that lacks one resource alone, and of which enough could
@@ -56,21 +85,17 @@ func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
 		return
 	}
 	l := &lacks[of]
-	free := max(0, p.v.free[i][of])
 	switch short := p.need[of] - p.v.free[i][of]; {
 	case l.nodes == 0 || short < l.least:
-		l.least, l.nodes = short, 1
+		l.least, l.nodes, l.freest = short, 1, p.v.nodes[i].Name
 	case short == l.least:
 		l.nodes++
-	}
-	if l.freest == "" || free > l.free {
-		l.free, l.freest = free, p.v.nodes[i].Name
 	}
 }
 
 func (l lack) sentence(p *placing, r Resource) string {
 	return fmt.Sprintf("%s would fit after %s %s is freed; the largest free is %s on %s",
-		plural(l.nodes, "node"), r.format(l.least), r, r.format(l.free), l.freest)
+		plural(l.nodes, "node"), r.format(l.least), r, r.format(max(0, p.need[r]-l.least)), l.freest)
 }
 
 // furtherHelp is what would help beside freeing one resource: what a single filter

@@ -197,6 +197,10 @@ type victims struct {
 	lost []loss
 	// blocking counts the replicas that have a port which is needed.
 	blocking int
+	// regardless takes from services what they should keep, which are spared
+	// otherwise.
+	regardless bool
+	spared     []*shape
 	search   search
 }
 
@@ -210,7 +214,7 @@ type loss struct {
 // priority that goes is as low as it can be, and none goes in vain. The last has
 // it, because there was no room without it. There may be fewer that do.
 func (t *victims) choose(p *placing, i int32) bool {
-	t.taken, t.lost = t.taken[:0], t.lost[:0]
+	t.taken, t.lost, t.spared = t.taken[:0], t.lost[:0], t.spared[:0]
 	n := &p.v.nodes[i]
 	t.blocking = 0
 	if p.shape.bits != 0 {
@@ -275,7 +279,10 @@ func (t *victims) lose(p *placing, r *replica) bool {
 	l := &t.lost[at]
 	few := s.work.there-l.count-1 < s.MinAvailable || r.standing == Serving && s.work.serving-l.serving-1 < s.MinAvailable
 	if few && priorityClass(p.rev.Priority) == priorityClass(s.Priority) {
-		return false
+		if !t.regardless {
+			return false
+		}
+		t.spared = append(t.spared, s)
 	}
 	l.count++
 	if r.standing == Serving {
