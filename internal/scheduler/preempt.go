@@ -201,7 +201,7 @@ type victims struct {
 	// otherwise.
 	regardless bool
 	spared     []*shape
-	search   search
+	search     search
 }
 
 type loss struct {

@@ -64,7 +64,7 @@ func (s *Server) accept(w *v1.Workload) *v1.Workload {
 	old := snap.WorkloadByName(orDefault(w.GetMetadata().GetNamespace()), w.GetMetadata().GetName())
 	if had := old.GetStatus().GetConfiguration(); old != nil && had != number && w.GetSpec() != nil {
 		earlier := snap.Configuration(had).GetSpec().GetCluster().GetDefaults()
-		if spec.EqualExceptReplicas(spec.WithDefaults(w.GetSpec(), earlier), old.GetSpec()) {
+		if spec.ReplacesNone(spec.WithDefaults(w.GetSpec(), earlier), old.GetSpec()) {
 			defaults, number = earlier, had
 		}
 	}

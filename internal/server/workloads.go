@@ -230,9 +230,8 @@ func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batc
 	if unpinned(image.image) && old.GetSpec().GetImage() == wanted.GetSpec().GetImage() {
 		image = pinnedBy(current) // a registry that is away is no reason to run something else
 	}
-	sameTemplate := image.image == current.GetSpec().GetImage() && spec.EqualExceptReplicas(old.GetSpec(), wanted.GetSpec())
-	sameAll := sameTemplate && old.GetSpec().GetReplicas() == wanted.GetSpec().GetReplicas() &&
-		old.GetSpec().GetJob().GetParallelism() == wanted.GetSpec().GetJob().GetParallelism() &&
+	sameTemplate := image.image == current.GetSpec().GetImage() && spec.ReplacesNone(old.GetSpec(), wanted.GetSpec())
+	sameAll := sameTemplate && spec.Equal(old.GetSpec(), wanted.GetSpec()) &&
 		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
 		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
 	if sameAll {

@@ -23,12 +23,13 @@ func Equal(a, b *v1.WorkloadSpec) bool {
 	return proto.Equal(Normalized(a), Normalized(b))
 }
 
-// EqualExceptReplicas reports whether two specs differ at most in the number of
-// replicas, or of those of a job that run at once, which is to say whether going
-// from one to the other replaces none.
-func EqualExceptReplicas(a, b *v1.WorkloadSpec) bool {
+// ReplacesNone reports whether going from one spec to another replaces no replica:
+// they differ at most in how many there are, of those of a job how many at once, and in how
+// many are to stay when others need the room.
+func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a, b = Normalized(a), Normalized(b)
 	a.Replicas, b.Replicas = nil, nil
+	a.MinAvailable, b.MinAvailable = 0, 0
 	if a.Kind == KindJob && b.Kind == KindJob {
 		a.Job.Parallelism, b.Job.Parallelism = nil, nil
 	}

@@ -99,8 +99,8 @@ func TestEqualSpecsHaveNoDiff(t *testing.T) {
 		if equal := spec.Equal(a, b); equal != (len(diff) == 0) {
 			t.Fatalf("equal is %v, the diff %v", equal, diff)
 		}
-		if spec.EqualExceptReplicas(a, b) != !slices.ContainsFunc(diff, func(c spec.FieldChange) bool { return c.Field != "spec.replicas" }) {
-			t.Fatalf("EqualExceptReplicas is wrong about %v", diff)
+		if spec.ReplacesNone(a, b) != !slices.ContainsFunc(diff, func(c spec.FieldChange) bool { return c.Field != "spec.replicas" && c.Field != "spec.minAvailable" }) {
+			t.Fatalf("ReplacesNone is wrong about %v", diff)
 		}
 		back := spec.Diff(b, a)
 		for i := range back {
@@ -117,7 +117,7 @@ func TestEqualSpecsHaveNoDiff(t *testing.T) {
 
 // No spec at all means all defaults.
 func TestNilSpec(t *testing.T) {
-	if !spec.Equal(nil, &v1.WorkloadSpec{}) || len(spec.Diff(nil, hello().Spec)) != 1 || !spec.EqualExceptReplicas(nil, nil) {
+	if !spec.Equal(nil, &v1.WorkloadSpec{}) || len(spec.Diff(nil, hello().Spec)) != 1 || !spec.ReplacesNone(nil, nil) {
 		t.Errorf("a missing spec differs by %v", spec.Diff(nil, hello().Spec))
 	}
 }

@@ -116,7 +116,7 @@ func (w *World) checkPreempted(p *proposal, old, now *v1.Replica, before, after 
 			left++
 		}
 	}
-	if keeps := after.Revision(now.GetSpec().GetRevisionUid()).GetSpec().GetWorkload().GetMinAvailable(); left < int(keeps) {
+	if keeps := after.Workload(now.GetSpec().GetWorkloadUid()).GetSpec().GetMinAvailable(); left < int(keeps) {
 		w.fail("a service keeps what it needs", "%s: %s goes, %d are left and %d should stay", p.who, name, left, keeps)
 	}
 }
@@ -180,7 +180,7 @@ func (w *World) couldPush(snap *state.Snapshot, one *v1.Workload) bool {
 		free := scheduler.NodeFromProto(n, spec.NodePolicy{}).Capacity
 		for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
 			other := priorityOf(snap, r)
-			stays := snap.Revision(r.GetSpec().GetRevisionUid()).GetSpec().GetWorkload().GetMinAvailable() > 0 && classOf(other) == classOf(mine)
+			stays := snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec().GetMinAvailable() > 0 && classOf(other) == classOf(mine)
 			if other >= mine || stays {
 				if has, ok := w.needsOf(snap, r.GetSpec().GetRevisionUid()); ok && rollout.Live(r.GetStatus().GetPhase()) {
 					free[scheduler.CPU] -= has.Resources[scheduler.CPU]

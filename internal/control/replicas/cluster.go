@@ -125,7 +125,7 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 }
 
 // followWorkload reads the revisions of a workload again whose labels have
-// changed: rules of others may be about them. Where it has another revision or is
+// changed, because rules of others may be about them, or how many are to stay. Where it has another revision or is
 // deleted, the room of those that leave it is for others than before.
 func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Workload)
@@ -140,7 +140,8 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 			}
 		}
 	}
-	if change.Old == nil || change.New == nil || maps.Equal(change.Old.GetMetadata().GetLabels(), change.New.GetMetadata().GetLabels()) {
+	if before == nil || after == nil || before.GetSpec().GetMinAvailable() == after.GetSpec().GetMinAvailable() &&
+		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
 		return
 	}
 	uid := change.New.GetMetadata().GetUid()

@@ -52,7 +52,7 @@ func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, o
 			}
 		}
 	}
-	of := w.snap().Revision(gone.GetSpec().GetRevisionUid()).GetSpec().GetWorkload()
+	of := w.snap().Workload(gone.GetSpec().GetWorkloadUid()).GetSpec()
 	sameClass := mine > 100 && other <= 500 || mine > 500 && other <= 900
 	if sameClass && is < was && is < int(of.GetMinAvailable()) {
 		w.t.Fatalf("%s is pushed out, and of %d that run %d are left, but %d are to stay", gone.GetMetadata().GetName(), was, is, of.GetMinAvailable())
@@ -417,5 +417,53 @@ func TestTheRoomOfAnOutdatedOneIsForWhoIsMoreImportant(t *testing.T) {
 	}
 	if web.GetSpec().GetReservedNodeUid() != old.GetSpec().GetNodeUid() {
 		t.Errorf("web waits because %q", web.GetStatus().GetReason())
+	}
+}
+
+// How many replicas are to stay is what the workload says now: to change it replaces
+// nothing, and lets those go on at once who were kept waiting by it.
+func TestWhatIsToStayIsOfTheMoment(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addNode("b", "1")
+	w.addRanked("web", 2, "1", 200, 2)
+	d := drive(w)
+	d.rest()
+	w.addRanked("boss", 1, "1", 300, 0)
+	d.rest()
+	w.wantWhere("boss", " pending")
+	keep := func(n int32) {
+		w.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = n })
+	}
+	keep(1)
+	d.rest()
+	if all, _ := w.running("boss"); all != 1 {
+		t.Errorf("%d of boss run", all)
+	}
+	if all, _ := w.running("web"); all != 1 {
+		t.Errorf("%d of web run", all)
+	}
+	keep(2)
+	w.addRanked("other", 1, "1", 400, 0)
+	d.rest()
+	if all, _ := w.running("web"); all != 1 {
+		t.Errorf("%d of web run: it is to keep 2", all)
+	}
+}
+
+// One that is told to keep more while others are about to push it out keeps it.
+func TestWhatIsToStayIsHeldAtTheCommit(t *testing.T) {
+	m := &meddled{driven: drive(newWorld(t))}
+	m.addNode("a", "2")
+	m.addRanked("web", 2, "1", 200, 0)
+	m.rest()
+	m.loop.Proposer = m
+	m.before = append(m.before, func() {
+		m.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = 2 })
+	})
+	m.addRanked("boss", 1, "1", 300, 0)
+	m.rest()
+	if all, _ := m.running("web"); all != 2 || m.tried < 2 {
+		t.Errorf("%d of web run after %d tries: it is to keep 2", all, m.tried)
 	}
 }

@@ -129,6 +129,9 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		check(state.KindWorkload, m.of.Workload)
 	}
 	if m.to.Preempts {
+		for _, v := range m.victims {
+			check(state.KindWorkload, v.Workload) // which may want to keep more by now
+		}
 		t.reserve(m)
 	} else {
 		t.assign(m.replica, m.to)
