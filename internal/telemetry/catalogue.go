@@ -137,7 +137,7 @@ var (
 	}
 	PendingReplicas = Metric{
 		Name: "cloudless_pending_replicas", Kind: KindGauge, From: FromServer, Labels: []string{"reason"},
-		Help: "Replicas without a node, by what refused most nodes: ready, driver, labels, fit or ports; quota where that is used up, nodes where there are none, revision where that is gone, placing where one will be found at once, preemption where room is being made.",
+		Help: "Replicas without a node, by what refused most nodes: ready, driver, labels, fit or ports; quota where that is used up, nodes where there are none, revision where that is gone, placing where one will be found at once, preemption where room is being made, update where the one that is replaced has not ended yet.",
 	}
 
 	NodeCPU = Metric{

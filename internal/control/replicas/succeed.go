@@ -98,22 +98,25 @@ func (t *tick) finishStops() {
 	}
 }
 
-// putHeir accounts for the successor of a replica that has changed.
+// putHeir accounts for the successor of a replica that has changed, and forgets one
+// that does not wait for it any more.
 func (c *cluster) putHeir(snap *state.Snapshot, old *v1.Replica) {
-	if heir := snap.Replica(c.heirs[old.GetMetadata().GetUid()]); heir != nil {
-		c.put(snap, heir)
+	uid := old.GetMetadata().GetUid()
+	heir, known := c.heirs[uid]
+	if !known {
+		return
+	}
+	if r := snap.Replica(heir); r.GetSpec().GetSucceeds() == uid && !rollout.Ended(r.GetStatus().GetPhase()) {
+		c.put(snap, r)
+	} else {
+		delete(c.heirs, uid)
 	}
 }
 
 // noteHeir remembers who waits for whose room.
 func (c *cluster) noteHeir(r *v1.Replica) {
-	old := r.GetSpec().GetSucceeds()
-	switch {
-	case old == "":
-	case r.GetSpec().GetNodeUid() == "" && !rollout.Ended(r.GetStatus().GetPhase()):
+	if old := r.GetSpec().GetSucceeds(); old != "" && !rollout.Ended(r.GetStatus().GetPhase()) {
 		c.heirs[old] = r.GetMetadata().GetUid()
-	case c.heirs[old] == r.GetMetadata().GetUid():
-		delete(c.heirs, old)
 	}
 }
 

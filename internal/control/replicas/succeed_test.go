@@ -8,6 +8,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // running counts those of a workload that run, and how many of them are of its
@@ -50,6 +51,31 @@ func TestAnUpdateKeepsItsRoom(t *testing.T) {
 			}
 			w.wantWhere("early", " pending", " pending", " pending")
 		})
+	}
+}
+
+// Nothing is remembered of successors when their predecessors are forgotten.
+func TestHeirsAreForgotten(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "2")
+	w.addWorkload("web", 2, "1")
+	d := drive(w)
+	d.rest()
+	w.restart("web")
+	d.rest()
+	if len(d.loop.cluster.heirs) != 2 {
+		t.Errorf("%v are remembered", d.loop.cluster.heirs)
+	}
+	w.change(func(b *state.Batch) {
+		for _, r := range w.of("web") {
+			if rollout.Ended(r.GetStatus().GetPhase()) {
+				b.Delete(state.KindReplica, r.GetMetadata().GetUid())
+			}
+		}
+	})
+	d.rest()
+	if len(d.loop.cluster.heirs) != 0 {
+		t.Errorf("%v are remembered", d.loop.cluster.heirs)
 	}
 }
 
