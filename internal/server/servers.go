@@ -148,7 +148,8 @@ func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServ
 		return nil, err
 	}
 	if err := s.consensus.Remove(ctx, uid); err != nil {
-		return nil, err
+		// It is agreed on that it is none any more: whoever leads takes it out.
+		s.logger.WarnContext(ctx, "a removed server could not be taken out of Raft yet", "server", removed.GetMetadata().GetName(), "error", err)
 	}
 	s.untilActedOn(ctx, after, event)
 	return removed, nil
