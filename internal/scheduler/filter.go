@@ -285,14 +285,24 @@ func passesPorts(p *placing, i int32) bool {
 	return true
 }
 
+// explainPorts knows that who has the network of the host publishes nothing, and that
+// then a node has room for one replica of a workload.
 func explainPorts(p *placing, i int32) string {
 	var reasons []string
+	advice := ""
 	for _, port := range p.rev.Needs.Ports {
-		if use := p.v.nodes[i].portOwner(port, p.rev); use != nil {
+		switch use := p.v.nodes[i].portOwner(port, p.rev); {
+		case use == nil:
+		case use.shape.Workload == p.rev.Workload:
+			reasons = append(reasons, fmt.Sprintf("port %d is used by another of its own replicas: one fits on each node", port.Number))
+		default:
 			reasons = append(reasons, use.String())
+			if advice = "; choose another port"; p.rev.Needs.SharePorts {
+				advice = "; choose another with --publish"
+			}
 		}
 	}
-	return joined(reasons...) + "; choose another with --publish"
+	return joined(reasons...) + advice
 }
 
 // String is a port with the name of its user.

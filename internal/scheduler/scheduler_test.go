@@ -130,10 +130,30 @@ func TestPackButLevel(t *testing.T) {
 	}
 }
 
+// Who has the network of the host is told of its own replicas, and is not advised to
+// publish anything.
+func TestPortsOfTheHostAreExplained(t *testing.T) {
+	on := func(port int32) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) { r.Needs.Ports = []scheduler.Port{{Number: port, Protocol: "tcp"}} }
+	}
+	v := view(node("a"))
+	web := revision("web", 100, on(8080))
+	run(v, web, "a", 1)
+	for r, want := range map[*scheduler.Revision]string{
+		web:                              "port 8080 is used by another of its own replicas: one fits on each node",
+		revision("other", 100, on(8080)): "port 8080 is used by web in namespace default; choose another port",
+	} {
+		if got := v.Plan(ask(r, 1)).Unplaced[0].Nodes[0].String(); got != want {
+			t.Errorf("%s: %q, want %q", r.Name, got, want)
+		}
+	}
+}
+
 // What fits nowhere says why, node by node, and in a sentence for all.
 func TestExplain(t *testing.T) {
 	ports := func(r *scheduler.Revision) {
 		r.Needs.Ports = []scheduler.Port{{Number: 8080, Protocol: "tcp"}, {Number: 53, Protocol: "udp"}}
+		r.Needs.SharePorts = true
 	}
 	v := view(
 		node("used", labelled("disk", "ssd")),
