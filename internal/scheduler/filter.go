@@ -54,7 +54,7 @@ var (
 	nodeFilters = []nodeFilter{
 		{filter{"name", explainName}, passesName, func(p *placing) bool { return len(p.otherwise) > 0 }},
 		{filter{"volumes", explainOnly}, passesOnly, func(p *placing) bool { return p.only != nil }},
-		{filter{"ports", explainPorts}, passesPorts, func(p *placing) bool { return len(p.rev.Needs.Ports) > 0 }},
+		{filter{portsFilter, explainPorts}, passesPorts, func(p *placing) bool { return len(p.rev.Needs.Ports) > 0 }},
 		{filter{"affinity", explainAffinity}, passesAffinity, hasNodeTerm},
 		{filter{"spread", explainNodeSkew}, passesNodeSkew, func(p *placing) bool { return p.nodeSkew > 0 }},
 		{filter{"policy", explainPolicy}, passesPolicy, func(p *placing) bool { return p.rev.Needs.Policy != nil }},
@@ -63,6 +63,9 @@ var (
 	affinity = filter{"affinity", explainClosed}
 	spread   = filter{"spread", explainSkew}
 )
+
+// portsFilter is the name of the filter of which those may be pushed out who make it refuse.
+const portsFilter = "ports"
 
 func always(*placing) bool { return true }
 
@@ -318,13 +321,13 @@ func (u *portUse) String() string {
 	return text
 }
 
-func passesAffinity(p *placing, i int32) bool { return p.nodeClosedBy(i) == nil }
+func passesAffinity(p *placing, i int32) bool { return p.nodeClosedBy(i, anyTerm) == nil }
 
 func hasNodeTerm(p *placing) bool {
 	return slices.ContainsFunc(p.terms, func(t term) bool { return t.axis < 0 && t.required() })
 }
 
-func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i).explain("on it") }
+func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i, anyTerm).explain("on it") }
 
 func explainClosed(p *placing, i int32) string {
 	t := p.closedBy(p.verdicts[p.v.class[i]].group)

@@ -29,6 +29,8 @@ type placing struct {
 	askedOfClass []classFilter
 	asked        []nodeFilter
 	free, plain  bool
+	// repels is whether some may not be on the same node.
+	repels bool
 
 	groups  []group
 	domains []int32 // by group and axis
@@ -96,7 +98,7 @@ func (p *placing) simplify() {
 			p.asked = append(p.asked, f)
 		}
 	}
-	p.free, p.plain = true, len(p.asked)+len(p.liked) == 0
+	p.free, p.plain, p.repels = true, len(p.asked)+len(p.liked) == 0, false
 	for k := range p.levels {
 		p.free = p.free && p.levels[k].maxSkew == 0
 	}
@@ -104,6 +106,7 @@ func (p *placing) simplify() {
 		t := &p.terms[k]
 		p.free = p.free && (t.axis < 0 || !t.required())
 		p.plain = p.plain && t.axis >= 0
+		p.repels = p.repels || t.axis < 0 && t.required() && t.Anti
 	}
 }
 

@@ -126,7 +126,7 @@ func (p *placing) offers(victims *victims) offers {
 // that of the offer.
 func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 	of := &p.verdicts[p.v.class[i]]
-	if !of.passes || !p.open(of.group) || !p.passesBut(i, "ports") || !victims.choose(p, i) {
+	if !of.passes || !p.open(of.group) || !p.passesWithoutOthers(i) || !victims.choose(p, i) {
 		return offer{}, false
 	}
 	o := offer{place: p.placeOf(i, of)}
@@ -156,11 +156,20 @@ func (p *placing) offer(i int32, victims *victims) (offer, bool) {
 	return o, true
 }
 
-// passesBut asks the filters about a node except for one.
-func (p *placing) passesBut(i int32, but string) bool {
+// passesWithoutOthers asks the filters about a node, but not whether others have a
+// port that is needed or must not be on the same node: they may be pushed out.
+func (p *placing) passesWithoutOthers(i int32) bool {
 	for _, f := range p.asked {
-		if f.name != but && !f.passes(p, i) {
-			return false
+		switch f.name {
+		case portsFilter:
+		case affinity.name:
+			if t := p.nodeClosedBy(i, func(t *term) bool { return !t.Anti }); t != nil {
+				return false
+			}
+		default:
+			if !f.passes(p, i) {
+				return false
+			}
 		}
 	}
 	return true
@@ -195,7 +204,7 @@ type victims struct {
 	taken []int32
 	// lost counts what each workload would lose.
 	lost []loss
-	// blocking counts the replicas that have a port which is needed.
+	// blocking counts the replicas that have to go whatever room there is.
 	blocking int
 	// regardless takes from services what they should keep, which are spared
 	// otherwise.
@@ -217,9 +226,9 @@ func (t *victims) choose(p *placing, i int32) bool {
 	t.taken, t.lost, t.spared = t.taken[:0], t.lost[:0], t.spared[:0]
 	n := &p.v.nodes[i]
 	t.blocking = 0
-	if p.shape.bits != 0 {
+	if p.shape.bits != 0 || p.repels {
 		var possible bool
-		if t.blocking, possible = p.countBlocking(n); !possible {
+		if t.blocking, possible = p.countBlocking(i); !possible {
 			return false
 		}
 	}
@@ -303,8 +312,12 @@ func (t *victims) keep(r *replica) {
 	}
 }
 
-// blocks reports whether a shape has a port that the ask needs for itself.
+// blocks reports whether a shape has a port that the ask needs for itself, or must
+// not be on the same node.
 func (p *placing) blocks(s *shape) bool {
+	if p.repels && slices.ContainsFunc(p.terms, func(t term) bool { return t.repels(s.work) }) {
+		return true
+	}
 	return s.bits&p.shape.bits != 0 && !p.shares(s) &&
 		slices.ContainsFunc(s.Needs.Ports, func(port Port) bool { return slices.Contains(p.rev.Needs.Ports, port) })
 }
@@ -314,9 +327,25 @@ func (p *placing) shares(s *shape) bool {
 	return s.Needs.SharePorts && p.rev.Needs.SharePorts && s.Workload == p.rev.Workload
 }
 
-// countBlocking counts the replicas that have a port which is needed. It reports
+// countBlocking counts the replicas on a node that block. It reports
 // whether they could go: what this plan itself has put there stays.
-func (p *placing) countBlocking(n *nodeCell) (count int, possible bool) {
+func (p *placing) countBlocking(i int32) (count int, possible bool) {
+	n := &p.v.nodes[i]
+	for k := range p.terms {
+		t := &p.terms[k]
+		if t.axis >= 0 || !t.required() || !t.Anti {
+			continue
+		}
+		listed := int32(0)
+		for _, at := range n.replicas {
+			if slices.Contains(t.works, p.v.work.at(at).shape.work) {
+				listed++
+			}
+		}
+		if listed < t.count[i] {
+			return 0, false
+		}
+	}
 	for _, use := range n.ports {
 		if p.shares(use.shape) || !slices.Contains(p.rev.Needs.Ports, use.Port) {
 			continue

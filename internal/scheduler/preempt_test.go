@@ -62,6 +62,53 @@ func TestRoomIsMadeWhereItIsBest(t *testing.T) {
 	}
 }
 
+// Who may not be on the same node as what is important goes, whatever room there is, and
+// whoever of the two does not want that. It has to have left before the other comes.
+func TestWhoMayNotBeNearGoes(t *testing.T) {
+	away := func(from string) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) {
+			r.Wishes.Affinity = []scheduler.Affinity{{Workload: from, Key: scheduler.KeyNode, Anti: true}}
+		}
+	}
+	plain := func(*scheduler.Revision) {}
+	for what, c := range map[string]struct {
+		noisy, web func(*scheduler.Revision)
+		priority   int
+		gone       string
+	}{
+		"the important one does not want it":       {plain, away("noisy"), 500, "noisy@a"},
+		"the other one does not want it":           {away("web"), plain, 500, "noisy@a"},
+		"one that may push nobody out":             {plain, away("noisy"), 100, ""},
+		"one that is no more important than those": {plain, away("noisy"), 200, ""},
+	} {
+		v := view(node("a"))
+		noisy := run(v, revision("noisy", 100, priority(200), c.noisy), "a", 1)
+		web := revision("web", 100, priority(c.priority), c.web)
+		plan := v.Plan(ask(web, 1))
+		if victims(plan) != c.gone || (len(plan.Placements) == 1) != (c.gone != "") {
+			t.Errorf("%s: the plan is %+v", what, plan)
+		}
+		if c.gone == "" {
+			continue
+		}
+		again := holds(ask(web, 1), begun(v, ask(web, 1), plan))
+		if plan := v.Plan(again); len(plan.Held) != 1 || len(plan.Placements) != 0 {
+			t.Errorf("%s: while it leaves the plan is %+v", what, plan)
+		}
+		v.RemoveReplica(noisy[0])
+		if plan := v.Plan(again); places(plan) != "a" || plan.Placements[0].Preempts {
+			t.Errorf("%s: when it has left the plan is %+v", what, plan)
+		}
+	}
+	// Its own replicas keep away from each other as well, and none goes for another.
+	v := view(node("a"))
+	web := revision("web", 100, priority(500), away("web"))
+	run(v, web, "a", 1)
+	if plan := v.Plan(ask(web, 1)); len(plan.Placements)+len(plan.Preemptions) != 0 {
+		t.Errorf("of those that keep away from each other: %+v", plan)
+	}
+}
+
 // What is important pushes out what is not: as little and as unimportant as
 // possible, and only if that makes room.
 func TestPreemption(t *testing.T) {

@@ -318,14 +318,22 @@ func (p *placing) nodeAffinity(i int32) (sum int32) {
 	return sum
 }
 
-// nodeClosedBy returns the required affinity that keeps a node closed.
-func (p *placing) nodeClosedBy(i int32) *term {
+// nodeClosedBy returns the required affinity that keeps a node closed, of those that
+// are of interest.
+func (p *placing) nodeClosedBy(i int32, of func(*term) bool) *term {
 	for k := range p.terms {
-		if t := &p.terms[k]; t.axis < 0 && t.required() && !t.holds(t.count[i], true) {
+		if t := &p.terms[k]; t.axis < 0 && t.required() && of(t) && !t.holds(t.count[i], true) {
 			return t
 		}
 	}
 	return nil
+}
+
+func anyTerm(*term) bool { return true }
+
+// repels reports whether a workload may not be on the node of the ask.
+func (t *term) repels(w *workload) bool {
+	return t.axis < 0 && t.required() && t.Anti && slices.Contains(t.works, w)
 }
 
 // sameDomain counts the replicas of the workload in the first domain that they
