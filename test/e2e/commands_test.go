@@ -216,9 +216,11 @@ func unbroken(ts *testscript.TestScript, _ bool, args []string) {
 //
 //	traces $DATA        # the cloud runs: remember its id, expect traces
 //	! traces $DATA      # it has been purged: expect none
+//
+// A network namespace may follow, in which its network is.
 func traces(ts *testscript.TestScript, neg bool, args []string) {
 	id := rememberedID(ts, args[0], neg)
-	found := tracesOf(ts, id, args[0])
+	found := tracesOf(ts, id, args[0], args[1:])
 	if neg && len(found) > 0 {
 		ts.Fatalf("left behind:\n%s", strings.Join(found, "\n"))
 	}
@@ -242,7 +244,7 @@ func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
 	return cloud.ID
 }
 
-func tracesOf(ts *testscript.TestScript, id, data string) []string {
+func tracesOf(ts *testscript.TestScript, id, data string, network []string) []string {
 	var found []string
 	for pid, line := range processes() {
 		if line == "" {
@@ -272,6 +274,9 @@ func tracesOf(ts *testscript.TestScript, id, data string) []string {
 		}
 	}
 	for kind, command := range map[string][]string{"link": {"ip", "-o", "link"}, "table": {"nft", "list", "tables"}} {
+		if len(network) == 1 {
+			command = append([]string{"nsenter", "--net=" + network[0]}, command...)
+		}
 		out, err := exec.Command(command[0], command[1:]...).Output()
 		ts.Check(err)
 		for line := range strings.Lines(string(out)) {
