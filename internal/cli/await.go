@@ -113,6 +113,7 @@ func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view 
 				continue // many may come at once: they are judged together
 			}
 		case <-ticks.C:
+			s.awake += redraw
 			view.draw()
 		}
 		switch j := s.judge(); {
@@ -122,16 +123,16 @@ func (c *cli) judgeScene(ctx context.Context, cl *client.Client, s *scene, view 
 			return c.brokenError(ctx, cl, j.of, j.broken)
 		case j.arrived:
 			return errArrived
-		case len(j.stuck) > 0 && (fresh || !again.IsZero() && s.now().After(again)):
+		case len(j.stuck) > 0 && (fresh || !again.IsZero() && time.Now().After(again)):
 			fresh, again = false, time.Time{}
 			offline, err := stuckError(ctx, cl, j.stuck)
 			if err == nil {
 				continue
 			}
-			if soon, listErr := backSoon(ctx, cl, offline, s.now()); !soon || listErr != nil {
+			if soon, listErr := backSoon(ctx, cl, offline, time.Now()); !soon || listErr != nil {
 				return err
 			}
-			again = s.now().Add(time.Second)
+			again = time.Now().Add(time.Second)
 		}
 	}
 }

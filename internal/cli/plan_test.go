@@ -350,7 +350,6 @@ func TestApplySaysWhatDoesNotFit(t *testing.T) {
 
 // A node may be away for a moment: what was there is not given up at once.
 func TestWhatIsOnANodeThatIsAwayIsWaitedFor(t *testing.T) {
-	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	s := newScene(&actor{action: actionCreate, asked: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web"}}})
 	a := s.actors[0]
 	for _, step := range []struct {
@@ -365,9 +364,8 @@ func TestWhatIsOnANodeThatIsAwayIsWaitedFor(t *testing.T) {
 		{11 * time.Minute, "running", false},
 		{12 * time.Minute, "unknown", true},
 	} {
-		now := noon.Add(step.at)
-		a.seeReplica(tell(step.phase), false, now)
-		if got := a.moving(now); got != step.moving {
+		a.seeReplica(tell(step.phase), false, step.at)
+		if got := a.moving(step.at); got != step.moving {
 			t.Errorf("after %s, %s: moving is %v", step.at, step.phase, got)
 		}
 	}
@@ -502,8 +500,6 @@ func TestSceneJudges(t *testing.T) {
 	old := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "old", DeleteTime: timestamppb.Now()}}
 	running := &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1}
 	s := sceneOf(applied)
-	clock := time.Now()
-	s.now = func() time.Time { return clock }
 	steps := []struct {
 		update client.Update
 		want   string
@@ -522,11 +518,13 @@ func TestSceneJudges(t *testing.T) {
 		{client.Update{Synced: true}, "error"}, // web is not there any more
 		{web(5, &cloudlessv1.WorkloadStatus{Phase: "completed"}), "arrived"},
 		{client.Update{Replica: tell("backoff", func(r *cloudlessv1.Replica) { r.Status.Restarts = 1 })}, "wait"},
+		{client.Update{Replica: tell("running")}, "wait"},
+		{client.Update{}, "wait"}, // who has ended before must run for longer
 		{client.Update{Replica: tell("backoff", func(r *cloudlessv1.Replica) { r.Status.Restarts = 2 })}, "broken"},
 	}
 	for i, step := range steps {
 		if step.update == (client.Update{}) {
-			clock = clock.Add(steadyFor)
+			s.awake += steadyFor
 		}
 		s.see("default", step.update)
 		j := s.judge()

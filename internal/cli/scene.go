@@ -16,7 +16,9 @@ import (
 type scene struct {
 	actors []*actor
 	synced map[string]bool // by namespace
-	now    func() time.Time
+	// awake is for how long it has been watched. It stands still while this program does: what the cluster has said
+	// meanwhile is still on its way.
+	awake time.Duration
 }
 
 // actor is one workload.
@@ -29,12 +31,12 @@ type actor struct {
 	replicas map[string]*cloudlessv1.Replica
 	// failures counts by uid how often a replica has failed to run.
 	failures map[string]int
-	// since is when a replica was first seen in the phase that it has, by uid.
-	since map[string]time.Time
+	// since is when, in the scene's time, a replica was first seen in the phase that it has, by uid.
+	since map[string]time.Duration
 }
 
 func newScene(actors ...*actor) *scene {
-	s := &scene{actors: actors, synced: map[string]bool{}, now: time.Now}
+	s := &scene{actors: actors, synced: map[string]bool{}}
 	for _, a := range actors {
 		s.synced[a.asked.GetMetadata().GetNamespace()] = false
 		a.forget()
@@ -71,7 +73,7 @@ func (s *scene) asked() (all []*cloudlessv1.Workload) {
 func (a *actor) forget() {
 	a.now, a.replicas = nil, map[string]*cloudlessv1.Replica{}
 	if a.failures == nil {
-		a.failures, a.since = map[string]int{}, map[string]time.Time{}
+		a.failures, a.since = map[string]int{}, map[string]time.Duration{}
 	}
 }
 
@@ -106,7 +108,7 @@ func (s *scene) see(namespace string, update client.Update) *actor {
 		}
 	case update.Replica != nil:
 		if a := s.find(namespace, update.Replica.GetSpec().GetWorkload()); a != nil {
-			a.seeReplica(update.Replica, update.Removed, s.now())
+			a.seeReplica(update.Replica, update.Removed, s.awake)
 			return a
 		}
 	}
@@ -122,7 +124,7 @@ func (s *scene) find(namespace, name string) *actor {
 	return nil
 }
 
-func (a *actor) seeReplica(r *cloudlessv1.Replica, removed bool, now time.Time) {
+func (a *actor) seeReplica(r *cloudlessv1.Replica, removed bool, now time.Duration) {
 	uid := r.GetMetadata().GetUid()
 	if removed {
 		delete(a.replicas, uid)
@@ -170,12 +172,17 @@ type judgement struct {
 	stuck []*actor
 }
 
-// steadyFor is how long a replica that was just started must run: one that ends at once has never been up.
+// steadyFor is how long a replica that was just started must run: one that ends at once has never been up. One that
+// has ended before must run for longer each time: it may do so again.
 const steadyFor = time.Second
+
+func (a *actor) steadyFor(uid string) time.Duration {
+	return steadyFor * time.Duration(1+4*a.failures[uid])
+}
 
 // steady reports whether all that is wanted has run for a while. What was not changed is left alone. It asks the
 // replicas: their watch may be ahead of that of the workload.
-func (a *actor) steady(now time.Time) bool {
+func (a *actor) steady(now time.Duration) bool {
 	if a.action != actionCreate && a.action != actionUpdate {
 		return true
 	}
@@ -183,7 +190,7 @@ func (a *actor) steady(now time.Time) bool {
 		if r.GetSpec().GetRevisionUid() != a.now.GetStatus().GetRevisionUid() || r.GetSpec().GetDesired() == "stopped" || ended(r) {
 			continue
 		}
-		if r.GetStatus().GetPhase() != "running" || now.Sub(a.since[uid]) < steadyFor {
+		if r.GetStatus().GetPhase() != "running" || now-a.since[uid] < a.steadyFor(uid) {
 			return false
 		}
 	}
@@ -209,8 +216,8 @@ func (s *scene) judge() judgement {
 		if broken := a.broken(); broken != nil && a.action != actionDelete {
 			return judgement{broken: broken, of: a}
 		}
-		moving = moving || a.moving(s.now())
-		steady = steady && a.steady(s.now())
+		moving = moving || a.moving(s.awake)
+		steady = steady && a.steady(s.awake)
 		if !there {
 			open = true
 			stuck = append(stuck, a)
@@ -276,11 +283,11 @@ func (a *actor) broken() *cloudlessv1.Replica {
 const awayFor = 30 * time.Second
 
 // moving reports whether some replica is on its way, so that more will be seen.
-func (a *actor) moving(now time.Time) bool {
+func (a *actor) moving(now time.Duration) bool {
 	for uid, r := range a.replicas {
 		switch r.GetStatus().GetPhase() {
 		case "unknown":
-			if now.Sub(a.since[uid]) < awayFor {
+			if now-a.since[uid] < awayFor {
 				return true
 			}
 		case "placed", "preparing", "stopping", "backoff":
