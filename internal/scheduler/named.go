@@ -51,16 +51,23 @@ func (p *placing) callNodes() {
 	}
 }
 
-// calledGroups are the groups with a node that is called as it must be: a spread is
-// over those alone.
-func (p *placing) calledGroups() []bool {
-	called := make([]bool, len(p.groups))
+// picks reports whether there are rules that are about single nodes for good.
+func (p *placing) picks() bool { return len(p.otherwise) > 0 || p.only != nil }
+
+// picked reports whether those rules leave a node.
+func (p *placing) picked(i int32) bool {
+	return (len(p.otherwise) == 0 || !p.otherwise[i]) && (p.only == nil || p.only[i])
+}
+
+// pickedGroups are the groups with a node that is left: a spread is over those alone.
+func (p *placing) pickedGroups() []bool {
+	picked := make([]bool, len(p.groups))
 	for i, c := range p.v.class {
-		if of := &p.verdicts[c]; of.passes && !p.otherwise[i] {
-			called[of.group] = true
+		if of := &p.verdicts[c]; of.passes && p.picked(int32(i)) {
+			picked[of.group] = true
 		}
 	}
-	return called
+	return picked
 }
 
 func passesName(p *placing, i int32) bool { return !p.otherwise[i] }

@@ -347,17 +347,17 @@ func (p *placing) sameDomain(g int32) int32 {
 
 // floors finds the domains that a spread with a maximal skew is over.
 func (p *placing) floors() {
-	var called []bool
+	var picked []bool
 	for k := range p.levels {
 		l := &p.levels[k]
 		if l.maxSkew == 0 {
 			continue
 		}
-		if len(p.otherwise) > 0 && called == nil {
-			called = p.calledGroups()
+		if p.picks() && picked == nil {
+			picked = p.pickedGroups()
 		}
 		for g := range p.groups {
-			if d := p.domain(int32(g), l.axis); (called == nil || called[g]) && !slices.Contains(l.domains, d) {
+			if d := p.domain(int32(g), l.axis); (picked == nil || picked[g]) && !slices.Contains(l.domains, d) {
 				l.domains = append(l.domains, d)
 			}
 		}
@@ -432,7 +432,7 @@ func (p *placing) findNodeFloor() {
 	p.nodeFloor, p.atFloor = 0, 0
 	for i, c := range p.v.class {
 		switch {
-		case !p.verdicts[c].passes, len(p.otherwise) > 0 && p.otherwise[i]:
+		case !p.verdicts[c].passes, !p.picked(int32(i)):
 		case p.atFloor == 0 || p.mine[i] < p.nodeFloor:
 			p.nodeFloor, p.atFloor = p.mine[i], 1
 		case p.mine[i] == p.nodeFloor:

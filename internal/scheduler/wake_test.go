@@ -73,7 +73,7 @@ func TestWhoCouldBePlacedIsWoken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		v := m.view(m.inOrder())
-		v.SetOptions(scheduler.Options{})
+		v.SetOptions(scheduler.Options{Preempt: rapid.Bool().Draw(t, "preempts")})
 		fits := func(r *scheduler.Revision) bool { return len(v.Plan(ask(r, 1)).Placements) == 1 }
 		var waits []*scheduler.Revision
 		for _, name := range workloadNames {
@@ -83,7 +83,7 @@ func TestWhoCouldBePlacedIsWoken(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(1, 3).Draw(t, "changes") {
-			switch rapid.IntRange(0, 3).Draw(t, "change") {
+			switch rapid.IntRange(0, 4).Draw(t, "change") {
 			case 0: // comes, or is different
 				v.ApplyNode(anyNode(t, rapid.IntRange(0, 7).Draw(t, "node")))
 			case 1:
@@ -99,6 +99,8 @@ func TestWhoCouldBePlacedIsWoken(t *testing.T) {
 				if len(m.replicas) > 0 {
 					v.RemoveReplica(rapid.SampledFrom(m.replicas).Draw(t, "ended").uid)
 				}
+			case 4:
+				v.SetQuota("default", scheduler.Quota{Replicas: rapid.Int64Range(0, 12).Draw(t, "most")})
 			}
 		}
 		woken := v.Wake()
