@@ -51,10 +51,7 @@ func priorityOf(s *cloudlessv1.WorkloadSpec) string {
 	if s.Priority == nil && s.GetMinAvailable() == 0 {
 		return ""
 	}
-	text := fmt.Sprint(spec.DefaultPriority)
-	if s.Priority != nil {
-		text = fmt.Sprint(s.GetPriority())
-	}
+	text := fmt.Sprint(spec.PriorityOf(s))
 	if s.GetMinAvailable() > 0 {
 		text += fmt.Sprintf(", %d must stay when others need the room", s.GetMinAvailable())
 	}

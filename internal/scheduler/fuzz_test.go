@@ -80,11 +80,11 @@ func FuzzSpecs(f *testing.F) {
 
 // Every field of the contract reaches the plan.
 func TestFromProto(t *testing.T) {
-	w := &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "team", Labels: map[string]string{"app": "web"}}, Spec: &v1.WorkloadSpec{MinAvailable: 2}}
+	w := &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "team", Labels: map[string]string{"app": "web"}}, Spec: &v1.WorkloadSpec{MinAvailable: 2, Priority: proto.Int32(0)}}
 	r, err := scheduler.RevisionFromProto(w, &v1.Revision{
 		Metadata: &v1.Metadata{Uid: "r"},
 		Spec: &v1.RevisionSpec{WorkloadUid: "w", Platforms: []string{"linux/arm64"}, Workload: &v1.WorkloadSpec{
-			Priority: proto.Int32(0), MinAvailable: 1, Ports: []*v1.Port{{Port: 80, Publish: 8080}, {Port: 90}},
+			Priority: proto.Int32(7), MinAvailable: 1, Ports: []*v1.Port{{Port: 80, Publish: 8080}, {Port: 90}},
 			Resources: &v1.Resources{Limits: &v1.ResourceAmounts{Cpu: "1", Memory: "1Gi"}, Requests: &v1.ResourceAmounts{Cpu: "250m", Disk: "2Gi", Bandwidth: "5M"}, Gpu: &v1.Gpu{Count: 2, Model: "t4"}},
 			Placement: &v1.Placement{
 				Labels: map[string]string{"disk": "ssd"}, Regions: []string{"eu"}, Zones: []string{"eu-1"}, NearZone: "eu-1", Strategy: "spread",

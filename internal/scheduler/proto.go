@@ -103,10 +103,7 @@ func RevisionFromProto(w *v1.Workload, of *v1.Revision) (*Revision, error) {
 	r := &Revision{
 		UID: of.GetMetadata().GetUid(), Workload: of.GetSpec().GetWorkloadUid(),
 		Name: w.GetMetadata().GetName(), Namespace: w.GetMetadata().GetNamespace(), Labels: w.GetMetadata().GetLabels(),
-		Priority: spec.DefaultPriority, MinAvailable: int(w.GetSpec().GetMinAvailable()), // which makes no new revision
-	}
-	if s.Priority != nil {
-		r.Priority = int(s.GetPriority())
+		Priority: int(spec.PriorityOf(w.GetSpec())), MinAvailable: int(w.GetSpec().GetMinAvailable()), // which make no new revision
 	}
 	var err error
 	if r.Needs, err = needs(s); err != nil {

@@ -78,6 +78,7 @@ func TestApplyMakesARevisionOnlyWhereWhatRunsDiffers(t *testing.T) {
 	want(apply(func(w *v1.Workload) { w.Metadata.Labels = map[string]string{"app": "web"} }), "updated", 1)
 	want(apply(replicasOf(2)), "updated", 1)
 	want(apply(replicasOf(2), func(w *v1.Workload) { w.Spec.MinAvailable = 1 }), "updated", 1)
+	want(apply(replicasOf(2), func(w *v1.Workload) { w.Spec.Priority = proto.Int32(300) }), "updated", 1)
 	want(apply(func(w *v1.Workload) { w.Spec.Args = []string{"x"} }), "updated", 2)
 	want(apply(), "updated", 3)
 

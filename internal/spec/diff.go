@@ -24,12 +24,13 @@ func Equal(a, b *v1.WorkloadSpec) bool {
 }
 
 // ReplacesNone reports whether going from one spec to another replaces no replica:
-// they differ at most in how many there are, of those of a job how many at once, and in how
-// many are to stay when others need the room.
+// they differ at most in how many there are, of those of a job how many at once, in how
+// important they are and in how many are to stay when others need the room.
 func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	a, b = Normalized(a), Normalized(b)
 	a.Replicas, b.Replicas = nil, nil
 	a.MinAvailable, b.MinAvailable = 0, 0
+	a.Priority, b.Priority = nil, nil
 	if a.Kind == KindJob && b.Kind == KindJob {
 		a.Job.Parallelism, b.Job.Parallelism = nil, nil
 	}

@@ -16,6 +16,14 @@ import (
 // may push others out.
 const DefaultPriority = 100
 
+// PriorityOf is the priority of a workload, whether it says it or not.
+func PriorityOf(s *v1.WorkloadSpec) int32 {
+	if s == nil || s.Priority == nil {
+		return DefaultPriority
+	}
+	return s.GetPriority()
+}
+
 // The places that replicas can be levelled over or kept together in, beside the
 // keys of labels.
 const (

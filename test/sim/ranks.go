@@ -81,11 +81,7 @@ func (w *World) mustLeave(snap *state.Snapshot, r *v1.Replica) bool {
 }
 
 func priorityOf(snap *state.Snapshot, r *v1.Replica) int32 {
-	s := snap.Revision(r.GetSpec().GetRevisionUid()).GetSpec().GetWorkload()
-	if s.GetPriority() == 0 && (s == nil || s.Priority == nil) {
-		return spec.DefaultPriority
-	}
-	return s.GetPriority()
+	return spec.PriorityOf(snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec())
 }
 
 func classOf(priority int32) int {

@@ -125,8 +125,8 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 }
 
 // followWorkload reads the revisions of a workload again whose labels have
-// changed, because rules of others may be about them, or how many are to stay. Where it has another revision or is
-// deleted, the room of those that leave it is for others than before.
+// changed, because rules of others may be about them, or how important it is, or how many are to stay. Where it has
+// another revision or is deleted, the room of those that leave it is for others than before.
 func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Workload)
 	after, _ := change.New.(*v1.Workload)
@@ -140,7 +140,7 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 			}
 		}
 	}
-	if before == nil || after == nil || before.GetSpec().GetMinAvailable() == after.GetSpec().GetMinAvailable() &&
+	if before == nil || after == nil || sameRank(before.GetSpec(), after.GetSpec()) &&
 		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
 		return
 	}
@@ -154,6 +154,10 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	for r := range snap.ReplicasOf(uid) {
 		c.put(snap, r)
 	}
+}
+
+func sameRank(a, b *v1.WorkloadSpec) bool {
+	return a.GetMinAvailable() == b.GetMinAvailable() && spec.PriorityOf(a) == spec.PriorityOf(b)
 }
 
 // addNode puts a node into the view with the replicas that it has.
@@ -209,13 +213,9 @@ func replaced(snap *state.Snapshot, r *v1.Replica) bool {
 		w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
 }
 
-// priority is that of a replica's revision.
-func (c *cluster) priority(snap *state.Snapshot, r *v1.Replica) int {
-	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
-	if err != nil {
-		return spec.DefaultPriority
-	}
-	return revision.Priority
+// priorityOf is how important a replica is: as its workload is now.
+func priorityOf(snap *state.Snapshot, r *v1.Replica) int32 {
+	return spec.PriorityOf(snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec())
 }
 
 // revision reads what the replicas of a revision need.

@@ -31,8 +31,8 @@ func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 		by := after.Replica(r.GetSpec().GetPreemptedFor())
 		p := &v1.Preemption{
 			Namespace: r.GetMetadata().GetNamespace(), Workload: r.GetSpec().GetWorkload(), Replica: r.GetMetadata().GetName(),
-			Node: r.GetSpec().GetNode(), Priority: proto.Int32(int32(f.cluster.priority(after, r))),
-			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: proto.Int32(int32(f.cluster.priority(after, by))),
+			Node: r.GetSpec().GetNode(), Priority: proto.Int32(priorityOf(after, r)),
+			ForNamespace: by.GetMetadata().GetNamespace(), ForWorkload: by.GetSpec().GetWorkload(), ForPriority: proto.Int32(priorityOf(after, by)),
 		}
 		uid := r.GetSpec().GetWorkloadUid()
 		if _, known := places[uid]; !known {

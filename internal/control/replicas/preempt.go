@@ -63,7 +63,7 @@ func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
 	t.stopped[old.GetMetadata().GetUid()] = true
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
 	t.stopBecause(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
-		v.NodeName, by.GetMetadata().GetName(), t.cluster.priority(t.snap, by), v.Priority), by.GetMetadata().GetUid())
+		v.NodeName, by.GetMetadata().GetName(), priorityOf(t.snap, by), v.Priority), by.GetMetadata().GetUid())
 }
 
 // withdraw takes back that a replica is to stop for a successor, which has to wait

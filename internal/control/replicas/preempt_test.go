@@ -22,13 +22,12 @@ import (
 func (w *world) checkPreemptions(before *state.Snapshot) {
 	w.t.Helper()
 	snap := w.snap()
-	c := newCluster(snap)
 	for r := range snap.Replicas("", "") {
 		if r.GetSpec().GetPreemptedFor() == "" || before.Replica(r.GetMetadata().GetUid()).GetSpec().GetPreemptedFor() != "" {
 			continue
 		}
 		by := snap.Replica(r.GetSpec().GetPreemptedFor())
-		mine, other := c.priority(snap, r), c.priority(snap, by)
+		mine, other := int(priorityOf(snap, r)), int(priorityOf(snap, by))
 		if other <= 100 || mine >= other {
 			w.t.Fatalf("%s of priority %d is pushed out for %s of %d", r.GetMetadata().GetName(), mine, by.GetMetadata().GetName(), other)
 		}
@@ -374,7 +373,7 @@ func TestNewcomerNeverHurtsTheHigher(t *testing.T) {
 		waiting := func() map[string]int {
 			counts := map[string]int{}
 			for r := range w.snap().ReplicasOn("") {
-				if wanted(r) && d.loop.cluster.priority(w.snap(), r) >= int(priority) {
+				if wanted(r) && priorityOf(w.snap(), r) >= priority {
 					counts[r.GetSpec().GetWorkload()]++
 				}
 			}
@@ -465,5 +464,45 @@ func TestWhatIsToStayIsHeldAtTheCommit(t *testing.T) {
 	m.rest()
 	if all, _ := m.running("web"); all != 2 || m.tried < 2 {
 		t.Errorf("%d of web run after %d tries: it is to keep 2", all, m.tried)
+	}
+}
+
+// How important a workload is, too, is what it says now: that replaces nothing, counts
+// for what runs and for what waits, and at the commit.
+func TestPriorityIsOfTheMoment(t *testing.T) {
+	m := &meddled{driven: drive(newWorld(t))}
+	m.addNode("a", "1")
+	m.addRanked("web", 1, "1", 200, 0)
+	m.rest()
+	rank := func(name string, priority int32) {
+		m.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.Priority = &priority })
+	}
+	runs := func(name string) (uid string) {
+		for r := range m.snap().ReplicasOf(m.snap().WorkloadByName("default", name).GetMetadata().GetUid()) {
+			if r.GetStatus().GetPhase() == rollout.PhaseRunning {
+				uid = r.GetMetadata().GetUid()
+			}
+		}
+		return uid
+	}
+	first := runs("web")
+	m.addRanked("boss", 1, "1", 200, 0)
+	m.rest()
+	rank("web", 300)
+	m.rest()
+	if runs("web") != first {
+		t.Error("web is replaced for another priority")
+	}
+	m.loop.Proposer = m
+	m.before = append(m.before, func() { rank("web", 500) })
+	rank("boss", 400) // web is more important when that is to be committed
+	m.rest()
+	if runs("web") != first || m.tried == 0 {
+		t.Errorf("web, which is more important, is pushed out after %d tries", m.tried)
+	}
+	rank("boss", 501)
+	m.rest()
+	if runs("boss") == "" || runs("web") != "" {
+		t.Error("boss, which is more important now, does not run")
 	}
 }

@@ -125,12 +125,12 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		}
 	}
 	check(state.KindNode, m.to.Node)
-	if rules.labels[m.of] {
+	if rules.labels[m.of] || m.to.Preempts {
 		check(state.KindWorkload, m.of.Workload)
 	}
 	if m.to.Preempts {
 		for _, v := range m.victims {
-			check(state.KindWorkload, v.Workload) // which may want to keep more by now
+			check(state.KindWorkload, v.Workload) // which may be more important or want to keep more by now
 		}
 		t.reserve(m)
 	} else {
