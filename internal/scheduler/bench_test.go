@@ -71,3 +71,24 @@ func BenchmarkPreempt(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAvoided is about one that many others stay away from.
+func BenchmarkAvoided(b *testing.B) {
+	v := halfFull(5000)
+	for i := range 300 {
+		shy := schedulertest.Small(fmt.Sprint("shy", i), 10)
+		shy.Wishes.Affinity = []scheduler.Affinity{{Workload: "loud", Key: scheduler.KeyNode, Anti: true}}
+		for k, p := range v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: shy, Count: 5}}}).Placements {
+			v.ApplyReplica(fmt.Sprint(shy.Name, "-", k), shy, p.Node)
+		}
+	}
+	loud := schedulertest.Small("loud", 250)
+	b.ReportAllocs()
+	began := cpuTime()
+	for b.Loop() {
+		if plan := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: loud, Count: 1}}}); len(plan.Placements) != 1 {
+			b.Fatal("it has no place")
+		}
+	}
+	b.ReportMetric(float64(cpuTime()-began)/float64(b.N), "cpu-ns/op")
+}

@@ -327,22 +327,26 @@ func hasNodeTerm(p *placing) bool {
 	return slices.ContainsFunc(p.terms, func(t term) bool { return t.axis < 0 && t.required() })
 }
 
-func explainAffinity(p *placing, i int32) string { return p.nodeClosedBy(i, anyTerm).explain("on it") }
+func explainAffinity(p *placing, i int32) string {
+	return p.nodeClosedBy(i, anyTerm).explain("on it", func(k int32) bool { return k == i })
+}
 
 func explainClosed(p *placing, i int32) string {
 	t := p.closedBy(p.verdicts[p.v.class[i]].group)
-	return t.explain(fmt.Sprintf("in its %s", topologyNoun(t.Key)))
+	domain := func(i int32) int32 { return p.v.classes.domain(p.classOf(i), t.Key) }
+	return t.explain(fmt.Sprintf("in its %s", topologyNoun(t.Key)), func(k int32) bool { return domain(k) == domain(i) })
 }
 
 // explain says why a term does not hold at a place.
-func (t *term) explain(place string) string {
+func (t *term) explain(place string, here func(i int32) bool) string {
 	about := "replica of " + t.Workload
 	if t.Workload == "" {
 		about = "replica with " + t.Selector.String()
 	}
 	switch {
-	case t.owner != "":
-		return fmt.Sprintf("is refused because a replica of %s is %s, and %s stays away from others like this", t.owner, place, t.owner)
+	case t.others:
+		owner := t.workAt(here).newest().Name
+		return fmt.Sprintf("is refused because a replica of %s is %s, and %s stays away from others like this", owner, place, owner)
 	case t.Anti:
 		return fmt.Sprintf("is refused because a %s is %s", about, place)
 	case t.total == 0:

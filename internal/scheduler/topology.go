@@ -22,7 +22,7 @@ type level struct {
 	floor   int32
 }
 
-// term is an affinity of the ask, or another workload's wish to be far from it.
+// term is an affinity of the ask, or the wish of others to be far from it.
 type term struct {
 	*Affinity
 	axis int // -1 for the key "node"
@@ -32,8 +32,9 @@ type term struct {
 	count []int32
 	total int
 	works []*workload
-	// owner is the workload whose rule it is, if that is not the one of the ask.
-	owner string
+	// others is whether it stands for all rules of others by its key that keep the ask
+	// away. Then the replicas that it is about are theirs.
+	others bool
 }
 
 // survey finds out where the replicas are that the rules of the ask are about.
@@ -52,7 +53,7 @@ func (p *placing) survey() {
 		p.addLevel(KeyZone, 0)
 	}
 	for i := range wishes.Affinity {
-		p.addTerm(&wishes.Affinity[i], p.rev, "")
+		p.addTerm(&wishes.Affinity[i])
 	}
 	for _, s := range p.v.work.avoiders {
 		if s.Workload != p.rev.Workload {
@@ -102,20 +103,40 @@ func (p *placing) addLevel(key string, maxSkew int32) {
 func (p *placing) addAvoider(s *shape) {
 	for i := range s.Wishes.Affinity {
 		if a := &s.Wishes.Affinity[i]; a.Anti && a.required() && a.matches(s.Namespace, p.rev) {
-			t := p.newTerm(a)
-			t.owner = s.Name
-			p.tally(&t, s.work)
-			p.terms = append(p.terms, t)
+			if t := p.othersBy(a); !slices.Contains(t.works, s.work) {
+				p.tally(t, s.work)
+			}
 		}
 	}
 }
 
+// othersBy is the term of all rules of others that have the key of this one.
+func (p *placing) othersBy(a *Affinity) *term {
+	at := slices.IndexFunc(p.terms, func(t term) bool { return t.others && t.Key == a.Key })
+	if at < 0 {
+		at = len(p.terms)
+		p.terms = append(p.terms, p.newTerm(a))
+		p.terms[at].others = true
+	}
+	return &p.terms[at]
+}
+
+// workAt is the first workload that a term is about with a replica in some place.
+func (t *term) workAt(here func(i int32) bool) *workload {
+	for _, w := range t.works {
+		if slices.ContainsFunc(w.on, func(on tally) bool { return here(on.node) }) {
+			return w
+		}
+	}
+	return nil
+}
+
 // addTerm adds a rule of the ask and counts the replicas that it is about.
-func (p *placing) addTerm(a *Affinity, rev *Revision, owner string) {
+func (p *placing) addTerm(a *Affinity) {
 	t := p.newTerm(a)
-	t.self, t.owner = a.matches(rev.Namespace, rev), owner
+	t.self = a.matches(p.rev.Namespace, p.rev)
 	for _, w := range p.v.work.workloads {
-		if w == p.shape.work && t.self || w != p.shape.work && a.matches(rev.Namespace, w.newest()) {
+		if w == p.shape.work && t.self || w != p.shape.work && a.matches(p.rev.Namespace, w.newest()) {
 			p.tally(&t, w)
 		}
 	}
