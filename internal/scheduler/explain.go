@@ -205,6 +205,9 @@ type Review struct {
 	// Own is the replica's node. Other is the first of the nodes that would take it,
 	// or the second if the own one is first; it has no rank if there is none.
 	Own, Other Judgement
+	// Pushes is whether others may be pushed out for it. They are not here: the nodes
+	// that take it do so as they are.
+	Pushes bool
 }
 
 // Review judges where a replica is: what would come of it, were it placed now.
@@ -227,7 +230,7 @@ func (v *View) Review(uid string) (Review, bool) {
 
 // review finds a node's rank without putting all others in order.
 func (p *placing) review(own int32) Review {
-	s := Review{Explanation: p.ground()}
+	s := Review{Explanation: p.ground(), Pushes: p.mayPreempt()}
 	mine, rank, taking := p.rival(own), 1, 0
 	var best, second *rival
 	for _, i := range p.v.order {

@@ -72,18 +72,21 @@ func (x *inquiry) outdatedToo(told *v1.ReplicaExplanation, first *v1.Replica) *v
 const notMoved = "; what runs is not moved for that"
 
 func reviewSentence(s *scheduler.Review, away bool) string {
-	own := &s.Own
+	own, unless := &s.Own, ""
+	if s.Pushes {
+		unless = " without pushing others out"
+	}
 	switch {
 	case away:
 		return own.NodeName + " " + own.String() + "; it is replaced as soon as another node can take it"
 	case own.Rank == 0 && s.Other.Rank == 0:
-		return fmt.Sprintf("%s would refuse it today, as every node would: %s%s", own.NodeName, own.String(), notMoved)
+		return fmt.Sprintf("%s would refuse it today, as every node would%s: %s%s", own.NodeName, unless, own.String(), notMoved)
 	case own.Rank == 0:
 		return fmt.Sprintf("%s would refuse it today: %s; %s would be chosen%s", own.NodeName, own.String(), s.Other.NodeName, notMoved)
 	case own.Rank > 1:
 		return fmt.Sprintf("%s would be chosen today, of %d nodes that would take it: %s%s", s.Other.NodeName, s.Taking, s.Why(&s.Other, own), notMoved)
 	case s.Other.Rank == 0:
-		return own.NodeName + " is the only node that would take it"
+		return own.NodeName + " is the only node that would take it" + unless
 	default:
 		return fmt.Sprintf("%s is the best of %d nodes that would take it: %s", own.NodeName, s.Taking, s.Why(own, &s.Other))
 	}

@@ -456,3 +456,18 @@ func TestQuotasAreExplained(t *testing.T) {
 		t.Errorf("what keeps the daemon from its node is %v", got)
 	}
 }
+
+// Who may push others out could be on other nodes, too.
+func TestWhoPushesOutHasOtherNodes(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addNode("b", "1")
+	w.addRanked("web", 2, "1", 100, 0)
+	w.settle()
+	w.addRanked("boss", 1, "1", 300, 0)
+	d := drive(w)
+	d.rest()
+	if told := w.explained("boss", "", false).GetReplicas()[0].GetReason(); !strings.HasSuffix(told, "is the only node that would take it without pushing others out") {
+		t.Error(told)
+	}
+}
