@@ -9,7 +9,7 @@ func (a *Agent) assign(message *v1.Assignments) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if message.GetEpoch() < a.epoch {
-		a.log.Warn("ignored assignments of an older epoch: they come from a server that has missed a restored backup",
+		a.log.Warn("ignored assignments of an older epoch: they come from a server without which the cluster has gone on",
 			"epoch", message.GetEpoch(), "newest", a.epoch)
 		return nil
 	}

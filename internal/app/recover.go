@@ -35,10 +35,13 @@ func recoverCluster(_ context.Context, o cli.RecoverOptions) (was cli.LogEnd, er
 		return was, err
 	}
 	end, err := consensus.Recover(consensus.Options{
-		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Store: state.New(),
+		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: state.New(),
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
 	})
-	return cli.LogEnd{Term: end.LastTerm, Index: end.LastIndex}, err
+	if err == nil && end.Reached > end.Index {
+		_, err = fmt.Fprintf(o.Log, "the log of this server had lost the entries %d to %d, which are given up now\n", end.Index+1, end.Reached)
+	}
+	return cli.LogEnd{Term: end.Term, Index: end.Index}, err
 }
 
 // letGo removes the servers that were lost, if this one was made the only one of

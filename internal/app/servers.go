@@ -49,6 +49,9 @@ type fellowship struct {
 
 func (f *folder) authorityPath() string { return f.sub("server", "authority") }
 
+// reachedPath lies beside the log, so that it is there when that is gone.
+func (f *folder) reachedPath() string { return f.sub("server", "reached") }
+
 // founds reports whether this folder's server makes a cluster of its own if
 // there is none in it. One that has joined never does.
 func (f *folder) founds() bool { return f.Joined == "" }
@@ -69,9 +72,9 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 		raft: peers.NewLink(peers.Raft), gossipLink: peers.NewLink(peers.Gossip), stirred: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 	}
 	p.consensus, err = consensus.Open(ctx, consensus.Options{
-		Dir: f.sub("server", "raft"), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),
+		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),
 		Network: p.fellows.raft, Addresses: p.addressOf,
-		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Observer: p.metrics, Pause: p.collector.Pause, ElectionTimeout: o.election,
+		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Bootstrapped: f.Cluster != "", Observer: p.metrics, Pause: p.collector.Pause, ElectionTimeout: o.election,
 	})
 	if err != nil {
 		return err

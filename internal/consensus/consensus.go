@@ -51,6 +51,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Bootstrap makes a cluster of this server alone if Dir holds none.
 	Bootstrap bool
+	// Bootstrapped is whether that was done before. Where Dir holds nothing all the same, a second cluster with the keys of
+	// the first would call itself by its name: then there is none.
+	Bootstrapped bool
 	// SnapshotThreshold is the number of log entries after which a snapshot is taken, 8192 if 0. As many entries
 	// are kept for servers that lag behind.
 	SnapshotThreshold uint64
@@ -61,6 +64,10 @@ type Options struct {
 	Observer Observer
 	// Pause waits while there is something better to do than to write a snapshot; nil never does.
 	Pause func(context.Context) bool
+
+	// Reached is a file outside of Dir for how far this server has come, so that the loss of what is in Dir is noticed;
+	// empty for none.
+	Reached string
 
 	maxBulk int64 // instead of the usual one, in tests
 }
@@ -106,6 +113,7 @@ type Consensus struct {
 	fsm       *fsm
 	observer  Observer
 	disk      *disk
+	reached   reached
 	room      *room
 	bulk      *bulk
 	transport raft.WithClose
@@ -158,6 +166,10 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() { _ = c.disk.close() })
+	c.reached.path = o.Reached
+	if err := c.reached.refuseLoss(c.disk); err != nil {
+		return nil, err
+	}
 
 	var transport raft.Transport
 	configured := &directory{}
@@ -190,6 +202,7 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	c.leadership.init()
 	c.watching.Go(func() { c.watch(notify) })
 	c.watching.Go(c.shorten)
+	c.watching.Go(c.noteReached)
 	return c, nil
 }
 
@@ -215,6 +228,9 @@ func (c *Consensus) bootstrap(o Options, config *raft.Config, transport raft.Tra
 	exists, err := raft.HasExistingState(c.disk.log, c.disk.log, c.disk.snapshots)
 	if err != nil {
 		return fmt.Errorf("look for an existing log: %w", err)
+	}
+	if !exists && o.Bootstrap && o.Bootstrapped {
+		return fmt.Errorf("the log is gone: %s", wayBack)
 	}
 	if exists || !o.Bootstrap && o.connected() {
 		return nil
@@ -286,7 +302,7 @@ func (c *Consensus) shutdown(failure error) {
 		c.gate.Unlock()
 		c.drain()
 		c.leadership.finish(ErrShutdown)
-		c.closeErr = errors.Join(c.raft.Shutdown().Error(), c.transport.Close(), c.disk.close())
+		c.closeErr = errors.Join(c.raft.Shutdown().Error(), c.reached.note(c.raft.AppliedIndex()), c.transport.Close(), c.disk.close())
 		close(c.done)
 	})
 }

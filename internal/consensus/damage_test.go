@@ -133,7 +133,7 @@ func TestDamageIsRefused(t *testing.T) {
 		{"the snapshot", func(t *testing.T, dir string) {
 			snapshotted(t, dir)
 			change(t, only(t, dir, "snapshots", "*", "state.bin"), func(data []byte) []byte { data[len(data)/2] ^= 1; return data })
-		}, "cannot be used: CRC mismatch; restore a backup; or, if the others have it all, remove this server there"},
+		}, "cannot be used: CRC mismatch; if there are other servers, remove this one there"},
 		{"the snapshot is gone", func(t *testing.T, dir string) {
 			snapshotted(t, dir)
 			if err := os.RemoveAll(filepath.Dir(only(t, dir, "snapshots", "*", "state.bin"))); err != nil {

@@ -22,7 +22,8 @@ const (
 	snapshotsToKeep = 2
 
 	// wayBack is what to do about a server that has lost something it had acknowledged.
-	wayBack = "restore a backup; or, if the others have it all, remove this server there with cloudless server rm, take its folder away with cloudless down --purge, and let this machine join again with a new token"
+	// A backup of one of several would make it forget what it has agreed to since.
+	wayBack = "if there are other servers, remove this one there with cloudless server rm, take its folder away with cloudless down --purge, and let this machine join again with a new token; if it is the only one, restore a backup of its folder"
 )
 
 // disk is what a server keeps in its folder: the log, votes and terms, and snapshots.

@@ -7,13 +7,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// Recovered is how far a server was: the newest entry of its log, and the one that it had reached before. Where that
+// is a higher one, the log has lost what is between.
+type Recovered struct{ Term, Index, Reached uint64 }
+
 // Recover makes this server the only one of its cluster, with what it has on its disk, when the majority is lost for
 // good. What only the lost servers had is lost, and what they had not agreed on yet may become true. None of the others
 // may reach this one afterwards, which is up to the caller: to raft a majority of them would be right, and what this one
 // has agreed on alone would be undone. Nothing else may use Dir meanwhile; open it afterwards.
 //
-// It returns how far the server was.
-func Recover(o Options) (was Progress, err error) {
+// It returns how far the server was. What its log has lost is given up.
+func Recover(o Options) (was Recovered, err error) {
 	if err := o.validate(); err != nil {
 		return was, err
 	}
@@ -26,8 +30,12 @@ func Recover(o Options) (was Progress, err error) {
 	if err := d.restore(o.Store); err != nil { // refuses what is damaged
 		return was, err
 	}
-	if was.LastTerm, was.LastIndex, err = d.end(); err != nil {
+	if was.Term, was.Index, err = d.end(); err != nil {
 		return was, fmt.Errorf("read the log of server %s: %w", o.ServerID, err)
+	}
+	mark := reached{path: o.Reached}
+	if was.Reached, err = mark.read(); err != nil {
+		return was, err
 	}
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(o.Address))
 	defer func() { err = errors.Join(err, transport.Close()) }()
@@ -37,6 +45,12 @@ func Recover(o Options) (was Progress, err error) {
 	}}}
 	if err := raft.RecoverCluster(configOf(o, log, nil), machine, d.log, d.log, d.snapshots, transport, alone); err != nil {
 		return was, fmt.Errorf("make server %s the only one: %w", o.ServerID, err)
+	}
+	if was.Reached > was.Index {
+		// What was lost is given up, so that the server starts with what is left.
+		if err := mark.write(was.Index); err != nil {
+			return was, err
+		}
 	}
 	return was, machine.broken
 }

@@ -21,7 +21,7 @@ func TestOneServerGoesOnAlone(t *testing.T) {
 		closed(t, m.Consensus)
 	}
 	options := consensus.Options{Dir: left.options.Dir, ServerID: left.id, Store: state.New(), Logger: slog.New(slog.DiscardHandler)}
-	if end, err := consensus.Recover(options); err != nil || end.LastTerm == 0 || end.LastIndex < 30 {
+	if end, err := consensus.Recover(options); err != nil || end.Term == 0 || end.Index < 30 {
 		t.Fatalf("recovered at %+v: %v", end, err)
 	}
 	options.Store = state.New()

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -61,9 +62,19 @@ func (s *Server) RevokeOthers(ctx context.Context) (names []string, err error) {
 		if len(names) == 0 {
 			return nil
 		}
+		beginEpoch(snap, b)
 		return s.rotateGossipKey(snap, b)
 	})
 	return names, err
+}
+
+// beginEpoch lets nodes that have heard of this cluster obey none of the servers that are not of it any more: those
+// may be a majority of what was, and tell them to run what was replaced.
+func beginEpoch(snap *state.Snapshot, b *state.Batch) {
+	old := snap.Cluster()
+	cluster := proto.CloneOf(old)
+	cluster.Status.Epoch++
+	b.Update(cluster, old.GetMetadata().GetVersion())
 }
 
 // cutNode closes what a removed node has open: session, attached streams, pulls.

@@ -846,7 +846,7 @@ type ClusterStatus struct {
 	// Certificate of the cluster's authority, PEM.
 	CaCertificate string `protobuf:"bytes,1,opt,name=ca_certificate,json=caCertificate,proto3" json:"ca_certificate,omitempty"`
 	CaFingerprint string `protobuf:"bytes,2,opt,name=ca_fingerprint,json=caFingerprint,proto3" json:"ca_fingerprint,omitempty"`
-	// Raised when a backup is restored, so that old state kills nothing.
+	// Raised when a backup is restored or the cluster recovered, so that nodes obey no server that is behind that.
 	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// What every server of the cluster understands.
 	FeatureLevel uint32          `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
