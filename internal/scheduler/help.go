@@ -45,7 +45,9 @@ func (p *placing) keptAvailable() []string {
 		if _, possible := p.estimate(i, &regardless); possible {
 			nodes++
 			for _, s := range regardless.spared {
-				services[s.Name] = s.MinAvailable
+				if regardless.takes(p, s) {
+					services[p.nameOf(s)] = s.MinAvailable
+				}
 			}
 		}
 	}
@@ -57,6 +59,19 @@ func (p *placing) keptAvailable() []string {
 		names = append(names, fmt.Sprintf("%s, which keeps %d", name, services[name]))
 	}
 	return []string{fmt.Sprintf("%s could be made free but for the minAvailable of %s", plural(nodes, "node"), strings.Join(names, " and of "))}
+}
+
+// takes reports whether a replica of a shape is among the victims.
+func (t *victims) takes(p *placing, s *shape) bool {
+	return slices.ContainsFunc(t.taken, func(at int32) bool { return p.v.work.at(at).shape == s })
+}
+
+// nameOf is the name of a workload for who knows the one that is asked for.
+func (p *placing) nameOf(s *shape) string {
+	if s.Namespace != p.rev.Namespace {
+		return s.Name + " in namespace " + s.Namespace
+	}
+	return s.Name
 }
 
 // fitAlone reports whether a node would take a replica if only it had enough left.

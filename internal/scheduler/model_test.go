@@ -259,14 +259,15 @@ func (m *model) level(node int, r *scheduler.Revision) bool {
 	return true
 }
 
-// near checks whom it must be near to.
+// near checks whom it must be near to, which is nobody who is about to end.
 func (m *model) near(node int, r *scheduler.Revision) bool {
 	for _, a := range r.Wishes.Affinity {
 		if a.Weight > 0 || a.Anti {
 			continue
 		}
-		anywhere := slices.ContainsFunc(m.replicas, func(o running) bool { return about(a, o.r) })
-		here := m.count(node, a.Key, func(o *scheduler.Revision) bool { return about(a, o) }) > 0
+		staying := &model{nodes: m.nodes, replicas: slices.DeleteFunc(slices.Clone(m.replicas), func(o running) bool { return o.leaving })}
+		anywhere := slices.ContainsFunc(staying.replicas, func(o running) bool { return about(a, o.r) })
+		here := staying.count(node, a.Key, func(o *scheduler.Revision) bool { return about(a, o) }) > 0
 		if !here && (anywhere || !about(a, r)) {
 			return false
 		}

@@ -139,6 +139,7 @@ func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standi
 	v.sit(at)
 	v.occupy(i, v.work.at(at).shape)
 	v.waits.moved = true
+	v.noteMore(v.work.at(at).shape)
 	return true
 }
 

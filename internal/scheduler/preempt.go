@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"cmp"
 	"container/heap"
+	"math"
 	"slices"
 )
 
@@ -210,7 +212,11 @@ type victims struct {
 	// otherwise.
 	regardless bool
 	spared     []*shape
-	search     search
+	// refused is whether some service would have less than it should keep.
+	refused bool
+	// useful has the replicas of a node in the order in which they help most.
+	useful []int32
+	search search
 }
 
 type loss struct {
@@ -222,8 +228,34 @@ type loss struct {
 // lets those stay that need not go, the highest priority first. So the highest
 // priority that goes is as low as it can be, and none goes in vain. The last has
 // it, because there was no room without it. There may be fewer that do.
+//
+// Where a service keeps so many that its lowest alone would make no room, the one may be
+// that helps most.
 func (t *victims) choose(p *placing, i int32) bool {
-	t.taken, t.lost, t.spared = t.taken[:0], t.lost[:0], t.spared[:0]
+	if t.chooseFrom(p, i, p.v.nodes[i].replicas) {
+		return true
+	}
+	return t.refused && !t.regardless && t.chooseFrom(p, i, t.byUse(p, i))
+}
+
+// byUse are the replicas of a node, those first that block, then those with most of what is short.
+func (t *victims) byUse(p *placing, i int32) []int32 {
+	free := p.v.free[i].plus(p.v.nodes[i].leaving)
+	short := shortOf(&free, &p.least)
+	use := func(at int32) int64 {
+		s := p.v.work.at(at).shape
+		if p.blocks(s) {
+			return math.MaxInt64
+		}
+		return helps(at, s, &short).gain
+	}
+	t.useful = append(t.useful[:0], p.v.nodes[i].replicas...)
+	slices.SortStableFunc(t.useful, func(a, b int32) int { return cmp.Compare(use(b), use(a)) })
+	return t.useful
+}
+
+func (t *victims) chooseFrom(p *placing, i int32, replicas []int32) bool {
+	t.taken, t.lost, t.spared, t.refused = t.taken[:0], t.lost[:0], t.spared[:0], false
 	n := &p.v.nodes[i]
 	t.blocking = 0
 	if p.shape.bits != 0 || p.repels {
@@ -234,7 +266,7 @@ func (t *victims) choose(p *placing, i int32) bool {
 	}
 	free := p.v.free[i].plus(n.leaving)
 	enough := func() bool { return t.blocking == 0 && free.holds(&p.least) }
-	for _, at := range n.replicas {
+	for _, at := range replicas {
 		if enough() {
 			break
 		}
@@ -243,10 +275,7 @@ func (t *victims) choose(p *placing, i int32) bool {
 		if r.standing == Leaving {
 			continue // it is counted
 		}
-		if s.Priority >= p.rev.Priority {
-			return false
-		}
-		if p.needed(s.work) || !t.lose(p, r) {
+		if s.Priority >= p.rev.Priority || p.needed(s.work) || !t.lose(p, r) {
 			continue
 		}
 		t.taken = append(t.taken, at)
@@ -258,6 +287,7 @@ func (t *victims) choose(p *placing, i int32) bool {
 	if !enough() {
 		return false
 	}
+	slices.SortFunc(t.taken, p.v.leavesBefore)
 	t.spare(p, free)
 	return true
 }
@@ -277,8 +307,8 @@ func (t *victims) spare(p *placing, free Resources) {
 // lose takes one replica from a workload, if that may have one less.
 func (t *victims) lose(p *placing, r *replica) bool {
 	s := r.shape
-	if r.standing == Reserved {
-		return true // nothing ends
+	if r.standing == Reserved || r.standing == Replaced {
+		return true // nothing ends, or what ends anyway
 	}
 	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == s.work })
 	if at < 0 {
@@ -288,7 +318,7 @@ func (t *victims) lose(p *placing, r *replica) bool {
 	l := &t.lost[at]
 	few := s.work.there-l.count-1 < s.MinAvailable || r.standing == Serving && s.work.serving-l.serving-1 < s.MinAvailable
 	if few && priorityClass(p.rev.Priority) == priorityClass(s.Priority) {
-		if !t.regardless {
+		if t.refused = true; !t.regardless {
 			return false
 		}
 		t.spared = append(t.spared, s)
@@ -303,7 +333,7 @@ func (t *victims) lose(p *placing, r *replica) bool {
 // keep takes back that a workload loses a replica.
 func (t *victims) keep(r *replica) {
 	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == r.shape.work })
-	if r.standing == Reserved || at < 0 {
+	if r.standing == Reserved || r.standing == Replaced || at < 0 {
 		return
 	}
 	t.lost[at].count--

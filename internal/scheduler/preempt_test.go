@@ -306,3 +306,74 @@ func TestVictimsAreTheCheapest(t *testing.T) {
 		}
 	})
 }
+
+func keeps(n int) func(*scheduler.Revision) {
+	return func(r *scheduler.Revision) { r.MinAvailable = n }
+}
+
+// A service that may lose one loses the one that helps.
+func TestTheOneGoesThatHelps(t *testing.T) {
+	version := func(n int) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) { r.UID = fmt.Sprint("revision-", r.Name, "-", n) }
+	}
+	v := view(node("a"))
+	run(v, revision("svc", 200, priority(200), keeps(1), version(1)), "a", 1)
+	large := run(v, revision("svc", 1500, priority(200), keeps(1), version(2)), "a", 1)
+	plan := v.Plan(ask(revision("web", 1000, priority(300)), 1))
+	if len(plan.Preemptions) != 1 || plan.Preemptions[0].Replica != large[0] {
+		t.Errorf("the room is not enough, or not the large one goes: %+v", plan)
+	}
+
+	port := func(n int32) func(*scheduler.Revision) {
+		return func(r *scheduler.Revision) { r.Needs.Ports = []scheduler.Port{{Number: n, Protocol: "tcp"}} }
+	}
+	v = view(node("a"))
+	run(v, revision("svc", 100, priority(200), keeps(1), version(1), port(81)), "a", 1)
+	owner := run(v, revision("svc", 100, priority(200), keeps(1), version(2), port(80)), "a", 1)
+	plan = v.Plan(ask(revision("web", 100, priority(300), port(80)), 1))
+	if len(plan.Preemptions) != 1 || plan.Preemptions[0].Replica != owner[0] {
+		t.Errorf("the port is not free, or not its owner goes: %+v", plan)
+	}
+}
+
+// One that ends for its successor is none that a service would lose.
+func TestWhoIsReplacedIsNotMissed(t *testing.T) {
+	for _, standing := range []scheduler.Standing{scheduler.Replaced, scheduler.Inherited} {
+		v := view(node("a"))
+		web := revision("web", 1000, priority(200), keeps(1))
+		v.ApplyReplicaAs("web-1", web, "uid-a", scheduler.Serving)
+		v.ApplyReplicaAs("web-2", web, "uid-a", standing)
+		if plan := v.Plan(ask(revision("hi", 1000, priority(300)), 1)); len(plan.Preemptions) != 1 || plan.Preemptions[0].Replica != "web-2" {
+			t.Errorf("standing %d: %+v", standing, plan)
+		}
+	}
+}
+
+// Nobody is pushed out to be near one that is about to end.
+func TestWhoLeavesIsNobodyToBeNearTo(t *testing.T) {
+	web := revision("web", 1000, priority(500), func(r *scheduler.Revision) {
+		r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
+	})
+	db := revision("db", 500, priority(500))
+	for _, standing := range []scheduler.Standing{scheduler.Serving, scheduler.Leaving} {
+		v := view(node("a"))
+		v.ApplyReplicaAs("db-1", db, "uid-a", standing)
+		run(v, revision("batch", 1500, priority(0)), "a", 1)
+		if plan := v.Plan(ask(web, 1)); (len(plan.Preemptions) == 1) != (standing == scheduler.Serving) {
+			t.Errorf("standing %d: %+v", standing, plan)
+		}
+	}
+}
+
+// Help names the services that are in the way, and no others.
+func TestOnlyWhatIsInTheWayIsNamed(t *testing.T) {
+	v := view(node("a"))
+	run(v, revision("tiny", 100, priority(150), keeps(1)), "a", 1)
+	huge := revision("huge", 1900, priority(200), keeps(1))
+	huge.Namespace = "team"
+	run(v, huge, "a", 1)
+	help := v.Explain(scheduler.Question{Revision: revision("web", 1900, priority(300))}).Help
+	if want := "1 node could be made free but for the minAvailable of huge in namespace team, which keeps 1"; !slices.Contains(help, want) {
+		t.Errorf("%q", help)
+	}
+}

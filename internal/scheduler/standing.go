@@ -32,7 +32,7 @@ func (v *View) attend(at int32, sign int) {
 	case Starting, Inherited:
 		w.there += sign
 	case Leaving:
-		if sign > 0 {
+		if n.going += sign; sign > 0 {
 			n.leaving = n.leaving.plus(r.shape.Needs.Resources)
 		} else {
 			n.leaving = n.leaving.minus(r.shape.Needs.Resources)
@@ -50,19 +50,28 @@ func (v *View) restand(at int32, as Standing) {
 	if r.standing == as {
 		return
 	}
+	was := r.standing
 	v.attend(at, -1)
 	r.standing = as
 	v.attend(at, 1)
-	if len(v.waits.revisions) == 0 {
-		return
-	}
 	switch {
 	case as == Leaving:
 		v.waits.noteNode(r.node)
-	case r.shape.MinAvailable > 0:
-		for _, on := range r.shape.work.on {
-			v.waits.noteNode(on.node)
-		}
+	case was == Leaving:
+		v.waits.noteMove(false) // it can be relied on again to be there
+		fallthrough
+	default:
+		v.noteMore(r.shape)
+	}
+}
+
+// noteMore says that a workload has more than before: one more may go then, wherever it is.
+func (v *View) noteMore(s *shape) {
+	if len(v.waits.revisions) == 0 || s.MinAvailable == 0 {
+		return
+	}
+	for _, on := range s.work.on {
+		v.waits.noteNode(on.node)
 	}
 }
 

@@ -153,13 +153,32 @@ func (p *placing) newTerm(a *Affinity) term {
 	return t
 }
 
-// tally adds the replicas of a workload to a term.
+// tally adds the replicas of a workload to a term. Who is about to end is nobody to be
+// near to, but still in the way.
 func (p *placing) tally(t *term, w *workload) {
-	t.total += w.total
 	t.works = append(t.works, w)
 	for _, on := range w.on {
-		*p.countAt(t, on.node) += on.count
+		count := on.count
+		if !t.Anti {
+			count -= p.v.goingOf(w, on.node)
+		}
+		*p.countAt(t, on.node) += count
+		t.total += int(count)
 	}
+}
+
+// goingOf counts the replicas of a workload on a node that were told to end.
+func (v *View) goingOf(w *workload, i int32) (count int32) {
+	n := &v.nodes[i]
+	if n.going == 0 {
+		return 0
+	}
+	for _, at := range n.replicas {
+		if r := v.work.at(at); r.shape.work == w && r.standing == Leaving {
+			count++
+		}
+	}
+	return count
 }
 
 // countAt is where a term counts what is on a node.

@@ -54,9 +54,11 @@ type trait struct {
 type nodeCell struct {
 	Node
 	room Resources // what may be promised
-	// replicas on the node, those of the lowest priority first; leaving is what
-	// those have that were told to end, reserved for how many room is made.
+	// replicas on the node, those of the lowest priority first; going are how many of
+	// them were told to end, leaving is what those have, reserved for how many room is
+	// made.
 	replicas []int32
+	going    int
 	leaving  Resources
 	reserved int
 	works    []workOn

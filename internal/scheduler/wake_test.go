@@ -111,3 +111,33 @@ func TestWhoCouldBePlacedIsWoken(t *testing.T) {
 		}
 	})
 }
+
+// Who waits because a service keeps all that it has is woken when that has one more.
+func TestOneMoreOfAServiceLetsOthersGoOn(t *testing.T) {
+	v := view(node("a"), node("b", func(n *scheduler.Node) { n.Unschedulable = "is cordoned" }))
+	svc := revision("svc", 2000, priority(200), keeps(1))
+	v.ApplyReplicaAs("svc-1", svc, "uid-a", scheduler.Starting)
+	v.Wait(revision("web", 2000, priority(300)))
+	v.ApplyReplicaAs("svc-2", svc, "uid-b", scheduler.Starting)
+	if got := strings.Join(v.Wake(), " "); got != "workload-web" {
+		t.Errorf("woken are %q", got)
+	}
+}
+
+// Who must be near another one is woken when that is back.
+func TestWhoIsBackIsSomebodyToBeNearTo(t *testing.T) {
+	v := view(node("a"))
+	db := revision("db", 500)
+	v.ApplyReplicaAs("db-1", db, "uid-a", scheduler.Leaving) // as long as its node is away
+	web := revision("web", 500, func(r *scheduler.Revision) {
+		r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
+	})
+	if plan := v.Plan(ask(web, 1)); len(plan.Placements) > 0 {
+		t.Fatalf("%+v", plan)
+	}
+	v.Wait(web)
+	v.ApplyReplicaAs("db-1", db, "uid-a", scheduler.Serving)
+	if got := strings.Join(v.Wake(), " "); got != "workload-web" {
+		t.Errorf("woken are %q", got)
+	}
+}
