@@ -202,8 +202,11 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 // noPlace continues a sentence with the quota that is used up, or else with what
 // speaks against each node.
 func noPlace(quota string, reasons []*cloudlessv1.NodeReason) string {
-	if quota != "" {
+	switch {
+	case quota != "":
 		return ": " + plain(quota)
+	case len(reasons) == 0:
+		return ": it waits for room that is being made, or for a first node"
 	}
 	return nodeReasons(reasons)
 }

@@ -27,8 +27,8 @@ type DaemonStep struct {
 	// Create are the uids of the nodes that get a replica, in their order.
 	Create []string
 	// The rest is as in Step.
-	Lose, Stop, Replace []string
-	Settled             bool
+	Lose, Stop, Replace, Succeed []string
+	Settled                      bool
 }
 
 // NextOfDaemon returns the next step of a daemon.
@@ -36,7 +36,8 @@ func NextOfDaemon(d Daemon) DaemonStep {
 	var step DaemonStep
 	taken := map[string]bool{} // nodes that have one, or one that is not gone yet
 	wanted := map[string][]Replica{}
-	leaving, away, stopping := 0, 0, false
+	var leaving []string
+	away, stopping := 0, false
 	for _, r := range d.Replicas {
 		going := r.Desired == DesiredStopped
 		switch {
@@ -50,7 +51,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 			stopping = true
 			taken[r.Node] = true
 			if r.Revision != d.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
-				leaving++
+				leaving = append(leaving, r.UID)
 			}
 		default:
 			wanted[r.Node] = append(wanted[r.Node], r)
@@ -60,6 +61,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 	in := Input{Revision: d.Revision}
 	stop := func(r Replica) { step.Stop = append(step.Stop, r.UID) }
 	var running []Replica
+	var heirs heirs
 	starting, unplaced := 0, 0
 	for node, here := range wanted {
 		taken[node] = true
@@ -75,7 +77,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 		}
 		switch r := here[len(here)-1]; {
 		case r.Revision == d.Revision && r.Phase == PhaseRunning:
-		case r.Revision == d.Revision && r.Phase == PhasePending && !r.Succeeds:
+		case r.Revision == d.Revision && r.Phase == PhasePending && r.Succeeds == "":
 			unplaced++
 		case r.Revision == d.Revision:
 			starting++
@@ -83,8 +85,10 @@ func NextOfDaemon(d Daemon) DaemonStep {
 			running = append(running, r)
 		default: // outdated and not running: nothing is lost by replacing it
 			stop(r)
+			heirs.outdated(r)
 		}
 	}
+	step.Succeed = heirs.passOn(leaving, len(leaving))
 	if !d.Deleting {
 		for _, node := range slices.Sorted(maps.Keys(d.Takes)) {
 			if d.Takes[node] && !taken[node] {
@@ -92,7 +96,7 @@ func NextOfDaemon(d Daemon) DaemonStep {
 			}
 		}
 	}
-	if len(running) > 0 && starting == 0 && leaving == 0 && len(step.Stop) == 0 && len(step.Create) == 0 {
+	if len(running) > 0 && starting == 0 && len(leaving) == 0 && len(step.Stop) == 0 && len(step.Create) == 0 {
 		slices.SortFunc(running, byAge)
 		for _, r := range running {
 			step.Replace = append(step.Replace, r.UID)

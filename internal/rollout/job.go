@@ -58,9 +58,15 @@ func NextOfJob(j Job, now time.Time) JobStep {
 		want = 0
 	}
 
-	// What is too much, or of an older revision, goes at once.
+	// What is too much, or of an older revision, goes at once. What it has is for its
+	// successor.
+	var heirs heirs
 	for _, r := range w.outdated {
 		step.Stop = append(step.Stop, r.UID)
+		if heirs.outdated(r); r.Phase != PhasePending {
+			heirs.bereave(r.UID)
+			w.leaving = append(w.leaving, r.UID)
+		}
 	}
 	in := Input{Revision: j.Revision}
 	slices.SortFunc(w.wanted, in.leastUseful)
@@ -80,8 +86,13 @@ func NextOfJob(j Job, now time.Time) JobStep {
 	slices.Sort(step.Stop)
 	slices.Sort(step.Lose)
 
-	// Whoever is on its way out keeps its place until it is gone.
-	missing := max(0, want-len(kept)-len(w.outdated)-w.leaving)
+	// Whoever is on its way out keeps its place until it is gone, if it has no successor yet.
+	for _, r := range kept {
+		heirs.add(r)
+	}
+	missing := max(0, want-len(kept))
+	step.Succeed = heirs.passOn(w.leaving, missing)
+	missing = max(0, missing-heirs.lacking(w.leaving))
 	if until := j.pauseUntil(w, now); missing > 0 && now.Before(until) {
 		missing, step.Again = 0, until
 	}
@@ -90,7 +101,7 @@ func NextOfJob(j Job, now time.Time) JobStep {
 	if !over && !j.Deadline.IsZero() && (step.Again.IsZero() || j.Deadline.Before(step.Again)) {
 		step.Again = j.Deadline
 	}
-	step.Settled = over && len(w.wanted)+len(w.outdated)+len(w.away)+len(w.lost)+w.leaving == 0
+	step.Settled = over && len(w.wanted)+len(w.outdated)+len(w.away)+len(w.lost)+len(w.leaving) == 0
 	return step
 }
 
@@ -101,9 +112,9 @@ type work struct {
 	failures    []time.Time
 	lastSuccess time.Time
 	// wanted live and are of the current revision, outdated live and are not;
-	// leaving counts those of both that are on their way out.
+	// leaving are the uids of those of both that are on their way out.
 	wanted, outdated []Replica
-	leaving          int
+	leaving          []string
 	// away and lost are those of offline nodes, as in situation.
 	away []Replica
 	lost []string
@@ -132,7 +143,7 @@ func (j Job) survey() work {
 		case r.Away:
 			w.away = append(w.away, r)
 		case going || r.Phase == PhaseStopping:
-			w.leaving++
+			w.leaving = append(w.leaving, r.UID)
 		case current:
 			w.wanted = append(w.wanted, r)
 		default:

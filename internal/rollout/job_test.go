@@ -57,7 +57,7 @@ func TestNextOfJob(t *testing.T) {
 		{"and given up when its successor runs", 1, 1, 0, replicas("1 new running away", "2 new running"), rollout.JobStep{Step: rollout.Step{Lose: []string{"1"}}}},
 		{"or has completed", 1, 1, 0, replicas("1 new running away", "2 new completed"), rollout.JobStep{Step: rollout.Step{Lose: []string{"1"}}, Outcome: "completed", Succeeded: 1}},
 		{"one that is back has the older right", 1, 1, 0, replicas("1 new running", "2 new running"), rollout.JobStep{Step: rollout.Step{Stop: []string{"2"}}}},
-		{"a new revision stops the old one first", 1, 1, 0, replicas("1 old running"), rollout.JobStep{Step: rollout.Step{Stop: []string{"1"}}}},
+		{"a new revision stops the old one first, and has its room", 1, 1, 0, replicas("1 old running"), rollout.JobStep{Step: rollout.Step{Stop: []string{"1"}, Succeed: []string{"1"}}}},
 		{"and waits until it is gone", 1, 1, 0, replicas("1 old stopping stopped"), rollout.JobStep{}},
 		{"and then does the work again", 1, 1, 0, replicas("1 old completed", "2 old failed"), rollout.JobStep{Step: rollout.Step{Create: 1}}},
 		{"an old one that is away is given up", 1, 1, 0, replicas("1 old running away"), rollout.JobStep{Step: rollout.Step{Lose: []string{"1"}, Create: 1}}},

@@ -42,8 +42,9 @@ type Replica struct {
 	Node string
 	// Away is whether its node is offline.
 	Away bool
-	// Succeeds is whether it waits for the room of another that makes way for it.
-	Succeeds bool
+	// Succeeds is the uid of the one that makes way for it, and for whose room it waits;
+	// empty if there is none.
+	Succeeds string
 	// End is when it ended, zero if it has not.
 	End time.Time
 }
@@ -56,7 +57,7 @@ func ReplicaFromProto(r *v1.Replica) Replica {
 		Phase:    cmp.Or(r.GetStatus().GetPhase(), PhasePending),
 		Desired:  cmp.Or(r.GetSpec().GetDesired(), DesiredRunning),
 		Node:     cmp.Or(r.GetSpec().GetNodeUid(), r.GetSpec().GetOnlyNodeUid()),
-		Succeeds: r.GetSpec().GetSucceeds() != "",
+		Succeeds: r.GetSpec().GetSucceeds(),
 	}
 	if end := r.GetStatus().GetEndTime(); end != nil {
 		one.End = end.AsTime()
@@ -96,6 +97,9 @@ type Step struct {
 	// to make room, the oldest first. It is to be stopped only if a successor
 	// would find a node then: where that of the oldest would not, another's may.
 	Replace []string
+	// Succeed are the uids of replicas on their way out that get a successor now: those
+	// whose successor is outdated itself and stopped, as far as one is wanted.
+	Succeed []string
 	// Settled is whether the desired state is reached.
 	Settled bool
 }
@@ -126,14 +130,16 @@ func Next(in Input) Step {
 
 	// Outdated and not running: nothing is lost by replacing it at once.
 	var running []Replica
+	var heirs heirs
 	current, starting, unplaced := 0, 0, 0
 	for _, r := range kept {
 		switch {
 		case r.Revision == in.Revision:
 			current++
+			heirs.add(r)
 			switch {
 			case r.Phase == PhaseRunning:
-			case r.Phase == PhasePending && !r.Succeeds:
+			case r.Phase == PhasePending && r.Succeeds == "":
 				unplaced++
 			default:
 				starting++
@@ -142,12 +148,15 @@ func Next(in Input) Step {
 			running = append(running, r)
 		default:
 			stop(r)
+			heirs.outdated(r)
 		}
 	}
 
 	// Too few: created at once, except that whoever is on its way out keeps its
-	// place until it is gone. Those that are away are covered.
-	missing := max(0, want-current-len(running)-now.leaving)
+	// place until it is gone, if it has no successor yet. Those that are away are covered.
+	missing := max(0, want-current-len(running))
+	step.Succeed = heirs.passOn(now.leaving, missing)
+	missing = max(0, missing-heirs.lacking(now.leaving))
 	step.Cover = min(missing, len(now.away))
 	step.Create = missing - step.Cover
 
@@ -163,7 +172,7 @@ func Next(in Input) Step {
 
 	// Outdated and running: the oldest goes when nothing else is under way.
 	// What has no node yet is no reason to wait: it may be waiting for that room.
-	if len(running) > 0 && starting == 0 && now.leaving == 0 && len(step.Stop) == 0 && step.Create == 0 {
+	if len(running) > 0 && starting == 0 && len(now.leaving) == 0 && len(step.Stop) == 0 && step.Create == 0 {
 		slices.SortFunc(running, byAge)
 		for _, r := range running {
 			step.Replace = append(step.Replace, r.UID)
@@ -182,9 +191,9 @@ type situation struct {
 	wanted []Replica
 	// done counts those of the current revision that have done their work.
 	done int
-	// leaving counts outdated ones on their way out whose program may still
+	// leaving are the uids of outdated ones on their way out whose program may still
 	// hold what a successor needs.
-	leaving int
+	leaving []string
 	// stopping is whether any is on its way out.
 	stopping bool
 	// away would be wanted if their nodes were not offline; lost are on their way
@@ -209,7 +218,7 @@ func sortOut(in Input) situation {
 		case going || r.Phase == PhaseStopping:
 			s.stopping = true
 			if r.Revision != in.Revision && (r.Phase == PhaseRunning || r.Phase == PhaseStopping) {
-				s.leaving++
+				s.leaving = append(s.leaving, r.UID)
 			}
 		default:
 			s.wanted = append(s.wanted, r)

@@ -97,7 +97,7 @@ func (s *search) list(p *placing, i int32, highest int, short *Resources) {
 		if r.shape.Priority > highest {
 			break
 		}
-		if r.standing == Leaving || p.needed(r.shape.work) || p.blocks(r.shape) {
+		if r.standing == Leaving || p.needed(r.shape.work) || p.guarded(r) || p.blocks(r.shape) {
 			continue
 		}
 		if one := helps(at, r.shape, short); one.gain > 0 {

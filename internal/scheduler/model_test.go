@@ -275,6 +275,14 @@ func (m *model) near(node int, r *scheduler.Revision) bool {
 	return true
 }
 
+// follows reports whether one must be near another, and is.
+func (m *model) follows(one, other running) bool {
+	return one.r.Workload != other.r.Workload && slices.ContainsFunc(one.r.Wishes.Affinity, func(a scheduler.Affinity) bool {
+		d := m.domain(one.node, a.Key)
+		return a.Weight == 0 && !a.Anti && about(a, other.r) && d != "" && d == m.domain(other.node, a.Key)
+	})
+}
+
 func otherKeys(key string) bool { return key != scheduler.KeyNode }
 func nodeKey(key string) bool   { return key == scheduler.KeyNode }
 

@@ -15,8 +15,9 @@ type occupancy struct {
 	unused    []int32
 	shapes    map[string]*shape // by uid of the revision
 	workloads map[string]*workload
-	// avoiders are the shapes with rules that keep others away, by uid.
-	avoiders []*shape
+	// avoiders are the shapes with rules that keep others away, followers those that must
+	// be near others; both by uid.
+	avoiders, followers []*shape
 }
 
 // block is some of the replicas. A list of all of them would have to be copied now and
@@ -92,12 +93,19 @@ func (v *View) enter(r *Revision) *shape {
 		w.shapes = append(w.shapes, s)
 		v.work.shapes[r.UID] = s
 		if r.repels() {
-			at, _ := slices.BinarySearchFunc(v.work.avoiders, s, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) })
-			v.work.avoiders = slices.Insert(v.work.avoiders, at, s)
+			v.work.avoiders = withShape(v.work.avoiders, s)
+		}
+		if r.follows() {
+			v.work.followers = withShape(v.work.followers, s)
 		}
 	}
 	s.users++
 	return s
+}
+
+func withShape(list []*shape, s *shape) []*shape {
+	at, _ := slices.BinarySearchFunc(list, s, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) })
+	return slices.Insert(list, at, s)
 }
 
 func (v *View) leave(s *shape) {
@@ -107,6 +115,7 @@ func (v *View) leave(s *shape) {
 	is := func(o *shape) bool { return o == s }
 	delete(v.work.shapes, s.UID)
 	v.work.avoiders = slices.DeleteFunc(v.work.avoiders, is)
+	v.work.followers = slices.DeleteFunc(v.work.followers, is)
 	s.work.shapes = slices.DeleteFunc(s.work.shapes, is)
 	if len(s.work.shapes) == 0 {
 		delete(v.work.workloads, s.work.uid)

@@ -31,6 +31,9 @@ type placing struct {
 	free, plain  bool
 	// repels is whether some may not be on the same node.
 	repels bool
+	// guards must be near others, which the ask may not push out then: they are at least
+	// as important as it is.
+	guards []*shape
 
 	groups  []group
 	domains []int32 // by group and axis
@@ -76,6 +79,7 @@ func (p *placing) begin(v *View, s *shape) {
 		}
 	}
 	p.survey()
+	p.findGuards()
 	p.callNodes()
 	p.simplify()
 	p.judgeClasses()

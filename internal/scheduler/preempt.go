@@ -275,7 +275,7 @@ func (t *victims) chooseFrom(p *placing, i int32, replicas []int32) bool {
 		if r.standing == Leaving {
 			continue // it is counted
 		}
-		if s.Priority >= p.rev.Priority || p.needed(s.work) || !t.lose(p, r) {
+		if s.Priority >= p.rev.Priority || p.needed(s.work) || p.guarded(r) || !t.lose(p, r) {
 			continue
 		}
 		t.taken = append(t.taken, at)
@@ -307,8 +307,8 @@ func (t *victims) spare(p *placing, free Resources) {
 // lose takes one replica from a workload, if that may have one less.
 func (t *victims) lose(p *placing, r *replica) bool {
 	s := r.shape
-	if r.standing == Reserved || r.standing == Replaced {
-		return true // nothing ends, or what ends anyway
+	if r.standing == Reserved {
+		return true // nothing ends
 	}
 	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == s.work })
 	if at < 0 {
@@ -333,13 +333,44 @@ func (t *victims) lose(p *placing, r *replica) bool {
 // keep takes back that a workload loses a replica.
 func (t *victims) keep(r *replica) {
 	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == r.shape.work })
-	if r.standing == Reserved || r.standing == Replaced || at < 0 {
+	if r.standing == Reserved || at < 0 {
 		return
 	}
 	t.lost[at].count--
 	if r.standing == Serving {
 		t.lost[at].serving--
 	}
+}
+
+// findGuards finds those who must be near others and are as important as the ask.
+func (p *placing) findGuards() {
+	p.guards = p.guards[:0]
+	for _, s := range p.v.work.followers {
+		if s.Priority >= p.rev.Priority && s.work != p.shape.work && p.mayPreempt() {
+			p.guards = append(p.guards, s)
+		}
+	}
+}
+
+// guarded reports whether one that is as important as the ask must be near a replica, and
+// is: were that pushed out, the other might push out the ask, and so on for ever.
+func (p *placing) guarded(r *replica) bool {
+	for _, s := range p.guards {
+		for k := range s.Wishes.Affinity {
+			if a := &s.Wishes.Affinity[k]; a.required() && !a.Anti && s.work != r.shape.work && a.matches(s.Namespace, r.shape.Revision) && p.v.near(s.work, r.node, a.Key) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// near reports whether a workload has a replica in the domain of a node.
+func (v *View) near(w *workload, i int32, key string) bool {
+	domain := func(k int32) int32 { return v.classes.domain(v.classes.list[v.class[k]], key) }
+	return slices.ContainsFunc(w.on, func(on tally) bool {
+		return on.node == i || key != KeyNode && domain(i) != 0 && domain(on.node) == domain(i)
+	})
 }
 
 // blocks reports whether a shape has a port that the ask needs for itself, or must

@@ -336,8 +336,8 @@ func TestTheOneGoesThatHelps(t *testing.T) {
 	}
 }
 
-// One that ends for its successor is none that a service would lose.
-func TestWhoIsReplacedIsNotMissed(t *testing.T) {
+// One that ends for its successor counts as that will.
+func TestWhoIsReplacedCountsAsItsSuccessor(t *testing.T) {
 	for _, standing := range []scheduler.Standing{scheduler.Replaced, scheduler.Inherited} {
 		v := view(node("a"))
 		web := revision("web", 1000, priority(200), keeps(1))

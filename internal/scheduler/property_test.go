@@ -56,6 +56,11 @@ func (m *model) carryOut(t *rapid.T, plan scheduler.Plan, at int, r *scheduler.R
 				left++
 			}
 		}
+		for _, o := range m.replicas {
+			if o.r.Priority >= r.Priority && o.r.Workload != r.Workload && m.follows(o, m.replicas[k]) {
+				t.Fatalf("%s of priority %d pushes out %s, which %s of %d must be near to", r.Name, r.Priority, gone.Name, o.r.Name, o.r.Priority)
+			}
+		}
 		sameClass := gone.Priority > 100 && gone.Priority <= 500 && r.Priority <= 500 || gone.Priority > 500 || r.Priority <= 100
 		if r.Priority <= 100 || gone.Priority >= r.Priority || left < gone.MinAvailable && sameClass {
 			t.Fatalf("%s of priority %d pushes out %s of %d, of which %d stay", r.Name, r.Priority, gone.Name, gone.Priority, left)

@@ -117,7 +117,12 @@ type Affinity struct {
 
 // bound reports whether there are rules that hold only where others are as well.
 func (r *Revision) bound() bool {
-	return r.levelled() || slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
+	return r.levelled() || r.follows()
+}
+
+// follows reports whether it must be near others.
+func (r *Revision) follows() bool {
+	return slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
 }
 
 // levelled reports whether it may not be skewed more than so much.

@@ -29,7 +29,7 @@ func (v *View) attend(at int32, sign int) {
 	case Serving:
 		w.there += sign
 		w.serving += sign
-	case Starting, Inherited:
+	case Starting, Inherited, Replaced: // whose successor is as good as there
 		w.there += sign
 	case Leaving:
 		if n.going += sign; sign > 0 {

@@ -101,7 +101,7 @@ func (v *View) ApplyNode(n Node) {
 	}
 	class := v.classes.enter(&n)
 	if known && class != v.class[i] {
-		v.waits.noteMove(len(v.work.avoiders) > 0)
+		v.waits.noteMove(len(v.work.avoiders)+len(v.work.followers) > 0)
 	}
 	v.classes.leave(v.class[i])
 	v.class[i] = class
@@ -141,7 +141,7 @@ func (v *View) RemoveNode(uid string) {
 		return
 	}
 	v.noteHolds(i)
-	v.waits.noteMove(len(v.work.avoiders) > 0)
+	v.waits.noteMove(len(v.work.avoiders)+len(v.work.followers) > 0)
 	for _, r := range slices.Clone(v.nodes[i].replicas) {
 		v.RemoveReplica(v.work.at(r).uid)
 	}

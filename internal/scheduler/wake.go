@@ -21,8 +21,9 @@ type waiting struct {
 	// moved is whether a replica came or went, or a node went or is another one by what
 	// rules say: that helps on other nodes, too, where rules are about where others are.
 	moved bool
-	// rid is whether one that keeps others away has gone, or may be elsewhere by what rules
-	// say: that helps those who have no rules at all, and anywhere.
+	// rid is whether one that keeps others away, or keeps others from being pushed out, has
+	// gone, or may be elsewhere by what rules say: that helps those who have no rules at all,
+	// and anywhere.
 	rid bool
 }
 
@@ -158,7 +159,7 @@ func (w *waiting) noteRoom(i int32, s *shape) {
 	if len(w.revisions) == 0 {
 		return
 	}
-	w.nodes[i], w.moved, w.rid = true, true, w.rid || s.repels()
+	w.nodes[i], w.moved, w.rid = true, true, w.rid || s.repels() || s.follows()
 	if s.space.quota != (Quota{}) {
 		w.spaces[s.space] = true
 	}

@@ -48,6 +48,7 @@ func newCluster(snap *state.Snapshot) *cluster {
 	for r := range snap.ReplicasOn("") {
 		if r.GetSpec().GetReservedNodeUid()+r.GetSpec().GetSucceeds() != "" {
 			c.put(snap, r)
+			c.putPredecessor(snap, r)
 		}
 	}
 	return c
@@ -85,6 +86,10 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 			before, _ := change.Old.(*v1.Replica)
 			after, _ := change.New.(*v1.Replica)
 			c.followReplica(snap, before, after)
+			c.putPredecessor(snap, before)
+			if c.noteHeir(after); before.GetSpec().GetSucceeds() != after.GetSpec().GetSucceeds() {
+				c.putPredecessor(snap, after)
+			}
 			if after == nil {
 				c.view.RemoveReplica(before.GetMetadata().GetUid())
 				c.putHeir(snap, before)
@@ -140,8 +145,7 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 			}
 		}
 	}
-	if before == nil || after == nil || sameRank(before.GetSpec(), after.GetSpec()) &&
-		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
+	if before == nil || after == nil || sameToOthers(before, after) {
 		return
 	}
 	uid := change.New.GetMetadata().GetUid()
@@ -156,8 +160,12 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	}
 }
 
-func sameRank(a, b *v1.WorkloadSpec) bool {
-	return a.GetMinAvailable() == b.GetMinAvailable() && spec.PriorityOf(a) == spec.PriorityOf(b)
+// sameToOthers reports whether a workload has stayed the same to the rules of others, and
+// to those who need its room.
+func sameToOthers(before, after *v1.Workload) bool {
+	was, is := before.GetSpec(), after.GetSpec()
+	return was.GetMinAvailable() == is.GetMinAvailable() && spec.PriorityOf(was) == spec.PriorityOf(is) &&
+		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
 }
 
 // addNode puts a node into the view with the replicas that it has.
@@ -195,7 +203,7 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 	switch {
 	case r.GetSpec().GetNodeUid() == "":
 		return standingOfPromised(r)
-	case r.GetSpec().GetDesired() == rollout.DesiredStopped && replaced(snap, r):
+	case r.GetSpec().GetDesired() == rollout.DesiredStopped && c.replaced(snap, r):
 		return scheduler.Replaced
 	case r.GetSpec().GetDesired() == rollout.DesiredStopped, phase == rollout.PhaseStopping, c.offline[r.GetSpec().GetNodeUid()]:
 		return scheduler.Leaving
@@ -207,10 +215,10 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 
 // replaced reports whether a replica that is to stop makes room for its own
 // successor.
-func replaced(snap *state.Snapshot, r *v1.Replica) bool {
-	w := snap.Workload(r.GetSpec().GetWorkloadUid())
-	return w != nil && w.GetMetadata().GetDeleteTime() == nil && r.GetSpec().GetStopReason() == "" &&
-		w.GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
+func (c *cluster) replaced(snap *state.Snapshot, r *v1.Replica) bool {
+	uid := r.GetMetadata().GetUid()
+	heir := snap.Replica(c.heirs[uid])
+	return heir.GetSpec().GetSucceeds() == uid && wanted(heir) && r.GetSpec().GetStopReason() == ""
 }
 
 // priorityOf is how important a replica is: as its workload is now.

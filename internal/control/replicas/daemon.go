@@ -29,7 +29,7 @@ func (t *tick) daemon(w *v1.Workload) {
 	d.Replicas = have.replicas
 	step := rollout.NextOfDaemon(d)
 	t.takeAway(step.Lose, step.Stop)
-	t.passOn(w, step.Stop)
+	t.passOn(w, step.Succeed)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)

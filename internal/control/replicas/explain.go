@@ -158,6 +158,9 @@ func (x *inquiry) judgeAll(answer *v1.Explanation) (help func() []string) {
 	switch {
 	case len(x.waiting)+x.missing > 0:
 		answer.About = "a replica that has no node"
+		if held := making(x.snap, x.workload.GetMetadata().GetUid()); len(held) == len(x.waiting)+x.missing {
+			question.Without = held[:1] // what is promised to it is not in its own way
+		}
 	case x.covers > 0:
 		answer.About = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
 	case len(x.heirs) > 0:

@@ -34,6 +34,11 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Chang
 			f.acting[r.GetMetadata().GetUid()] = true // it may be on its way
 		}
 	}
+	for r := range before.Replicas("", "") {
+		if r.GetSpec().GetDesired() == rollout.DesiredStopped && rollout.Live(r.GetStatus().GetPhase()) {
+			f.acting[r.GetMetadata().GetUid()] = true // its room is about to be free
+		}
+	}
 	if err := f.play(changes); err != nil {
 		return nil, nil, err
 	}
@@ -54,6 +59,7 @@ type forecast struct {
 	acting map[string]bool
 	// waiting is what the loop remembers, see Due.Waiting.
 	waiting  map[string]bool
+	watching map[string]bool // see Due.Watching
 	searched bool
 	uids     int
 	// looks are how many more replicas the forecast may look at, and cutShort is
@@ -79,7 +85,7 @@ const (
 
 func newForecast(now time.Time, fork *state.Fork) *forecast {
 	return &forecast{
-		now: now, fork: fork, cluster: newCluster(fork.Snapshot()), acting: map[string]bool{}, waiting: map[string]bool{},
+		now: now, fork: fork, cluster: newCluster(fork.Snapshot()), acting: map[string]bool{}, waiting: map[string]bool{}, watching: map[string]bool{},
 		looks: max(maxLooks, minTicks*fork.Snapshot().Count(state.KindReplica)), open: maxOpen,
 	}
 }
@@ -109,6 +115,9 @@ func (f *forecast) due(changes []state.Change) Due {
 			f.acting[r.GetMetadata().GetUid()] = true
 		}
 	}
+	if due.Moved {
+		maps.Copy(due.Workloads, f.watching)
+	}
 	if !due.Placement {
 		return due
 	}
@@ -118,6 +127,7 @@ func (f *forecast) due(changes []state.Change) Due {
 	}
 	maps.Copy(due.Workloads, f.waiting)
 	clear(f.waiting)
+	clear(f.watching)
 	return due
 }
 
@@ -150,6 +160,7 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 		}
 		batch, left := f.cluster.tick(f.now, f.fork.Snapshot(), due, f.newUID)
 		maps.Copy(f.waiting, left.Waiting)
+		maps.Copy(f.watching, left.Watching)
 		if batch.Len() == 0 {
 			break
 		}

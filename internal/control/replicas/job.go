@@ -30,6 +30,7 @@ func (t *tick) job(w *v1.Workload) {
 		t.finish(w, step)
 	}
 	t.takeAway(step.Lose, step.Stop)
+	t.passOn(w, step.Succeed)
 	if !step.Again.IsZero() {
 		t.later(w.GetMetadata().GetUid(), step.Again)
 	}

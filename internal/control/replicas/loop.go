@@ -181,6 +181,9 @@ func dueAfter(changes []state.Change) Due {
 			if c.New != nil {
 				due.Workloads[c.New.GetMetadata().GetUid()] = true
 			}
+			before, _ := c.Old.(*v1.Workload)
+			after, _ := c.New.(*v1.Workload)
+			due.Moved = due.Moved || before != nil && after != nil && !sameToOthers(before, after)
 		case state.KindCluster:
 			due.Placement = due.Placement || otherPromises(c)
 		case state.KindNamespace:
@@ -202,6 +205,8 @@ func dueAfter(changes []state.Change) Due {
 				}
 				due.Stirred[r.GetSpec().GetWorkloadUid()] = true
 			}
+			due.Moved = due.Moved || after != nil && (before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid() ||
+				before.GetStatus().GetPhase() != rollout.PhaseRunning && after.GetStatus().GetPhase() == rollout.PhaseRunning)
 			if before != nil && rollout.Live(before.GetStatus().GetPhase()) && (after == nil || rollout.Ended(after.GetStatus().GetPhase())) {
 				due.Placement = true // it has made room
 			}

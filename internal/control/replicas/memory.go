@@ -12,9 +12,11 @@ import (
 // is apart from the loop, which adds clock, log and feed to it, so that others
 // can drive Tick as the loop does. Its zero value has seen nothing.
 type Memory struct {
-	waiting map[string]bool      // see Due.Waiting
-	later   map[string]time.Time // see Due.Later
-	daemons map[string]bool      // by uid
+	waiting map[string]bool // see Due.Waiting
+	// watching are those of them that others may help, see Due.Watching.
+	watching map[string]bool
+	later    map[string]time.Time // see Due.Later
+	daemons  map[string]bool      // by uid
 }
 
 // Begin forgets what was before, and says what is due in a state that was not
@@ -35,7 +37,11 @@ func (m *Memory) After(changes []state.Change) Due {
 	due := dueAfter(changes)
 	if due.Placement {
 		maps.Copy(due.Workloads, m.waiting)
-		m.waiting = nil
+		m.waiting, m.watching = nil, nil
+	}
+	if due.Moved {
+		maps.Copy(due.Workloads, m.watching)
+		m.watching = nil
 	}
 	m.followDaemons(changes, &due)
 	return due
@@ -46,7 +52,11 @@ func (m *Memory) Keep(left Due) {
 	if m.waiting == nil {
 		m.waiting = map[string]bool{}
 	}
+	if m.watching == nil {
+		m.watching = map[string]bool{}
+	}
 	maps.Copy(m.waiting, left.Waiting)
+	maps.Copy(m.watching, left.Watching)
 	m.keepLater(left.Later)
 }
 

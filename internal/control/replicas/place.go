@@ -71,8 +71,12 @@ func uidsOf(replicas []*v1.Replica) (uids []string) {
 // plan plans with those on their way out whom this tick stops. The view is
 // afterwards as the snapshot is.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
+	heirs := map[string]bool{}
+	for _, r := range t.heirs {
+		heirs[r.GetSpec().GetSucceeds()] = true
+	}
 	for uid := range t.stopped {
-		if r := t.snap.Replica(uid); r != nil && !replaced(t.snap, r) {
+		if r := t.snap.Replica(uid); r != nil && !heirs[uid] && !(t.cluster.replaced(t.snap, r) && !t.stopped[t.cluster.heirs[uid]]) {
 			t.cluster.view.Leave(uid)
 		}
 	}
@@ -142,7 +146,7 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 		t.evictUncovered(old.GetSpec().GetWorkloadUid())
 		if t.covers[old.GetMetadata().GetUid()] != "" {
 			// The one that is covered may still run: nothing is gained by one that waits.
-			t.left.Waiting[old.GetSpec().GetWorkloadUid()] = true
+			t.blocked(t.snap.Workload(old.GetSpec().GetWorkloadUid()))
 			continue
 		}
 		// A fresh explanation is given to those who ask; a new event for every
@@ -150,6 +154,9 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
 		if t.stored(old) && (said || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
+		}
+		if old.GetSpec().GetSucceeds() != "" {
+			t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true // its update waits for nothing any more
 		}
 		r := proto.CloneOf(old)
 		r.Status.Reason, r.Spec.ReservedNodeUid, r.Spec.Succeeds = reason, "", ""

@@ -37,7 +37,9 @@ func (t *tick) reserve(m move) {
 			t.push(victim, v, r)
 		}
 	}
-	r.Status.Reason = fmt.Sprintf("waits for %s to end on node %s", ending(counts), m.to.NodeName)
+	if r.Status.Reason = fmt.Sprintf("waits for %s to end on node %s", ending(counts), m.to.NodeName); len(counts) == 0 {
+		r.Status.Reason = "has room on node " + m.to.NodeName + " that another one was to have"
+	}
 	t.put(m.replica, r)
 	t.event(r, "Waiting", r.GetStatus().GetReason(), state.SeverityInfo)
 }
@@ -89,7 +91,7 @@ func (t *tick) stopBecause(old *v1.Replica, event, why, by string) {
 func (t *tick) unreserve(m move, moved map[string]bool) {
 	for _, v := range m.victims {
 		r := t.snap.Replica(v.Replica)
-		if r.GetSpec().GetNodeUid() != "" || moved[v.Replica] || t.unplaced[v.Replica] != nil {
+		if r.GetSpec().GetNodeUid() != "" || moved[v.Replica] || t.unplaced[v.Replica] != nil || t.stopped[v.Replica] {
 			continue // it is no reservation, or what becomes of it is decided already
 		}
 		moved[v.Replica] = true

@@ -407,6 +407,7 @@ func TestTheRoomOfAnOutdatedOneIsForWhoIsMoreImportant(t *testing.T) {
 	w.addRanked("batch", 1, "4", 100, 0)
 	w.tick()
 	w.work()
+	w.work() // it runs
 	w.restart("batch")
 	w.addRanked("web", 1, "1", 200, 0)
 	w.tickCarefully()

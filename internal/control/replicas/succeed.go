@@ -74,17 +74,10 @@ func (t *tick) addHeir(w *v1.Workload, old *v1.Replica) {
 	t.heirs = append(t.heirs, r)
 }
 
-// passOn gives the room for which an outdated replica waits to one of the current
-// revision.
-func (t *tick) passOn(w *v1.Workload, stopped []string) {
-	if w.GetMetadata().GetDeleteTime() != nil {
-		return
-	}
-	for _, uid := range stopped {
-		r := t.snap.Replica(uid)
-		if r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && awaits(t.snap, r) {
-			t.addHeir(w, predecessor(t.snap, r))
-		}
+// passOn makes successors of some that are on their way out.
+func (t *tick) passOn(w *v1.Workload, leaving []string) {
+	for _, uid := range leaving {
+		t.addHeir(w, t.snap.Replica(uid))
 	}
 }
 
@@ -110,6 +103,13 @@ func (c *cluster) putHeir(snap *state.Snapshot, old *v1.Replica) {
 		c.put(snap, r)
 	} else {
 		delete(c.heirs, uid)
+	}
+}
+
+// putPredecessor accounts for the one whose successor a replica is, was or has become.
+func (c *cluster) putPredecessor(snap *state.Snapshot, r *v1.Replica) {
+	if old := snap.Replica(r.GetSpec().GetSucceeds()); old != nil && old.GetSpec().GetNodeUid() != "" {
+		c.put(snap, old)
 	}
 }
 

@@ -33,6 +33,11 @@ type Due struct {
 	// Waiting are workloads with an outdated replica, or one on an offline node,
 	// whose successor fits nowhere. A tick reports them; they are due again with the next Placement.
 	Waiting map[string]bool
+	// Moved is whether a replica came to a node or began to run, or a workload is another
+	// one to the rules of others. Watching are those of Waiting that it may help, because they
+	// have rules about others or may push them out.
+	Moved    bool
+	Watching map[string]bool
 	// Later are workloads that are due again at a time, whatever happens until then.
 	// A tick reports them.
 	Later map[string]time.Time
@@ -54,7 +59,7 @@ func (d *Due) add(o Due) {
 		d.Nodes = map[string]bool{}
 	}
 	maps.Copy(d.Nodes, o.Nodes)
-	d.Placement = d.Placement || o.Placement
+	d.Placement = d.Placement || o.Placement // that others have moved is told by the workloads
 }
 
 // maxReplicas is how many replicas one tick makes, stops or loses at most, and how
@@ -92,7 +97,7 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 	t := &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
 		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{},
-		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Later: map[string]time.Time{}},
+		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Watching: map[string]bool{}, Later: map[string]time.Time{}},
 	}
 	for _, uid := range c.workloads(snap, due) {
 		if !t.room.has(1) {
@@ -217,7 +222,7 @@ func (t *tick) service(w *v1.Workload) {
 	in.Places = t.placesToLevel(w)
 	step := rollout.Next(in)
 	t.takeAway(step.Lose, step.Stop)
-	t.passOn(w, step.Stop)
+	t.passOn(w, step.Succeed)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
@@ -263,8 +268,12 @@ func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
 	}
 }
 
-// maxTries bounds how many replicas a tick tries to replace.
-const maxTries = 16
+// maxTries bounds for how many replicas a tick asks whether a successor would find any
+// node, and maxPlaces for how many more whether it would fit where they are, which costs less.
+const (
+	maxTries  = 16
+	maxPlaces = 1024
+)
 
 // replace stops the first outdated replica whose successor would find a node
 // then: an old version that serves is better than a new one that cannot start.
@@ -277,30 +286,42 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 		if tried[room] {
 			continue
 		}
-		if len(tried) == maxTries {
+		if len(tried) == maxTries+maxPlaces {
 			break
 		}
 		tried[room] = true
-		if t.hasSuccessor(w, old) {
+		if t.hasSuccessor(w, old, len(tried) > maxTries) {
 			t.succeed(w, old)
 			return
 		}
 	}
 	if len(outdated) > 0 {
-		t.left.Waiting[w.GetMetadata().GetUid()] = true
+		t.blocked(w)
 	}
 }
 
-// hasSuccessor reports whether a replica of the current revision would find a node
-// in the place of an old one.
-func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica) bool {
+// blocked has a workload wait for what could help it.
+func (t *tick) blocked(w *v1.Workload) {
+	uid := w.GetMetadata().GetUid()
+	t.left.Waiting[uid] = true
+	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
+	if err == nil && (len(revision.Wishes.Affinity)+len(revision.Wishes.Spread) > 0 || revision.Priority > spec.DefaultPriority) {
+		t.left.Watching[uid] = true
+	}
+}
+
+// hasSuccessor reports whether a replica of the current revision would find a node, or
+// have the old one's, in its place.
+func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
 	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
 		return false
 	}
-	plan := t.cluster.view.Plan(scheduler.Request{
-		Asks: []scheduler.Ask{askFor(revision, []*v1.Replica{old}, nil)}, Without: []string{old.GetMetadata().GetUid()},
-	})
+	ask := askFor(revision, []*v1.Replica{old}, nil)
+	if there {
+		ask.Pinned, ask.On = true, []string{old.GetSpec().GetNodeUid()}
+	}
+	plan := t.cluster.view.Plan(scheduler.Request{Asks: []scheduler.Ask{ask}, Without: []string{old.GetMetadata().GetUid()}})
 	return len(plan.Unplaced) == 0
 }
 

@@ -1,0 +1,352 @@
+package replicas
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// finite ends a test in which the loop proposes for ever.
+type finite struct {
+	*driven
+	left int
+}
+
+func (f *finite) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+	if f.left--; f.left < 0 {
+		f.t.Fatalf("the loop does not come to rest; the last change is %v", tx)
+	}
+	return f.driven.Propose(ctx, tx)
+}
+
+// driveFinitely drives a loop that must come to rest.
+func driveFinitely(w *world) *driven {
+	d := drive(w)
+	d.loop.Proposer = &finite{driven: d, left: 2000}
+	return d
+}
+
+// wantAtRest makes sure that the loop has not overslept anything: were all looked at
+// again, nothing would come of it.
+func (w *world) wantAtRest() {
+	w.t.Helper()
+	before := w.snap()
+	if !w.tick() {
+		return
+	}
+	for r := range w.snap().Replicas("", "") {
+		if old := before.Replica(r.GetMetadata().GetUid()); !proto.Equal(old, r) {
+			w.t.Fatalf("the loop rests although something is to be done: %v becomes %v", old, r)
+		}
+	}
+	w.t.Fatalf("the loop rests although something is to be done")
+}
+
+// anyDeed is something that happens to a world in which workloads have rules about each
+// other.
+func anyDeed(t *rapid.T, w *world) {
+	name := rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}).Draw(t, "workload")
+	node := rapid.SampledFrom(nodeNames).Draw(t, "node")
+	cpu := rapid.SampledFrom([]string{"500m", "1", "1500m", "2"}).Draw(t, "cpu")
+	of := w.snap().WorkloadByName("default", name)
+	daemon := of.GetSpec().GetKind() == spec.KindDaemon
+	if of == nil {
+		w.change(func(b *state.Batch) {
+			made := anyRanked(t, w, name, cpu)
+			w.revise(b, made)
+			b.Create(made)
+		})
+		return
+	}
+	switch what := rapid.SampledFrom([]string{"scale", "restart", "restart", "resize", "keep", "rank", "delete", "taint", "untaint", "offline", "ready"}).Draw(t, "deed"); what {
+	case "scale":
+		if !daemon {
+			w.scale(name, rapid.Int32Range(0, 4).Draw(t, "replicas"))
+		}
+	case "restart":
+		w.restart(name)
+	case "resize":
+		w.edit(name, func(b *state.Batch, of *v1.Workload) {
+			of.Spec.Resources.Requests.Cpu = cpu
+			w.revise(b, of)
+		})
+	case "keep":
+		if !daemon {
+			w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = rapid.Int32Range(0, 2).Draw(t, "keep") })
+		}
+	case "rank":
+		w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.Priority = proto.Int32(anyPriority(t)) })
+	case "delete":
+		w.delete(name)
+	case "taint":
+		w.taint(node, &v1.Taint{Key: "out", Effect: rapid.SampledFrom([]string{"NoSchedule", "NoExecute"}).Draw(t, "effect")})
+	case "untaint":
+		w.taint(node)
+	default:
+		w.setNode(node, what)
+	}
+}
+
+func anyPriority(t *rapid.T) int32 {
+	return rapid.SampledFrom([]int32{0, 100, 200, 300, 600}).Draw(t, "priority")
+}
+
+func anyRanked(t *rapid.T, w *world, name, cpu string) *v1.Workload {
+	made := newWorkload(w.newUID(), name, rapid.Int32Range(0, 4).Draw(t, "replicas"), cpu)
+	made.Spec.Priority = proto.Int32(anyPriority(t))
+	if rapid.IntRange(0, 4).Draw(t, "daemon") == 0 {
+		made.Spec.Kind, made.Spec.Replicas = spec.KindDaemon, nil
+	} else {
+		made.Spec.MinAvailable = rapid.Int32Range(0, 1).Draw(t, "keep")
+	}
+	if rapid.IntRange(0, 3).Draw(t, "ruled") == 0 {
+		about := rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}).Draw(t, "about")
+		made.Spec.Placement = &v1.Placement{Affinity: []*v1.Affinity{{Workload: about, Key: "node", Anti: rapid.Bool().Draw(t, "anti")}}}
+	}
+	return made
+}
+
+// Whatever happens in whatever order, the loop comes to rest, and then nothing is left
+// to do that it has not noticed.
+func TestTheLoopComesToRestAndOversleepsNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for _, name := range nodeNames {
+			w.addNode(name, rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(t, "size"))
+		}
+		d := driveFinitely(w)
+		for range rapid.IntRange(1, 14).Draw(t, "deeds") {
+			anyDeed(t, w)
+			switch rapid.IntRange(0, 3).Draw(t, "then") {
+			case 0:
+				d.react()
+			case 1:
+				d.react()
+				d.work()
+				d.react()
+			case 2:
+				d.rest()
+			}
+		}
+		d.rest()
+		w.wantAtRest()
+	})
+}
+
+// A reservation that its own workload gives up is not taken away by others in the same
+// tick: the two would refuse each other for ever.
+func TestAReservationIsGivenUpOnce(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addRanked("batch", 1, "1", 0, 0)
+	d := driveFinitely(w)
+	d.rest()
+	w.addRanked("web", 1, "1", 300, 0)
+	d.react() // batch is told to stop for web
+	w.restart("web")
+	w.addRanked("boss", 1, "1", 600, 0)
+	d.rest()
+	if all, _ := w.running("boss"); all != 1 {
+		t.Errorf("boss does not run: %v", w.where("boss"))
+	}
+}
+
+// Who must be near another one does not get room beside one that is about to end, and
+// nobody is pushed out over and over for it.
+func TestNobodyIsPushedOutToBeNearWhoLeaves(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addRanked("low", 1, "1", 0, 0)
+	d := driveFinitely(w)
+	d.rest()
+	near := newWorkload(w.newUID(), "near", 1, "1")
+	near.Spec.Priority, near.Spec.Placement = proto.Int32(600), &v1.Placement{Affinity: []*v1.Affinity{{Workload: "low", Key: "node"}}}
+	w.change(func(b *state.Batch) { w.revise(b, near); b.Create(near) })
+	d.rest()
+	w.addRanked("mid", 1, "1", 300, 0)
+	d.rest()
+	if all, _ := w.running("mid"); all != 1 || len(w.told("Preempted")) != 1 {
+		t.Errorf("%d of mid run, and low was pushed out %d times", all, len(w.told("Preempted")))
+	}
+}
+
+// An update goes on where a successor has lost the room that it was to have.
+func TestAnUpdateOutlivesTheLossOfItsRoom(t *testing.T) {
+	for what, lose := range map[string]func(w *world, node string){
+		"its node is lost":          func(w *world, node string) { w.setNode(node, "offline") },
+		"its node takes none":       func(w *world, node string) { w.taint(node, &v1.Taint{Key: "x", Effect: "NoSchedule"}) },
+		"somebody else is to be it": func(w *world, _ string) { w.addRanked("boss", 1, "1", 300, 0) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.addNode("a", "1")
+			w.addNode("b", "1")
+			w.addRanked("web", 2, "1", 200, 1)
+			d := driveFinitely(w)
+			d.rest()
+			w.restart("web")
+			d.react()
+			for _, r := range w.of("web") {
+				if r.GetSpec().GetDesired() == rollout.DesiredStopped {
+					lose(w, r.GetSpec().GetNode())
+				}
+			}
+			d.rest()
+			w.wantAtRest()
+		})
+	}
+}
+
+// An update that waits is woken by what could help it: a neighbour, or one less that a
+// service keeps.
+func TestABlockedUpdateIsWokenByOthers(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addWorkload("web", 1, "1")
+	d := driveFinitely(w)
+	d.rest()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Placement = &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}}
+		w.revise(b, of)
+	})
+	d.rest()
+	w.addWorkload("db", 1, "1")
+	d.rest()
+	if _, current := w.running("web"); current != 1 {
+		t.Error("db is there, and web is not updated")
+	}
+
+	w = newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("svc", 2, "1", 200, 2)
+	w.addRanked("web", 1, "2", 300, 0)
+	d = driveFinitely(w)
+	d.rest()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Resources.Requests.Cpu = "3"
+		w.revise(b, of)
+	})
+	d.rest()
+	w.edit("svc", func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = 1 })
+	d.rest()
+	if _, current := w.running("web"); current != 1 {
+		t.Error("one of svc may go, and web is not updated")
+	}
+}
+
+// Where many nodes have an outdated replica and the successor fits only on one of them,
+// that one is found.
+func TestTheOnlyNodeForAnUpdateIsFound(t *testing.T) {
+	w := newWorld(t)
+	d := driveFinitely(w)
+	for i := range maxTries + 4 {
+		w.addNode(string(rune('a'+i)), "1")
+		if i == 0 {
+			w.addWorkload("web", 0, "1")
+		}
+		w.scale("web", int32(i+1))
+		d.rest()
+	}
+	all := w.of("web")
+	w.editNode(all[len(all)-1].GetSpec().GetNode(), func(n *v1.Node) { n.Status.Capacity.Cpu = "2" })
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Resources.Requests.Cpu = "1500m"
+		w.revise(b, of)
+	})
+	d.rest()
+	if _, current := w.running("web"); current != 1 {
+		t.Errorf("%d are updated", current)
+	}
+}
+
+// More are made at once while one of them is replaced: its successor has its place.
+func TestScalingUpDoesNotWaitForAnUpdate(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "16")
+	w.addWorkload("web", 3, "1")
+	d := driveFinitely(w)
+	d.rest()
+	w.restart("web")
+	d.react()
+	w.scale("web", 4)
+	d.react()
+	many := 0
+	for _, r := range w.of("web") {
+		if wanted(r) {
+			many++
+		}
+	}
+	if many != 4 {
+		t.Errorf("%d are wanted while one stops", many)
+	}
+}
+
+// A second update in which fewer are wanted makes no successor for those that are too many.
+func TestNobodySucceedsWhoIsNotWanted(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "3")
+	w.addWorkload("web", 1, "1")
+	d := driveFinitely(w)
+	d.rest()
+	w.restart("web")
+	d.react()
+	made := len(w.of("web"))
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Replicas = proto.Int32(0)
+		w.revise(b, of)
+	})
+	d.rest()
+	if now := len(w.of("web")); now != made {
+		t.Errorf("%d were made that nobody wants", now-made)
+	}
+}
+
+// What is outdated and has no successor leaves for good: others count on its room rather
+// than pushing somebody out.
+func TestTheRoomOfWhoLeavesForGoodIsWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "2")
+	w.addRanked("web", 1, "2", 500, 0)
+	d := driveFinitely(w)
+	d.rest()
+	w.addNode("b", "2")
+	w.addRanked("batch", 1, "2", 50, 0)
+	d.rest()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Resources.Requests.Cpu = "8" // fits nowhere
+		w.revise(b, of)
+	})
+	d.rest()
+	w.scale("web", 0)
+	d.react()
+	w.addRanked("mid", 1, "2", 300, 0)
+	d.rest()
+	if all, _ := w.running("batch"); all != 1 || len(w.told("Preempted")) > 0 {
+		t.Errorf("batch is pushed out: %q", w.told("Preempted"))
+	}
+}
+
+// The room of a job's outdated replica is for its successor, too.
+func TestAJobKeepsItsRoomInAnUpdate(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addWorkload("early", 0, "1")
+	w.addKind("work", spec.KindJob, "1", nil)
+	d := driveFinitely(w)
+	d.rest()
+	w.scale("early", 1)
+	d.rest()
+	w.restart("work")
+	d.rest()
+	if _, current := w.running("work"); current != 1 {
+		t.Errorf("the job has lost its room: %v, %v", w.where("work"), w.where("early"))
+	}
+}
