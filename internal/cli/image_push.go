@@ -27,6 +27,9 @@ func (c *cli) imagePushCommand() *cobra.Command {
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			name, err := image.ParseName(args[0])
 			if err != nil {
+				if _, other := image.ParseName(args[1]); other == nil {
+					return fmt.Errorf("%w: the name comes first: cloudless image push %s %s", err, args[1], args[0])
+				}
 				return err
 			}
 			if !name.Local() {

@@ -24,6 +24,9 @@ func TestPushSaysWhatItSent(t *testing.T) {
 		expect(t, 0, "image web:1 pushed: sha256:0123456789ab, 2.3 MB\n", "")
 	c.run(t.Context(), "", "image", "push", "ghcr.io/web:1", "./x").
 		expect(t, 1, "", "cloudless: ghcr.io/web:1 names another registry: this pushes to the cluster's own, so give a name without a registry\n")
+	if got := c.run(t.Context(), "", "image", "push", "./x", "web:1"); got.code != 1 || !strings.HasSuffix(got.stderr, ": the name comes first: cloudless image push web:1 ./x\n") {
+		t.Errorf("%+v", got)
+	}
 }
 
 // What no node could run is refused in the same sentence by run and by push,

@@ -471,3 +471,21 @@ func TestWhoPushesOutHasOtherNodes(t *testing.T) {
 		t.Error(told)
 	}
 }
+
+// The room that is being made for a replica is not in its own way.
+func TestWhatIsPromisedToAReplicaIsNotInItsWay(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("batch", 1, "1", 0, 0)
+	d := drive(w)
+	d.rest()
+	w.addRanked("web", 1, "4", 500, 0)
+	d.react()
+	for _, n := range w.explained("web", "", true).GetNodes() {
+		for _, refusal := range n.GetRefusals() {
+			if refusal.GetReason() != "needs 4 CPU, 3 of 4 free" {
+				t.Errorf("a says %q", refusal.GetReason())
+			}
+		}
+	}
+}

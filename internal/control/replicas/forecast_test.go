@@ -330,3 +330,26 @@ func BenchmarkForecastOfManyNewReplicas(b *testing.B) {
 		}
 	}
 }
+
+// What others were told to give up is free in a forecast, as it will be.
+func TestAForecastLetsThoseEndWhoWereToldTo(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "2")
+	w.addRanked("batch", 2, "1", 0, 0)
+	d := drive(w)
+	d.rest()
+	w.scale("batch", 1)
+	d.react() // one stops
+	fork, made := w.store.Fork(), newWorkload(w.newUID(), "web", 1, "1")
+	var b state.Batch
+	w.revise(&b, made)
+	b.Create(made)
+	changes, err := fork.Apply(b.Transaction(w.now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, pushed, err := Placement{}.Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	if err != nil || planned[0].GetUnplaced() != 0 || len(planned[0].GetReplicas()) != 1 || len(pushed) != 0 {
+		t.Errorf("planned %v, pushed out %v, %v", planned, pushed, err)
+	}
+}

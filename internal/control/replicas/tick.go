@@ -344,7 +344,7 @@ func (t *tick) stop(old *v1.Replica) {
 	r := proto.CloneOf(old)
 	r.Spec.Desired, r.Spec.ReservedNodeUid = rollout.DesiredStopped, ""
 	if r.GetSpec().GetNodeUid() == "" {
-		r.Status.Phase = rollout.PhaseStopped
+		r.Status.Phase, r.Status.Reason = rollout.PhaseStopped, "" // it waits for nothing any more
 		r.Status.EndTime = timestamppb.New(t.now)
 	}
 	t.stops = append(t.stops, r)
