@@ -108,6 +108,9 @@ func (c *cluster) putHeir(snap *state.Snapshot, old *v1.Replica) {
 
 // putPredecessor accounts for the one whose successor a replica is, was or has become.
 func (c *cluster) putPredecessor(snap *state.Snapshot, r *v1.Replica) {
+	if r.GetSpec().GetSucceeds() == "" {
+		return // as nearly always
+	}
 	if old := snap.Replica(r.GetSpec().GetSucceeds()); old != nil && old.GetSpec().GetNodeUid() != "" {
 		c.put(snap, old)
 	}
