@@ -210,6 +210,9 @@ func dueAfter(changes []state.Change) Due {
 			if before != nil && rollout.Live(before.GetStatus().GetPhase()) && (after == nil || rollout.Ended(after.GetStatus().GetPhase())) {
 				due.Placement = true // it has made room
 			}
+			if had := before.GetSpec().GetReservedNodeUid() + before.GetSpec().GetSucceeds(); had != "" && had != after.GetSpec().GetReservedNodeUid()+after.GetSpec().GetSucceeds() {
+				due.Placement = true // the room that it was to have may be free
+			}
 		}
 	}
 	return due
