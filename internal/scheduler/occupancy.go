@@ -149,6 +149,7 @@ func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standi
 	v.occupy(i, v.work.at(at).shape)
 	v.waits.moved = true
 	v.noteMore(v.work.at(at).shape)
+	v.noteHold(at)
 	return true
 }
 

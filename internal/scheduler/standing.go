@@ -54,6 +54,7 @@ func (v *View) restand(at int32, as Standing) {
 	v.attend(at, -1)
 	r.standing = as
 	v.attend(at, 1)
+	v.noteHold(at)
 	switch {
 	case as == Leaving:
 		v.waits.noteNode(r.node)
@@ -62,6 +63,14 @@ func (v *View) restand(at int32, as Standing) {
 		fallthrough
 	default:
 		v.noteMore(r.shape)
+	}
+}
+
+// noteHold says that room is made for a replica: those whose room it is to have may be gone
+// already.
+func (v *View) noteHold(at int32) {
+	if r := v.work.at(at); r.standing == Reserved {
+		v.noteHolds(r.node)
 	}
 }
 

@@ -141,3 +141,19 @@ func TestWhoIsBackIsSomebodyToBeNearTo(t *testing.T) {
 		t.Errorf("woken are %q", got)
 	}
 }
+
+// Who is to have the room of one that is not there needs nobody to end: it is woken at once.
+func TestAReservationIsLookedAtOnce(t *testing.T) {
+	for _, before := range []scheduler.Standing{scheduler.Inherited, scheduler.Leaving} {
+		v := view(node("a"))
+		web := revision("web", 500)
+		v.ApplyReplicaAs("web-1", web, "uid-a", before)
+		v.WaitPatiently(web)
+		v.Wake()
+		v.WaitPatiently(web)
+		v.ApplyReplicaAs("web-1", web, "uid-a", scheduler.Reserved)
+		if got := strings.Join(v.Wake(), " "); got != "workload-web" {
+			t.Errorf("after standing %d woken are %q", before, got)
+		}
+	}
+}
