@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"strings"
 
@@ -25,7 +26,7 @@ var saysDefault = regexp.MustCompile(`; ([^;]* if (empty|0)|[0-9,]+ if not set)\
 
 // foundedWith are settings that every cluster has from the beginning.
 var foundedWith = map[string]string{
-	"rangeV4": "`" + ipam.DefaultRange4().String() + "`",
+	"rangeV4": "`" + ipam.DefaultRange4(netip.Addr{}, nil).String() + "`, or another private range where the founding machine uses addresses of that one",
 	"rangeV6": "a `/48` drawn at random",
 }
 

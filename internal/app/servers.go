@@ -13,6 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/gossip"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -84,7 +85,7 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 		if err := p.consensus.WaitLeader(ctx); err != nil {
 			return err
 		}
-		if p.ca, err = server.Found(ctx, p.consensus, p.sealer); err != nil {
+		if p.ca, err = server.Found(ctx, p.consensus, p.sealer, site(o)); err != nil {
 			return err
 		}
 		if err := server.KeepAuthority(f.authorityPath(), p.store.Snapshot().Authority()); err != nil {
@@ -92,6 +93,13 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 		}
 	}
 	return f.belongTo(p.ca.Trust().Cluster())
+}
+
+// site is where a cluster is founded. What cannot be found out of the machine
+// cannot be avoided.
+func site(o planeOptions) server.Site {
+	used, _ := nodenet.UsedByOthers()
+	return server.Site{Address: server.AdvertisedAddress(o.advertise, o.address), Used: used}
 }
 
 // meet lets the others reach this server and begins to look for them, unless

@@ -24,10 +24,30 @@ const (
 // ErrExhausted says that a range has no free subnet left.
 var ErrExhausted = errors.New("no free subnet is left")
 
-// DefaultRange4 is the range of IPv4 addresses of a cluster that names none. It
+// defaultRanges4 are what a cluster may be founded with, the best one first: it
 // lies apart from what home routers and container tools usually take.
-func DefaultRange4() netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64}), 10)
+var defaultRanges4 = []netip.Prefix{
+	netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64}), 10),
+	netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128}), 10),
+	netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 192}), 10),
+	netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0}), 10),
+	netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16}), 12),
+	netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64}), 10),
+}
+
+// DefaultRange4 is the range of IPv4 addresses of a cluster that names none,
+// founded at an address and on a machine that uses others: the first that
+// overlaps none of them. Where a machine uses something of all, what counts is
+// that the cluster is still reached at its address.
+func DefaultRange4(at netip.Addr, used []netip.Prefix) netip.Prefix {
+	overlaps := func(p netip.Prefix) bool { return p.Contains(at) || slices.ContainsFunc(used, p.Overlaps) }
+	for _, p := range defaultRanges4 {
+		if !overlaps(p) {
+			return p
+		}
+	}
+	i := slices.IndexFunc(defaultRanges4, func(p netip.Prefix) bool { return !p.Contains(at) })
+	return defaultRanges4[i] // they do not overlap each other, so that no address is in all
 }
 
 // RandomULA draws a /48 of unique local IPv6 addresses (RFC 4193), so that two

@@ -33,9 +33,31 @@ func TestLowestFree(t *testing.T) {
 		// What lies outside the range does not.
 		{prefixes("10.0.0.0/24", "192.168.0.0/16"), prefixes("fd00::/48"), "10.64.0.0/24", "fd12:3456:789a::/64"},
 	} {
-		v4, v6, err := ipam.NextSubnets(ipam.DefaultRange4(), ula, c.used4, c.used6)
+		v4, v6, err := ipam.NextSubnets(ipam.DefaultRange4(netip.Addr{}, nil), ula, c.used4, c.used6)
 		if err != nil || v4.String() != c.want4 || v6.String() != c.want6 {
 			t.Errorf("beside %v and %v: %v and %v (%v), want %s and %s", c.used4, c.used6, v4, v6, err, c.want4, c.want6)
+		}
+	}
+}
+
+// A cluster is founded beside what its machine uses, and never upon its own address.
+func TestDefaultRangeIsApartFromTheMachine(t *testing.T) {
+	for _, c := range []struct {
+		at   string
+		used []netip.Prefix
+		want string
+	}{
+		{"192.0.2.1", prefixes("192.0.2.0/24", "172.17.0.0/16"), "10.64.0.0/10"},
+		{"10.64.0.10", prefixes("10.64.0.0/24"), "10.128.0.0/10"},
+		{"10.64.0.10", nil, "10.128.0.0/10"}, // reached through another machine
+		{"192.0.2.1", prefixes("10.100.0.0/16"), "10.128.0.0/10"},
+		{"10.64.0.10", prefixes("10.0.0.0/8"), "172.16.0.0/12"},
+		{"10.64.0.10", prefixes("10.0.0.0/8", "172.16.0.0/12"), "100.64.0.0/10"},
+		// Where nothing is left, it is still reached.
+		{"10.64.0.10", prefixes("10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10"), "10.128.0.0/10"},
+	} {
+		if got := ipam.DefaultRange4(netip.MustParseAddr(c.at), c.used); got.String() != c.want {
+			t.Errorf("at %s beside %v: %v, want %s", c.at, c.used, got, c.want)
 		}
 	}
 }
@@ -57,7 +79,7 @@ func TestExhausted(t *testing.T) {
 }
 
 func TestBadRanges(t *testing.T) {
-	good4 := ipam.DefaultRange4()
+	good4 := ipam.DefaultRange4(netip.Addr{}, nil)
 	for _, c := range [][2]netip.Prefix{
 		{ula, ula},
 		{good4, good4},

@@ -18,13 +18,23 @@ type usage struct {
 // Used returns the ranges of addresses that the machine's interfaces and routes
 // use already, so that a cluster can give others.
 func Used() ([]netip.Prefix, error) {
+	return usedBy(func(string) bool { return true })
+}
+
+// UsedByOthers are those of Used that no cloud has: the clouds of a machine can
+// share a range, because each takes a small part of it.
+func UsedByOthers() ([]netip.Prefix, error) {
+	return usedBy(func(link string) bool { return !Own(link) })
+}
+
+func usedBy(counts func(link string) bool) ([]netip.Prefix, error) {
 	list, err := used()
 	if err != nil {
 		return nil, err
 	}
 	var prefixes []netip.Prefix
 	for _, u := range list {
-		if !slices.Contains(prefixes, u.prefix) {
+		if counts(u.link) && !slices.Contains(prefixes, u.prefix) {
 			prefixes = append(prefixes, u.prefix)
 		}
 	}

@@ -174,8 +174,9 @@ func (l *ledger) nextSubnets(snap *state.Snapshot, used []string) (v4, v6 netip.
 	return v4, v6, nil
 }
 
-// subnets are the address ranges of the cluster and what its nodes have of them,
-// in order.
+// subnets are the address ranges of the cluster and what its nodes and servers
+// have of them, in order. A node that had the address of a server would not
+// reach that any more.
 type subnets struct {
 	range4, range6 netip.Prefix
 	used4, used6   []netip.Prefix
@@ -197,6 +198,15 @@ func newSubnets(snap *state.Snapshot) (*subnets, error) {
 		}
 		if p, err := netip.ParsePrefix(n.GetSpec().GetSubnetV6()); err == nil {
 			s.used6 = append(s.used6, p)
+		}
+	}
+	for server := range snap.Servers("") {
+		switch a, ok := hostAddress(server.GetSpec().GetAddress()); {
+		case !ok:
+		case a.Is4():
+			s.used4 = append(s.used4, netip.PrefixFrom(a, a.BitLen()))
+		default:
+			s.used6 = append(s.used6, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
 	slices.SortFunc(s.used4, netip.Prefix.Compare)

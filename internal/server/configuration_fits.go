@@ -58,8 +58,7 @@ func rangeFits(snap *state.Snapshot, field, text string, refuse func(field, form
 		refuse(field, "has room for %d nodes, and %d are there: give a larger range", spec.NodesIn(all), have)
 	}
 	for server := range snap.Servers("") {
-		host, _, _ := net.SplitHostPort(server.GetSpec().GetAddress())
-		if a, err := netip.ParseAddr(host); err == nil && all.Contains(a) {
+		if a, ok := hostAddress(server.GetSpec().GetAddress()); ok && all.Contains(a) {
 			refuse(field, "contains %s, the address of server %s: give a range that none of the cluster's machines has an address in", a, server.GetMetadata().GetName())
 			return
 		}
@@ -78,6 +77,14 @@ func rangeFits(snap *state.Snapshot, field, text string, refuse func(field, form
 			}
 		}
 	}
+}
+
+// hostAddress is the IP address of what is reached at host:port, unless that has
+// a name: where a name leads may change.
+func hostAddress(address string) (netip.Addr, bool) {
+	host, _, _ := net.SplitHostPort(address)
+	a, err := netip.ParseAddr(host)
+	return a.Unmap().WithZone(""), err == nil
 }
 
 // subnetsOf are those that nodes have for their replicas.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -42,6 +43,9 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 			return err
 		}
 		if err := addressFree(snap, wish.GetAddress(), snap.Receipt(receipt.name).GetObjectUid()); err != nil {
+			return err
+		}
+		if err := outsideRanges(snap, wish.GetAddress()); err != nil {
 			return err
 		}
 		if answer.Server, err = s.admitServer(ctx, snap, b, token, receipt, request); err != nil {
@@ -94,6 +98,23 @@ func addressFree(snap *state.Snapshot, address, asking string) error {
 		if one.GetSpec().GetAddress() == address && one.GetMetadata().GetUid() != asking {
 			return refuse(codes.AlreadyExists, "server %s has the address %s: choose another with --api-addr, or remove that server with: cloudless server rm %s",
 				one.GetMetadata().GetName(), address, one.GetMetadata().GetName())
+		}
+	}
+	return nil
+}
+
+// outsideRanges refuses a server at an address that a node may be given: whoever
+// has a subnet around it would not reach the server.
+func outsideRanges(snap *state.Snapshot, address string) error {
+	a, ok := hostAddress(address)
+	if !ok {
+		return nil
+	}
+	ranges := snap.Cluster().GetSpec()
+	for setting, text := range map[string]string{"rangeV4": ranges.GetRangeV4(), "rangeV6": ranges.GetRangeV6()} {
+		if all, err := netip.ParsePrefix(text); err == nil && all.Contains(a) {
+			return refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
+				"choose another with --api-addr or --advertise, or give the nodes another range first with: cloudless cluster config set %s=RANGE", a, all, setting)
 		}
 	}
 	return nil

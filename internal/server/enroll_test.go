@@ -131,6 +131,8 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	}
 	other, _, err := identity.NewKeyAndCSR()
 	must(t, err)
+	_, err = ask(key, "second", "10.64.0.12:7700") // where nodes may be
+	wantCode(t, err, codes.InvalidArgument, "10.64.0.12 of the new server is in 10.64.0.0/10", "--advertise", "config set rangeV4=RANGE")
 	_, err = ask(other, "third", "127.0.0.1:1003") // used up, and another key
 	wantCode(t, err, codes.Unauthenticated, "used up", "token create --role server")
 

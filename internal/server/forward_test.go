@@ -83,7 +83,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	t.Cleanup(func() { check(t, agreed.Close()) })
 	if ca == nil {
 		must(t, agreed.WaitLeader(ctx))
-		ca, err = Found(ctx, agreed, sealer)
+		ca, err = Found(ctx, agreed, sealer, Site{})
 		must(t, err)
 		bePatient(t, agreed, store)
 	}

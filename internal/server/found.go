@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/netip"
 	"time"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
@@ -23,15 +24,23 @@ const featureLevel = 2
 // not open as a CA key.
 func sealContext(cluster string) string { return "cloudless/ca-key/" + cluster }
 
+// Site is where a cluster is founded.
+type Site struct {
+	// Address is where others reach the server; Used are the addresses that its
+	// machine uses. A range for nodes that had them would cut the server off.
+	Address string
+	Used    []netip.Prefix
+}
+
 // Found returns the cluster's authority. In an empty state it founds the
 // cluster first.
-func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer) (*identity.CA, error) {
+func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer, at Site) (*identity.CA, error) {
 	snap, err := c.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if snap.Authority() == nil {
-		if err := found(ctx, c, sealer); err != nil {
+		if err := found(ctx, c, sealer, at); err != nil {
 			return nil, fmt.Errorf("found the cluster: %w", err)
 		}
 		if snap, err = c.Read(ctx); err != nil {
@@ -41,7 +50,7 @@ func Found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 	return openAuthority(snap.Authority(), sealer)
 }
 
-func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer) error {
+func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer, at Site) error {
 	now := time.Now().UTC()
 	id := state.NewUID()
 	ca, err := identity.NewCA(id, now)
@@ -68,7 +77,8 @@ func found(ctx context.Context, c *consensus.Consensus, sealer *identity.Sealer)
 	if err != nil {
 		return err
 	}
-	settings := &v1.ClusterSpec{RangeV4: ipam.DefaultRange4().String(), RangeV6: range6.String()}
+	address, _ := hostAddress(at.Address)
+	settings := &v1.ClusterSpec{RangeV4: ipam.DefaultRange4(address, at.Used).String(), RangeV6: range6.String()}
 	var b state.Batch
 	b.Create(&v1.Cluster{
 		ApiVersion: spec.APIVersion,

@@ -60,7 +60,7 @@ func newCluster(t *testing.T, change ...func(*Options)) *cluster {
 	must(t, err)
 	t.Cleanup(func() { check(t, agreed.Close()) })
 	must(t, agreed.WaitLeader(ctx))
-	ca, err := Found(ctx, agreed, sealer)
+	ca, err := Found(ctx, agreed, sealer, Site{})
 	must(t, err)
 	bePatient(t, agreed, store)
 	images, err := registry.Open(ctx, registry.Options{
