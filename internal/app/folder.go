@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/lockfile"
@@ -62,6 +63,9 @@ type folderID struct {
 	// Listen and Advertise are where the server listened last, and was reached by others if that was said.
 	Listen    string `json:"listen,omitempty"`
 	Advertise string `json:"advertise,omitempty"`
+	// Zone and ElectionTimeout are what the server was told last.
+	Zone            string        `json:"zone,omitempty"`
+	ElectionTimeout time.Duration `json:"electionTimeout,omitempty"`
 	// ContainerdAddress is the outside containerd that was used last.
 	ContainerdAddress string `json:"containerdAddress,omitempty"`
 }

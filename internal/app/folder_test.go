@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/cli"
 )
@@ -56,6 +57,36 @@ func TestFolderIsTheSameOneEveryTime(t *testing.T) {
 	must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("cloud.json has mode %v", info.Mode())
+	}
+}
+
+// A server is started again by its folder alone, as the program says: it is where
+// it was and waits as long as it did, until it is told otherwise.
+func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
+	path := t.TempDir()
+	for _, step := range []struct {
+		about    string
+		zone     *string
+		election time.Duration
+		want     planeOptions
+	}{
+		{"told", new("z3"), 2 * time.Second, planeOptions{zone: "z3", election: 2 * time.Second}},
+		{"told nothing", nil, 0, planeOptions{zone: "z3", election: 2 * time.Second}},
+		{"told otherwise", new("z4"), time.Second, planeOptions{zone: "z4", election: time.Second}},
+		{"told that it has no zone", new(""), 0, planeOptions{election: time.Second}},
+		{"told nothing again", nil, 0, planeOptions{election: time.Second}},
+	} {
+		f, err := openFolder(path)
+		must(t, err)
+		told := f.asBefore(planeOptions{address: "127.0.0.1:0", election: step.election}, step.zone)
+		if told.zone != step.want.zone || told.election != step.want.election {
+			t.Errorf("%s: zone %q and %s", step.about, told.zone, told.election)
+		}
+		must(t, f.startedAs(told))
+		if f.Listen != "" {
+			t.Errorf("%s: a port that is another one every time is remembered", step.about)
+		}
+		f.release()
 	}
 }
 

@@ -164,7 +164,7 @@ func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token ident
 	}
 	answer, err := enlist(ctx, conn, o.Address, &v1.EnrollRequest{
 		Token: o.Token, Csr: csr, Name: nodeName(cli.Machine{Name: o.Reach.Name}),
-		Server: &v1.EnrollServer{Address: advertise, Zone: o.Reach.Zone, Version: o.Version, SealTo: handover.PublicKey()},
+		Server: &v1.EnrollServer{Address: advertise, Zone: f.asBefore(planeOptions{}, o.Reach.Zone).zone, Version: o.Version, SealTo: handover.PublicKey()},
 	})
 	switch {
 	case errors.Is(err, errAnswerLost):
@@ -252,14 +252,14 @@ func startAgain(f *folder, o cli.ServerOptions, address string) string {
 	if o.Advertise != "" {
 		command += " --advertise " + o.Advertise
 	}
-	if o.Zone != "" {
-		command += " --zone " + o.Zone
+	if f.Zone != "" {
+		command += " --zone " + f.Zone
 	}
 	if !o.Announce {
 		command += " --announce=false"
 	}
-	if o.ElectionTimeout != 0 {
-		command += " --election-timeout " + o.ElectionTimeout.String()
+	if f.ElectionTimeout != 0 {
+		command += " --election-timeout " + f.ElectionTimeout.String()
 	}
 	return command
 }

@@ -203,12 +203,29 @@ func (f *folder) listenAgain(reach *cli.Reach) {
 	reach.APIAddr = cmp.Or(reach.APIAddr, f.Listen, cli.DefaultAPIAddr)
 }
 
-// listens remembers where the folder's server listens.
-func (f *folder) listens(listen, advertise string) error {
-	if _, port, err := net.SplitHostPort(listen); err != nil || port == "0" || f.Listen == listen && f.Advertise == advertise {
+// asBefore completes what a server is told by what it was told before: whoever
+// starts it again need not know.
+func (f *folder) asBefore(o planeOptions, zone *string) planeOptions {
+	o.zone = f.Zone
+	if zone != nil {
+		o.zone = *zone
+	}
+	o.election = cmp.Or(o.election, f.ElectionTimeout)
+	return o
+}
+
+// startedAs remembers what the folder's server was told.
+func (f *folder) startedAs(o planeOptions) error {
+	_, port, err := net.SplitHostPort(o.address)
+	if err != nil {
 		return err
 	}
-	return f.remember(func(id *folderID) { id.Listen, id.Advertise = listen, advertise })
+	return f.remember(func(id *folderID) {
+		id.Zone, id.ElectionTimeout = o.zone, o.election
+		if port != "0" { // which is another one every time
+			id.Listen, id.Advertise = o.address, o.advertise
+		}
+	})
 }
 
 // serve runs a server once its folder has been prepared for it, and where it is
@@ -236,13 +253,14 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 		return err
 	}
 	o.Progress("opening the replicated state")
-	p, err := openControlPlane(ctx, f, planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, zone: o.Zone, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
-	}, i, logger, &u)
+	told := f.asBefore(planeOptions{
+		address: o.APIAddr, advertise: o.Advertise, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
+	}, o.Zone)
+	p, err := openControlPlane(ctx, f, told, i, logger, &u)
 	if err != nil {
 		return err
 	}
-	if err := f.listens(o.APIAddr, o.Advertise); err != nil {
+	if err := f.startedAs(told); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -56,11 +56,14 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	}
 	link := &clusterLink{}
 	o.Progress("starting the control plane and the container runtime")
-	p, d, err := openBoth(ctx, f, o, link, i, logger, &u)
+	told := f.asBefore(planeOptions{
+		address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
+	}, nil)
+	p, d, err := openBoth(ctx, f, o, told, link, i, logger, &u)
 	if err != nil {
 		return err
 	}
-	if err := f.listens(o.APIAddr, ""); err != nil {
+	if err := f.startedAs(told); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -103,11 +106,11 @@ func runsElsewhere(err error, wished string) error {
 
 // openBoth opens control plane and container runtime side by side, because
 // each takes a while and neither needs the other.
-func openBoth(ctx context.Context, f *folder, o cli.UpOptions, link *clusterLink, i *instruments, logger *slog.Logger, u *undo) (p *controlPlane, d *containerd.Driver, err error) {
+func openBoth(ctx context.Context, f *folder, o cli.UpOptions, told planeOptions, link *clusterLink, i *instruments, logger *slog.Logger, u *undo) (p *controlPlane, d *containerd.Driver, err error) {
 	var planeUndo undo
 	g, both := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		p, err = openControlPlane(both, f, planeOptions{address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout}, i, logger, &planeUndo)
+		p, err = openControlPlane(both, f, told, i, logger, &planeUndo)
 		return err
 	})
 	var driverErr error

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -240,6 +241,29 @@ func TestOtherRoles(t *testing.T) {
 	} {
 		if got := run("", args...); got.code != 2 || !strings.Contains(got.stderr, want) {
 			t.Errorf("%q: %+v, want a usage error about %q", args, got, want)
+		}
+	}
+}
+
+// A server that is not told its zone keeps the one that it had, and can be told
+// that it has none.
+func TestZoneIsSaidOrNot(t *testing.T) {
+	t.Setenv("CLOUDLESS_CONFIG", "/nowhere/config.yaml")
+	tell := func(p Process, r Reach) error {
+		if r.Zone == nil {
+			p.Ready("as before")
+		} else {
+			p.Ready("in " + strconv.Quote(*r.Zone))
+		}
+		return nil
+	}
+	roles := Roles{
+		Server: func(_ context.Context, o ServerOptions) error { return tell(o.Process, o.Reach) },
+		Join:   func(_ context.Context, o JoinOptions) error { return tell(o.Process, o.Reach) },
+	}
+	for _, role := range []string{"server", "join h:1 --token t --role server"} {
+		for flag, want := range map[string]string{"": "as before\n", "--zone=z3": "in \"z3\"\n", "--zone=": "in \"\"\n"} {
+			runCLI(t.Context(), Options{Roles: roles}, strings.Fields(role+" "+flag)...).expect(t, 0, want, "")
 		}
 	}
 }

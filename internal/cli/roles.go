@@ -61,7 +61,7 @@ type Process struct {
 	// Clock is what a server takes for the time; nil stands for the machine's.
 	Clock func() time.Time
 	// ElectionTimeout is how long a server waits for the one that leads, from MinElectionTimeout to MaxElectionTimeout;
-	// 0 stands for the shortest.
+	// 0 stands for what it was before, or else the shortest.
 	ElectionTimeout time.Duration
 	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
 	// why, rather than to go on trying.
@@ -111,8 +111,10 @@ type Reach struct {
 	APIAddr string
 	// Advertise is where others reach it; chosen by APIAddr if empty.
 	Advertise string
-	// Name and Zone of the server; the host name and none if empty.
-	Name, Zone string
+	// Name of the server; the host name if empty.
+	Name string
+	// Zone of the server, empty for none; nil stands for the one that it had before.
+	Zone *string
 	// Announce is whether machines of the same network may find it.
 	Announce bool
 }

@@ -16,13 +16,16 @@ import (
 )
 
 // reachFlags are those of roles that make this machine a server.
-type reachFlags struct{ Reach }
+type reachFlags struct {
+	Reach
+	zone string
+}
 
 // register takes what is said of the address where the server listens if none is given.
 func (f *reachFlags) register(cmd *cobra.Command, about string) {
 	cmd.Flags().StringVar(&f.APIAddr, "api-addr", "", "`address` where the API of a server listens"+about)
 	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
-	cmd.Flags().StringVar(&f.Zone, "zone", "", "`zone` of this server; votes are spread over zones")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "`zone` of this server, \"\" for none; votes are spread over zones (default: the one that it had before)")
 	registerAnnounce(cmd, &f.Announce)
 }
 
@@ -30,16 +33,21 @@ func registerAnnounce(cmd *cobra.Command, announce *bool) {
 	cmd.Flags().BoolVar(announce, "announce", true, "answer machines of this network that look for servers by mDNS (cloudless join --discover); never done on 127.0.0.1")
 }
 
-func (f *reachFlags) check(cmd *cobra.Command) error {
+// reach is what the flags say.
+func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
+	said := f.Reach
+	if cmd.Flags().Changed("zone") {
+		said.Zone = &f.zone
+	}
 	if cmd.Flags().Changed("api-addr") {
 		if err := checkAddress(cmd, "--api-addr", f.APIAddr); err != nil {
-			return err
+			return said, err
 		}
 	}
 	if f.Advertise == "" {
-		return nil
+		return said, nil
 	}
-	return checkAddress(cmd, "--advertise", f.Advertise)
+	return said, checkAddress(cmd, "--advertise", f.Advertise)
 }
 
 // roleFlag is what a machine must say besides its token.

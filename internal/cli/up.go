@@ -43,7 +43,7 @@ func (f *processFlags) register(cmd *cobra.Command) {
 
 // registerElection is for those that may run a server.
 func (f *processFlags) registerElection(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that stand still now and then (default 500ms)")
+	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that stand still now and then (default: as before, else 500ms)")
 }
 
 func (f *processFlags) registerDataDir(cmd *cobra.Command) {
@@ -192,14 +192,14 @@ func (c *cli) serverCommand() *cobra.Command {
 		Example: "  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700\n  cloudless server ls",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o := ServerOptions{Reach: r.Reach, Context: c.context}
+			o := ServerOptions{Context: c.context}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
 			if o.ConfigPath, err = c.configPath(); err != nil {
 				return err
 			}
-			if err := r.check(cmd); err != nil {
+			if o.Reach, err = r.reach(cmd); err != nil {
 				return err
 			}
 			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Server(ctx, o) })
@@ -301,7 +301,7 @@ func (c *cli) joinCommand() *cobra.Command {
 			if err := checkRole(cmd, role); err != nil {
 				return err
 			}
-			if err := r.check(cmd); err != nil {
+			if o.Reach, err = r.reach(cmd); err != nil {
 				return err
 			}
 			if o.Process, err = p.process(c, cmd); err != nil {
@@ -310,7 +310,6 @@ func (c *cli) joinCommand() *cobra.Command {
 			if o.Machine, err = m.machine(cmd); err != nil {
 				return err
 			}
-			o.Reach = r.Reach
 			o.Reach.Name = o.Machine.Name
 			if !discover {
 				o.Address = args[0]
