@@ -223,14 +223,68 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 	if err != nil {
 		return nil, errors.Join(errNotConnected, err)
 	}
-	response, err := r.passing.call(ctx, conn, method, request, out)
-	if status.Code(err) == codes.Unavailable && harmless(method, request) && ctx.Err() == nil && !notLeader(err) {
+	again := harmless(method, request)
+	during, cancel := r.untilSucceeded(ctx, leader, again)
+	defer cancel()
+	response, err := r.passing.call(during, conn, method, request, out)
+	switch {
+	case status.Code(err) != codes.Canceled || !errors.Is(context.Cause(during), errSucceeded):
+	case again:
+		return nil, errors.Join(errNotConnected, errSucceeded)
+	default:
+		return nil, lost(errSucceeded)
+	}
+	if status.Code(err) == codes.Unavailable && again && ctx.Err() == nil && !notLeader(err) {
 		return nil, errors.Join(errNotConnected, err) // it may be asked again
 	}
 	if err != nil {
 		return nil, err
 	}
 	return response, nil
+}
+
+// errSucceeded is why a call is not waited for any more.
+var errSucceeded = errors.New("another server leads now")
+
+// farewell is how long one who leads no more may take to answer what cannot be
+// asked again. One that has handed over in order does so at once, as the call that
+// asked for it shows; one that hangs never does.
+const farewell = time.Second
+
+// untilSucceeded is a context that ends, by errSucceeded, once another server than
+// this leader is known to lead: at once for a call that can be asked of that one.
+// A leader that hangs, rather than being gone, would hold callers up until its
+// connection is given up.
+func (r *router) untilSucceeded(ctx context.Context, leader string, again bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { // ends with the context
+		if r.awaitSuccessor(ctx, leader) != nil {
+			return
+		}
+		if !again {
+			select {
+			case <-time.After(farewell):
+			case <-ctx.Done():
+			}
+		}
+		cancel(errSucceeded)
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+// awaitSuccessor returns when another server than this one is known to lead.
+func (r *router) awaitSuccessor(ctx context.Context, leader string) error {
+	for {
+		changed := r.consensus.Changed()
+		if now, known := r.consensus.Leader(); known && now.ID != leader {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // harmless reports whether a call may be made twice: it only reads, or the

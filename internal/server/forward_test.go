@@ -67,6 +67,93 @@ func pair(t *testing.T) (leader, follower *cluster) {
 	return leader, follower
 }
 
+// votes gives a follower a vote, so that it can lead.
+func votes(t *testing.T, leader, follower *cluster) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(leader.ctx)
+	var piloting sync.WaitGroup
+	piloting.Go(func() {
+		_ = leader.consensus.Pilot(ctx, consensus.PilotOptions{
+			Voters: func() int { return 3 },
+			Members: func() (all []consensus.Member) {
+				for _, one := range []*cluster{leader, follower} {
+					all = append(all, consensus.Member{ID: one.uid, Name: one.uid, Address: one.Address(), Alive: true})
+				}
+				return all
+			},
+			Progress: leader.Progress, Stable: time.Millisecond, FirstLook: time.Millisecond,
+		})
+	})
+	for voters := 0; voters < 2; time.Sleep(time.Millisecond) {
+		must(t, leader.ctx.Err())
+		voters = 0
+		for _, one := range leader.consensus.Servers() {
+			if one.Voter {
+				voters++
+			}
+		}
+	}
+	cancel()
+	piloting.Wait()
+}
+
+// hangs is a method of a leader that begins and then does not answer, as if its process stood still.
+func hangs(leader *cluster, method string) (begun <-chan struct{}) {
+	began := make(chan struct{}, 1)
+	leader.passed.methods[method] = passable{call: func(_ any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		began <- struct{}{}
+		<-leader.stopping.Done()
+		return nil, ctx.Err()
+	}}
+	return began
+}
+
+// TestALeaderThatHangsHoldsNobodyUp: once another server leads, it is asked what is harmless to ask again, and of the
+// rest it is said that its outcome is not known.
+func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
+	leader, follower := pair(t)
+	votes(t, leader, follower)
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	must(t, err)
+	reading := hangs(leader, v1.TokenService_ListTokens_FullMethodName)
+	writing := hangs(leader, v1.TokenService_CreateToken_FullMethodName)
+
+	soon, cancel := context.WithTimeout(follower.ctx, 8*time.Second) // a connection is given up later
+	defer cancel()
+	read, written := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := admin.ListTokens(soon, &v1.ListTokensRequest{})
+		read <- err
+	}()
+	go func() {
+		_, err := admin.CreateToken(soon, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+		written <- err
+	}()
+	<-reading
+	<-writing
+	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	if err := <-read; err != nil {
+		t.Errorf("what is harmless was not asked of the new leader: %v", err)
+	}
+	if err := <-written; !uncertain(err) {
+		t.Errorf("a change whose outcome is not known ends with %v", err)
+	}
+}
+
+// TestALeaderThatHandsOverAnswers: the call that asks for it comes through another server, and is answered by the one
+// that leads no more.
+func TestALeaderThatHandsOverAnswers(t *testing.T) {
+	leader, follower := pair(t)
+	votes(t, leader, follower)
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	answer, err := v1.NewServerServiceClient(admin.conn).TransferLeader(follower.ctx, &v1.TransferLeaderRequest{To: "s-2"})
+	must(t, err)
+	if got := answer.GetLeader().GetMetadata().GetName(); got != "s-2" {
+		t.Errorf("server %s leads", got)
+	}
+}
+
 // newMember is a server that can have others beside it; it founds the cluster if there is no authority yet.
 func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *identity.CA, uid string) *cluster {
 	t.Helper()
