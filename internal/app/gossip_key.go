@@ -7,6 +7,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -60,7 +61,9 @@ func (p *controlPlane) followFeed(ctx context.Context, feed *state.Subscription)
 	var asked time.Time
 	for {
 		if time.Since(asked) >= lonelyPause && p.lonely() {
-			p.askForKey(ctx)
+			if err := p.askForKey(ctx); err != nil {
+				return err
+			}
 			asked = time.Now()
 		}
 		patience, cancel := context.WithTimeout(ctx, lonelyPause)
@@ -118,8 +121,10 @@ func (p *controlPlane) lonely() bool {
 	return others
 }
 
-// askForKey asks the others, one after the other, until one knows a newer key.
-func (p *controlPlane) askForKey(ctx context.Context) {
+// askForKey asks the others, one after the other, until one knows a newer key. It
+// fails if one knows that this server was removed: where nobody reaches it, it
+// would not learn of that in another way.
+func (p *controlPlane) askForKey(ctx context.Context) error {
 	before := p.fellows.key.version
 	for _, s := range p.known(p.fellows.joined) {
 		if s.ID == p.fellows.self.UID || s.Address == "" || p.fellows.key.version != before {
@@ -131,8 +136,12 @@ func (p *controlPlane) askForKey(ctx context.Context) {
 		if err == nil {
 			err = p.takeKey(key, version)
 		}
+		if errors.Is(err, server.ErrRemoved) {
+			return err
+		}
 		if err != nil {
 			p.logger.Debug("the key of the gossip was not to be had", "from", s.Address, "error", err)
 		}
 	}
+	return nil
 }

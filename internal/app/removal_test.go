@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/server"
@@ -194,6 +195,37 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, pull); err == nil {
 		t.Error("the removed node has pulled its image to the end")
+	}
+}
+
+// TestServerThatNobodyReachesLearnsOfItsRemoval: it has joined and never got the state, because the others look for it
+// where it is not. It ends and says why, as every server does that was removed.
+func TestServerThatNobodyReachesLearnsOfItsRemoval(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	token := s.token("server")
+	go func() {
+		ended <- join(ctx, cli.JoinOptions{
+			Process: cli.Process{DataDir: t.TempDir(), Version: "test", Log: testLog(t), Progress: quiet, Ready: quiet},
+			Address: s.running["s1"].address, Token: token, Role: "server",
+			Reach: cli.Reach{APIAddr: freeAddress(t), Advertise: freeAddress(t), Name: "s2"},
+		})
+	}()
+	s.uid("s2")
+	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s2"})
+	must(t, err)
+	select {
+	case err := <-ended:
+		if !errors.Is(err, server.ErrRemoved) {
+			t.Errorf("it ends with %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it goes on")
+		cancel()
+		<-ended
 	}
 }
 

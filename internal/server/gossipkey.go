@@ -93,7 +93,8 @@ func (s *peerService) GetGossipKey(context.Context, *v1.GetGossipKeyRequest) (*v
 	return &v1.GetGossipKeyResponse{Version: stored.GetMetadata().GetVersion(), Sealed: stored.GetSealed()}, nil
 }
 
-// AskGossipKey asks the server at an address for the key, and for its version.
+// AskGossipKey asks the server at an address for the key, and for its version. It
+// fails with ErrRemoved if that one knows that this one was removed.
 func (s *Server) AskGossipKey(ctx context.Context, address string) (key []byte, version uint64, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(peers.TLS(s.PeerConfig(), ""))))
 	if err != nil {
@@ -101,6 +102,9 @@ func (s *Server) AskGossipKey(ctx context.Context, address string) (key []byte, 
 	}
 	defer func() { _ = conn.Close() }()
 	answer, err := v1.NewPeerServiceClient(conn).GetGossipKey(ctx, &v1.GetGossipKeyRequest{})
+	if hasReason(err, reasonRemoved) {
+		return nil, 0, ErrRemoved
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("ask the server at %s for the key of the gossip: %w", address, err)
 	}
