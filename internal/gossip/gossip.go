@@ -190,6 +190,10 @@ func (g *Gossip) missing() []string {
 		if s.ID == g.options.Self.ID || s.Address == "" || heard[s.ID].Alive {
 			continue
 		}
+		if s.ID == "" { // whoever it is that let this one join
+			missing = append(missing, s.Address)
+			continue
+		}
 		missing = append(missing, s.ID+"/"+s.Address)
 	}
 	return missing

@@ -160,6 +160,16 @@ func TestServersFindEachOther(t *testing.T) {
 	}
 }
 
+// TestServerFindsOthersByTheirAddress: one that has joined and has no state yet knows where those are who let it join,
+// not who they are. It is heard where it is now, even if they look for it elsewhere.
+func TestServerFindsOthersByTheirAddress(t *testing.T) {
+	a := start(t, "a")
+	b := start(t, "b", &server{address: a.address})
+	for _, s := range []*server{a, b} {
+		s.until(t, func(all map[string]gossip.Server) bool { return alive(all, "a", "b") })
+	}
+}
+
 // TestServerThatIsGoneIsNoticed, be it with a word or without, and is known again at its new address.
 func TestServerThatIsGoneIsNoticed(t *testing.T) {
 	for _, way := range []string{"leaves", "crashes"} {
