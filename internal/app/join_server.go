@@ -221,8 +221,12 @@ const (
 // announceServer says that this server can be used.
 func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.ServerOptions) error {
 	doing, patience := "waiting for a server that leads", leaderHope
+	waits := fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run", p.server.Address())
 	if p.store.Snapshot().Authority() == nil {
 		doing, patience = "waiting for the cluster's state", stateHope
+		waits = fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
+			"open the way to it, or stop it and name another address: cloudless server --data-dir %s --api-addr %s --advertise ADDRESS",
+			p.server.Address(), p.server.Advertised(), f.path, p.server.Address())
 	}
 	o.Progress(doing)
 	hope, cancel := context.WithTimeout(ctx, patience)
@@ -231,7 +235,7 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 		if ctx.Err() != nil {
 			return nil
 		}
-		o.Ready(fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run", p.server.Address()))
+		o.Ready(waits)
 		return nil
 	}
 	if o.ConfigPath == "" || !f.founds() {

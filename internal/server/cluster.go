@@ -27,7 +27,9 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	if cluster == nil {
 		return nil, refuse(codes.Unavailable, "this server has not received the cluster's state yet; ask another one, or again in a moment")
 	}
-	for _, one := range s.presentServers(snap) {
+	servers := s.presentServers(snap)
+	s.lookFor(ctx, servers)
+	for _, one := range servers {
 		cluster.Status.Servers = append(cluster.Status.Servers, one.GetStatus())
 	}
 	voters := spec.VotersOf(cluster.GetSpec())

@@ -35,7 +35,9 @@ func (s *serverService) ListServers(ctx context.Context, _ *v1.ListServersReques
 	if err != nil {
 		return nil, err
 	}
-	return &v1.ListServersResponse{Items: s.presentServers(snap)}, nil
+	items := s.presentServers(snap)
+	s.lookFor(ctx, items)
+	return &v1.ListServersResponse{Items: items}, nil
 }
 
 // storedServers are those of the state; this one alone if it has not been
@@ -75,7 +77,7 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 			status.LastTerm, status.LastIndex = health[i].LastTerm, health[i].LastIndex
 			status.Full, status.ClockSkew = health[i].Full, presentSkew(health[i].Skew)
 		case health != nil:
-			status.Reason = "it does not take part yet"
+			status.Reason = reasonAbsent
 		case m.GetUid() == s.uid:
 			status.Healthy = true
 		case s.consensus.IsLeader():
@@ -93,6 +95,33 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 		})
 	}
 	return shown
+}
+
+// What is said of a server that takes part in nothing: that it could begin, or that
+// it is looked for where it is not.
+const (
+	reasonAbsent    = "it does not take part yet"
+	reasonUnreached = "the leader does not reach it there"
+)
+
+// lookFor finds out who cannot take part because the leader does not reach it at
+// the address that it advertises: of those that it has never heard.
+func (s *Server) lookFor(ctx context.Context, servers []*v1.Server) {
+	ctx, cancel := context.WithTimeout(ctx, farPatience)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, one := range servers {
+		st := one.GetStatus()
+		if st.GetHealthy() || st.GetVoter() || st.GetUnknown() || st.GetJoining() || st.GetLastIndex() > 0 {
+			continue
+		}
+		asking.Go(func() {
+			if _, err := s.Progress(ctx, one.GetMetadata().GetUid()); err != nil {
+				one.Status.Reason = reasonUnreached
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // farPatience is how long a server may take to say how far it is.
@@ -341,8 +370,12 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 		if one.GetHealthy() || one.GetJoining() || one.GetUnknown() || !leader {
 			continue
 		}
-		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; start it again, or remove it with: cloudless server rm %s",
-			one.GetName(), one.GetAddress(), strings.TrimSuffix(one.GetReason(), "."), one.GetName()))
+		again := "start it again"
+		if one.GetReason() == reasonUnreached {
+			again = "open the way to it, start it again, with --advertise if it is elsewhere"
+		}
+		problems = append(problems, fmt.Sprintf("server %s at %s is not healthy: %s; %s, or remove it with: cloudless server rm %s",
+			one.GetName(), one.GetAddress(), strings.TrimSuffix(one.GetReason(), "."), again, one.GetName()))
 	}
 	problems = append(problems, diskTroubles(servers)...)
 	problems = append(problems, clockTroubles(servers)...)

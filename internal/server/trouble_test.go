@@ -77,11 +77,21 @@ func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
 
 	later.Store(int64(joiningTime))
 	said = c.status()
-	if two := said.GetServers()[1]; two.GetJoining() || two.GetReason() != "it does not take part yet" {
+	if two := said.GetServers()[1]; two.GetJoining() || two.GetReason() != "the leader does not reach it there" {
 		t.Errorf("the server that joined a while ago is %v", two)
 	}
-	if problems := strings.Join(said.GetProblems(), "\n"); !strings.Contains(problems, "server two at 127.0.0.1:1 is not healthy: it does not take part yet; start it again, or remove it with: cloudless server rm two") {
+	if problems := strings.Join(said.GetProblems(), "\n"); !strings.Contains(problems, "server two at 127.0.0.1:1 is not healthy: the leader does not reach it there; open the way to it, start it again, with --advertise if it is elsewhere, or remove it with: cloudless server rm two") {
 		t.Errorf("the problems are %q", problems)
+	}
+}
+
+// A server that the leader reaches is not said to be elsewhere: it only has to begin.
+func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
+	leader, follower := pair(t)
+	one := &v1.Server{Metadata: &v1.Metadata{Uid: follower.uid}, Status: &v1.ServerStatus{Reason: reasonAbsent}}
+	leader.lookFor(leader.ctx, []*v1.Server{one})
+	if got := one.GetStatus().GetReason(); got != "it does not take part yet" {
+		t.Errorf("of the one that answers is said: %s", got)
 	}
 }
 
