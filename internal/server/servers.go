@@ -268,22 +268,8 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 			return &v1.TransferLeaderResponse{Leader: target}, nil
 		}
 	}
-	for _, one := range s.presentServers(snap) {
-		if st := one.GetStatus(); st.GetUid() == to && !st.GetHealthy() && !st.GetUnknown() && !st.GetJoining() {
-			return nil, refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", request.GetTo(), st.GetReason())
-		}
-	}
-	voters := 0
-	for _, one := range s.consensus.Servers() {
-		if one.Voter {
-			voters++
-		}
-		if one.ID == to && !one.Voter {
-			return nil, refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", request.GetTo())
-		}
-	}
-	if voters < 2 {
-		return nil, refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
+	if err := mayLead(to, s.presentServers(snap), spec.VotersOf(snap.Cluster().GetSpec())); err != nil {
+		return nil, err
 	}
 	if err := s.consensus.Transfer(ctx, to); err != nil {
 		return nil, err
@@ -301,6 +287,35 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 			return nil, refuse(codes.Unavailable, "no other server has begun to lead; look with: cloudless cluster status")
 		}
 	}
+}
+
+// mayLead refuses a server that cannot lead, and says what would change that. None
+// is named if to is empty.
+func mayLead(to string, all []*v1.Server, desired int) error {
+	voters := 0
+	for _, one := range all {
+		if one.GetStatus().GetVoter() {
+			voters++
+		}
+	}
+	for _, one := range all {
+		name, st := one.GetMetadata().GetName(), one.GetStatus()
+		switch {
+		case st.GetUid() != to:
+		case !st.GetHealthy() && !st.GetUnknown() && !st.GetJoining():
+			return refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", name, st.GetReason())
+		case st.GetVoter():
+		case voters >= desired && st.GetHealthy():
+			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because enough others vote (%d of the desired %d): "+
+				"remove one of them with: cloudless server rm NAME, or desire more with: cloudless cluster config set desiredVoters=NUMBER", name, voters, desired)
+		default:
+			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", name)
+		}
+	}
+	if voters < 2 {
+		return refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
+	}
+	return nil
 }
 
 // GetProgress says how far this server is.

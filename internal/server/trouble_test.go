@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/state"
@@ -92,6 +94,39 @@ func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
 	leader.lookFor(leader.ctx, []*v1.Server{one})
 	if got := one.GetStatus().GetReason(); got != "it does not take part yet" {
 		t.Errorf("of the one that answers is said: %s", got)
+	}
+}
+
+// Who wants a server to lead that does not vote is told to wait only where that helps.
+func TestWhoCannotLeadAndWhy(t *testing.T) {
+	server := func(name string, st *v1.ServerStatus) *v1.Server {
+		st.Uid = name
+		return &v1.Server{Metadata: &v1.Metadata{Uid: name, Name: name}, Status: st}
+	}
+	well := []*v1.Server{
+		server("s1", &v1.ServerStatus{Voter: true, Healthy: true, Leader: true}), server("s2", &v1.ServerStatus{Voter: true, Healthy: true}),
+		server("s3", &v1.ServerStatus{Voter: true, Healthy: true}),
+	}
+	for _, c := range []struct {
+		about string
+		to    string
+		all   []*v1.Server
+		want  string // nothing if it can
+	}{
+		{"anybody", "", well, ""},
+		{"a voter", "s2", well, ""},
+		{"one that is behind", "s4", append(well[:2:2], server("s4", &v1.ServerStatus{Healthy: true})), "wait until it has caught up"},
+		{"one that has just come", "s4", append(well[:3:3], server("s4", &v1.ServerStatus{Joining: true})), "wait until it has caught up"},
+		{"one too many", "s4", append(well[:3:3], server("s4", &v1.ServerStatus{Healthy: true})), "because enough others vote (3 of the desired 3): remove one of them with: cloudless server rm NAME"},
+		{"one that is away", "s4", append(well[:3:3], server("s4", &v1.ServerStatus{Reason: "it does not answer"})), "server s4 cannot lead now: it does not answer"},
+		{"anybody, where nobody else votes", "", well[:1], "there is no other voting server"},
+	} {
+		err := mayLead(c.to, c.all, 3)
+		if c.want == "" {
+			check(t, err)
+			continue
+		}
+		wantCode(t, statusOf(err), codes.FailedPrecondition, c.want)
 	}
 }
 
