@@ -240,7 +240,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	}
 	f, err := openFolder(o.DataDir)
 	if err != nil {
-		return err
+		return runsElsewhere(err, o.APIAddr)
 	}
 	u.add(f.release)
 	if err := f.mayServe(); err != nil {

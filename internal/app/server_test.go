@@ -70,6 +70,11 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	if _, ok := errors.AsType[*cli.AlreadyRunningError](err); !ok {
 		t.Errorf("a second server on the folder: %v", err)
 	}
+	// One that is wished elsewhere is not there only because it runs here.
+	err = runServer(t.Context(), cli.ServerOptions{Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: cli.Reach{APIAddr: "127.0.0.1:1"}})
+	if err == nil || !strings.Contains(err.Error(), "to have it at 127.0.0.1:1, stop it first with: cloudless down") {
+		t.Errorf("the same server at another address: %v", err)
+	}
 	must(t, first.stop())
 
 	again := startServer(t, path, config)
