@@ -114,7 +114,8 @@ func (f *folder) sameCluster(token identity.JoinToken) error {
 			f.path, ca.Trust().Cluster(), f.path)
 	}
 	if f.founds() {
-		return fmt.Errorf("data folder %s belongs to the server that founded this cluster: start it with: cloudless server --data-dir %s", f.path, f.path)
+		return fmt.Errorf("data folder %s belongs to the server that founded this cluster: start it with: cloudless server --data-dir %s; "+
+			"if it was removed from the cluster, remove the folder first with: cloudless down --purge --data-dir %s, and join again", f.path, f.path, f.path)
 	}
 	return nil
 }

@@ -370,6 +370,13 @@ func TestWhoCannotJoin(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "choose another with --api-addr") {
 		t.Errorf("the advertised address of another server: %v", err)
 	}
+	founder := other.running["s1"].path
+	token := other.token("server")
+	other.stop("s1")
+	err = try(founder, freeAddress(t), "", token)
+	if err == nil || !strings.Contains(err.Error(), "start it with: cloudless server") || !strings.Contains(err.Error(), "if it was removed from the cluster, remove the folder first with: cloudless down --purge") {
+		t.Errorf("the server that founded the cluster: %v", err)
+	}
 	cluster, err := s.client.Cluster().GetCluster(s.ctx, &v1.GetClusterRequest{})
 	must(t, err)
 	if len(cluster.GetStatus().GetServers()) != 1 {
