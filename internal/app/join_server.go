@@ -222,12 +222,8 @@ const (
 // announceServer says that this server can be used.
 func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.ServerOptions) error {
 	doing, patience := "waiting for a server that leads", leaderHope
-	waits := fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run", p.server.Address())
 	if p.store.Snapshot().Authority() == nil {
 		doing, patience = "waiting for the cluster's state", stateHope
-		waits = fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
-			"open the way to it, or stop it and name another address: cloudless server --data-dir %s --api-addr %s --advertise ADDRESS",
-			p.server.Address(), p.server.Advertised(), f.path, p.server.Address())
 	}
 	o.Progress(doing)
 	hope, cancel := context.WithTimeout(ctx, patience)
@@ -236,7 +232,7 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 		if ctx.Err() != nil {
 			return nil
 		}
-		o.Ready(waits)
+		o.Ready(p.waitsFor(f))
 		return nil
 	}
 	if o.ConfigPath == "" || !f.founds() {
@@ -249,6 +245,18 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 	}
 	o.Ready(fmt.Sprintf("server is ready at %s\ncontext %s is in %s\nadd a machine with: cloudless token create --role node", p.server.Address(), name, o.ConfigPath))
 	return nil
+}
+
+// waitsFor says what a server needs that knows of none that leads.
+func (p *controlPlane) waitsFor(f *folder) string {
+	at := p.server.Address()
+	if len(p.consensus.Servers()) > 0 {
+		return fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run", at)
+	}
+	// It was let in, and has never been sent anything.
+	return fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
+		"open the way to it, or stop it and name another address: cloudless server --data-dir %s --api-addr %s --advertise ADDRESS",
+		at, p.server.Advertised(), f.path, at)
 }
 
 // startAgain is the command that starts a server as it runs now.
