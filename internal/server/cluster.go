@@ -33,7 +33,7 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 		cluster.Status.Servers = append(cluster.Status.Servers, one.GetStatus())
 	}
 	voters := spec.VotersOf(cluster.GetSpec())
-	tolerated, problems := troubles(cluster.GetStatus().GetServers(), voters)
+	tolerated, problems := troubles(cluster.GetStatus().GetServers(), missedFrom(cluster))
 	cluster.Status.ToleratedFailures, cluster.Status.DesiredVoters = int32(tolerated), int32(voters)
 	if _, known := s.consensus.Leader(); !known && len(cluster.GetStatus().GetServers()) > 1 {
 		furthest := s.howFar(ctx, cluster.GetStatus().GetServers())
@@ -42,6 +42,18 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 	}
 	cluster.Status.Problems = slices.Concat(problems, s.nodeTroubles(snap), s.doubles.problems(s.now()))
 	return cluster, nil
+}
+
+// missedFrom is how many servers should vote before some are said to be missing. One
+// that was always alone is not told so only because three vote where nobody says how
+// many; one that others were lost from, or that somebody wants more beside, is.
+func missedFrom(cluster *v1.Cluster) int {
+	st := cluster.GetStatus()
+	const first = 1 // epoch; each recovery begins another one
+	if len(st.GetServers()) == 1 && st.GetEpoch() <= first && cluster.GetSpec().DesiredVoters == nil {
+		return 1
+	}
+	return spec.VotersOf(cluster.GetSpec())
 }
 
 func (s *clusterService) WhoAmI(ctx context.Context, _ *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {

@@ -397,8 +397,13 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 	switch {
 	case !leader:
 		problems = append(problems, withoutLeader(voters))
-	case voters+coming < desired && len(servers) > 1:
-		problems = append(problems, fmt.Sprintf("%d of the desired %d servers vote: add servers with: cloudless token create --role server, and on the new machine cloudless join", voters, desired))
+	case voters+coming < desired:
+		enough := ""
+		if len(servers) == 1 {
+			enough = "; if one is enough: cloudless cluster config set desiredVoters=1"
+		}
+		problems = append(problems, fmt.Sprintf("%d of the desired %d servers vote: add servers with: cloudless token create --role server, and on the new machine cloudless join ADDRESS --role server%s",
+			voters, desired, enough))
 	}
 	if leader && tolerated == 0 && settled && len(servers) > 1 {
 		problems = append(problems, "the loss of one more voting server would stop every change")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -145,6 +146,28 @@ func TestServersThatComeAreNotMissed(t *testing.T) {
 	}
 	if _, problems := troubles(all, 5); len(problems) != 2 || !strings.HasPrefix(problems[0], "2 of the desired 5 servers vote: add servers") {
 		t.Errorf("where five are desired: %q", problems)
+	}
+}
+
+// The user of one machine is not told to get two more, unless servers were lost or
+// somebody wants more of them.
+func TestOneServerIsEnoughUnlessMoreWereThere(t *testing.T) {
+	alone := &v1.ClusterStatus{Epoch: 1, Servers: []*v1.ServerStatus{{Name: "s1", Leader: true, Voter: true, Healthy: true}}}
+	recovered := proto.CloneOf(alone)
+	recovered.Epoch = 2
+	for about, c := range map[string]struct {
+		cluster *v1.Cluster
+		want    string
+	}{
+		"alone":                  {&v1.Cluster{Spec: &v1.ClusterSpec{}, Status: alone}, ""},
+		"recovered":              {&v1.Cluster{Spec: &v1.ClusterSpec{}, Status: recovered}, "1 of the desired 3 servers vote: add servers with: cloudless token create --role server"},
+		"more are desired":       {&v1.Cluster{Spec: &v1.ClusterSpec{DesiredVoters: new(int32(5))}, Status: alone}, "1 of the desired 5 servers vote"},
+		"recovered, one is well": {&v1.Cluster{Spec: &v1.ClusterSpec{DesiredVoters: new(int32(1))}, Status: recovered}, ""},
+	} {
+		_, problems := troubles(c.cluster.GetStatus().GetServers(), missedFrom(c.cluster))
+		if c.want == "" && len(problems) > 0 || c.want != "" && (len(problems) != 1 || !strings.HasPrefix(problems[0], c.want) || !strings.HasSuffix(problems[0], "config set desiredVoters=1")) {
+			t.Errorf("%s: %q", about, problems)
+		}
 	}
 }
 
