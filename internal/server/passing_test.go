@@ -91,10 +91,21 @@ func passMethod(t *testing.T, leader, follower *cluster, call func(context.Conte
 	leader.passed.methods[method] = passable{call: func(_ any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		return call(ctx)
 	}}
-	conn, err := follower.peers.ready(follower.ctx, leader.uid)
-	must(t, err)
+	conn := connected(t, leader, follower)
 	return func(ctx context.Context) (proto.Message, error) {
 		return follower.router.passing.call(ctx, conn, method, &v1.WhoAmIRequest{}, (&v1.WhoAmIRequest{}).ProtoReflect().Type())
+	}
+}
+
+// connected waits for a connection however long that takes: callers would give up at some point.
+func connected(t *testing.T, leader, follower *cluster) *grpc.ClientConn {
+	t.Helper()
+	for {
+		conn, err := follower.peers.ready(follower.ctx, leader.uid)
+		if err == nil {
+			return conn
+		}
+		must(t, follower.ctx.Err())
 	}
 }
 
