@@ -114,8 +114,9 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 			response, err = handler(ctx, repeatable(method, message))
 			return err
 		}
-		r.tellLeader(ctx, leader)
-		response, err = r.forward(ctx, leader, method, message)
+		if response, err = r.forward(ctx, leader, method, message); !notLeader(err) && !uncertain(err) {
+			r.tellLeader(ctx, leader) // once, however often it was tried
+		}
 		return r.elsewhere(ctx, err)
 	})
 	return response, err

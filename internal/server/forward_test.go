@@ -112,22 +112,20 @@ func hangs(leader *cluster, method string) (begun <-chan struct{}) {
 // rest it is said that its outcome is not known.
 func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	leader, follower := pair(t)
-	votes(t, leader, follower)
 	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	votes(t, leader, follower)
 	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	must(t, err)
 	reading := hangs(leader, v1.TokenService_ListTokens_FullMethodName)
 	writing := hangs(leader, v1.TokenService_CreateToken_FullMethodName)
 
-	soon, cancel := context.WithTimeout(follower.ctx, 8*time.Second) // a connection is given up later
-	defer cancel()
 	read, written := make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := admin.ListTokens(soon, &v1.ListTokensRequest{})
+		_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 		read <- err
 	}()
 	go func() {
-		_, err := admin.CreateToken(soon, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
+		_, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
 		written <- err
 	}()
 	<-reading
@@ -136,7 +134,8 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	if err := <-read; err != nil {
 		t.Errorf("what is harmless was not asked of the new leader: %v", err)
 	}
-	if err := <-written; !uncertain(err) {
+	// Not only because the connection was given up, which is much later.
+	if err := <-written; !uncertain(err) || !strings.Contains(err.Error(), errSucceeded.Error()) {
 		t.Errorf("a change whose outcome is not known ends with %v", err)
 	}
 }
@@ -165,6 +164,7 @@ func newMember(t *testing.T, book *addressBook, sealer *identity.Sealer, ca *ide
 	agreed, err := consensus.Open(ctx, consensus.Options{
 		Dir: filepath.Join(dir, "raft"), ServerID: uid, Address: "127.0.0.1:0", Network: link, Addresses: book.get,
 		Store: store, Logger: logger, Bootstrap: ca == nil,
+		ElectionTimeout: consensus.MaxElectionTimeout, // who leads goes on so on a machine that stands still now and then
 	})
 	must(t, err)
 	t.Cleanup(func() { check(t, agreed.Close()) })

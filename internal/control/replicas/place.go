@@ -71,12 +71,8 @@ func uidsOf(replicas []*v1.Replica) (uids []string) {
 // plan plans with those on their way out whom this tick stops. The view is
 // afterwards as the snapshot is.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
-	heirs := map[string]bool{}
-	for _, r := range t.heirs {
-		heirs[r.GetSpec().GetSucceeds()] = true
-	}
 	for uid := range t.stopped {
-		if r := t.snap.Replica(uid); r != nil && !heirs[uid] && !(t.cluster.replaced(t.snap, r) && !t.stopped[t.cluster.heirs[uid]]) {
+		if r := t.snap.Replica(uid); r != nil && !t.makesWay(r) {
 			t.cluster.view.Leave(uid)
 		}
 	}

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -72,6 +73,15 @@ func (t *tick) addHeir(w *v1.Workload, old *v1.Replica) {
 	}
 	r.Status.Reason = fmt.Sprintf("waits for %s to end on node %s", old.GetMetadata().GetName(), old.GetSpec().GetNode())
 	t.heirs = append(t.heirs, r)
+}
+
+// makesWay reports whether a replica that this tick stops has a successor.
+func (t *tick) makesWay(r *v1.Replica) bool {
+	uid := r.GetMetadata().GetUid()
+	if slices.ContainsFunc(t.heirs, func(heir *v1.Replica) bool { return heir.GetSpec().GetSucceeds() == uid }) {
+		return true
+	}
+	return t.cluster.replaced(t.snap, r) && !t.stopped[t.cluster.heirs[uid]]
 }
 
 // passOn makes successors of some that are on their way out.
