@@ -82,8 +82,8 @@ func (t *tick) holdQuota(namespace string) {
 // counts reports whether a replica counts against its quota, by the same rules as
 // the view: also one for which room is being made.
 func counts(snap *state.Snapshot, r *v1.Replica) bool {
-	node := cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r))
-	return node != "" && !rollout.Ended(r.GetStatus().GetPhase()) && snap.Node(node) != nil && !Away(snap, r)
+	n := snap.Node(cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r)))
+	return n != nil && n.GetStatus().GetState() != nodeOffline && !rollout.Ended(r.GetStatus().GetPhase())
 }
 
 // usage adds up what a namespace has. It is what a view of the whole cluster says,
