@@ -71,30 +71,21 @@ func pair(t *testing.T) (leader, follower *cluster) {
 func votes(t *testing.T, leader, follower *cluster) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(leader.ctx)
-	var piloting sync.WaitGroup
-	piloting.Go(func() {
-		_ = leader.consensus.Pilot(ctx, consensus.PilotOptions{
-			Voters: func() int { return 3 },
-			Members: func() (all []consensus.Member) {
-				for _, one := range []*cluster{leader, follower} {
-					all = append(all, consensus.Member{ID: one.uid, Name: one.uid, Address: one.Address(), Alive: true})
-				}
-				return all
-			},
-			Progress: leader.Progress, Stable: time.Millisecond, FirstLook: time.Millisecond,
-		})
-	})
-	for voters := 0; voters < 2; time.Sleep(time.Millisecond) {
-		must(t, leader.ctx.Err())
-		voters = 0
-		for _, one := range leader.consensus.Servers() {
-			if one.Voter {
-				voters++
+	defer cancel()
+	_ = leader.consensus.Pilot(ctx, consensus.PilotOptions{
+		Voters: func() int { return 3 },
+		Members: func() (all []consensus.Member) {
+			if all := leader.consensus.Servers(); len(all) == 2 && all[0].Voter && all[1].Voter {
+				cancel() // there is nothing left to do
 			}
-		}
-	}
-	cancel()
-	piloting.Wait()
+			for _, one := range []*cluster{leader, follower} {
+				all = append(all, consensus.Member{ID: one.uid, Name: one.uid, Address: one.Address(), Alive: true})
+			}
+			return all
+		},
+		Progress: leader.Progress, Stable: time.Millisecond, FirstLook: time.Millisecond,
+	})
+	must(t, leader.ctx.Err())
 }
 
 // hangs is a method of a leader that begins and then does not answer, as if its process stood still.

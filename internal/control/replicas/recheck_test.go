@@ -22,6 +22,9 @@ type meddled struct {
 	*driven
 	before []func()
 	tried  int
+	// returned is whether a node that was offline came back right before the last
+	// commit, with replicas that count against their quotas again.
+	returned bool
 }
 
 func (m *meddled) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
@@ -32,14 +35,27 @@ func (m *meddled) Propose(ctx context.Context, tx *statev1.Transaction) (state.R
 // commit returns also what was there right before it.
 func (m *meddled) commit(ctx context.Context, tx *statev1.Transaction) (*state.Snapshot, state.Result, error) {
 	m.tried++
+	planned := m.snap()
 	if len(m.before) > 0 {
 		first := m.before[0]
 		m.before = m.before[1:]
 		first()
 	}
 	before := m.snap()
+	m.returned = returned(planned, before)
 	result, err := m.driven.Propose(ctx, tx)
 	return before, result, err
+}
+
+// returned reports whether a node has come back between two states.
+func returned(before, after *state.Snapshot) bool {
+	for n := range after.Nodes("") {
+		was := before.Node(n.GetMetadata().GetUid())
+		if was.GetStatus().GetState() == nodeOffline && n.GetStatus().GetState() != nodeOffline {
+			return true
+		}
+	}
+	return false
 }
 
 // placedBy are the replicas that a commit gave a place that they had not before.
@@ -221,7 +237,9 @@ func (c committed) Propose(ctx context.Context, tx *statev1.Transaction) (state.
 	if err == nil {
 		c.checkPreemptions(before)
 	}
-	if len(result.LeftOut) == 0 { // else some of the room is held by those who were handed back
+	// Some of the room may be held by those who were handed back. And a quota may be used
+	// up by those of a node that is back, as it may be at any time after the commit.
+	if len(result.LeftOut) == 0 && !c.returned {
 		c.checkHeld(before)
 	}
 	return result, err
