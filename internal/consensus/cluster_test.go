@@ -248,3 +248,25 @@ func TestLeaderWithoutMajorityStepsDown(t *testing.T) {
 		t.Fatal("it still leads")
 	}
 }
+
+// TestLeaderless: a server knows that nobody leads, and for how long.
+func TestLeaderless(t *testing.T) {
+	members := cluster(t, 3)
+	for _, m := range members {
+		if since := m.Leaderless(); since != 0 {
+			t.Errorf("%s has had no leader for %s, but one leads", m.id, since)
+		}
+	}
+	closed(t, members[0].Consensus)
+	closed(t, members[1].Consensus)
+	last := members[2]
+	for last.Leaderless() == 0 {
+		changed := last.Changed()
+		if last.Leaderless() == 0 {
+			<-changed
+		}
+	}
+	if leader, led := last.Leader(); led {
+		t.Errorf("%s leads without the others", leader.ID)
+	}
+}

@@ -17,6 +17,8 @@ type leadership struct {
 	term *term
 	// over is set when there will be no more terms.
 	over bool
+	// alone is since when no server is known to lead; zero while one is.
+	alone time.Time
 	// change is closed at the next change of anything here, or of who leads.
 	change chan struct{}
 }
@@ -67,10 +69,16 @@ func (l *leadership) finish(reason error) {
 	l.end(reason)
 }
 
-// changed wakes those who wait, after a change of who leads.
-func (l *leadership) changed() {
+// changed wakes those who wait, after a change of who leads, if anybody does.
+func (l *leadership) changed(led bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	switch {
+	case led:
+		l.alone = time.Time{}
+	case l.alone.IsZero():
+		l.alone = time.Now()
+	}
 	l.broadcast()
 }
 
@@ -88,13 +96,17 @@ func (c *Consensus) watch(notify <-chan bool) {
 	})
 	c.raft.RegisterObserver(observer)
 	defer c.raft.DeregisterObserver(observer)
-	c.leadership.changed() // for what happened before the observer was there
+	changed := func() {
+		_, led := c.Leader()
+		c.leadership.changed(led)
+	}
+	changed() // for what happened before the observer was there
 	for {
 		select {
 		case leads := <-notify:
 			c.take(leads)
 		case <-observed:
-			c.leadership.changed()
+			changed()
 		case err := <-c.fsm.failed:
 			c.logger.Error("this server stops", "error", err)
 			c.shutdown(err)
@@ -168,6 +180,17 @@ func (c *Consensus) IsLeader() bool {
 func (c *Consensus) Leader() (Server, bool) {
 	address, id := c.raft.LeaderWithID()
 	return Server{ID: string(id), Address: plainAddress(address), Voter: id != ""}, id != ""
+}
+
+// Leaderless is for how long no server has led, as far as this one knows; 0 while one does.
+func (c *Consensus) Leaderless() time.Duration {
+	_, led := c.Leader()
+	c.leadership.mu.Lock()
+	defer c.leadership.mu.Unlock()
+	if led || c.leadership.alone.IsZero() {
+		return 0
+	}
+	return time.Since(c.leadership.alone)
 }
 
 // WaitLeader waits until some server leads; if it is this one, until it has the newest state.

@@ -30,11 +30,14 @@ import (
 // server has proved. Nobody but a server is believed about that (principal.go).
 //
 // While there is no leader a call waits for one: an election costs callers a
-// moment, not an error.
+// moment, not an error. Where there has been none for longer than that, most are
+// lost, and callers are soon told so.
 
 const (
-	// leaderPatience is how long a call waits for a leader.
+	// leaderPatience is how long a call waits for a leader, and leastPatience where
+	// others have waited for long already.
 	leaderPatience = 10 * time.Second
+	leastPatience  = time.Second
 	// streamPatience is the same for a stream: who opens one, an agent above all,
 	// had better try another server soon.
 	streamPatience = 3 * time.Second
@@ -159,7 +162,7 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 			pause = nil
 		}
 		if patience == nil {
-			patience = time.After(most)
+			patience = time.After(patienceAfter(most, r.consensus.Leaderless()))
 		}
 		select {
 		case <-changed:
@@ -170,6 +173,11 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 			return r.noLeader(err)
 		}
 	}
+}
+
+// patienceAfter is how long to wait for a leader where there has been none for a while.
+func patienceAfter(most, leaderless time.Duration) time.Duration {
+	return max(most-leaderless, leastPatience)
 }
 
 // noLeader says in plain words that nothing can be agreed on now.

@@ -401,6 +401,17 @@ func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
+// A call waits for an election, but not once more for a leader that is known to be missing.
+func TestPatienceWithoutALeader(t *testing.T) {
+	for leaderless, want := range map[time.Duration]time.Duration{
+		0: leaderPatience, 3 * time.Second: leaderPatience - 3*time.Second, leaderPatience: leastPatience, time.Hour: leastPatience,
+	} {
+		if got := patienceAfter(leaderPatience, leaderless); got != want {
+			t.Errorf("after %s without a leader a call waits for %s, not %s", leaderless, got, want)
+		}
+	}
+}
+
 // TestClientIsToldOfAllServers, if it says which ones it knows and that is not right.
 func TestClientIsToldOfAllServers(t *testing.T) {
 	all := []string{"192.0.2.1:7700", "192.0.2.2:7700"}
