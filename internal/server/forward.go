@@ -367,10 +367,14 @@ func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamSer
 		defer cancel()
 		err = handler(service, stream.with(during))
 		if ctx.Err() == nil && errors.Is(context.Cause(during), consensus.ErrNotLeader) {
-			return refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
+			return leadsNoMore()
 		}
 		return begun(err)
 	})
+}
+
+func leadsNoMore() error {
+	return refuse(codes.Unavailable, "the server that answered leads the cluster no more; call again")
 }
 
 // with is the stream with another context.
@@ -395,6 +399,8 @@ func (r *router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 	if err != nil {
 		return errors.Join(errNotConnected, err)
 	}
+	ctx, end := r.untilSucceeded(ctx, leader, false) // one that does not hang ends its streams itself
+	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	desc := &grpc.StreamDesc{ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream}
@@ -417,7 +423,10 @@ func (r *router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 			return nil
 		}
 		if err != nil {
-			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+			switch cause := context.Cause(ctx); {
+			case errors.Is(cause, errSucceeded):
+				return leadsNoMore()
+			case cause != nil && !errors.Is(cause, context.Canceled):
 				return cause
 			}
 			return begun(err)

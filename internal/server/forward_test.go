@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +131,76 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	if err := <-written; !uncertain(err) || !strings.Contains(err.Error(), errSucceeded.Error()) {
 		t.Errorf("a change whose outcome is not known ends with %v", err)
 	}
+}
+
+// stalling is where a server is reached until it stalls: then nothing comes through any more, but nobody is told.
+func stalling(t *testing.T, address string) (at string, stall func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	var stalled atomic.Bool
+	var accepting, passing sync.WaitGroup
+	var open []net.Conn
+	pass := func(to, from net.Conn) {
+		buffer := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(buffer)
+			if err != nil {
+				return
+			}
+			if stalled.Load() {
+				continue
+			}
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}
+	accepting.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", address)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			open = append(open, near, far)
+			passing.Go(func() { pass(far, near) })
+			passing.Go(func() { pass(near, far) })
+		}
+	})
+	t.Cleanup(func() {
+		check(t, listener.Close())
+		accepting.Wait()
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+		passing.Wait()
+	})
+	return listener.Addr().String(), func() { stalled.Store(true) }
+}
+
+// TestALeaderThatHangsHoldsNoStreamUp: who watches through another server is told to call again once another leads.
+func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
+	leader, follower := pair(t)
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	votes(t, leader, follower)
+	at, stall := stalling(t, leader.Address())
+	follower.peers.address = func(string) string { return at }
+	watch, err := admin.WatchNodes(follower.ctx, &v1.WatchNodesRequest{})
+	must(t, err)
+	_, err = watch.Recv() // it has begun
+	must(t, err)
+	stall()
+	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	for err == nil {
+		_, err = watch.Recv()
+	}
+	// Not only because the connection was given up, which is much later.
+	wantCode(t, err, codes.Unavailable, "leads the cluster no more; call again")
 }
 
 // TestALeaderThatHandsOverAnswers: the call that asks for it comes through another server, and is answered by the one
