@@ -38,16 +38,16 @@ func (l *hcLogger) enabled(level hclog.Level) bool {
 	return l.to.Enabled(context.Background(), quieter(level))
 }
 
-// ofNetwork are what raft says, many times a second, about a server that cannot be reached. Who watches the servers
-// says so once.
-var ofNetwork = []string{
+// ofChange are what raft says, many times a second, about a server that cannot be reached, and its autopilot about one
+// that has just ceased to lead. Who watches the servers says so once.
+var ofChange = []string{
 	"failed to heartbeat to", "failed to appendEntries to", "failed to pipeline appendEntries to", "failed to make requestVote RPC",
 	"failed to accept connection", "failed to decode incoming command", "failed to contact", "appendEntries rejected, sending older logs",
-	"failed to get previous log", "failed to flush response",
+	"failed to get previous log", "failed to flush response", "Error when computing next state",
 }
 
 func (l *hcLogger) Log(level hclog.Level, msg string, args ...any) {
-	if level > hclog.Debug && slices.Contains(ofNetwork, msg) {
+	if level > hclog.Debug && slices.Contains(ofChange, msg) {
 		level = hclog.Debug
 	}
 	if l.enabled(level) {
