@@ -158,6 +158,31 @@ func TestKilledWhileRemovingGoesOnWithoutAServer(t *testing.T) {
 	})
 }
 
+// A driver that is killed while it removes a task forgets first how the task ended. The
+// agent that comes next has recorded that it ran, and takes the rest away.
+func TestTaskThatIsHalfRemovedIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		a := assignment("a")
+		s.send(t, full(a))
+		s.await(t, "a", "running")
+		n.driver.cut()
+		s.send(t, delta(stopped(a)))
+		s.await(t, "a", "stopping")
+		n.crash()
+		n.tasks.halve("a-1")
+		n.start()
+		s = n.join()
+		s.await(t, "a", "stopped")
+		synctest.Wait()
+		if got := n.tasks.ids(); len(got) != 0 {
+			t.Errorf("tasks are left: %v", got)
+		}
+	})
+}
+
 func TestOrphansAreRemovedOnlyByAFullSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

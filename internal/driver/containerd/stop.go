@@ -129,9 +129,11 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
 		removeDeadSocket(d.shimSocket(id)),
 		os.RemoveAll(d.opts.pipeDir(id)),
-		d.records.remove(id),
 		d.removeSnapshot(ctx, id),
 	)
+	if err == nil { // else whoever removes it again can still ask how it ended
+		err = d.records.remove(id)
+	}
 	if err == nil {
 		err = absent(d.client.ContainerService().Delete(ctx, id))
 	}
