@@ -93,6 +93,13 @@ func (t *tasks) end(task *task, exit driver.Exit) {
 	close(task.ended)
 }
 
+// halve leaves of the task what a removal leaves that is cut short: that it was made.
+func (t *tasks) halve(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byID[id].status.State, t.byID[id].status.PID = driver.StateCreated, 0
+}
+
 // lose makes the task vanish, as if by another's hand.
 func (t *tasks) lose(id string) {
 	t.mu.Lock()
@@ -220,6 +227,12 @@ func (h *handle) Wait(ctx context.Context, id string) (driver.Exit, error) {
 	if err != nil {
 		return driver.Exit{}, err
 	}
+	h.mu.Lock()
+	made := found.status.State == driver.StateCreated
+	h.mu.Unlock()
+	if made {
+		return driver.Exit{}, fmt.Errorf("task %s was never started: %w", id, driver.ErrNotRunning)
+	}
 	select {
 	case <-ctx.Done():
 		return driver.Exit{}, ctx.Err()
@@ -240,6 +253,9 @@ func (h *handle) Stop(_ context.Context, id, signal string, grace time.Duration)
 	defer h.mu.Unlock()
 	if unix.SignalNum(signal) == 0 || signal == h.unknown {
 		return fmt.Errorf("stop task %s by %s: %w", id, signal, driver.ErrInvalid)
+	}
+	if found.status.State == driver.StateCreated {
+		return nil
 	}
 	h.stops = append(h.stops, fmt.Sprint(id, " ", signal, " ", grace))
 	h.end(found, driver.Exit{Code: 143})

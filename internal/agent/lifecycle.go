@@ -320,7 +320,9 @@ func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	}
 	var exit *v1.Exit
 	if r.rec.Started {
-		if exit, err = r.wait(ctx); err != nil {
+		exit, err = r.wait(ctx)
+		// Of one that was removed in part it cannot be known any more how it ended.
+		if err != nil && !errors.Is(err, driver.ErrNotRunning) {
 			return nil, fmt.Errorf("wait for stopped task: %w", err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,7 +172,11 @@ func (r *replica) reconnect(ctx context.Context) {
 		r.withdraw()
 		return
 	}
+	recorded := r.rec.Status.GetAddresses()
 	err := r.connect(ctx, nil)
+	if !slices.Equal(r.rec.Status.GetAddresses(), recorded) {
+		r.publish() // the earlier agent was killed before it could note them
+	}
 	if err == nil {
 		err = r.network.Serve(r.uid)
 	}

@@ -193,6 +193,28 @@ func TestNetworkAfterACrash(t *testing.T) {
 	})
 }
 
+// A replica that was started by an agent which could not note it any more has an
+// address all the same, and the cluster knows it.
+func TestAddressOfAStartThatWasNotRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.tasks.hold = make(chan struct{})
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		n.tasks.awaitStart("a-1")
+		n.crash()
+		n.server.setAway(true)
+		n.start()
+		synctest.Wait()
+		n.server.setAway(false)
+		s = n.join()
+		if got := s.said("a"); got.GetPhase() != phaseRunning || !slices.Equal(got.GetAddresses(), []string{"10.64.0.2"}) {
+			t.Errorf("hello says %v", got)
+		}
+	})
+}
+
 // A port that somebody else has is said in a sentence and tried again.
 func TestPortIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -139,11 +141,17 @@ func openExistingFolder(path string) (*folder, error) {
 
 func lockPath(path string) string { return filepath.Join(path, "lock") }
 
+// endPatience is how long a process that is ending may hold on to its folder.
+const endPatience = 10 * time.Second
+
 func holdFolder(path string) (*folder, error) {
 	lock, err := lockfile.Hold(lockPath(path))
-	if errors.Is(err, lockfile.ErrHeld) {
+	for deadline := time.Now().Add(endPatience); errors.Is(err, lockfile.ErrHeld); lock, err = lockfile.Hold(lockPath(path)) {
 		who := readHolder(path)
-		return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address}
+		if !isEnding(who.PID) || time.Now().After(deadline) {
+			return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address}
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open data folder: %w", err)
@@ -154,6 +162,26 @@ func holdFolder(path string) (*folder, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// isEnding reports whether a process has ended or cannot but end: one that was killed
+// has its files until the kernel comes to take them, but does not run on them any more.
+func isEnding(pid int) bool {
+	if pid <= 0 {
+		return false // it has not written yet who it is
+	}
+	const exiting = 0x4 // PF_EXITING of the kernel
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+	}
+	// The name of the program comes before, in brackets, and may contain anything.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
+	return err == nil && flags&exiting != 0
 }
 
 func readHolder(path string) holder {

@@ -3,9 +3,12 @@ package app
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +112,29 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 	if who := readHolder(path); who.Address != "" || who.PID != os.Getpid() {
 		t.Errorf("the new holder is said to be %+v", who)
 	}
+}
+
+// A process that was killed does not run any more, though it may hold its folder for a
+// moment: who comes next waits for it instead of being told that it runs.
+func TestFolderOfAProcessThatIsEndingIsWaitedFor(t *testing.T) {
+	path := t.TempDir()
+	killed := exec.Command("sleep", "1000")
+	must(t, killed.Start())
+	defer func() { _ = killed.Wait() }() // until then it is dead, and still there
+	if isEnding(killed.Process.Pid) {
+		t.Error("a process that runs is said to be ending")
+	}
+	must(t, killed.Process.Kill())
+	for !isEnding(killed.Process.Pid) {
+		runtime.Gosched()
+	}
+	f, err := openFolder(path)
+	must(t, err)
+	must(t, os.WriteFile(lockPath(path), fmt.Appendf(nil, `{"pid":%d}`, killed.Process.Pid), 0o600))
+	time.AfterFunc(50*time.Millisecond, f.release)
+	again, err := openFolder(path)
+	must(t, err)
+	again.release()
 }
 
 func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {

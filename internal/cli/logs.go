@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -150,10 +151,21 @@ type logPrinter struct {
 
 // expect decides by what is known beforehand.
 func (p *logPrinter) expect(replicas []*cloudlessv1.Replica) {
+	replicas = ofNewestWorkload(replicas)
 	p.prefix = len(replicas) > 1
 	for _, replica := range replicas {
 		p.width = max(p.width, len(replica.GetMetadata().GetName()))
 	}
+}
+
+// ofNewestWorkload leaves out what is left of earlier workloads of the same name, whose output is not shown. The
+// replicas are in the order in which they were made.
+func ofNewestWorkload(replicas []*cloudlessv1.Replica) []*cloudlessv1.Replica {
+	if len(replicas) == 0 {
+		return nil
+	}
+	newest := replicas[len(replicas)-1].GetSpec().GetWorkloadUid()
+	return slices.DeleteFunc(replicas, func(r *cloudlessv1.Replica) bool { return r.GetSpec().GetWorkloadUid() != newest })
 }
 
 func (p *logPrinter) print(line client.LogLine) error {

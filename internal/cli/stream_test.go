@@ -50,6 +50,16 @@ func TestLogsOfSeveralReplicasCarryTheirNames(t *testing.T) {
 	c.run(t.Context(), "", "logs", "web", "--replica", "web-a").expect(t, 0, "one\n", "")
 }
 
+// What is left of a workload that was removed is not among the replicas of the one that has its name now.
+func TestLogsOfAWorkloadMadeAnewCarryNoNames(t *testing.T) {
+	c := newCluster(t)
+	former := replica("web-zzz", "web", "stopped", 0, time.Hour)
+	former.Spec.WorkloadUid = "removed"
+	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute), former}
+	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1)}
+	c.run(t.Context(), "", "logs", "web").expect(t, 0, "one\n", "")
+}
+
 // A log that is followed goes on where it was: what was missing has come.
 func TestFollowedLogIsWholeWhenItGoesOn(t *testing.T) {
 	c := newCluster(t)

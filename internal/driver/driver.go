@@ -62,7 +62,8 @@ type Driver interface {
 	// Wait blocks until the task has exited and all its output is on disk.
 	// It may be called any number of times, also after a crash of the caller and
 	// after the exit. An error means that the exit could not be observed, never
-	// that the task failed.
+	// that the task failed. ErrNotRunning says that there is none: the task was
+	// made and not started, or a removal was cut short.
 	Wait(ctx context.Context, id string) (Exit, error)
 
 	// Stop asks the task to end by signal, or by the one that the image names if

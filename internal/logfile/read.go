@@ -97,9 +97,35 @@ type reader struct {
 	open [2]bool // by stream: the last entry was partial
 }
 
+// seekEnd has reading end where the log does now: one that is written faster than
+// it is read would have no end otherwise.
+func (r *reader) seekEnd() error {
+	seqs, err := listFiles(r.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read log: %w", err)
+	}
+	r.to = &position{}
+	if len(seqs) == 0 {
+		return nil
+	}
+	r.to.seq = seqs[len(seqs)-1]
+	info, err := os.Stat(filePath(r.dir, r.to.seq))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // removed by its limits, and what came before it as well
+	}
+	if err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	r.to.offset = info.Size()
+	return nil
+}
+
+// ended reports whether all that remains was written too late.
+func (r *reader) ended() bool { return r.to != nil && !r.at.before(*r.to) }
+
 // drain delivers everything that is on disk.
 func (r *reader) drain(ctx context.Context) error {
-	for {
+	for !r.ended() {
 		if r.file == nil {
 			if ok, err := r.openNext(); !ok || err != nil {
 				return err
@@ -120,6 +146,7 @@ func (r *reader) drain(ctx context.Context) error {
 		r.closeFile()
 		r.at = position{seq: next}
 	}
+	return nil
 }
 
 // successor is the number of the next file, or 0 if there is none.
@@ -173,7 +200,7 @@ func (r *reader) closeFile() {
 // readFile delivers the rest of the present file, up to its last newline. What
 // follows is read again once it is complete.
 func (r *reader) readFile(ctx context.Context) error {
-	for {
+	for !r.ended() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -188,6 +215,7 @@ func (r *reader) readFile(ctx context.Context) error {
 			return nil
 		}
 	}
+	return nil
 }
 
 // deliverLines delivers the records in b, which was read at the cursor, and

@@ -108,6 +108,47 @@ func TestTailIsNotMoreThanWasAskedFor(t *testing.T) {
 	}
 }
 
+// A program may print faster than its log is read: who does not follow it gets what
+// was there, and an end.
+func TestReadEndsWhileTheLogGrows(t *testing.T) {
+	for about, tail := range map[string]int{"all": -1, "the last lines": 3} {
+		dir := t.TempDir()
+		w := openLog(t, dir, WriterOptions{Limits: Limits{MaxFileBytes: 100, MaxFiles: 100}})
+		write(t, w, Stdout, "1\n2\n3\n")
+		var got []string
+		err := Read(t.Context(), dir, Options{Tail: tail}, func(e Entry) error {
+			write(t, w, Stdout, "more\nand more\n")
+			if got = append(got, e.Line); len(got) > 3 {
+				return errors.New("it goes on and on")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", about, err)
+		}
+		equal(t, got, []string{"1", "2", "3"})
+	}
+}
+
+// Nor is what came later read only to be left out, which would have no end either.
+func TestReadLooksAtNothingThatCameLater(t *testing.T) {
+	dir := t.TempDir()
+	w := openLog(t, dir, WriterOptions{Limits: Limits{MaxFileBytes: 100, MaxFiles: 100}})
+	write(t, w, Stdout, "1\n")
+	r := &reader{dir: dir, opts: Options{Tail: 1}, buf: make([]byte, readBytes), fn: func(Entry) error { return nil }}
+	defer r.closeFile()
+	err := r.seekTail()
+	for range 10 {
+		write(t, w, Stdout, strings.Repeat("later", 20)+"\n")
+	}
+	if err := errors.Join(err, r.drain(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if next := (position{seq: r.to.seq + 1}); next.before(r.at) {
+		t.Errorf("read up to %+v, though the end was at %+v", r.at, *r.to)
+	}
+}
+
 func TestSinceAndUntil(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()

@@ -17,10 +17,14 @@ type tail struct {
 	stopped   bool
 }
 
-// seekTail puts the cursor where the lines begin that Options.Tail asks for.
+// seekTail puts the cursor where the lines begin that Options.Tail asks for and,
+// unless the log is followed, sets where they end.
 func (r *reader) seekTail() error {
 	if r.opts.Tail < 0 {
-		return nil
+		if r.opts.Follow {
+			return nil
+		}
+		return r.seekEnd()
 	}
 	seqs, err := listFiles(r.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

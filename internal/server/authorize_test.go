@@ -142,6 +142,26 @@ func TestNothingAnswersAStranger(t *testing.T) {
 	}
 }
 
+// Nor does a stranger learn what there is by asking for what there is not.
+func TestAStrangerDoesNotLearnWhichMethodsThereAre(t *testing.T) {
+	c := newCluster(t)
+	for about, method := range map[string]string{
+		"of a service that there is":     "/cloudless.v1.WorkloadService/Nothing",
+		"of a service that there is not": "/cloudless.v1.NothingService/Nothing",
+	} {
+		for who, as := range c.strangers() {
+			if err := knock(c.ctx, as.conn, method, false); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("a method %s as %s: %v", about, who, err)
+			}
+		}
+		for role, as := range c.callers() {
+			if err := knock(c.ctx, as.conn, method, false); status.Code(err) != codes.Unimplemented {
+				t.Errorf("a method %s as %s: %v", about, role, err)
+			}
+		}
+	}
+}
+
 func TestNothingAnswersAStrangerOverHTTP(t *testing.T) {
 	c := newCluster(t)
 	join := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})

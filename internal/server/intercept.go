@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,12 +39,23 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	if open(method) {
 		return ctx, nil
 	}
-	p, err := g.router.surely(ctx, func() (Principal, error) { return g.auth.fromContext(ctx) })
+	p, err := g.prove(ctx)
 	if err != nil {
 		return ctx, err
 	}
 	ctx = withPrincipal(ctx, p)
 	return ctx, authorize(p, method)
+}
+
+func (g *guard) prove(ctx context.Context) (Principal, error) {
+	return g.router.surely(ctx, func() (Principal, error) { return g.auth.fromContext(ctx) })
+}
+
+// noSuchMethod answers calls of what this server does not have. gRPC would answer
+// them itself, before the guard: a stranger could find out what there is.
+func noSuchMethod(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return status.Errorf(codes.Unimplemented, "%s is not a method of this server", strings.TrimPrefix(method, "/"))
 }
 
 func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
@@ -63,6 +75,12 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 }
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	if _, known := permissions[info.FullMethod]; !known { // and not counted: names are easy to think of
+		if _, err := g.prove(stream.Context()); err != nil {
+			return statusOf(err)
+		}
+		return handler(service, stream)
+	}
 	ctx, call := g.begin(stream.Context(), info.FullMethod, true)
 	_ = stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))
 	defer func() { err = g.finish(ctx, call, recover(), err) }()

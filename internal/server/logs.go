@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -26,7 +28,11 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	if request.GetFollow() {
-		return s.followLogs(request, target, stream)
+		if until := request.GetUntil(); until == nil || until.AsTime().After(time.Now()) {
+			return s.followLogs(request, target, stream)
+		}
+		request = proto.CloneOf(request)
+		request.Follow = false // all of it is written already
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()

@@ -91,6 +91,28 @@ func TestLogsOfAllReplicasAreMergedByTime(t *testing.T) {
 	}
 }
 
+// An end that has passed leaves nothing to wait for, but much to show.
+func TestFollowingToAnEndThatHasPassedShowsWhatCameBefore(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	asked := make(chan *v1.OpenLogs, 1)
+	c.work("n1", func(open *v1.Open, stream attachClient) {
+		asked <- open.GetLogs()
+		sendLine(stream, 0, "before")
+		endLog(stream)
+	})
+	c.create(op, workload("web"))
+	until := timestamppb.New(logStart.Add(time.Hour))
+	logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Follow: true, Until: until})
+	must(t, err)
+	if got := texts(all(t, logs)); !slices.Equal(got, []string{"before"}) {
+		t.Fatalf("the log has %q", got)
+	}
+	if got := <-asked; got.GetFollow() || !got.GetUntil().AsTime().Equal(until.AsTime()) {
+		t.Errorf("the node was asked for %v", got)
+	}
+}
+
 func TestLogsThatCannotBeHadSaySo(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"runtime"
@@ -66,7 +67,8 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 				break // it is about to be replaced
 			}
 			st.Failed++
-			st.Reason = fmt.Sprintf("replica %s: %s", r.GetMetadata().GetName(), r.GetStatus().GetReason())
+			// A replica gives no reason for an end without failure, after which it should go on all the same.
+			st.Reason = fmt.Sprintf("replica %s: %s", r.GetMetadata().GetName(), cmp.Or(r.GetStatus().GetReason(), "It exited with code 0."))
 		case rollout.PhaseCompleted:
 			completed++
 		case rollout.PhaseFailed:

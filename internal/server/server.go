@@ -272,6 +272,7 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.ForceServerCodecV2(api.ServerCodec()),
 		grpc.UnaryInterceptor(guard.unary),
 		grpc.StreamInterceptor(guard.stream),
+		grpc.UnknownServiceHandler(noSuchMethod),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.NumStreamWorkers(streamWorkers),

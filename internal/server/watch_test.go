@@ -244,6 +244,28 @@ func TestPhaseOfAWorkload(t *testing.T) {
 	}
 }
 
+// Who is to run always and has ended without a failure has nothing to complain of, but
+// its workload does not run.
+func TestWorkloadThatEndsAndEndsSaysHow(t *testing.T) {
+	c := newCluster(t)
+	var b state.Batch
+	b.Create(&v1.Replica{
+		Metadata: &v1.Metadata{Uid: "r", Name: "web-1", Namespace: "default"},
+		Spec:     &v1.ReplicaSpec{WorkloadUid: "w", RevisionUid: "rev-1", NodeUid: "n"},
+		Status:   &v1.ReplicaStatus{Phase: rollout.PhaseBackoff, LastExit: &v1.Exit{}},
+	})
+	store := state.New()
+	_, err := store.Apply(1, b.Transaction(c.now()))
+	must(t, err)
+	w := &v1.Workload{
+		Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"},
+		Spec:     &v1.WorkloadSpec{Replicas: proto.Int32(1)}, Status: &v1.WorkloadStatus{RevisionUid: "rev-1"},
+	}
+	if got := c.present(store.Snapshot(), w, false).GetStatus().GetReason(); got != "replica web-1: It exited with code 0." {
+		t.Errorf("the reason is %q", got)
+	}
+}
+
 func TestPendingWorkloadSaysWhyForEveryNode(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)

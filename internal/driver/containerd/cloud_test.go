@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
@@ -247,6 +252,30 @@ func TestPurgeEmptiesOutsideNamespace(t *testing.T) {
 	names, err := d.client.NamespaceService().List(d.scope(t.Context()))
 	if err != nil || len(names) != 0 {
 		t.Errorf("namespaces: %v, %v", names, err)
+	}
+}
+
+// What a pull has brought that was cut short by a crash belongs to no image, and
+// goes as well.
+func TestPurgeOfACrashedPull(t *testing.T) {
+	opts := testOptions(t)
+	startOutside(t, &opts)
+	d := mustOpen(t, opts)
+	leased, _, err := d.client.WithLease(d.scope(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := []byte("a layer without an image")
+	about := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Digest: digest.FromBytes(half), Size: int64(len(half))}
+	if err := content.WriteBlob(leased, d.client.ContentStore(), "half", bytes.NewReader(half), about); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Purge(t.Context(), opts); err != nil {
+		t.Error(err)
+		mustPurge(t, opts)
 	}
 }
 

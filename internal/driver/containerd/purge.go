@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -97,8 +98,8 @@ func (d *Driver) emptyNamespace(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list leases: %w", err)
 	}
-	for _, lease := range held {
-		if err := absent(d.client.LeasesService().Delete(ctx, lease)); err != nil {
+	for _, lease := range held { // which may hold what a pull that was cut short has brought
+		if err := absent(d.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete)); err != nil {
 			return fmt.Errorf("remove lease %s: %w", lease.ID, err)
 		}
 	}

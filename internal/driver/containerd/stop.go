@@ -129,9 +129,11 @@ func (d *Driver) remove(ctx context.Context, id string) error {
 		os.RemoveAll(filepath.Join(d.opts.runcDir(), d.opts.namespace(), id)),
 		removeDeadSocket(d.shimSocket(id)),
 		os.RemoveAll(d.opts.pipeDir(id)),
-		d.records.remove(id),
 		d.removeSnapshot(ctx, id),
 	)
+	if err == nil { // else whoever removes it again can still ask how it ended
+		err = d.records.remove(id)
+	}
 	if err == nil {
 		err = absent(d.client.ContainerService().Delete(ctx, id))
 	}
@@ -157,8 +159,11 @@ func (d *Driver) removeSnapshot(ctx context.Context, id string) error {
 // end kills the task and lets the shim clear away and end itself.
 func (d *Driver) end(ctx context.Context, id string) error {
 	process, err := d.process(ctx, id)
-	if process == nil || err != nil {
+	if err != nil {
 		return err
+	}
+	if process == nil {
+		return d.killUnknownShim(id)
 	}
 	if err := d.kill(ctx, id, syscall.SIGKILL); err != nil {
 		return err
@@ -170,6 +175,15 @@ func (d *Driver) end(ctx context.Context, id string) error {
 	}
 	_, err = d.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	return absent(native(err))
+}
+
+// killUnknownShim kills the shim of a task if there is one. A daemon that was killed
+// while it started one does not know it, and it would wait for a word for ever.
+func (d *Driver) killUnknownShim(id string) error {
+	if !d.opts.embedded() || !listens(d.shimSocket(id)) {
+		return nil
+	}
+	return killShims(d.opts.shimDir(), id)
 }
 
 // absent makes a success of finding nothing to remove.
@@ -206,13 +220,20 @@ func (d *Driver) shimSocket(id string) string {
 
 // removeDeadSocket removes a socket on which nobody listens.
 func removeDeadSocket(path string) error {
-	conn, err := net.Dial("unix", path)
-	if err == nil {
-		conn.Close()
+	if listens(path) {
 		return nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the socket of a dead shim: %w", err)
 	}
 	return nil
+}
+
+func listens(path string) bool {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }

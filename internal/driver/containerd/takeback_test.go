@@ -195,3 +195,65 @@ func TestCrashBeforeRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A daemon that is killed right after it has started a shim has not written down
+// where that is. Nothing of it is left all the same once its task was removed.
+func TestCrashBeforeTheShimIsKnown(t *testing.T) {
+	opts := testOptions(t)
+	t.Cleanup(func() { mustPurge(t, opts) })
+	d := mustOpen(t, opts)
+	ref, archive := drivertest.Image(t)
+	importArchive(t, d, archive)
+	task := counter(t, ref, "unknown")
+	if _, err := d.Start(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	bundle := filepath.Join(opts.stateDir(), "io.containerd.runtime.v2.task", opts.namespace(), task.ID)
+	if err := os.Remove(filepath.Join(bundle, "bootstrap.json")); err != nil {
+		t.Fatal(err)
+	}
+	d = mustOpen(t, opts)
+	defer d.Close()
+	if err := d.Remove(t.Context(), task.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes(t, opts) {
+		t.Errorf("left: %s", process)
+	}
+	if _, err := os.Stat(d.shimSocket(task.ID)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its socket: %v", err)
+	}
+}
+
+// A crash at the end of a removal leaves the container alone. Nothing is known of
+// how the task ended, and that is said so that nobody waits for it.
+func TestCrashAtTheEndOfARemoval(t *testing.T) {
+	opts := testOptions(t)
+	t.Cleanup(func() { mustPurge(t, opts) })
+	d := mustOpen(t, opts)
+	defer d.Close()
+	ref, archive := drivertest.Image(t)
+	importArchive(t, d, archive)
+	task := counter(t, ref, "half")
+	if _, err := d.Start(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.end(t.Context(), task.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.records.remove(task.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Stop(t.Context(), task.ID, "SIGTERM", time.Minute); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Wait(t.Context(), task.ID); !errors.Is(err, driver.ErrNotRunning) {
+		t.Errorf("waiting for what is left: %v", err)
+	}
+	if err := d.Remove(t.Context(), task.ID); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -15,8 +15,8 @@ import (
 )
 
 // errNeverStarted means that a task has neither a shim nor a record: a crash
-// came between its making and its start.
-var errNeverStarted = errors.New("the task was never started")
+// came between its making and its start, or before the end of its removal.
+var errNeverStarted = fmt.Errorf("the task was never started: %w", driver.ErrNotRunning)
 
 // killedBySignal9 is the exit code of what was killed by SIGKILL.
 const killedBySignal9 = 128 + 9
