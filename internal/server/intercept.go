@@ -79,7 +79,7 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 		if _, err := g.prove(stream.Context()); err != nil {
 			return statusOf(err)
 		}
-		return handler(service, stream)
+		return noSuchMethod(service, stream) // nor is one answered that nobody is permitted to call
 	}
 	ctx, call := g.begin(stream.Context(), info.FullMethod, true)
 	_ = stream.SetHeader(metadata.Pairs(telemetry.RequestIDHeader, telemetry.RequestID(ctx)))

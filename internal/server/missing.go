@@ -17,9 +17,12 @@ import (
 const maxCandidates = 20_000
 
 // missingWorkload says that a workload does not exist, and what may have been
-// meant: another name, or another namespace.
+// meant: the workload of a replica, another name, or another namespace.
 func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	missing := fmt.Sprintf("workload %s does not exist in namespace %s", name, namespace)
+	if r := snap.ReplicaByName(namespace, name); r != nil {
+		return refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one, for logs and exec with --replica %s", missing, r.GetSpec().GetWorkload(), name)
+	}
 	if near := nearest.To(name, objectNames(snap.Workloads(namespace, ""))); near != "" {
 		return refuse(codes.NotFound, "%s; did you mean %s?", missing, near)
 	}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
@@ -32,6 +33,10 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	wantCode(t, get("nihgtly", "batch"), codes.NotFound, "but in namespace nightly: add -n nightly")
 	wantCode(t, get("nihgtly", "other"), codes.NotFound, "in namespace nihgtly, which is empty; did you mean namespace nightly?")
 	wantCode(t, get("", "unheard-of"), codes.NotFound, "see: cloudless workload ls")
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&v1.Replica{Metadata: &v1.Metadata{Uid: "r", Name: "frontend-1", Namespace: "default"}, Spec: &v1.ReplicaSpec{Workload: "frontend"}})
+	})
+	wantCode(t, get("", "frontend-1"), codes.NotFound, "it is a replica of workload frontend; name that one, for logs and exec with --replica frontend-1")
 	for _, call := range []func(name string) error{
 		func(name string) error {
 			_, err := admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: name, Replicas: 1})
