@@ -163,13 +163,22 @@ func connect(ctx context.Context, conn *grpc.ClientConn, link *link) error {
 	}
 }
 
-// retries lets calls outlast a short absence of the servers. Only calls that do no harm when done twice are named;
-// the creating ones among them carry an idempotency key.
+// retries lets calls outlast a short absence of the servers. Only calls that do no harm when done twice are named: those
+// that only read, and those that carry an idempotency key. Any other one may have been done though its answer was lost:
+// done again, it would undo what somebody else has changed since, or be refused for what it has changed itself.
 const retries = `{"methodConfig": [{
 	"name": [
-		{"service": "cloudless.v1.ClusterService"},
-		{"service": "cloudless.v1.NodeService"},
-		{"service": "cloudless.v1.ImageService"},
+		{"service": "cloudless.v1.ClusterService", "method": "GetCluster"},
+		{"service": "cloudless.v1.ClusterService", "method": "WhoAmI"},
+		{"service": "cloudless.v1.ClusterService", "method": "GetConfiguration"},
+		{"service": "cloudless.v1.ClusterService", "method": "ListConfigurations"},
+		{"service": "cloudless.v1.ServerService", "method": "ListServers"},
+		{"service": "cloudless.v1.NodeService", "method": "GetNode"},
+		{"service": "cloudless.v1.NodeService", "method": "ListNodes"},
+		{"service": "cloudless.v1.NodeService", "method": "WatchNodes"},
+		{"service": "cloudless.v1.ImageService", "method": "GetImage"},
+		{"service": "cloudless.v1.ImageService", "method": "ListImages"},
+		{"service": "cloudless.v1.ImageService", "method": "ListLogins"},
 		{"service": "cloudless.v1.EventService"},
 		{"service": "cloudless.v1.PlanService"},
 		{"service": "cloudless.v1.NamespaceService", "method": "CreateNamespace"},

@@ -180,7 +180,7 @@ func (i interceptor) once(ctx context.Context, method string, req, reply any, us
 	if told := header.Get(headerServers); len(told) == 1 {
 		i.link.learn(strings.Split(told[0], ","))
 	}
-	return by == usual && hasReason(err, reasonNoLeader) && i.link.moveOn(), err
+	return hasReason(err, reasonNoLeader) && (by != usual || i.link.moveOn()), err // a shortcut is given up by then
 }
 
 func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

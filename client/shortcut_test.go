@@ -129,3 +129,21 @@ func TestCallIsMadeElsewhereWhereNobodyLeads(t *testing.T) {
 		t.Errorf("a server alone that is cut off: %v", err)
 	}
 }
+
+// So is one that took the shortcut to a leader that is cut off from the others since.
+func TestCallIsMadeTheUsualWayWhereTheShortcutLeadsToNobody(t *testing.T) {
+	a := newAuthority(t, "one")
+	usual, leader := a.servePasser(), a.servePasser()
+	usual.leader.Store(leader.address)
+	c := dial(t, a.context(usual.address))
+	for leader.calls.Load() == 0 {
+		if _, err := c.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	usual.leader.Store("")
+	leader.cut.Store(true)
+	if _, err := c.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); err != nil {
+		t.Errorf("the usual server leads now, and the call ended with: %v", err)
+	}
+}

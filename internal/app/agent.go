@@ -348,7 +348,7 @@ func join(ctx context.Context, o cli.JoinOptions) error {
 		return becomeNode(ctx, f, o, logger)
 	})
 	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
-		return joinedAs(held, o.Token)
+		return joinedAs(ctx, held, o)
 	}
 	return err
 }
@@ -408,9 +408,9 @@ func (f *folder) sayExpired(logger *slog.Logger) error {
 }
 
 // joinedAs returns held if what runs there is a node of the token's cluster.
-// If it is anything else, that it runs is not what was asked for.
-func joinedAs(held *cli.AlreadyRunningError, secret string) error {
-	token, err := identity.ParseJoinToken(secret)
+// If it is anything else, or a node no more, that it runs is not what was asked for.
+func joinedAs(ctx context.Context, held *cli.AlreadyRunningError, o cli.JoinOptions) error {
+	token, err := identity.ParseJoinToken(o.Token)
 	if err != nil {
 		return err
 	}
@@ -433,8 +433,19 @@ func joinedAs(held *cli.AlreadyRunningError, secret string) error {
 		return err
 	case creds.Trust().Fingerprint() != token.CA():
 		return otherCluster(f, creds)
+	case !time.Now().Before(creds.NotAfter()):
+		return nodeNoMore(held, "its certificate has ended")
+	case expelled(ctx, f.serverToAsk(o.Address), creds):
+		return nodeNoMore(held, "it was removed from the cluster")
 	}
 	return held
+}
+
+// nodeNoMore refuses to let a machine join on which the agent of its former node
+// still keeps running what ran there.
+func nodeNoMore(held *cli.AlreadyRunningError, why string) error {
+	return fmt.Errorf("process %d on %s runs what is no node any more, because %s: stop it first with: cloudless down --data-dir %s, and join again",
+		held.PID, held.DataDir, why, held.DataDir)
 }
 
 // expelled reports whether the cluster says that it does not know this member

@@ -26,13 +26,44 @@ import (
 // now. On a folder that has joined already it goes on as that server and leaves
 // the token unused.
 func joinServer(ctx context.Context, o cli.JoinOptions) error {
-	return serve(ctx, cli.ServerOptions{Process: o.Process, Reach: o.Reach}, func(f *folder, reach *cli.Reach) error {
+	err := serve(ctx, cli.ServerOptions{Process: o.Process, Reach: o.Reach}, func(f *folder, reach *cli.Reach) error {
 		err := becomeServer(ctx, f, o, reach)
 		if err != nil {
 			f.forsake()
 		}
 		return err
 	})
+	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
+		return servesAs(held, o.Token)
+	}
+	return err
+}
+
+// servesAs returns held if what runs there is a server of the token's cluster, or
+// is about to be. If it is anything else, that it runs is not what was asked for.
+func servesAs(held *cli.AlreadyRunningError, secret string) error {
+	token, err := identity.ParseJoinToken(secret)
+	if err != nil {
+		return err
+	}
+	id, err := readFolderID(held.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return held // it is only beginning
+	}
+	if err != nil {
+		return err
+	}
+	f := &folder{path: held.DataDir, folderID: id}
+	if err := f.mayServe(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(f.authorityPath()); errors.Is(err, fs.ErrNotExist) {
+		return held // it is joining
+	}
+	if err := f.sameAuthority(token); err != nil {
+		return err
+	}
+	return held
 }
 
 // becomeServer enrolls this folder's server, unless it is one of that cluster,
@@ -101,6 +132,18 @@ func (f *folder) sameCluster(token identity.JoinToken) error {
 	if _, err := os.Stat(f.authorityPath()); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data folder %s is used already, and not by a server: choose another --data-dir", f.path)
 	}
+	if err := f.sameAuthority(token); err != nil {
+		return err
+	}
+	if f.founds() {
+		return fmt.Errorf("data folder %s belongs to the server that founded this cluster: start it with: cloudless server --data-dir %s; "+
+			"if it was removed from the cluster, remove the folder first with: cloudless down --purge --data-dir %s, and join again", f.path, f.path, f.path)
+	}
+	return nil
+}
+
+// sameAuthority refuses the folder of a server of another cluster than the token's.
+func (f *folder) sameAuthority(token identity.JoinToken) error {
 	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
 	if err != nil {
 		return err
@@ -112,10 +155,6 @@ func (f *folder) sameCluster(token identity.JoinToken) error {
 	if ca.Trust().Fingerprint() != token.CA() {
 		return fmt.Errorf("data folder %s belongs to a server of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s",
 			f.path, ca.Trust().Cluster(), f.path)
-	}
-	if f.founds() {
-		return fmt.Errorf("data folder %s belongs to the server that founded this cluster: start it with: cloudless server --data-dir %s; "+
-			"if it was removed from the cluster, remove the folder first with: cloudless down --purge --data-dir %s, and join again", f.path, f.path, f.path)
 	}
 	return nil
 }
@@ -143,6 +182,9 @@ func loopback(address string) bool {
 // The key is on the disk before anything is asked, so that asking again after a
 // lost answer is asking for the same server.
 func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token identity.JoinToken, advertise string) error {
+	if err := reach(ctx, o.Address, identity.JoinTLS(token.CA())); err != nil { // in words
+		return fmt.Errorf("join the cluster at %s: %w", o.Address, err)
+	}
 	conn, err := grpc.NewClient("passthrough:///"+o.Address, grpc.WithTransportCredentials(credentials.NewTLS(identity.JoinTLS(token.CA()))))
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", o.Address, err)

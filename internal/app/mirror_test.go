@@ -243,6 +243,32 @@ func TestWhatCanBeHadBackIsOnEveryServer(t *testing.T) {
 	s.untilFile(s.manifestAt("s2", digest))
 }
 
+// TestImagesOutliveTheServersThatHadThem: a server is removed only when a majority of the others has every image, also
+// when these have just come in its place.
+func TestImagesOutliveTheServersThatHadThem(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	digest := s.pushTo("web:1")
+	s.join("s2")
+	s.join("s3")
+	s.lead("s1")
+	remove := func(name string) {
+		t.Helper()
+		_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: name})
+		must(t, err)
+		s.removed(name)
+	}
+	remove("s2")
+	if _, err := os.Stat(s.manifestAt("s3", digest)); err != nil {
+		t.Errorf("one of the two servers that are left does not have the image: %v", err)
+	}
+	s.lead("s3")
+	remove("s1")
+	if got := s.pull(s.running["s3"], "web:1"); got != digest {
+		t.Errorf("the image is %s, pushed was %s", got, digest)
+	}
+}
+
 // untilFile waits until a server has a file.
 func (s *several) untilFile(path string) {
 	s.t.Helper()

@@ -116,3 +116,44 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 		t.Errorf("a server runs there: %v", err)
 	}
 }
+
+// The same holds for a server.
+func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
+	ca, err := identity.NewCA(anotherCluster, time.Now())
+	must(t, err)
+	try := func(path string) error {
+		return join(t.Context(), cli.JoinOptions{
+			Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}, Role: "server",
+			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(),
+		})
+	}
+	node, err := openFolder(t.TempDir())
+	must(t, err)
+	defer node.release()
+	enrolled(t, node, anotherCluster, time.Now())
+	if err := try(node.path); err == nil || !strings.Contains(err.Error(), "is that of a node of cluster "+anotherCluster) {
+		t.Errorf("a node runs there: %v", err)
+	}
+	founded := t.TempDir()
+	startServer(t, founded, filepath.Join(t.TempDir(), "config.yaml"))
+	if err := try(founded); err == nil || !strings.Contains(err.Error(), "belongs to a server of another cluster") {
+		t.Errorf("a server of another cluster runs there: %v", err)
+	}
+}
+
+// What runs on goes on without its node, and does not make one of the machine that should join.
+func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	enrolled(t, f, oneCluster, time.Now().Add(-48*time.Hour)) // for a day
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, err)
+	err = join(t.Context(), cli.JoinOptions{
+		Process: cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
+		Address: "127.0.0.1:1", Token: identity.NewJoinToken(creds.Trust().Fingerprint()).Reveal(),
+	})
+	if err == nil || !strings.Contains(err.Error(), "its certificate has ended: stop it first with: cloudless down --data-dir "+f.path) {
+		t.Errorf("joined: %v", err)
+	}
+}

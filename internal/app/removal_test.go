@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,6 +196,33 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, pull); err == nil {
 		t.Error("the removed node has pulled its image to the end")
+	}
+}
+
+// TestRemovedNodeStopsBeforeItJoinsAgain: while its agent runs, which keeps running what ran there, joining again does
+// nothing, and must not be taken for done.
+func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	creds, answer := s.enrollNode("worker")
+	f, err := openFolder(t.TempDir()) // as its agent does
+	must(t, err)
+	defer f.release()
+	must(t, os.MkdirAll(f.sub("agent"), 0o700))
+	must(t, creds.Save(f.credentialsPath()))
+	again := func() error {
+		return join(s.ctx, cli.JoinOptions{
+			Process: cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
+			Address: s.running["s1"].address, Token: s.token("node"),
+		})
+	}
+	if _, ok := errors.AsType[*cli.AlreadyRunningError](again()); !ok {
+		t.Error("the node runs, and that is not said")
+	}
+	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName()})
+	must(t, err)
+	if err := again(); err == nil || !strings.Contains(err.Error(), "it was removed from the cluster: stop it first") {
+		t.Errorf("joined: %v", err)
 	}
 }
 

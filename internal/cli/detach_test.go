@@ -189,7 +189,7 @@ func TestUpInTheForeground(t *testing.T) {
 		return &AlreadyRunningError{DataDir: "/d", PID: 5}
 	}
 	runCLI(t.Context(), Options{Roles: roles}, "up").expect(t, 1, "",
-		"cloudless: cloudless runs on /d already (process 5): stop it with: cloudless down\n")
+		"cloudless: cloudless runs on /d already (process 5): stop it with: cloudless down --data-dir /d\n")
 }
 
 func TestOtherRoles(t *testing.T) {

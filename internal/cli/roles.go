@@ -178,7 +178,9 @@ type AlreadyRunningError struct {
 	Address string `json:"address"`
 }
 
-func (e *AlreadyRunningError) Error() string { return e.sentence() + ": stop it with: cloudless down" }
+func (e *AlreadyRunningError) Error() string {
+	return e.sentence() + ": stop it with: cloudless down --data-dir " + e.DataDir
+}
 
 func (e *AlreadyRunningError) sentence() string {
 	at := ""

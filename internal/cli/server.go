@@ -150,7 +150,7 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVar(&request.Force, "force", false, "even if too few healthy servers are left to agree on anything")
+	cmd.Flags().BoolVar(&request.Force, "force", false, "even if too few healthy servers are left to agree on anything, or they do not have all images")
 	return cmd
 }
 

@@ -259,6 +259,7 @@ func TestBatchesAreBounded(t *testing.T) {
 }
 
 // Whatever breaks a line says nothing about the calls: those that were sent may have been carried out, the others not.
+// What callers are told of the former is not that they may repeat it.
 func TestWhatBreaksALineIsNotTheAnswerToItsCalls(t *testing.T) {
 	for _, why := range []error{
 		status.Error(codes.ResourceExhausted, "received message larger than max"), status.Error(codes.Internal, "stream reset"),
@@ -271,7 +272,7 @@ func TestWhatBreaksALineIsNotTheAnswerToItsCalls(t *testing.T) {
 		unsent, err := l.ask(&v1.PassedCall{})
 		must(t, err)
 		l.breakUp(why)
-		if err := (<-sent.outcome).err; status.Code(err) != codes.Unavailable || !uncertain(err) || notLeader(err) {
+		if err := (<-sent.outcome).err; status.Code(err) != codes.Unknown || !uncertain(err) || notLeader(err) {
 			t.Errorf("after %v a call that was sent ends with %v", why, err)
 		}
 		if err := (<-unsent.outcome).err; !notLeader(err) {
@@ -337,7 +338,7 @@ func TestACallAloneThatIsNotAnsweredHasNoKnownOutcome(t *testing.T) {
 		<-begun
 		server.Stop()
 	}()
-	if err := call("/test/Begin"); status.Code(err) != codes.Unavailable || !uncertain(err) {
+	if err := call("/test/Begin"); status.Code(err) != codes.Unknown || !uncertain(err) {
 		t.Errorf("a call whose connection broke ends with %v", err)
 	}
 }

@@ -142,7 +142,7 @@ func (s *Server) keepPushed(ctx context.Context, repository, tag, digest string)
 	if err := s.registry.Reclaim(ctx, repository, digest); err != nil {
 		return err
 	}
-	if err := s.spread(ctx, &v1.ImageCopy{Repository: repository, Digest: digest}); err != nil || tag == "" {
+	if err := s.spread(ctx, []*v1.ImageCopy{{Repository: repository, Digest: digest}}, ""); err != nil || tag == "" {
 		return err
 	}
 	if _, err := s.readTags(ctx); err != nil { // before tags of older releases are known, none is set

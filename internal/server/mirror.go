@@ -172,10 +172,12 @@ func loopbackOf(address string) string {
 	return address
 }
 
-// spread has the other servers copy an image from this one, and returns when a
-// majority of the voters has it. The rest goes on without anybody waiting.
-func (s *Server) spread(ctx context.Context, image *v1.ImageCopy) error {
-	others := slices.DeleteFunc(s.consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.uid })
+// spread has the other servers copy images from this one, and returns when a
+// majority of the voters has them all. The rest goes on without anybody waiting,
+// one image after the other at each server. One that is about to leave does not
+// count; none leaves if that is empty.
+func (s *Server) spread(ctx context.Context, images []*v1.ImageCopy, leaving string) error {
+	others := slices.DeleteFunc(s.consensus.Servers(), func(o consensus.Server) bool { return o.ID == s.uid || o.ID == leaving })
 	voters := 1
 	results := make(chan error, len(others))
 	for _, other := range others {
@@ -183,7 +185,7 @@ func (s *Server) spread(ctx context.Context, image *v1.ImageCopy) error {
 			voters++
 		}
 		s.mirrors.work.Go(func() {
-			err := s.copyTo(other.ID, image)
+			err := s.copyAll(other.ID, images)
 			if other.Voter {
 				results <- err
 			}
@@ -208,8 +210,37 @@ func (s *Server) spread(ctx context.Context, image *v1.ImageCopy) error {
 	if have > voters/2 {
 		return nil
 	}
-	return refuse(codes.Unavailable, "image %s is on %d of %d servers only, too few to keep it safe: push again when more of them run: %s",
-		image.GetRepository(), have, voters, errors.Join(failed...))
+	return refuse(codes.Unavailable, "only %d of %d servers would have it, too few to keep it safe: try again when more of them run: %s",
+		have, voters, errors.Join(failed...))
+}
+
+// spreadBefore returns when a majority of the servers that are left without one
+// has every image that the cluster keeps: who has come in the place of others may
+// not have got them yet. What no server has any more cannot be waited for.
+func (s *Server) spreadBefore(ctx context.Context, leaving string) error {
+	snap := s.store.Snapshot()
+	var here []*v1.ImageCopy
+	for _, image := range append(copiesWanted(snap), s.untaggedCopies(snap)...) {
+		err := s.have(ctx, image.GetRepository(), image.GetDigest())
+		if errors.Is(err, registry.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		here = append(here, &v1.ImageCopy{Repository: image.GetRepository(), Digest: image.GetDigest()})
+	}
+	return s.spread(ctx, here, leaving)
+}
+
+// copyAll has another server copy images from this one.
+func (s *Server) copyAll(server string, images []*v1.ImageCopy) error {
+	for _, image := range images {
+		if err := s.copyTo(server, image); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copyPatience bounds the copying of one image to one server.

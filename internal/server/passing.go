@@ -86,7 +86,7 @@ func lost(why error) error {
 	case errors.Is(why, io.EOF):
 		reason = "it has stopped"
 	}
-	return withReason(reasonUncertain, fmt.Sprintf("the leader was lost before it had answered (%s): %s", reason, consensus.ErrUncertain))
+	return statusOf(fmt.Errorf("the leader was lost before it had answered (%s): %w", reason, consensus.ErrUncertain))
 }
 
 // passedMetadata is what the leader is told about a call.

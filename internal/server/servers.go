@@ -152,11 +152,18 @@ func (s *Server) howFar(ctx context.Context, servers []*v1.ServerStatus) (furthe
 	})
 }
 
-// DeleteServer expels a server. When the call is answered, it has no vote, the
+// DeleteServer expels a server, which may be the only one to have some image: the
+// others have all of them before. When the call is answered, it has no vote, the
 // key of the gossip is another one, and every server that can be reached has cut
 // it off (see removal.go).
 func (s *serverService) DeleteServer(ctx context.Context, request *v1.DeleteServerRequest) (*v1.Server, error) {
 	removed, err := s.untilRemovable(ctx, request)
+	if err == nil && !request.GetForce() {
+		if err := s.spreadBefore(ctx, removed.GetMetadata().GetUid()); err != nil {
+			return nil, refuse(codes.FailedPrecondition, "without server %s an image would not be safe: %s; repair the other servers first, or use --force", request.GetName(), err)
+		}
+		removed, err = s.untilRemovable(ctx, request) // that may have taken a while
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -903,7 +903,7 @@ func (x *ListServersResponse) GetItems() []*Server {
 type DeleteServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Even if the others could then not agree any more, or it leads.
+	// Even if the others could then not agree any more, or do not have all images.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
