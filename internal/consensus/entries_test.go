@@ -1,11 +1,13 @@
 package consensus
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
@@ -62,4 +64,17 @@ func TestEntriesHoldWhatWasProposed(t *testing.T) {
 			t.Fatalf("%d proposals of %d are in the entries", n, len(group))
 		}
 	})
+}
+
+// stopped is what raft says of an entry that it had when it was stopped.
+type stopped struct{ raft.ApplyFuture }
+
+func (stopped) Error() error { return raft.ErrRaftShutdown }
+
+// What raft had when it stopped may have been agreed on by the others: nobody may be told that nothing has happened.
+func TestAnEntryThatRaftHadWhenItStoppedIsUncertain(t *testing.T) {
+	c := &Consensus{}
+	if _, err := c.outcomes(entry{}, stopped{}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrShutdown) || errors.Is(err, ErrNotLeader) {
+		t.Errorf("its outcome is %v", err)
+	}
 }

@@ -2,6 +2,8 @@ package consensus
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -169,7 +171,10 @@ func (c *Consensus) answers(e entry, future raft.ApplyFuture) []answer {
 // outcomes waits for those of an entry, one for each of its proposals. What raft says of one that failed is not looked
 // at: when raft stops, it may still be writing there.
 func (c *Consensus) outcomes(e entry, future raft.ApplyFuture) ([]state.Outcome, error) {
-	if err := future.Error(); err != nil {
+	switch err := future.Error(); {
+	case errors.Is(err, raft.ErrRaftShutdown): // raft had it, and does not say whether the others have
+		return nil, fmt.Errorf("the server that was asked stops: %w", ErrUncertain)
+	case err != nil:
 		return nil, c.translate(err)
 	}
 	outcomes, _ := future.Response().([]state.Outcome)

@@ -203,6 +203,20 @@ func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 	wantCode(t, err, codes.Unavailable, "leads the cluster no more; call again")
 }
 
+// TestAWatchBeginsWithAllThatWasAcknowledged: one who cannot know whether another server has been elected does not say
+// that this is all there is.
+func TestAWatchBeginsWithAllThatWasAcknowledged(t *testing.T) {
+	leader, follower := pair(t)
+	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	votes(t, leader, follower)
+	must(t, follower.consensus.Close())
+	watch, err := admin.WatchNodes(leader.ctx, &v1.WatchNodesRequest{})
+	must(t, err)
+	if change, err := watch.Recv(); err == nil {
+		t.Errorf("without the other voter it says %v", change)
+	}
+}
+
 // TestALeaderThatHandsOverAnswers: the call that asks for it comes through another server, and is answered by the one
 // that leads no more.
 func TestALeaderThatHandsOverAnswers(t *testing.T) {

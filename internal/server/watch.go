@@ -25,6 +25,10 @@ const (
 // change for every batch of changes with a snapshot that contains it. A
 // watcher that is too slow is told to begin again.
 func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, change func(*state.Snapshot, []state.Change) error) error {
+	// What was acknowledged before is part of what a watch begins with, as it is of every read.
+	if _, err := s.consensus.Read(ctx); err != nil {
+		return err
+	}
 	snap, feed := s.store.Subscribe()
 	if err := start(snap); err != nil {
 		return err
