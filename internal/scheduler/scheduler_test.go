@@ -345,6 +345,9 @@ func TestOperators(t *testing.T) {
 		{"version", scheduler.OpVersion, []string{"<1.10"}, false},
 		{"version", scheduler.OpMatches, []string{`v1\..*`}, true},
 		{"version", scheduler.OpMatches, []string{`1`}, false}, // the whole value must match
+		{"version", scheduler.OpMatches, []string{`v1|v1\.10\.2`}, true},
+		{"version", scheduler.OpMatches, []string{`\Qv1.10.2`}, true}, // a quotation need not end
+		{"version", scheduler.OpMatches, []string{`\Qv1.10`}, false},
 	} {
 		v := view(node("a", func(n *scheduler.Node) { n.Labels = labels }))
 		r := revision("web", 1, func(r *scheduler.Revision) {
