@@ -21,6 +21,7 @@ func ExtraRunName(cron, uid string) string { return cron + "-run-" + uid[len(uid
 func NewRun(cron *v1.Workload, of *v1.Revision, name string, newUID func() string) (*v1.Workload, *v1.Revision) {
 	s := proto.CloneOf(of.GetSpec().GetWorkload())
 	s.Kind, s.Cron = spec.KindJob, nil
+	s.Priority = cron.GetSpec().Priority // which makes no new revision
 	run := &v1.Workload{
 		ApiVersion: spec.APIVersion, Kind: spec.KindWorkload,
 		Metadata: &v1.Metadata{

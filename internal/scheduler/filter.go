@@ -205,9 +205,14 @@ func (p *placing) refusesTaint(t Taint) bool {
 func explainTaints(p *placing, i int32) string {
 	var reasons []string
 	for _, t := range p.v.nodes[i].Taints {
-		if p.refusesTaint(t) {
-			reasons = append(reasons, fmt.Sprintf("has the taint %s, which is not tolerated", t))
+		if !p.refusesTaint(t) {
+			continue
 		}
+		why := "which is not tolerated"
+		if seconds, _ := Bears(p.rev.Needs.Tolerations, t); seconds > 0 {
+			why = fmt.Sprintf("which is tolerated for %d seconds only, by those that are there already", seconds)
+		}
+		reasons = append(reasons, fmt.Sprintf("has the taint %s, %s", t, why))
 	}
 	return joined(reasons...)
 }

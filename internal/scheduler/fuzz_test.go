@@ -130,7 +130,7 @@ func TestFromProto(t *testing.T) {
 	}, spec.NodePolicyOf(&v1.ClusterSpec{
 		Overcommit:  &v1.Overcommit{Cpu: new(int32(200)), Memory: new(int32(150))},
 		NodeClasses: []*v1.NodeClass{{Name: "edge", Labels: "region=eu", Overcommit: &v1.Overcommit{Cpu: new(int32(100))}, Reserved: &v1.ResourceAmounts{Cpu: "500m"}}},
-	}, map[string]string{"region": "eu"}))
+	}, &v1.Node{Metadata: &v1.Metadata{Labels: map[string]string{"region": "eu"}}}))
 	wanted := scheduler.Node{
 		UID: "n", Name: "n", Hostname: "box", Region: "eu", Zone: "eu-1", GPUModel: "tesla-t4", Link: 1e9,
 		Labels: map[string]string{

@@ -43,6 +43,8 @@ type shape struct {
 	work  *workload
 	space *namespace
 	users int
+	// seats are how many replicas it has on nodes: who is only asked for keeps nobody away.
+	seats int
 	bits  uint64 // of its ports
 }
 
@@ -216,6 +218,7 @@ func (v *View) occupy(i int32, s *shape) {
 	if !v.nodes[i].Away {
 		s.space.used.Take(&s.Needs.Resources)
 	}
+	s.seats++
 	v.nodes[i].count(s.work, i)
 	v.traits[i].idle = false
 	for _, p := range s.Needs.Ports {
@@ -230,6 +233,7 @@ func (v *View) vacate(i int32, s *shape) {
 	if !v.nodes[i].Away {
 		s.space.used.Give(&s.Needs.Resources)
 	}
+	s.seats--
 	v.uncount(i, s.work)
 	if len(s.Needs.Ports) == 0 {
 		return

@@ -72,10 +72,10 @@ func NewRule(key, operator string, values ...string) (Rule, error) {
 		if err != nil {
 			return Rule{}, err
 		}
-		// The whole value must match, as with all other operators.
-		if r.pattern, err = regexp.Compile("^(?:" + text + ")$"); err != nil {
+		if r.pattern, err = regexp.Compile(text); err != nil {
 			return Rule{}, fmt.Errorf("%s matches: %q is not a regular expression", key, text)
 		}
+		r.pattern.Longest()
 	default:
 		return Rule{}, fmt.Errorf("%q is no operator of a rule", operator)
 	}
@@ -105,8 +105,15 @@ func (r *Rule) accepts(value string, has bool) bool {
 	case OpVersion:
 		return has && r.version.Contains(value)
 	default:
-		return has && r.pattern.MatchString(value)
+		return has && r.matchesWhole(value)
 	}
+}
+
+// matchesWhole reports whether all of a value matches, as with all other operators. The
+// pattern is not put between ^ and $: one with \Q would quote them.
+func (r *Rule) matchesWhole(value string) bool {
+	found := r.pattern.FindStringIndex(value) // the longest of those that begin first
+	return found != nil && found[0] == 0 && found[1] == len(value)
 }
 
 // explain says why a label with the value does not fulfil the rule, or a missing one.

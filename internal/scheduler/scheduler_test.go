@@ -235,6 +235,11 @@ func TestFilters(t *testing.T) {
 			"has the taint only=db:NoSchedule, which is not tolerated",
 		},
 		{
+			"taints", func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "out", Effect: scheduler.NoExecute}} },
+			func(r *scheduler.Revision) { r.Needs.Tolerations = []scheduler.Toleration{{Key: "out", Seconds: 20}} },
+			"has the taint out:NoExecute, which is tolerated for 20 seconds only, by those that are there already",
+		},
+		{
 			"gpu", func(n *scheduler.Node) { n.GPUModel, n.Capacity[scheduler.GPU] = "t4", 4 },
 			func(r *scheduler.Revision) { r.Needs.GPUModel, r.Needs.Resources[scheduler.GPU] = "a100", 1 },
 			"has GPUs of model t4, not a100",
@@ -345,6 +350,9 @@ func TestOperators(t *testing.T) {
 		{"version", scheduler.OpVersion, []string{"<1.10"}, false},
 		{"version", scheduler.OpMatches, []string{`v1\..*`}, true},
 		{"version", scheduler.OpMatches, []string{`1`}, false}, // the whole value must match
+		{"version", scheduler.OpMatches, []string{`v1|v1\.10\.2`}, true},
+		{"version", scheduler.OpMatches, []string{`\Qv1.10.2`}, true}, // a quotation need not end
+		{"version", scheduler.OpMatches, []string{`\Qv1.10`}, false},
 	} {
 		v := view(node("a", func(n *scheduler.Node) { n.Labels = labels }))
 		r := revision("web", 1, func(r *scheduler.Revision) {

@@ -91,6 +91,13 @@ func (v *View) Leave(uid string) {
 	}
 }
 
+// GiveWay takes a replica for one that was told to end for a successor of its own.
+func (v *View) GiveWay(uid string) {
+	if at, known := v.work.byUID[uid]; known {
+		v.restand(at, Replaced)
+	}
+}
+
 // doom takes a replica for leaving until the plan is taken back.
 func (v *View) doom(at int32) {
 	r := v.work.at(at)

@@ -56,7 +56,7 @@ func (p *placing) survey() {
 		p.addTerm(&wishes.Affinity[i])
 	}
 	for _, s := range p.v.work.avoiders {
-		if s.Workload != p.rev.Workload {
+		if s.Workload != p.rev.Workload && s.seats > 0 {
 			p.addAvoider(s)
 		}
 	}

@@ -117,7 +117,7 @@ func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.A
 		return message
 	}
 	snap := s.store.Snapshot()
-	pace := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node).GetMetadata().GetLabels()).Heartbeat
+	pace := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node)).Heartbeat
 	if pace == current.told {
 		return message
 	}
@@ -143,7 +143,7 @@ func (s *Server) routeNode(c state.Change) {
 	if !proto.Equal(before.GetSpec(), after.GetSpec()) {
 		current.markAll()
 	}
-	if !maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) {
+	if !maps.Equal(spec.NodeLabels(before), spec.NodeLabels(after)) {
 		current.markTune()
 	}
 	went := before.GetStatus().GetState() != nodeOffline && after.GetStatus().GetState() == nodeOffline

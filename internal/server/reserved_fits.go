@@ -33,8 +33,7 @@ func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse fu
 		if n.GetStatus().GetState() != "ready" {
 			continue
 		}
-		labels := n.GetMetadata().GetLabels()
-		was, is := spec.NodePolicyOf(before, labels), spec.NodePolicyOf(after, labels)
+		was, is := spec.NodePolicyOf(before, n), spec.NodePolicyOf(after, n)
 		for _, r := range reservable {
 			capacity, err := r.parse(r.capacity(n))
 			if err != nil || blamed[r.name] {
@@ -48,7 +47,7 @@ func reservedFits(snap *state.Snapshot, before, after *v1.ClusterSpec, refuse fu
 				continue
 			}
 			blamed[r.name] = true
-			field, class := "reserved."+r.name, spec.NodeClassOf(after, labels)
+			field, class := "reserved."+r.name, spec.NodeClassOf(after, n)
 			if r.reserved(class.GetReserved()) != "" {
 				field = fmt.Sprintf("nodeClasses[%d].%s", slices.Index(after.GetNodeClasses(), class), field)
 			}

@@ -21,11 +21,11 @@ type Liveness struct {
 // DefaultLiveness is that of a cluster whose configuration says nothing else.
 var DefaultLiveness = Liveness{Heartbeat: time.Second, Silence: 3 * time.Second, Reconnect: 10 * time.Second}
 
-// LivenessOf returns how nodes with these labels are judged: as the first class
-// that matches says, then as the cluster says, then by default. What cannot be
-// read counts as not said: the configuration was validated when it was set.
-func LivenessOf(c *v1.ClusterSpec, labels map[string]string) Liveness {
-	own, all := NodeClassOf(c, labels).GetLiveness(), c.GetLiveness()
+// LivenessOf returns how a node is judged: as the first class that matches says, then
+// as the cluster says, then by default. What cannot be read counts as not said: the
+// configuration was validated when it was set.
+func LivenessOf(c *v1.ClusterSpec, n *v1.Node) Liveness {
+	own, all := NodeClassOf(c, n).GetLiveness(), c.GetLiveness()
 	return Liveness{
 		Heartbeat: cmp.Or(said(own.GetHeartbeat()), said(all.GetHeartbeat()), DefaultLiveness.Heartbeat),
 		Silence:   cmp.Or(said(own.GetSilence()), said(all.GetSilence()), DefaultLiveness.Silence),

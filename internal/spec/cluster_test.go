@@ -45,8 +45,25 @@ func TestLivenessIsOfTheFirstClassThatMatches(t *testing.T) {
 		{"the class says something, the cluster the rest", cluster, map[string]string{"kind": "laptop"}, Liveness{time.Second, 5 * time.Second, 5 * time.Minute}},
 		{"the second class", cluster, map[string]string{"kind": "phone"}, Liveness{time.Second, time.Minute, 10 * time.Second}},
 	} {
-		if got := LivenessOf(c.of, c.labels); got != c.want {
+		if got := LivenessOf(c.of, &v1.Node{Metadata: &v1.Metadata{Labels: c.labels}}); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.about, got, c.want)
+		}
+	}
+}
+
+// A class may be that of all machines of a kind: what a node tells of itself counts as
+// it does for the rules of workloads.
+func TestANodeIsOfAClassByWhatItTellsOfItself(t *testing.T) {
+	cluster := &v1.ClusterSpec{NodeClasses: []*v1.NodeClass{
+		{Name: "arms", Labels: "node.cloudless/arch=arm64", Overcommit: &v1.Overcommit{Cpu: new(int32(300))}, Liveness: &v1.Liveness{Silence: "1m"}},
+	}}
+	for arch, want := range map[string]string{"arm64": "arms", "amd64": ""} {
+		n := &v1.Node{Status: &v1.NodeStatus{Info: &v1.NodeInfo{Arch: arch}}}
+		if got := NodeClassOf(cluster, n).GetName(); got != want {
+			t.Errorf("a node of %s is of class %q, want %q", arch, got, want)
+		}
+		if is := NodePolicyOf(cluster, n).Overcommit.GetCpu() == 300 && LivenessOf(cluster, n).Silence == time.Minute; is != (want != "") {
+			t.Errorf("a node of %s is judged by its class: %v", arch, is)
 		}
 	}
 }

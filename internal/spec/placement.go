@@ -188,10 +188,10 @@ type NodePolicy struct {
 	Reserved *v1.ResourceAmounts
 }
 
-// NodePolicyOf returns what holds for nodes with these labels: what the first
-// class that matches says, and what the cluster says about the rest.
-func NodePolicyOf(c *v1.ClusterSpec, labels map[string]string) NodePolicy {
-	class := NodeClassOf(c, labels)
+// NodePolicyOf returns what holds for a node: what the first class that matches says,
+// and what the cluster says about the rest.
+func NodePolicyOf(c *v1.ClusterSpec, n *v1.Node) NodePolicy {
+	class := NodeClassOf(c, n)
 	own, all := cmp.Or(class.GetOvercommit(), &v1.Overcommit{}), cmp.Or(c.GetOvercommit(), &v1.Overcommit{})
 	kept, kepts := class.GetReserved(), c.GetReserved()
 	return NodePolicy{
@@ -206,9 +206,13 @@ func NodePolicyOf(c *v1.ClusterSpec, labels map[string]string) NodePolicy {
 	}
 }
 
-// NodeClassOf is the first class that nodes with these labels are of, nil if
-// there is none.
-func NodeClassOf(c *v1.ClusterSpec, labels map[string]string) *v1.NodeClass {
+// NodeClassOf is the first class that a node is of, nil if there is none. All labels
+// count that rules of workloads can use.
+func NodeClassOf(c *v1.ClusterSpec, n *v1.Node) *v1.NodeClass {
+	if len(c.GetNodeClasses()) == 0 {
+		return nil // as nearly always
+	}
+	labels := NodeLabels(n)
 	at := slices.IndexFunc(c.GetNodeClasses(), func(class *v1.NodeClass) bool {
 		selector, err := ParseSelector(class.GetLabels())
 		return err == nil && selector.Matches(labels)

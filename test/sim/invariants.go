@@ -331,7 +331,7 @@ func (w *World) checkNodes(t *term, snap *state.Snapshot, b *state.Batch) {
 		if was == "offline" || n.GetStatus().GetState() != "offline" || w.oracle.cloned[uid] {
 			continue
 		}
-		live := spec.LivenessOf(snap.Cluster().GetSpec(), n.GetMetadata().GetLabels())
+		live := spec.LivenessOf(snap.Cluster().GetSpec(), n)
 		if s := t.sessions[uid]; s != nil && s.beating && w.now-s.heard() < live.Silence {
 			w.fail("nobody is offline who is heard of", "%s was heard of %s ago", n.GetMetadata().GetName(), w.now-s.heard())
 		}

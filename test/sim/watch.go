@@ -84,7 +84,7 @@ func (v *watch) tick(w *World, l *nodeLoop, snap *state.Snapshot) (*state.Batch,
 	for n := range snap.Nodes("") {
 		uid := n.GetMetadata().GetUid()
 		h := v.of(uid)
-		if live := spec.LivenessOf(snap.Cluster().GetSpec(), n.GetMetadata().GetLabels()); live != h.live {
+		if live := spec.LivenessOf(snap.Cluster().GetSpec(), n); live != h.live {
 			h.live, h.NotBefore = live, w.clock()
 		}
 		seen[uid] = h.Observation
@@ -136,7 +136,7 @@ func (m *machine) answers(s *server) bool { return !m.mute && m.reaches(s) && m.
 
 // liveness is how a machine is judged now.
 func (w *World) liveness(m *machine) spec.Liveness {
-	return spec.LivenessOf(w.newest().Cluster().GetSpec(), m.labels)
+	return spec.LivenessOf(w.newest().Cluster().GetSpec(), &v1.Node{Metadata: &v1.Metadata{Labels: m.labels}})
 }
 
 // settledAway is whether a node that is not heard of stays as it is.

@@ -349,3 +349,16 @@ func TestEveryTimeOnce(t *testing.T) {
 		}
 	})
 }
+
+// How important a cron is may change without a new revision: its next job is as important.
+func TestAJobHasThePriorityThatItsCronHasNow(t *testing.T) {
+	w := newWorld(t)
+	w.add("backup", "*/5 * * * *", nil)
+	w.edit("backup", false, func(cron *v1.Workload) { cron.Spec.Priority = proto.Int32(600) })
+	w.at("12:05:00")
+	job := w.snap().WorkloadByName("default", "backup-20260501-1205")
+	revision := w.snap().Revision(job.GetStatus().GetRevisionUid())
+	if is, runs := job.GetSpec().GetPriority(), revision.GetSpec().GetWorkload().GetPriority(); is != 600 || runs != 600 {
+		t.Errorf("the job has priority %d and its revision %d", is, runs)
+	}
+}

@@ -112,7 +112,7 @@ func (l *Loop) adoptAll(snap *state.Snapshot, uids []string) {
 // adopt takes over what the state says of a node. It is called with the lock
 // held.
 func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time) {
-	if live := spec.LivenessOf(config, n.GetMetadata().GetLabels()); live != e.live {
+	if live := spec.LivenessOf(config, n); live != e.live {
 		e.live, e.NotBefore = live, now
 	}
 	if n.GetStatus().GetState() == e.state {

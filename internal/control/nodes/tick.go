@@ -25,7 +25,7 @@ const maxChanges = 500
 func Tick(now, since time.Time, snap *state.Snapshot, seen map[string]Observation, newUID func() string) (*state.Batch, time.Time) {
 	config := snap.Cluster().GetSpec()
 	return tick(now, since, snap.Nodes(""), func(n *v1.Node) (Observation, spec.Liveness) {
-		return seen[n.GetMetadata().GetUid()], spec.LivenessOf(config, n.GetMetadata().GetLabels())
+		return seen[n.GetMetadata().GetUid()], spec.LivenessOf(config, n)
 	}, newUID)
 }
 

@@ -182,7 +182,7 @@ func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
 }
 
 func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
-	return scheduler.NodeFromProto(n, spec.NodePolicyOf(snap.Cluster().GetSpec(), n.GetMetadata().GetLabels()))
+	return scheduler.NodeFromProto(n, spec.NodePolicyOf(snap.Cluster().GetSpec(), n))
 }
 
 // put accounts for a replica as it is now.

@@ -118,7 +118,12 @@ func (f *forecast) due(changes []state.Change) Due {
 	if due.Moved {
 		maps.Copy(due.Workloads, f.watching)
 	}
-	if !due.Placement {
+	for _, uid := range f.cluster.view.Wake() {
+		due.Workloads[uid] = true
+	}
+	// Who waits is known to the view once all of them were looked at. Until then anybody
+	// may be helped not only by room, but also by where others are and what they are.
+	if due.Placement = due.Placement || due.Moved && !f.searched; !due.Placement {
 		return due
 	}
 	if !f.searched { // the loop has found these out over time

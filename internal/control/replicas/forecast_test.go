@@ -353,3 +353,56 @@ func TestAForecastLetsThoseEndWhoWereToldTo(t *testing.T) {
 		t.Errorf("planned %v, pushed out %v, %v", planned, pushed, err)
 	}
 }
+
+// Who waits may be helped without any room that is freed: by one that may be pushed out
+// from now on, or by a neighbour. What comes of that is part of the forecast.
+func TestAForecastKnowsWhoIsWoken(t *testing.T) {
+	forecast := func(w *world, edit func(*state.Batch)) []*v1.Preemption {
+		var b state.Batch
+		edit(&b)
+		fork := w.store.Fork()
+		changes, err := fork.Apply(b.Transaction(w.now()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, pushed, err := (Placement{}).Forecast(w.now(), fork, changes, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pushed
+	}
+
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addRanked("batch", 1, "1", 300, 0)
+	d := drive(w)
+	d.rest()
+	w.addRanked("web", 1, "1", 200, 0)
+	d.rest()
+	pushed := forecast(w, func(b *state.Batch) {
+		batch := proto.CloneOf(w.snap().WorkloadByName("default", "batch"))
+		batch.Spec.Priority = proto.Int32(0)
+		b.Update(batch, batch.GetMetadata().GetVersion())
+	})
+	if len(pushed) != 1 || pushed[0].GetWorkload() != "batch" || pushed[0].GetForWorkload() != "web" {
+		t.Errorf("less important, it is pushed out: %v", pushed)
+	}
+
+	w = newWorld(t)
+	w.addNode("a", "2")
+	d = drive(w)
+	w.addRanked("batch", 1, "1", 0, 0)
+	d.rest()
+	near := newWorkload(w.newUID(), "near", 1, "1")
+	near.Spec.Priority, near.Spec.Placement = proto.Int32(300), &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}}
+	w.change(func(b *state.Batch) { w.revise(b, near); b.Create(near) })
+	d.rest()
+	pushed = forecast(w, func(b *state.Batch) {
+		db := newWorkload(w.newUID(), "db", 1, "1")
+		w.revise(b, db)
+		b.Create(db)
+	})
+	if len(pushed) != 1 || pushed[0].GetWorkload() != "batch" || pushed[0].GetForWorkload() != "near" {
+		t.Errorf("for one that has its neighbour now another is pushed out: %v", pushed)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -166,10 +167,18 @@ func everything(snap *state.Snapshot) Due {
 func otherPlace(before, after *v1.Node) bool {
 	was, is := before.GetStatus(), after.GetStatus()
 	return after != nil && (before == nil || was.GetState() != is.GetState() ||
-		!maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) ||
-		!proto.Equal(was.GetCapacity(), is.GetCapacity()) || scheduler.Pressed(was) != scheduler.Pressed(is) ||
+		otherFacts(before, after) || !proto.Equal(was.GetCapacity(), is.GetCapacity()) || scheduler.Pressed(was) != scheduler.Pressed(is) ||
 		!slices.EqualFunc(before.GetSpec().GetTaints(), after.GetSpec().GetTaints(), func(a, b *v1.Taint) bool { return proto.Equal(a, b) }) ||
 		!slices.EqualFunc(was.GetDrivers(), is.GetDrivers(), func(a, b *v1.DriverInfo) bool { return proto.Equal(a, b) }))
+}
+
+// otherFacts reports whether a node is another one by what is said of it or what it says of
+// itself, by which rules choose nodes, or has another link by the word of its operator.
+func otherFacts(before, after *v1.Node) bool {
+	was, is := before.GetStatus().GetInfo(), after.GetStatus().GetInfo()
+	return !maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) || spec.LinkOf(before) != spec.LinkOf(after) ||
+		was.GetHostname() != is.GetHostname() || was.GetOs() != is.GetOs() || was.GetArch() != is.GetArch() ||
+		was.GetKernel() != is.GetKernel() || was.GetVersion() != is.GetVersion()
 }
 
 // dueAfter says what may need a tick after the changes.

@@ -72,8 +72,12 @@ func uidsOf(replicas []*v1.Replica) (uids []string) {
 // afterwards as the snapshot is.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
 	for uid := range t.stopped {
-		if r := t.snap.Replica(uid); r != nil && !t.makesWay(r) {
+		switch r := t.snap.Replica(uid); {
+		case r == nil:
+		case !t.makesWay(r):
 			t.cluster.view.Leave(uid)
+		case r.GetSpec().GetNodeUid() != "":
+			t.cluster.view.GiveWay(uid) // it does not serve any more, and who is to keep some has one less
 		}
 	}
 	plan := t.cluster.view.Plan(request)

@@ -507,3 +507,29 @@ func TestPriorityIsOfTheMoment(t *testing.T) {
 		t.Error("boss, which is more important now, does not run")
 	}
 }
+
+// Who is replaced does not serve any more: a service that is updated in the moment in
+// which somebody needs room elsewhere keeps what it should all the same.
+func TestAnUpdateAndAPreemptionTogetherKeepMinAvailable(t *testing.T) {
+	for _, node := range nodeNames {
+		w := newWorld(t)
+		for _, name := range nodeNames {
+			w.addNode(name, "1")
+		}
+		w.addRanked("web", 3, "1", 200, 2)
+		d := drive(w)
+		d.rest()
+		w.restart("web")
+		boss := newWorkload(w.newUID(), "boss", 1, "1")
+		boss.Spec.Priority, boss.Spec.Placement = proto.Int32(300), &v1.Placement{Labels: map[string]string{"name": node}}
+		w.change(func(b *state.Batch) { w.revise(b, boss); b.Create(boss) })
+		d.react()
+		if going := w.going(); going != 1 {
+			t.Errorf("boss needs %s: %d of 3 are told to stop at once, and 2 are to stay", node, going)
+		}
+		d.rest()
+		if all, _ := w.running("boss"); all != 1 {
+			t.Errorf("boss does not run on %s: %v", node, w.where("boss"))
+		}
+	}
+}

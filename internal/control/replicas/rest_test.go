@@ -350,3 +350,44 @@ func TestAJobKeepsItsRoomInAnUpdate(t *testing.T) {
 		t.Errorf("the job has lost its room: %v, %v", w.where("work"), w.where("early"))
 	}
 }
+
+// A machine that comes back with another kernel or agent was never away for long: who
+// chooses nodes by that follows it all the same, and so does who waits for a wider link.
+func TestWhatANodeSaysOfItselfIsFollowed(t *testing.T) {
+	newer := []*v1.LabelRule{{Key: spec.LabelKernel, Operator: "version", Values: []string{">=6"}}}
+	kernel := func(version string) func(*v1.Node) {
+		return func(n *v1.Node) { n.Status.Info = &v1.NodeInfo{Kernel: version} }
+	}
+
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.editNode("a", kernel("5.10"))
+	w.addKind("probe", spec.KindDaemon, "1", func(s *v1.WorkloadSpec) { s.Placement = &v1.Placement{Require: newer} })
+	w.addWorkload("web", 1, "1")
+	d := driveFinitely(w)
+	d.rest()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Placement = &v1.Placement{Require: newer}
+		w.revise(b, of)
+	})
+	d.rest()
+	w.editNode("a", kernel("6.1"))
+	d.rest()
+	if all, _ := w.running("probe"); all != 1 {
+		t.Error("the daemon is not on the node that suits it now")
+	}
+	if _, current := w.running("web"); current != 1 {
+		t.Error("the update waits although the node suits it now")
+	}
+
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Resources.Requests.Bandwidth = "500M"
+		w.revise(b, of)
+	})
+	d.rest()
+	w.editNode("a", func(n *v1.Node) { n.Spec.Bandwidth = "1G" })
+	d.rest()
+	if _, current := w.running("web"); current != 1 {
+		t.Error("the update waits although the link is wide enough now")
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -191,5 +193,31 @@ func TestTheRoomOfAnUpdateCanBeTakenAsThatOfAnyOther(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A rule of a revision that runs nowhere yet keeps nobody away: who restarts has its place
+// again, although another waits beside it that wants to be alone from now on.
+func TestARestartIsNotKeptOutByARevisionThatWaits(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.setZone("a", "z1")
+	w.addRanked("db", 1, "1", 300, 0)
+	w.addRanked("web", 1, "1", 100, 0)
+	d := driveFinitely(w)
+	d.rest()
+	w.edit("web", func(b *state.Batch, of *v1.Workload) {
+		of.Spec.Placement = &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "zone", Anti: true}}}
+		of.Spec.Replicas = proto.Int32(2)
+		w.revise(b, of)
+	})
+	d.rest()
+	w.restart("db")
+	d.rest()
+	if _, current := w.running("db"); current != 1 {
+		t.Errorf("db has lost its place to web: %v, %v", w.where("db"), w.where("web"))
+	}
+	if all, current := w.running("web"); all != 1 || current != 0 {
+		t.Errorf("%d of web run, %d of them beside db although they must not", all, current)
 	}
 }

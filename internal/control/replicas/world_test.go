@@ -35,7 +35,7 @@ func newWorld(t fatal) *world { return &world{t: t, store: state.New()} }
 // newUID gives uids in the order of creation whose ends differ, as real ones.
 func (w *world) newUID() string {
 	w.uids++
-	return fmt.Sprintf("%08d-0000-7000-8000-0000%08d", w.uids, w.uids)
+	return fmt.Sprintf("%08d-0000-7000-8000-0000a%07d", w.uids, w.uids)
 }
 
 func (w *world) now() time.Time {
