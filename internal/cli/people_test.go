@@ -240,6 +240,8 @@ func TestMistypedFlagsAndCommands(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
+	defer func(was time.Duration) { completionTime = was }(completionTime)
+	completionTime = time.Minute // nobody has pressed a key
 	c := described(t)
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if got := runCLI(t.Context(), Options{}, "completion", shell); got.code != 0 || !strings.Contains(got.stdout, "cloudless") || got.stderr != "" {
