@@ -53,15 +53,14 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Chang
 type forecast struct {
 	now  time.Time
 	fork *state.Fork
-	// cluster is the fork as the scheduler sees it.
-	cluster *cluster
+	// cluster is the fork as the scheduler sees it, and memory what the loop knows
+	// beside it once all who may wait were searched.
+	cluster  *cluster
+	memory   Memory
+	searched bool
 	// acting are the replicas with which a node may have something to do.
 	acting map[string]bool
-	// waiting is what the loop remembers, see Due.Waiting.
-	waiting  map[string]bool
-	watching map[string]bool // see Due.Watching
-	searched bool
-	uids     int
+	uids   int
 	// looks are how many more replicas the forecast may look at, and cutShort is
 	// whether they were too few.
 	looks    int
@@ -84,21 +83,21 @@ const (
 )
 
 func newForecast(now time.Time, fork *state.Fork) *forecast {
-	return &forecast{
-		now: now, fork: fork, cluster: newCluster(fork.Snapshot()), acting: map[string]bool{}, waiting: map[string]bool{}, watching: map[string]bool{},
-		looks: max(maxLooks, minTicks*fork.Snapshot().Count(state.KindReplica)), open: maxOpen,
+	snap := fork.Snapshot()
+	f := &forecast{
+		now: now, fork: fork, cluster: newCluster(snap), acting: map[string]bool{},
+		looks: max(maxLooks, minTicks*snap.Count(state.KindReplica)), open: maxOpen,
 	}
+	f.memory.Begin(snap)
+	return f
 }
 
 // play lets the loop and the nodes take turns. Nodes are slower than the loop,
 // so they act when it has come to rest.
 func (f *forecast) play(changes []state.Change) error {
 	for {
-		for due := f.due(changes); !due.Empty(); due = f.due(changes) {
-			var err error
-			if changes, err = f.settle(due); err != nil || f.cutShort {
-				return err
-			}
+		if err := f.settle(f.due(changes)); err != nil || f.cutShort {
+			return err
 		}
 		var err error
 		if changes, err = f.work(); err != nil || len(changes) == 0 {
@@ -107,67 +106,61 @@ func (f *forecast) play(changes []state.Change) error {
 	}
 }
 
-// due is what the loop finds due after changes.
+// due is what the loop finds due after changes, see Loop.follow.
 func (f *forecast) due(changes []state.Change) Due {
-	due := dueAfter(changes)
 	for _, c := range changes {
 		if r, ok := c.New.(*v1.Replica); ok {
 			f.acting[r.GetMetadata().GetUid()] = true
 		}
 	}
-	if due.Moved {
-		maps.Copy(due.Workloads, f.watching)
-	}
+	due := f.memory.After(changes)
 	for _, uid := range f.cluster.view.Wake() {
 		due.Workloads[uid] = true
 	}
-	// Who waits is known to the view once all of them were looked at. Until then anybody
-	// may be helped not only by room, but also by where others are and what they are.
-	if due.Placement = due.Placement || due.Moved && !f.searched; !due.Placement {
-		return due
-	}
-	if !f.searched { // the loop has found these out over time
+	// The loop has found out over time who waits. Here all of them are looked at when it
+	// first matters, and known to the view and the memory from then on.
+	due.Placement = !f.searched && (due.Placement || due.Moved)
+	if due.Placement {
 		f.searched = true
-		f.findWaiting()
+		f.findWaiting(due.Workloads)
 	}
-	maps.Copy(due.Workloads, f.waiting)
-	clear(f.waiting)
-	clear(f.watching)
 	return due
 }
 
-// findWaiting remembers every workload with an outdated replica that runs, or one
-// on an offline node: it may be waiting for room.
-func (f *forecast) findWaiting() {
+// findWaiting adds every workload with an outdated replica that runs, or one on an
+// offline node: it may be waiting for room.
+func (f *forecast) findWaiting(found map[string]bool) {
 	snap := f.fork.Snapshot()
 	for r := range snap.Replicas("", "") {
 		uid := r.GetSpec().GetWorkloadUid()
 		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
 		if outdated || wanted(r) && f.cluster.offline[r.GetSpec().GetNodeUid()] {
-			f.waiting[uid] = true
+			found[uid] = true
 		}
 	}
 }
 
 // waits reports whether an outdated replica is left because its successor fits
-// nowhere. Where nothing was due that could help, it has waited before.
+// nowhere. Where nothing was due that could help, it has waited before. One on an
+// offline node has another beside it, which waits for itself.
 func (f *forecast) waits(r *v1.Replica) bool {
-	return f.waiting[r.GetSpec().GetWorkloadUid()] || !f.searched && !f.cutShort
+	if f.cluster.offline[r.GetSpec().GetNodeUid()] {
+		return false
+	}
+	return f.memory.waiting[r.GetSpec().GetWorkloadUid()] || !f.searched && !f.cutShort
 }
 
-// settle ticks like the loop and returns what changed.
-func (f *forecast) settle(due Due) ([]state.Change, error) {
-	var all []state.Change
+// settle ticks until there is nothing to do, see Loop.settle.
+func (f *forecast) settle(due Due) error {
 	for !due.Empty() {
 		if f.looks -= maxReplicas + f.fork.Snapshot().Count(state.KindReplica); f.looks < 0 {
 			f.cutShort = true
-			break
+			return nil
 		}
 		batch, left := f.cluster.tick(f.now, f.fork.Snapshot(), due, f.newUID)
-		maps.Copy(f.waiting, left.Waiting)
-		maps.Copy(f.watching, left.Watching)
+		f.memory.Keep(left)
 		if batch.Len() == 0 {
-			break
+			return nil
 		}
 		tx := batch.Transaction(f.now)
 		changes, result, err := f.fork.ApplyParts(tx)
@@ -176,13 +169,14 @@ func (f *forecast) settle(due Due) ([]state.Change, error) {
 			f.looks -= len(changes) * changeCost
 			f.cluster.follow(f.fork.Snapshot(), changes)
 			f.note(changes)
-			all, due = append(all, changes...), left
+			due = left
 			due.add(HandedBack(tx, result))
+			due.add(f.due(changes))
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
-			return nil, fmt.Errorf("forecast: %w", err)
+			return fmt.Errorf("forecast: %w", err)
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // newUID gives uids after all real ones, in the order of creation.

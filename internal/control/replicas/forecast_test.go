@@ -137,7 +137,7 @@ func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pend
 		if was := before.Replica(r.GetMetadata().GetUid()); was.GetSpec().GetNodeUid() != "" {
 			kept = append(kept, r.GetMetadata().GetName())
 		}
-		if r.GetSpec().GetRevisionUid() != revision {
+		if offline := after.Node(r.GetSpec().GetNodeUid()).GetStatus().GetState() == nodeOffline; !offline && r.GetSpec().GetRevisionUid() != revision {
 			outdated++
 		}
 	}
@@ -162,39 +162,84 @@ func TestWhatIsForecastIsWhatTheLoopDoes(t *testing.T) {
 		d.rest()
 
 		batch, workloads := w.drawEdit(t)
-		before, untouched := w.snap(), w.saved()
-		fork := w.store.Fork()
-		var changes []state.Change
-		if batch.Len() > 0 {
-			var err error
-			if changes, err = fork.Apply(proto.CloneOf(batch.Transaction(w.now()))); err != nil {
-				t.Fatalf("the edit does not fit: %v", err)
-			}
-		}
-		planned, _, err := (Placement{}).Forecast(w.now(), fork, changes, workloads)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(untouched, w.saved()) {
-			t.Fatal("the forecast has changed the world")
-		}
-
-		if batch.Len() > 0 {
-			w.apply(batch)
-		}
-		d.rest()
+		d.wantAsForecast(batch, workloads)
 		w.checkCapacity()
-		for i, uid := range workloads {
-			wantNodes, wantKept, wantPending := real(before, w.snap(), uid)
-			nodes, kept, pending := shown(planned[i])
-			if !slices.Equal(nodes, wantNodes) || !slices.Equal(kept, wantKept) || pending != wantPending {
-				t.Fatalf("workload %d was forecast on %v, keeping %v, with %d unplaced;\nit came to %v, keeping %v, with %d unplaced:\n%v",
-					i, nodes, kept, pending, wantNodes, wantKept, wantPending, planned[i])
-			}
-			if pending > 0 && len(planned[i].GetUnplacedReasons()) == 0 && planned[i].GetQuota() == "" {
-				t.Fatalf("%d replicas have no place, and nobody says why", pending)
-			}
+	})
+}
+
+// wantAsForecast forecasts what comes of some changes for some workloads, makes them and
+// sees that it comes.
+func (d *driven) wantAsForecast(batch *state.Batch, workloads []string) {
+	d.t.Helper()
+	before, untouched := d.snap(), d.saved()
+	fork := d.store.Fork()
+	var changes []state.Change
+	if batch.Len() > 0 {
+		var err error
+		if changes, err = fork.Apply(proto.CloneOf(batch.Transaction(d.now()))); err != nil {
+			d.t.Fatalf("the edit does not fit: %v", err)
 		}
+	}
+	planned, pushed, err := (Placement{}).Forecast(d.now(), fork, changes, workloads)
+	if err != nil {
+		d.t.Fatalf("%v", err)
+	}
+	if !bytes.Equal(untouched, d.saved()) {
+		d.t.Fatalf("the forecast has changed the world")
+	}
+
+	if batch.Len() > 0 {
+		d.apply(batch)
+	}
+	d.rest()
+	for i, uid := range workloads {
+		wantNodes, wantKept, wantPending := real(before, d.snap(), uid)
+		nodes, kept, pending := shown(planned[i])
+		if !slices.Equal(nodes, wantNodes) || !slices.Equal(kept, wantKept) || pending != wantPending {
+			d.t.Fatalf("workload %d was forecast on %v, keeping %v, with %d unplaced;\nit came to %v, keeping %v, with %d unplaced:\n%v",
+				i, nodes, kept, pending, wantNodes, wantKept, wantPending, planned[i])
+		}
+		if pending > 0 && len(planned[i].GetUnplacedReasons()) == 0 && planned[i].GetQuota() == "" {
+			d.t.Fatalf("%d replicas have no place, and nobody says why", pending)
+		}
+	}
+	var foreseen, gone []string
+	for _, p := range pushed {
+		foreseen = append(foreseen, p.GetReplica())
+	}
+	for r := range d.snap().Replicas("", "") {
+		if was := before.Replica(r.GetMetadata().GetUid()); was != nil && was.GetSpec().GetPreemptedFor() == "" && r.GetSpec().GetPreemptedFor() != "" {
+			gone = append(gone, r.GetMetadata().GetName())
+		}
+	}
+	slices.Sort(foreseen)
+	if slices.Sort(gone); !slices.Equal(foreseen, gone) {
+		d.t.Fatalf("%v were forecast to be pushed out, and %v were", foreseen, gone)
+	}
+}
+
+// In a world of priorities, quotas, jobs, daemons and rules about others, too, what is
+// forecast comes.
+func TestWhatIsForecastComesInAnyWorld(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for _, name := range nodeNames {
+			w.addNode(name, rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(t, "size"))
+		}
+		d := driveFinitely(w)
+		for range rapid.IntRange(1, 10).Draw(t, "deeds") {
+			anyDeed(t, w)
+			d.rest()
+		}
+		batch := &state.Batch{}
+		if drafts := w.draft(func() { anyEdit(t, w) }); len(drafts) > 0 {
+			batch = drafts[0]
+		}
+		var workloads []string
+		for of := range w.snap().Workloads("", "") {
+			workloads = append(workloads, of.GetMetadata().GetUid())
+		}
+		d.wantAsForecast(batch, workloads)
 	})
 }
 

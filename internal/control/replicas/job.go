@@ -127,14 +127,41 @@ func (t *tick) takeAway(lose, stop []string) {
 
 // add makes new replicas, and some more that cover others, because those are away.
 func (t *tick) add(w *v1.Workload, create, cover int, away map[string]bool) {
-	for i := range create + cover {
-		if !t.take(w.GetMetadata().GetUid()) {
-			break
+	uid := w.GetMetadata().GetUid()
+	for range create {
+		if !t.take(uid) {
+			return
 		}
+		t.waits(t.newReplica(w))
+	}
+	for range cover {
+		if !t.room.has(1) {
+			t.uncovered = append(t.uncovered, uid)
+			return
+		}
+		t.room.take(t.labelsOf(uid))
 		r := t.newReplica(w)
 		t.waits(r)
-		if i >= create {
-			t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
+		t.covers[r.GetMetadata().GetUid()] = strings.Join(slices.Sorted(maps.Keys(away)), ", ")
+	}
+}
+
+// dropCover forgets one that would have covered another and found no place. The one that
+// is covered may still run: nothing is gained by one that waits.
+func (t *tick) dropCover(r *v1.Replica) {
+	workload := r.GetSpec().GetWorkloadUid()
+	t.room.give(t.labelsOf(workload))
+	t.placeless[workload] = true
+	t.blocked(t.snap.Workload(workload))
+	t.evictUncovered(workload)
+}
+
+// finishCovers leaves those for the next tick who have more to cover, unless there is no
+// place for the like of them.
+func (t *tick) finishCovers() {
+	for _, uid := range t.uncovered {
+		if !t.placeless[uid] {
+			t.left.Workloads[uid] = true
 		}
 	}
 }

@@ -143,12 +143,11 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 	for _, old := range replicas {
-		t.evictUncovered(old.GetSpec().GetWorkloadUid())
 		if t.covers[old.GetMetadata().GetUid()] != "" {
-			// The one that is covered may still run: nothing is gained by one that waits.
-			t.blocked(t.snap.Workload(old.GetSpec().GetWorkloadUid()))
+			t.dropCover(old)
 			continue
 		}
+		t.evictUncovered(old.GetSpec().GetWorkloadUid())
 		// A fresh explanation is given to those who ask; a new event for every
 		// change of what is free would push out all others.
 		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""

@@ -13,6 +13,21 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
+// configure sets the configuration of the cluster.
+func (w *world) configure(s *v1.ClusterSpec) {
+	w.t.Helper()
+	old := w.snap().Cluster()
+	w.change(func(b *state.Batch) {
+		if old == nil {
+			b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: s})
+			return
+		}
+		changed := proto.CloneOf(old)
+		changed.Spec = s
+		b.Update(changed, changed.GetMetadata().GetVersion())
+	})
+}
+
 // quota makes or changes the quota of the default namespace; nil lifts it.
 func (w *world) quota(q *v1.Quota) {
 	w.t.Helper()
@@ -219,9 +234,7 @@ func TestUsageIsWhatTheViewCounts(t *testing.T) {
 // waits goes on, be it new or the successor of what runs.
 func TestTheConfigurationWakesWhatWaits(t *testing.T) {
 	w := newWorld(t)
-	w.change(func(b *state.Batch) {
-		b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{}})
-	})
+	w.configure(&v1.ClusterSpec{})
 	w.addNode("a", "2")
 	w.addWorkload("web", 1, "1")
 	d := drive(w)
@@ -235,15 +248,10 @@ func TestTheConfigurationWakesWhatWaits(t *testing.T) {
 	if web, more := w.phases("web"), w.phases("more"); web[rollout.PhaseRunning] != 1 || more[rollout.PhasePending] != 1 {
 		t.Fatalf("before, web is %v and more %v", web, more)
 	}
-	configure := func(s *v1.ClusterSpec) {
-		changed := proto.CloneOf(w.snap().Cluster())
-		changed.Spec = s
-		w.change(func(b *state.Batch) { b.Update(changed, changed.GetMetadata().GetVersion()) })
-		d.rest()
-	}
-	configure(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{
+	w.configure(&v1.ClusterSpec{NodeClasses: []*v1.NodeClass{{
 		Name: "thin", Labels: "name=a", Overcommit: &v1.Overcommit{Cpu: new(int32(400))}, Reserved: &v1.ResourceAmounts{Cpu: "2"},
 	}}})
+	d.rest()
 	n := w.snap().NodeByName("a")
 	if got := (Placement{}).Allocatable(w.snap(), n).GetCpu(); got != "6" {
 		t.Errorf("4 times 2 CPU less 2 may be promised, not %s", got)

@@ -43,7 +43,9 @@ type move struct {
 
 // takeAll takes room for all that a move changes, or for none of it. After one for
 // which there was none there is none for others: they may rely on it, and what is less
-// important does not come before.
+// important does not come before. The first one has room however many have to go for it:
+// a node may have more small replicas than a tick moves, and the one that needs it all
+// would wait for ever.
 func (t *tick) takeAll(m move) bool {
 	var changed []string // by workload
 	if t.stored(m.replica) {
@@ -54,7 +56,7 @@ func (t *tick) takeAll(m move) bool {
 			changed = append(changed, r.GetSpec().GetWorkloadUid())
 		}
 	}
-	if !t.moves.has(len(changed)) {
+	if first := t.moves == newRoom(); !first && !t.moves.has(len(changed)) {
 		t.left.Workloads[m.replica.GetSpec().GetWorkloadUid()] = true
 		t.moves, t.room = room{}, room{}
 		return false

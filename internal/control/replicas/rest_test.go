@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -53,39 +54,10 @@ func (w *world) wantAtRest() {
 // anyDeed is something that happens to a world in which workloads have rules about each
 // other.
 func anyDeed(t *rapid.T, w *world) {
-	name := rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}).Draw(t, "workload")
 	node := rapid.SampledFrom(nodeNames).Draw(t, "node")
-	cpu := rapid.SampledFrom([]string{"500m", "1", "1500m", "2"}).Draw(t, "cpu")
-	of := w.snap().WorkloadByName("default", name)
-	daemon := of.GetSpec().GetKind() == spec.KindDaemon
-	if of == nil {
-		w.change(func(b *state.Batch) {
-			made := anyRanked(t, w, name, cpu)
-			w.revise(b, made)
-			b.Create(made)
-		})
-		return
-	}
-	switch what := rapid.SampledFrom([]string{"scale", "restart", "restart", "resize", "keep", "rank", "delete", "taint", "untaint", "offline", "ready"}).Draw(t, "deed"); what {
-	case "scale":
-		if !daemon {
-			w.scale(name, rapid.Int32Range(0, 4).Draw(t, "replicas"))
-		}
-	case "restart":
-		w.restart(name)
-	case "resize":
-		w.edit(name, func(b *state.Batch, of *v1.Workload) {
-			of.Spec.Resources.Requests.Cpu = cpu
-			w.revise(b, of)
-		})
-	case "keep":
-		if !daemon {
-			w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = rapid.Int32Range(0, 2).Draw(t, "keep") })
-		}
-	case "rank":
-		w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.Priority = proto.Int32(anyPriority(t)) })
-	case "delete":
-		w.delete(name)
+	switch what := rapid.SampledFrom([]string{"edit", "edit", "edit", "edit", "taint", "untaint", "offline", "ready"}).Draw(t, "deed"); what {
+	case "edit":
+		anyEdit(t, w)
 	case "taint":
 		w.taint(node, &v1.Taint{Key: "out", Effect: rapid.SampledFrom([]string{"NoSchedule", "NoExecute"}).Draw(t, "effect")})
 	case "untaint":
@@ -95,16 +67,74 @@ func anyDeed(t *rapid.T, w *world) {
 	}
 }
 
+// anyEdit is something that a user does to a workload, or an operator to the rules for all.
+func anyEdit(t *rapid.T, w *world) {
+	name := rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}).Draw(t, "workload")
+	of := w.snap().WorkloadByName("default", name)
+	cpu := rapid.SampledFrom([]string{"500m", "1", "1500m", "2"}).Draw(t, "cpu")
+	if of == nil {
+		w.change(func(b *state.Batch) {
+			made := anyRanked(t, w, name, cpu)
+			w.revise(b, made)
+			b.Create(made)
+		})
+		return
+	}
+	service := of.GetSpec().GetKind() == ""
+	switch rapid.SampledFrom([]string{"scale", "restart", "restart", "resize", "keep", "rank", "delete", "quota", "overcommit"}).Draw(t, "edit") {
+	case "scale":
+		if service {
+			w.scale(name, anyCount(t))
+		}
+	case "restart":
+		w.restart(name)
+	case "resize":
+		w.edit(name, func(b *state.Batch, of *v1.Workload) {
+			of.Spec.Resources.Requests.Cpu = cpu
+			w.revise(b, of)
+		})
+	case "keep":
+		if service {
+			w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.MinAvailable = rapid.Int32Range(0, 2).Draw(t, "keep") })
+		}
+	case "rank":
+		w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Spec.Priority = proto.Int32(anyPriority(t)) })
+	case "delete":
+		w.delete(name)
+	case "quota":
+		w.quota(&v1.Quota{Cpu: rapid.SampledFrom([]string{"", "2", "4", "6"}).Draw(t, "quota")})
+	case "overcommit":
+		w.configure(&v1.ClusterSpec{Overcommit: &v1.Overcommit{Cpu: new(rapid.SampledFrom([]int32{100, 150, 200}).Draw(t, "overcommit"))}})
+	}
+}
+
+// anyCount is how many replicas there are to be: a few, or more than fit into one tick.
+func anyCount(t *rapid.T) int32 {
+	if rapid.IntRange(0, 11).Draw(t, "many") == 0 {
+		return rapid.Int32Range(maxReplicas-2, maxReplicas+100).Draw(t, "replicas")
+	}
+	return rapid.Int32Range(0, 4).Draw(t, "replicas")
+}
+
 func anyPriority(t *rapid.T) int32 {
 	return rapid.SampledFrom([]int32{0, 100, 200, 300, 600}).Draw(t, "priority")
 }
 
 func anyRanked(t *rapid.T, w *world, name, cpu string) *v1.Workload {
-	made := newWorkload(w.newUID(), name, rapid.Int32Range(0, 4).Draw(t, "replicas"), cpu)
+	count := anyCount(t)
+	if count > 4 {
+		cpu = "10m"
+	}
+	made := newWorkload(w.newUID(), name, count, cpu)
 	made.Spec.Priority = proto.Int32(anyPriority(t))
-	if rapid.IntRange(0, 4).Draw(t, "daemon") == 0 {
-		made.Spec.Kind, made.Spec.Replicas = spec.KindDaemon, nil
-	} else {
+	switch made.Spec.Kind = rapid.SampledFrom([]string{"", "", "", spec.KindJob, spec.KindDaemon}).Draw(t, "kind"); made.Spec.Kind {
+	case spec.KindDaemon:
+		made.Spec.Replicas = nil
+	case spec.KindJob:
+		made.Spec.Replicas, made.Spec.Restart = nil, nil
+		made.Spec.Job = &v1.Job{Completions: new(max(count, 1)), Parallelism: new(max(count, 1))}
+		made.Spec = spec.Normalized(made.Spec)
+	default:
 		made.Spec.MinAvailable = rapid.Int32Range(0, 1).Draw(t, "keep")
 	}
 	if rapid.IntRange(0, 3).Draw(t, "ruled") == 0 {
@@ -389,5 +419,53 @@ func TestWhatANodeSaysOfItselfIsFollowed(t *testing.T) {
 	d.rest()
 	if _, current := w.running("web"); current != 1 {
 		t.Error("the update waits although the link is wide enough now")
+	}
+}
+
+// More replicas on lost nodes than a tick makes, for which there is no other place, keep
+// nobody waiting who comes after them.
+func TestThoseWithoutAPlaceHoldNobodyUp(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addWorkload("many", maxReplicas+8, "20m")
+	d := driveFinitely(w)
+	d.rest()
+	w.addNode("b", "1")
+	w.addRanked("web", 1, "1", 0, 0)
+	d.rest()
+	w.setNode("a", "offline")
+	d.rest()
+	w.restart("web")
+	d.rest()
+	w.wantWhere("web", "b running")
+	w.wantAtRest()
+}
+
+// Nor do those of which more have to leave a node than a tick makes others for.
+func TestThoseWithoutAPlaceLeaveAllTheSame(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addTolerant("many", maxReplicas+8, "10m", "always", 30)
+	d := driveFinitely(w)
+	d.rest()
+	w.taint("a", out(time.Now().Add(-time.Hour)))
+	d.rest()
+	if all, _ := w.running("many"); all != 0 {
+		t.Errorf("%d are left on the node", all)
+	}
+}
+
+// One that needs the room of more replicas than a tick moves gets it.
+func TestOneGetsTheRoomOfMany(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("many", 2*maxReplicas, "10m", 0, 0)
+	d := driveFinitely(w)
+	d.rest()
+	w.addRanked("web", 1, "4", 300, 0)
+	d.rest()
+	w.wantWhere("web", "a running")
+	if all, _ := w.running("many"); all != 0 {
+		t.Errorf("%d of many run beside it", all)
 	}
 }

@@ -79,8 +79,9 @@ func newRoom() room { return room{replicas: maxReplicas, labels: maxLabels} }
 
 func (r *room) has(replicas int) bool { return r.replicas >= replicas && r.labels > 0 }
 
-// take takes room for one replica with so many bytes of labels.
+// take takes room for one replica with so many bytes of labels, and give gives it back.
 func (r *room) take(labels int) { r.replicas, r.labels = r.replicas-1, r.labels-labels }
+func (r *room) give(labels int) { r.replicas, r.labels = r.replicas+1, r.labels+labels }
 
 // Tick returns the changes that bring what is due one step nearer to what is
 // desired, and an empty batch when nothing is to be done. What did not fit into
@@ -92,28 +93,49 @@ func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (b
 
 // tick is Tick for those who keep a cluster that is up to date with the snapshot.
 // What stays unplaced waits in it for something that helps.
+//
+// Some may have taken all the room for others in the place of replicas that are away, and
+// found none to put them: then those have their turn who had no room beside them. They
+// are fewer each time, because those who found no place are not left for another try.
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	c.decided = nil
-	t := &tick{
-		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
-		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{},
-		left: Due{Workloads: map[string]bool{}, Waiting: map[string]bool{}, Watching: map[string]bool{}, Later: map[string]time.Time{}},
+	left = Due{Waiting: map[string]bool{}, Watching: map[string]bool{}, Later: map[string]time.Time{}}
+	for {
+		t := newTick(c, now, snap, newUID)
+		t.left.Waiting, t.left.Watching, t.left.Later = left.Waiting, left.Watching, left.Later
+		t.run(due)
+		if left = t.left; t.batch.Len() > 0 || len(left.Workloads) == 0 {
+			return t.batch, left
+		}
+		due = Due{Workloads: left.Workloads}
 	}
-	for _, uid := range c.workloads(snap, due) {
+}
+
+func newTick(c *cluster, now time.Time, snap *state.Snapshot, newUID func() string) *tick {
+	return &tick{
+		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
+		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{}, placeless: map[string]bool{},
+		left: Due{Workloads: map[string]bool{}},
+	}
+}
+
+// run looks at what is due.
+func (t *tick) run(due Due) {
+	for _, uid := range t.cluster.workloads(t.snap, due) {
 		if !t.room.has(1) {
 			t.left.Workloads[uid] = true
-		} else if w := snap.Workload(uid); w != nil {
+		} else if w := t.snap.Workload(uid); w != nil {
 			t.workload(w)
 		}
 	}
 	if due.Placement {
-		for r := range snap.ReplicasOn("") {
+		for r := range t.snap.ReplicasOn("") {
 			t.waits(r)
 		}
 	}
 	t.place()
+	t.finishCovers()
 	t.finishStops()
-	return t.batch, t.left
 }
 
 // workloads are the uids of those to look at, in order.
@@ -166,6 +188,10 @@ type tick struct {
 	// covers are those of them that are only for a replica which may still run, by
 	// uid, with the reason: "a is offline".
 	covers map[string]string
+	// uncovered are workloads for which more of them could be made, and placeless those of
+	// which one found no place.
+	uncovered []string
+	placeless map[string]bool
 	// overdue are those that have to go because of a taint and could be covered, by
 	// workload.
 	overdue map[string][]overdue

@@ -28,6 +28,9 @@ type world struct {
 	store *state.Store
 	index uint64
 	uids  int
+	// drafting is while changes are collected in drafts instead of made.
+	drafting bool
+	drafts   []*state.Batch
 }
 
 func newWorld(t fatal) *world { return &world{t: t, store: state.New()} }
@@ -46,6 +49,10 @@ func (w *world) snap() *state.Snapshot { return w.store.Snapshot() }
 
 func (w *world) apply(b *state.Batch) {
 	w.t.Helper()
+	if w.drafting {
+		w.drafts = append(w.drafts, b)
+		return
+	}
 	w.index++
 	// As it would come out of the log: nothing is shared with the proposer.
 	tx := proto.CloneOf(b.Transaction(w.now()))
@@ -55,6 +62,14 @@ func (w *world) apply(b *state.Batch) {
 	if _, err := w.store.Apply(w.index, tx); err != nil {
 		w.t.Fatalf("the changes of a tick do not fit to the state they were made from: %v", err)
 	}
+}
+
+// draft returns what f would change, which is made by nobody yet.
+func (w *world) draft(f func()) []*state.Batch {
+	w.drafting, w.drafts = true, nil
+	f()
+	w.drafting = false
+	return w.drafts
 }
 
 func (w *world) change(build func(*state.Batch)) {
