@@ -286,17 +286,9 @@ func fieldChanges(from []spec.FieldChange) []*v1.FieldChange {
 // forecast adds what would become of the replicas.
 func (s *Server) forecast(p *planned, fork *state.Fork) error {
 	now := s.now()
-	var changes []state.Change
-	if p.batch.Len() > 0 {
-		tx := p.batch.Transaction(now)
-		if size := proto.Size(tx); size > consensus.MaxTransaction {
-			return &consensus.TooLargeError{Size: size}
-		}
-		var err error
-		// A copy: the fork keeps what it is given, and stamps it.
-		if changes, err = fork.Apply(proto.CloneOf(tx)); err != nil {
-			return fmt.Errorf("apply the plan to a fork of the state: %w", err)
-		}
+	tx := p.batch.Transaction(now)
+	if size := proto.Size(tx); size > consensus.MaxTransaction {
+		return &consensus.TooLargeError{Size: size}
 	}
 	uids, waiting := slices.Clone(p.uids), p.waiting()
 	at := map[string]int{} // where in uids those of a namespace begin that wait
@@ -304,7 +296,7 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 		at[n.GetName()] = len(uids)
 		uids = append(uids, waiting[n.GetName()]...)
 	}
-	outcomes, preemptions, err := s.placement.Forecast(now, fork, changes, uids)
+	outcomes, preemptions, err := s.placement.Forecast(now, fork, tx, uids)
 	if err != nil {
 		return err
 	}

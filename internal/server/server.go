@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/cloudless/cloudless/api"
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/garbage"
@@ -73,7 +74,7 @@ type Placement interface {
 	ShortOfQuota(snap *state.Snapshot, workloadUID string) string
 	// Forecast plays on the fork what would follow the changes made to it, and
 	// returns what would become of the workloads' replicas, one for each.
-	Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
+	Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error)
 }
 
 // Options is what a Server is made of.

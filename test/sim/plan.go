@@ -30,13 +30,7 @@ func (w *World) tryPlan(c *rand.Rand) {
 	w.tidy = true
 	defer func() { w.tidy = false }()
 	now := w.wall(t.server)
-	fork := t.server.store.Fork()
-	changes, err := fork.Apply(proto.CloneOf(b.Transaction(now)))
-	if err != nil {
-		w.fail("a plan can be made", "%v", err)
-		return
-	}
-	planned, pushed, err := replicas.Placement{}.Forecast(now, fork, changes, []string{uid})
+	planned, pushed, err := replicas.Placement{}.Forecast(now, t.server.store.Fork(), b.Transaction(now), []string{uid})
 	if err != nil {
 		w.fail("a plan can be made", "%v", err)
 		return

@@ -9,24 +9,24 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Forecast plays on a fork what the loop would do after the changes that were
-// made to it, as if every ready node did at once what it is told and nothing
-// else happened, until nothing is left to do. It returns for each of the
-// workloads, in their order, what would become of its replicas; the other
-// fields of the changes are empty. Beside them it returns which replicas of
-// whatever workloads would be pushed out. The fork is at the end of it afterwards.
+// Forecast makes changes on a fork and plays what the loop would do then, as if every
+// ready node did at once what it is told and nothing else happened, until nothing is left
+// to do. It returns for each of the workloads, in their order, what would become of its
+// replicas; the other fields of the changes are empty. Beside them it returns which
+// replicas of whatever workloads would be pushed out. The fork is at the end of it afterwards.
 //
 // It is the loop's own Tick that decides, with what the loop would find due, so
 // that carrying out the changes leads to the same places. How far it looks is
 // bounded by the size of the state and nothing else: the same fork gives the
 // same forecast.
-func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Change, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error) {
+func (Placement) Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error) {
 	before := fork.Snapshot()
 	f := newForecast(now, fork)
 	for _, uid := range workloads {
@@ -39,8 +39,8 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, changes []state.Chang
 			f.acting[r.GetMetadata().GetUid()] = true // its room is about to be free
 		}
 	}
-	if err := f.play(changes); err != nil {
-		return nil, nil, err
+	if err := f.play(tx); err != nil {
+		return nil, nil, fmt.Errorf("forecast: %w", err)
 	}
 	planned := make([]*v1.PlanChange, len(workloads))
 	for i, uid := range workloads {
@@ -54,10 +54,9 @@ type forecast struct {
 	now  time.Time
 	fork *state.Fork
 	// cluster is the fork as the scheduler sees it, and memory what the loop knows
-	// beside it once all who may wait were searched.
-	cluster  *cluster
-	memory   Memory
-	searched bool
+	// beside it.
+	cluster *cluster
+	memory  Memory
 	// acting are the replicas with which a node may have something to do.
 	acting map[string]bool
 	uids   int
@@ -92,18 +91,56 @@ func newForecast(now time.Time, fork *state.Fork) *forecast {
 	return f
 }
 
-// play lets the loop and the nodes take turns. Nodes are slower than the loop,
-// so they act when it has come to rest.
-func (f *forecast) play(changes []state.Change) error {
-	for {
-		if err := f.settle(f.due(changes)); err != nil || f.cutShort {
-			return err
+// play makes the changes and lets the loop and the nodes take turns. Nodes are slower than
+// the loop, so they act when it has come to rest.
+func (f *forecast) play(tx *statev1.Transaction) error {
+	due := f.begin()
+	changes, err := f.change(tx)
+	for err == nil {
+		due.add(f.due(changes))
+		if err = f.settle(due); err != nil || f.cutShort {
+			break
 		}
-		var err error
-		if changes, err = f.work(); err != nil || len(changes) == 0 {
-			return err
+		due = Due{Workloads: map[string]bool{}}
+		if changes, err = f.work(); len(changes) == 0 {
+			break
 		}
 	}
+	return err
+}
+
+// begin finds out who waits before the changes, as the loop has over time. It returns what the loop
+// has still to do, which is nothing where it has come to rest.
+func (f *forecast) begin() Due {
+	snap := f.fork.Snapshot()
+	due := Due{Workloads: map[string]bool{}, Placement: true}
+	for r := range snap.Replicas("", "") {
+		uid := r.GetSpec().GetWorkloadUid()
+		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
+		if outdated || wanted(r) && f.cluster.offline[r.GetSpec().GetNodeUid()] {
+			due.Workloads[uid] = true
+		}
+	}
+	f.looks -= snap.Count(state.KindReplica)
+	batch, left := f.cluster.tick(f.now, snap, due, f.newUID)
+	f.memory.Keep(left)
+	if batch.Len() == 0 {
+		return Due{Workloads: map[string]bool{}}
+	}
+	return due
+}
+
+// change makes the changes that are asked about.
+func (f *forecast) change(tx *statev1.Transaction) ([]state.Change, error) {
+	if len(tx.GetChanges()) == 0 {
+		return nil, nil
+	}
+	changes, err := f.fork.Apply(proto.CloneOf(tx)) // the fork keeps what it is given, and stamps it
+	if err != nil {
+		return nil, err
+	}
+	f.cluster.follow(f.fork.Snapshot(), changes)
+	return changes, nil
 }
 
 // due is what the loop finds due after changes, see Loop.follow.
@@ -114,40 +151,17 @@ func (f *forecast) due(changes []state.Change) Due {
 		}
 	}
 	due := f.memory.After(changes)
+	due.Placement = false
 	for _, uid := range f.cluster.view.Wake() {
 		due.Workloads[uid] = true
-	}
-	// The loop has found out over time who waits. Here all of them are looked at when it
-	// first matters, and known to the view and the memory from then on.
-	due.Placement = !f.searched && (due.Placement || due.Moved)
-	if due.Placement {
-		f.searched = true
-		f.findWaiting(due.Workloads)
 	}
 	return due
 }
 
-// findWaiting adds every workload with an outdated replica that runs, or one on an
-// offline node: it may be waiting for room.
-func (f *forecast) findWaiting(found map[string]bool) {
-	snap := f.fork.Snapshot()
-	for r := range snap.Replicas("", "") {
-		uid := r.GetSpec().GetWorkloadUid()
-		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
-		if outdated || wanted(r) && f.cluster.offline[r.GetSpec().GetNodeUid()] {
-			found[uid] = true
-		}
-	}
-}
-
 // waits reports whether an outdated replica is left because its successor fits
-// nowhere. Where nothing was due that could help, it has waited before. One on an
-// offline node has another beside it, which waits for itself.
+// nowhere. One on an offline node has another beside it, which waits for itself.
 func (f *forecast) waits(r *v1.Replica) bool {
-	if f.cluster.offline[r.GetSpec().GetNodeUid()] {
-		return false
-	}
-	return f.memory.waiting[r.GetSpec().GetWorkloadUid()] || !f.searched && !f.cutShort
+	return f.memory.waiting[r.GetSpec().GetWorkloadUid()] && !f.cluster.offline[r.GetSpec().GetNodeUid()]
 }
 
 // settle ticks until there is nothing to do, see Loop.settle.
@@ -173,7 +187,7 @@ func (f *forecast) settle(due Due) error {
 			due.add(HandedBack(tx, result))
 			due.add(f.due(changes))
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
-			return fmt.Errorf("forecast: %w", err)
+			return err
 		}
 	}
 	return nil
@@ -203,7 +217,7 @@ func (f *forecast) work() ([]state.Change, error) {
 	}
 	changes, err := f.fork.Apply(b.Transaction(f.now))
 	if err != nil {
-		return nil, fmt.Errorf("forecast: %w", err)
+		return nil, err
 	}
 	f.cluster.follow(f.fork.Snapshot(), changes)
 	return changes, nil

@@ -141,7 +141,7 @@ func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pend
 			outdated++
 		}
 	}
-	if outdated > 0 && len((Placement{}).Explain(after, uid)) > 0 {
+	if outdated > 0 && (len((Placement{}).Explain(after, uid)) > 0 || (Placement{}).ShortOfQuota(after, uid) != "") {
 		pending += outdated
 	}
 	slices.Sort(nodes)
@@ -172,15 +172,7 @@ func TestWhatIsForecastIsWhatTheLoopDoes(t *testing.T) {
 func (d *driven) wantAsForecast(batch *state.Batch, workloads []string) {
 	d.t.Helper()
 	before, untouched := d.snap(), d.saved()
-	fork := d.store.Fork()
-	var changes []state.Change
-	if batch.Len() > 0 {
-		var err error
-		if changes, err = fork.Apply(proto.CloneOf(batch.Transaction(d.now()))); err != nil {
-			d.t.Fatalf("the edit does not fit: %v", err)
-		}
-	}
-	planned, pushed, err := (Placement{}).Forecast(d.now(), fork, changes, workloads)
+	planned, pushed, err := (Placement{}).Forecast(d.now(), d.store.Fork(), batch.Transaction(d.now()), workloads)
 	if err != nil {
 		d.t.Fatalf("%v", err)
 	}
@@ -255,12 +247,7 @@ func TestForecastPairsWhatGoesWithWhatComes(t *testing.T) {
 		var b state.Batch
 		edit(&b, w)
 		b.Update(w, w.GetMetadata().GetVersion())
-		fork := d.store.Fork()
-		changes, err := fork.Apply(b.Transaction(d.now()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		planned, _, err := (Placement{}).Forecast(d.now(), fork, changes, []string{w.GetMetadata().GetUid()})
+		planned, _, err := (Placement{}).Forecast(d.now(), d.store.Fork(), b.Transaction(d.now()), []string{w.GetMetadata().GetUid()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,14 +294,9 @@ func TestAForecastEnds(t *testing.T) {
 	var b state.Batch
 	w.revise(&b, made)
 	b.Create(made)
-	fork := w.store.Fork()
-	changes, err := fork.Apply(b.Transaction(w.now()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := newForecast(w.now(), fork)
+	f := newForecast(w.now(), w.store.Fork())
 	f.looks = 3*maxReplicas + 2*maxReplicas*changeCost // the second tick sees the replicas of the first, and their events
-	if err := f.play(changes); err != nil {
+	if err := f.play(b.Transaction(w.now())); err != nil {
 		t.Fatal(err)
 	}
 	placed, open := 0, 0
@@ -344,12 +326,7 @@ func BenchmarkForecastOfARollout(b *testing.B) {
 		var batch state.Batch
 		w.revise(&batch, edited)
 		batch.Update(edited, edited.GetMetadata().GetVersion())
-		fork := w.store.Fork()
-		changes, err := fork.Apply(batch.Transaction(w.now()))
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{edited.GetMetadata().GetUid()}); err != nil {
+		if _, _, err := (Placement{}).Forecast(w.now(), w.store.Fork(), batch.Transaction(w.now()), []string{edited.GetMetadata().GetUid()}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -365,12 +342,7 @@ func BenchmarkForecastOfManyNewReplicas(b *testing.B) {
 		var batch state.Batch
 		w.revise(&batch, made)
 		batch.Create(made)
-		fork := w.store.Fork()
-		changes, err := fork.Apply(batch.Transaction(w.now()))
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()}); err != nil {
+		if _, _, err := (Placement{}).Forecast(w.now(), w.store.Fork(), batch.Transaction(w.now()), []string{made.GetMetadata().GetUid()}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -385,15 +357,11 @@ func TestAForecastLetsThoseEndWhoWereToldTo(t *testing.T) {
 	d.rest()
 	w.scale("batch", 1)
 	d.react() // one stops
-	fork, made := w.store.Fork(), newWorkload(w.newUID(), "web", 1, "1")
+	made := newWorkload(w.newUID(), "web", 1, "1")
 	var b state.Batch
 	w.revise(&b, made)
 	b.Create(made)
-	changes, err := fork.Apply(b.Transaction(w.now()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	planned, pushed, err := Placement{}.Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	planned, pushed, err := Placement{}.Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), []string{made.GetMetadata().GetUid()})
 	if err != nil || planned[0].GetUnplaced() != 0 || len(planned[0].GetReplicas()) != 1 || len(pushed) != 0 {
 		t.Errorf("planned %v, pushed out %v, %v", planned, pushed, err)
 	}
@@ -405,12 +373,7 @@ func TestAForecastKnowsWhoIsWoken(t *testing.T) {
 	forecast := func(w *world, edit func(*state.Batch)) []*v1.Preemption {
 		var b state.Batch
 		edit(&b)
-		fork := w.store.Fork()
-		changes, err := fork.Apply(b.Transaction(w.now()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, pushed, err := (Placement{}).Forecast(w.now(), fork, changes, nil)
+		_, pushed, err := (Placement{}).Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

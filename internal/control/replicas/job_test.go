@@ -287,7 +287,6 @@ func TestForecastOfKinds(t *testing.T) {
 		w.addNode("a", "4")
 		w.addNode("b", "4")
 		w.addNode("small", "100m")
-		fork := w.store.Fork()
 		made := newWorkload(w.newUID(), "work", 1, "1")
 		made.Spec.Kind, made.Spec.Replicas, made.Spec.Restart = c.kind, nil, nil
 		if c.change != nil {
@@ -297,11 +296,7 @@ func TestForecastOfKinds(t *testing.T) {
 		var b state.Batch
 		w.revise(&b, made)
 		b.Create(made)
-		changes, err := fork.Apply(b.Transaction(w.now()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		planned, _, err := Placement{}.Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+		planned, _, err := Placement{}.Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), []string{made.GetMetadata().GetUid()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -320,12 +320,7 @@ func TestForecastShowsWhoIsPushedOut(t *testing.T) {
 	var b state.Batch
 	d.revise(&b, made)
 	b.Create(made)
-	fork := d.store.Fork()
-	changes, err := fork.Apply(proto.CloneOf(b.Transaction(d.now())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	planned, pushed, err := (Placement{}).Forecast(d.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	planned, pushed, err := (Placement{}).Forecast(d.now(), d.store.Fork(), b.Transaction(d.now()), []string{made.GetMetadata().GetUid()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -194,16 +194,11 @@ func TestForecastKnowsTheQuota(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
 	w.quota(&v1.Quota{Cpu: "2500m"})
-	fork := w.store.Fork()
 	made := newWorkload(w.newUID(), "web", 3, "1")
 	var b state.Batch
 	w.revise(&b, made)
 	b.Create(made)
-	changes, err := fork.Apply(b.Transaction(w.now()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	planned, _, err := (Placement{}).Forecast(w.now(), fork, changes, []string{made.GetMetadata().GetUid()})
+	planned, _, err := (Placement{}).Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), []string{made.GetMetadata().GetUid()})
 	if err != nil {
 		t.Fatal(err)
 	}
