@@ -96,12 +96,9 @@ lint: $(SHIM) ## Check format, vet and staticcheck.
 	$(TOOL) staticcheck ./...
 	cd tools && go vet ./...
 
-# The tests that take longest come first, so that at the end nobody waits for a single one.
-LONGEST := ./test/e2e ./internal/driver/containerd ./internal/app ./internal/consensus ./internal/server ./test/docs
-
 .PHONY: test
 test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
-	go test -race -p 3 -timeout 20m $(LONGEST) $$(go list ./... | grep -v '/test/sim$$') # many of them wait more than they work
+	go test -race -p 3 -timeout 20m $$(go list ./... | grep -v '/test/sim$$') # many of them wait more than they work
 	go test -v -count=1 -timeout 20m ./test/sim # one goroutine: nothing to race with
 
 # How long test-chaos does harm, and in which order: 0 is a new one.
