@@ -61,7 +61,7 @@ func TestExitWhileTheAgentWasAwayIsSeen(t *testing.T) {
 		n.tasks.exit("a-1", driver.Exit{Code: 9})
 		n.start()
 		s = n.join()
-		if got := s.await(t, "a", "failed"); got.GetLastExit().GetCode() != 9 {
+		if got := s.learn(t, "a", "failed"); got.GetLastExit().GetCode() != 9 {
 			t.Errorf("the exit was seen as %v", got)
 		}
 		if got := n.tasks.started(); !slices.Equal(got, []string{"a-1"}) {

@@ -317,6 +317,15 @@ func (s *session) said(uid string) *v1.ReplicaStatus {
 	return nil
 }
 
+// learn waits until the replica is said to be in the phase, in the hello already or later.
+func (s *session) learn(t *testing.T, uid, phase string) *v1.ReplicaStatus {
+	t.Helper()
+	if said := s.said(uid); said.GetPhase() == phase {
+		return said
+	}
+	return s.await(t, uid, phase)
+}
+
 // full is a full set of assignments.
 func full(assign ...*v1.Assignment) *v1.Assignments {
 	return &v1.Assignments{Epoch: 1, Full: true, Assign: assign}
