@@ -175,7 +175,7 @@ func TestTaskThatIsHalfRemovedIsRemoved(t *testing.T) {
 		n.tasks.halve("a-1")
 		n.start()
 		s = n.join()
-		s.await(t, "a", "stopped")
+		s.learn(t, "a", "stopped")
 		synctest.Wait()
 		if got := n.tasks.ids(); len(got) != 0 {
 			t.Errorf("tasks are left: %v", got)
