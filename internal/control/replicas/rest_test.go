@@ -110,7 +110,7 @@ func anyEdit(t *rapid.T, w *world) {
 
 // anyCount is how many replicas there are to be: a few, or more than fit into one tick.
 func anyCount(t *rapid.T) int32 {
-	if rapid.IntRange(0, 11).Draw(t, "many") == 0 {
+	if rapid.IntRange(0, 19).Draw(t, "many") == 0 {
 		return rapid.Int32Range(maxReplicas-2, maxReplicas+100).Draw(t, "replicas")
 	}
 	return rapid.Int32Range(0, 4).Draw(t, "replicas")
