@@ -101,7 +101,7 @@ func (f *forecast) play(tx *statev1.Transaction) error {
 		if err = f.settle(due); err != nil || f.cutShort {
 			break
 		}
-		due = Due{Workloads: map[string]bool{}}
+		due = Due{}
 		if changes, err = f.work(); len(changes) == 0 {
 			break
 		}
@@ -109,8 +109,8 @@ func (f *forecast) play(tx *statev1.Transaction) error {
 	return err
 }
 
-// begin finds out who waits before the changes, as the loop has over time. It returns what the loop
-// has still to do, which is nothing where it has come to rest.
+// begin finds out who waits before the changes, as the loop has over time. It returns what
+// the loop has still to do, which is nothing where it has come to rest.
 func (f *forecast) begin() Due {
 	snap := f.fork.Snapshot()
 	due := Due{Workloads: map[string]bool{}, Placement: true}
@@ -125,7 +125,7 @@ func (f *forecast) begin() Due {
 	batch, left := f.cluster.tick(f.now, snap, due, f.newUID)
 	f.memory.Keep(left)
 	if batch.Len() == 0 {
-		return Due{Workloads: map[string]bool{}}
+		return Due{}
 	}
 	return due
 }

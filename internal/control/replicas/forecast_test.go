@@ -214,11 +214,8 @@ func (d *driven) wantAsForecast(batch *state.Batch, workloads []string) {
 // forecast comes.
 func TestWhatIsForecastComesInAnyWorld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
-		for _, name := range nodeNames {
-			w.addNode(name, rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(t, "size"))
-		}
-		d := driveFinitely(w)
+		d := anyNodes(t)
+		w := d.world
 		for range rapid.IntRange(1, 10).Draw(t, "deeds") {
 			anyDeed(t, w)
 			d.rest()

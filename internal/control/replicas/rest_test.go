@@ -51,6 +51,15 @@ func (w *world) wantAtRest() {
 	w.t.Fatalf("the loop rests although something is to be done")
 }
 
+// anyNodes is a world of nodes of any size, with a loop that must come to rest.
+func anyNodes(t *rapid.T) *driven {
+	w := newWorld(t)
+	for _, name := range nodeNames {
+		w.addNode(name, rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(t, "size"))
+	}
+	return driveFinitely(w)
+}
+
 // anyDeed is something that happens to a world in which workloads have rules about each
 // other.
 func anyDeed(t *rapid.T, w *world) {
@@ -148,11 +157,8 @@ func anyRanked(t *rapid.T, w *world, name, cpu string) *v1.Workload {
 // to do that it has not noticed.
 func TestTheLoopComesToRestAndOversleepsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
-		for _, name := range nodeNames {
-			w.addNode(name, rapid.SampledFrom([]string{"1", "2", "3", "4"}).Draw(t, "size"))
-		}
-		d := driveFinitely(w)
+		d := anyNodes(t)
+		w := d.world
 		for range rapid.IntRange(1, 14).Draw(t, "deeds") {
 			anyDeed(t, w)
 			switch rapid.IntRange(0, 3).Draw(t, "then") {
@@ -441,7 +447,8 @@ func TestThoseWithoutAPlaceHoldNobodyUp(t *testing.T) {
 	w.wantAtRest()
 }
 
-// Nor do those of which more have to leave a node than a tick makes others for.
+// More replicas that have to leave a node than a tick makes others for leave it, although
+// there is no other place.
 func TestThoseWithoutAPlaceLeaveAllTheSame(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")

@@ -50,6 +50,9 @@ func (d Due) Empty() bool {
 
 // add makes due what is due by another.
 func (d *Due) add(o Due) {
+	if d.Workloads == nil {
+		d.Workloads = map[string]bool{}
+	}
 	maps.Copy(d.Workloads, o.Workloads)
 	if d.Stirred == nil {
 		d.Stirred = map[string]bool{}
@@ -114,7 +117,8 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 func newTick(c *cluster, now time.Time, snap *state.Snapshot, newUID func() string) *tick {
 	return &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
-		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{}, overdue: map[string][]overdue{}, placeless: map[string]bool{},
+		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
+		overdue: map[string][]overdue{}, placeless: map[string]bool{},
 		left: Due{Workloads: map[string]bool{}},
 	}
 }
