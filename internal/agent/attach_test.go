@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/logfile"
 )
 
 // running is a node with one running replica, "a".
@@ -83,6 +85,14 @@ func TestLogsFollowOverAttemptsUntilTheEnd(t *testing.T) {
 	s.send(t, delta(stopped(assignment("a"))))
 	if got, _ := log.lines(t, -1); !slices.Equal(got, []string{"last words"}) {
 		t.Errorf("at the end: %q", got)
+	}
+}
+
+func TestAGapInALogIsNoLineOfIt(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	got := logEntry("web-1", logfile.Entry{Time: at, Gap: true})
+	if got.GetError() == "" || got.GetText() != "" || got.GetStream() != "" || !got.GetTime().AsTime().Equal(at) || got.GetReplica() != "web-1" {
+		t.Errorf("a gap is sent as %v", got)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestExitWhileTheAgentWasAwayIsSeen(t *testing.T) {
 		n.tasks.exit("a-1", driver.Exit{Code: 9})
 		n.start()
 		s = n.join()
-		if got := s.learn(t, "a", "failed"); got.GetLastExit().GetCode() != 9 {
+		if got := s.await(t, "a", "failed"); got.GetLastExit().GetCode() != 9 {
 			t.Errorf("the exit was seen as %v", got)
 		}
 		if got := n.tasks.started(); !slices.Equal(got, []string{"a-1"}) {
@@ -175,7 +175,7 @@ func TestTaskThatIsHalfRemovedIsRemoved(t *testing.T) {
 		n.tasks.halve("a-1")
 		n.start()
 		s = n.join()
-		s.learn(t, "a", "stopped")
+		s.await(t, "a", "stopped")
 		synctest.Wait()
 		if got := n.tasks.ids(); len(got) != 0 {
 			t.Errorf("tasks are left: %v", got)

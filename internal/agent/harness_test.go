@@ -214,6 +214,7 @@ func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Sessio
 		heard:  map[string][]*v1.ReplicaStatus{},
 		end:    make(chan struct{}),
 	}
+	sess.hear(sess.hello.GetReplicas())
 	select {
 	case s.sessions <- sess:
 	case <-stream.Context().Done():
@@ -276,8 +277,9 @@ func (s *session) open(t *testing.T, o *v1.Open) {
 	}
 }
 
-// await reads reports until the replica is in the phase, and returns its status.
-// What is said of other replicas meanwhile can be awaited later.
+// await waits until the replica is said to be in the phase, in the hello already or
+// in a report, and returns its status. What is said of other replicas meanwhile can
+// be awaited later.
 func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 	t.Helper()
 	return s.awaitStatus(t, uid, phase, func(status *v1.ReplicaStatus) bool { return status.GetPhase() == phase })
@@ -296,15 +298,20 @@ func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.Replic
 		}
 		select {
 		case up := <-s.ups:
-			for _, report := range up.GetReport().GetReplicas() {
-				s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
-			}
+			s.hear(up.GetReport().GetReplicas())
 		case <-s.stream.Context().Done():
 			t.Fatalf("the session has ended before replica %s was %s", uid, what)
 		}
 	}
 	t.Fatalf("replica %s is never %s", uid, what)
 	return nil
+}
+
+// hear keeps what the node says, in its hello or later, until somebody awaits it.
+func (s *session) hear(reports []*v1.ReplicaReport) {
+	for _, report := range reports {
+		s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
+	}
 }
 
 // said is what a hello says of a replica, nil if nothing.
@@ -315,15 +322,6 @@ func (s *session) said(uid string) *v1.ReplicaStatus {
 		}
 	}
 	return nil
-}
-
-// learn waits until the replica is said to be in the phase, in the hello already or later.
-func (s *session) learn(t *testing.T, uid, phase string) *v1.ReplicaStatus {
-	t.Helper()
-	if said := s.said(uid); said.GetPhase() == phase {
-		return said
-	}
-	return s.await(t, uid, phase)
 }
 
 // full is a full set of assignments.

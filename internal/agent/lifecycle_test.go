@@ -247,8 +247,11 @@ func TestDisappearedTaskIsStartedAgainByPolicy(t *testing.T) {
 		n.start()
 		s = n.join()
 		n.tasks.awaitStart("a-2")
-		if got := s.await(t, "a", "running"); got.GetRestarts() != 1 || !strings.Contains(got.GetLastExit().GetReason(), "disappeared") {
-			t.Errorf("after it disappeared: %v", got)
+		again := s.awaitStatus(t, "a", "restarted", func(status *v1.ReplicaStatus) bool {
+			return status.GetPhase() == "running" && status.GetRestarts() == 1
+		})
+		if !strings.Contains(again.GetLastExit().GetReason(), "disappeared") {
+			t.Errorf("after it disappeared: %v", again)
 		}
 	})
 }

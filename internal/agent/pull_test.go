@@ -112,9 +112,7 @@ func (s *session) next(t *testing.T, uid string) *v1.ReplicaStatus {
 	for len(s.heard[uid]) == 0 {
 		select {
 		case up := <-s.ups:
-			for _, report := range up.GetReport().GetReplicas() {
-				s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
-			}
+			s.hear(up.GetReport().GetReplicas())
 		case <-s.stream.Context().Done():
 			t.Fatal("the session has ended")
 		}
