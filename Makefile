@@ -98,8 +98,17 @@ lint: $(SHIM) ## Check format, vet and staticcheck.
 
 .PHONY: test
 test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.
-	go test -race -p 3 -timeout 20m $$(go list ./... | grep -v '/test/sim$$') # many of them wait more than they work
-	go test -v -count=1 -timeout 20m ./test/sim # one goroutine: nothing to race with
+	@$(MAKE) --no-print-directory -j2 test-race test-sim
+
+# More at a time than there are cores: most of them wait for elections, containers and each other.
+.PHONY: test-race
+test-race:
+	go test -race -p 3 -parallel 4 -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
+
+# One goroutine: there is nothing to race with.
+.PHONY: test-sim
+test-sim:
+	go test -v -count=1 -timeout 20m ./test/sim
 
 # How long test-chaos does harm, and in which order: 0 is a new one.
 CHAOS ?= 3m
