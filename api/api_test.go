@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -56,5 +57,42 @@ func TestOpenAPIIsComplete(t *testing.T) {
 	}
 	if len(missing) > 0 {
 		t.Errorf("there is no definition of %v", missing)
+	}
+}
+
+// Paths that differ in the names of their variables only are one to those who read
+// the document, who refuse it if it is there twice.
+func TestOpenAPIHasEveryPathOnce(t *testing.T) {
+	var document struct {
+		Paths map[string]map[string]struct {
+			Parameters []struct{ Name, In string }
+		}
+	}
+	if err := json.Unmarshal(api.OpenAPI, &document); err != nil {
+		t.Fatal(err)
+	}
+	variable := regexp.MustCompile(`\{[^}]*\}`)
+	seen := map[string]string{}
+	for path, calls := range document.Paths {
+		bare := variable.ReplaceAllString(path, "{}")
+		if other, twice := seen[bare]; twice {
+			t.Errorf("%s and %s are the same path", path, other)
+		}
+		seen[bare] = path
+		for method, call := range calls {
+			named, stale := 0, false
+			for _, parameter := range call.Parameters {
+				if parameter.In == "path" && strings.Contains(path, "{"+parameter.Name+"}") {
+					named++
+				}
+				stale = stale || parameter.Name == "consistency"
+			}
+			if named != strings.Count(path, "{") {
+				t.Errorf("%s %s describes %d of the variables in its path: %v", method, path, named, call.Parameters)
+			}
+			if reads := method == "get" && !strings.HasSuffix(path, ":exec"); stale != reads {
+				t.Errorf("%s %s has the parameter consistency: %t", method, path, stale)
+			}
+		}
 	}
 }

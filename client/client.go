@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -166,41 +169,8 @@ func connect(ctx context.Context, conn *grpc.ClientConn, link *link) error {
 // retries lets calls outlast a short absence of the servers. Only calls that do no harm when done twice are named: those
 // that only read, and those that carry an idempotency key. Any other one may have been done though its answer was lost:
 // done again, it would undo what somebody else has changed since, or be refused for what it has changed itself.
-const retries = `{"methodConfig": [{
-	"name": [
-		{"service": "cloudless.v1.ClusterService", "method": "GetCluster"},
-		{"service": "cloudless.v1.ClusterService", "method": "WhoAmI"},
-		{"service": "cloudless.v1.ClusterService", "method": "GetConfiguration"},
-		{"service": "cloudless.v1.ClusterService", "method": "ListConfigurations"},
-		{"service": "cloudless.v1.ServerService", "method": "ListServers"},
-		{"service": "cloudless.v1.NodeService", "method": "GetNode"},
-		{"service": "cloudless.v1.NodeService", "method": "ListNodes"},
-		{"service": "cloudless.v1.NodeService", "method": "WatchNodes"},
-		{"service": "cloudless.v1.ImageService", "method": "GetImage"},
-		{"service": "cloudless.v1.ImageService", "method": "ListImages"},
-		{"service": "cloudless.v1.ImageService", "method": "ListLogins"},
-		{"service": "cloudless.v1.EventService"},
-		{"service": "cloudless.v1.PlanService"},
-		{"service": "cloudless.v1.NamespaceService", "method": "CreateNamespace"},
-		{"service": "cloudless.v1.NamespaceService", "method": "ApplyNamespace"},
-		{"service": "cloudless.v1.NamespaceService", "method": "GetNamespace"},
-		{"service": "cloudless.v1.NamespaceService", "method": "ListNamespaces"},
-		{"service": "cloudless.v1.NamespaceService", "method": "WatchNamespaces"},
-		{"service": "cloudless.v1.ExplainService"},
-		{"service": "cloudless.v1.TokenService", "method": "CreateToken"},
-		{"service": "cloudless.v1.TokenService", "method": "ListTokens"},
-		{"service": "cloudless.v1.WorkloadService", "method": "CreateWorkload"},
-		{"service": "cloudless.v1.WorkloadService", "method": "ApplyWorkload"},
-		{"service": "cloudless.v1.WorkloadService", "method": "GetWorkload"},
-		{"service": "cloudless.v1.WorkloadService", "method": "ListWorkloads"},
-		{"service": "cloudless.v1.WorkloadService", "method": "WatchWorkloads"},
-		{"service": "cloudless.v1.WorkloadService", "method": "ListReplicas"},
-		{"service": "cloudless.v1.WorkloadService", "method": "WatchReplicas"},
-		{"service": "cloudless.v1.WorkloadService", "method": "GetUsage"},
-		{"service": "cloudless.v1.WorkloadService", "method": "WatchUsage"},
-		{"service": "cloudless.v1.WorkloadService", "method": "ListRevisions"},
-		{"service": "cloudless.v1.WorkloadService", "method": "Logs"}
-	],
+var retries = `{"methodConfig": [{
+	"name": [` + strings.Join(repeatable(), ", ") + `],
 	"retryPolicy": {
 		"maxAttempts": 4,
 		"initialBackoff": "0.1s",
@@ -209,6 +179,24 @@ const retries = `{"methodConfig": [{
 		"retryableStatusCodes": ["UNAVAILABLE"]
 	}
 }]}`
+
+// repeatable names all methods that may be called twice, as servers see it too. That those that can have a key have
+// one is the interceptor's work.
+func repeatable() (names []string) {
+	protoregistry.GlobalFiles.RangeFilesByPackage("cloudless.v1", func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			service := file.Services().Get(i)
+			for j := range service.Methods().Len() {
+				method := service.Methods().Get(j)
+				if api.Keyed(method) || api.Reads(fmt.Sprintf("/%s/%s", service.FullName(), method.Name())) {
+					names = append(names, fmt.Sprintf(`{"service": %q, "method": %q}`, service.FullName(), method.Name()))
+				}
+			}
+		}
+		return true
+	})
+	return names
+}
 
 // token is the bearer token of every call.
 type token string

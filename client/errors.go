@@ -164,8 +164,14 @@ type interceptor struct {
 func (i interceptor) unary(ctx context.Context, method string, req, reply any, usual *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	req = withKey(req)
 	left, err := i.once(ctx, method, req, reply, usual, invoke, opts...)
-	if left && ctx.Err() == nil { // nothing was done, and another server may know one that leads
-		_, err = i.once(ctx, method, req, reply, usual, invoke, opts...)
+	// Nothing was done, or a key keeps it from being done twice, and another server may know one that leads. Several
+	// may be cut off together, and one may be known by two addresses.
+	for asked := 1; left && ctx.Err() == nil && asked < max(2, len(i.link.all())); asked++ {
+		earlier := err
+		left, err = i.once(ctx, method, req, reply, usual, invoke, opts...)
+		if hasReason(earlier, reasonUncertain) && status.Code(err) == codes.Unavailable {
+			err = earlier // that the later one did nothing says nothing of it
+		}
 	}
 	return i.link.callErr(err)
 }

@@ -19,6 +19,7 @@ type forgetful struct {
 	cloudlessv1.UnimplementedClusterServiceServer
 	cloudlessv1.UnimplementedNodeServiceServer
 	cloudlessv1.UnimplementedImageServiceServer
+	cloudlessv1.UnimplementedWorkloadServiceServer
 	done atomic.Int32
 }
 
@@ -26,6 +27,7 @@ func (f *forgetful) register(r grpc.ServiceRegistrar) {
 	cloudlessv1.RegisterClusterServiceServer(r, f)
 	cloudlessv1.RegisterNodeServiceServer(r, f)
 	cloudlessv1.RegisterImageServiceServer(r, f)
+	cloudlessv1.RegisterWorkloadServiceServer(r, f)
 }
 
 func (f *forgetful) lost() error {
@@ -55,6 +57,23 @@ func (f *forgetful) UpdateNode(context.Context, *cloudlessv1.UpdateNodeRequest) 
 
 func (f *forgetful) SetLogin(context.Context, *cloudlessv1.SetLoginRequest) (*cloudlessv1.Login, error) {
 	return nil, f.lost()
+}
+
+func (f *forgetful) RunWorkload(context.Context, *cloudlessv1.RunWorkloadRequest) (*cloudlessv1.Workload, error) {
+	if f.done.Load() > 0 {
+		return &cloudlessv1.Workload{}, nil
+	}
+	return nil, f.lost()
+}
+
+// The key that the client gives it makes it harmless.
+func TestACallWithAKeyIsRepeated(t *testing.T) {
+	a := newAuthority(t, "one")
+	server := &forgetful{}
+	c := dial(t, a.context(a.serve(identity.KindServer, server.register)))
+	if _, err := c.Workloads().RunWorkload(t.Context(), &cloudlessv1.RunWorkloadRequest{Name: "nightly"}); err != nil {
+		t.Error(err)
+	}
 }
 
 // A change that has no idempotency key is made once, even if it is not known whether it was made: somebody else may

@@ -70,8 +70,12 @@ func (l *link) known() string {
 	return strings.Join(l.addresses, ",")
 }
 
-// reasonNoLeader is why a server that is cut off from the others, or was removed, cannot answer.
-const reasonNoLeader = "NO_LEADER"
+const (
+	// reasonNoLeader is why a server that is cut off from the others, or was removed, cannot answer.
+	reasonNoLeader = "NO_LEADER"
+	// reasonUncertain says that a call may have changed something.
+	reasonUncertain = "UNCERTAIN"
+)
 
 // NoLeader reports whether a server refused a call because it cannot reach one that leads. Another server may.
 func NoLeader(err error) bool { return hasReason(err, reasonNoLeader) }

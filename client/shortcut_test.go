@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -24,13 +26,20 @@ type passer struct {
 	leader  atomic.Value // a string
 	calls   atomic.Int64
 	cut     atomic.Bool // from all who could lead
+	unsure  atomic.Bool // whether it has reached one before that
 	stop    func()
 }
 
 func (p *passer) GetCluster(ctx context.Context, _ *cloudlessv1.GetClusterRequest) (*cloudlessv1.Cluster, error) {
 	p.calls.Add(1)
 	if p.cut.Load() {
-		refusal, err := status.New(codes.Unavailable, "no server leads").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER"})
+		refusal := status.New(codes.Unavailable, "no server leads")
+		reasons := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: "NO_LEADER"}}
+		if p.unsure.Load() {
+			refusal = status.New(codes.Unknown, "it is not known whether the change was made")
+			reasons = append(reasons, &errdetails.ErrorInfo{Reason: "UNCERTAIN"})
+		}
+		refusal, err := refusal.WithDetails(reasons...)
 		if err != nil {
 			return nil, err
 		}
@@ -112,9 +121,10 @@ func TestClientTakesAShortcutToTheLeader(t *testing.T) {
 // the next ones too.
 func TestCallIsMadeElsewhereWhereNobodyLeads(t *testing.T) {
 	a := newAuthority(t, "one")
-	cut, well := a.servePasser(), a.servePasser()
+	cut, alsoCut, well := a.servePasser(), a.servePasser(), a.servePasser()
 	cut.cut.Store(true)
-	c := dial(t, a.context(cut.address, well.address))
+	alsoCut.cut.Store(true)
+	c := dial(t, a.context(cut.address, alsoCut.address, well.address))
 	for range 3 {
 		if _, err := c.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); err != nil {
 			t.Fatal(err)
@@ -127,6 +137,22 @@ func TestCallIsMadeElsewhereWhereNobodyLeads(t *testing.T) {
 	alone := dial(t, a.context(cut.address))
 	if _, err := alone.Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{}); !client.NoLeader(err) {
 		t.Errorf("a server alone that is cut off: %v", err)
+	}
+}
+
+// So is one that may have been done, as its key allows; that the other server did nothing then is not the whole truth.
+func TestAnUncertainCallIsMadeElsewhereAndNotForgotten(t *testing.T) {
+	a := newAuthority(t, "one")
+	cut, other := a.servePasser(), a.servePasser()
+	cut.cut.Store(true)
+	cut.unsure.Store(true)
+	other.cut.Store(true)
+	_, err := dial(t, a.context(cut.address, other.address)).Cluster().GetCluster(t.Context(), &cloudlessv1.GetClusterRequest{})
+	if other.calls.Load() == 0 {
+		t.Error("the other server was not asked")
+	}
+	if status.Code(err) != codes.Unknown || !strings.Contains(err.Error(), "not known whether") {
+		t.Errorf("the caller is told: %v", err)
 	}
 }
 

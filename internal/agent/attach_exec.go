@@ -78,6 +78,8 @@ func execProblem(r *replica, start *v1.ExecStart, err error) (code int32, proble
 		return 0, fmt.Errorf("replica %s does not run any more; see: cloudless ps --all", r.name())
 	case !errors.Is(err, driver.ErrInvalid) || len(command) == 0:
 		return 0, err
+	case strings.Contains(text, fmt.Sprintf("user %q does not exist", start.GetUser())):
+		return 0, fmt.Errorf("user %q does not exist in replica %s: an image knows the users in its /etc/passwd, and maybe none; say a number such as 1000:1000", start.GetUser(), r.name())
 	case strings.Contains(text, "chdir to cwd"):
 		return exitCannotRun, fmt.Errorf("folder %q in replica %s is not one that its user may work in, or does not exist", start.GetWorkingDir(), r.name())
 	case strings.Contains(text, "no such file or directory"), strings.Contains(text, "executable file not found"):

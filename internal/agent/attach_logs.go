@@ -54,7 +54,13 @@ func logOptions(open *v1.OpenLogs) logfile.Options {
 	return opts
 }
 
+// gapText is said where a reader was slower than the limits of the log allow.
+const gapText = "more was written than is kept before it was read; read faster, or write less"
+
 func logEntry(replica string, e logfile.Entry) *v1.LogEntry {
+	if e.Gap {
+		return &v1.LogEntry{Time: timestamppb.New(e.Time), Replica: replica, Error: gapText}
+	}
 	entry := &v1.LogEntry{
 		Time:    timestamppb.New(e.Time),
 		Replica: replica,

@@ -478,7 +478,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	if err != nil {
 		return err
 	}
-	f, err := openFolder(process.DataDir)
+	f, err := openFolderFor(ctx, process)
 	if err != nil {
 		return err
 	}
@@ -499,6 +499,10 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	}
 	p, err := openMember(ctx, f, link, d, process.Version, i, logger, &u)
 	if err != nil {
+		return err
+	}
+	// Not when it is ready: its cluster may be away for long.
+	if err := f.settle(ctx); err != nil {
 		return err
 	}
 	process.Progress("waiting for the cluster")

@@ -40,8 +40,9 @@ type folder struct {
 	// formerNode is the node that the machine was before this process made it another one.
 	formerNode string
 
-	mu sync.Mutex // guards folderID while parts start side by side
+	mu sync.Mutex // guards what follows while parts start side by side
 	folderID
+	said holder // what those are told who find the folder held
 }
 
 var validID = regexp.MustCompile(`^[a-z0-9]{8}$`)
@@ -76,6 +77,8 @@ type folderID struct {
 type holder struct {
 	PID     int    `json:"pid"`
 	Address string `json:"address,omitempty"`
+	// Moving is whether it has not come up yet, or is about to let go.
+	Moving bool `json:"moving,omitempty"`
 }
 
 func (f *folder) sub(parts ...string) string {
@@ -105,6 +108,25 @@ func openFolder(path string) (*folder, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// movePause is how often somebody looks who waits for a process to come up or to end.
+const movePause = 20 * time.Millisecond
+
+// openFolderFor opens the folder of a role. Somebody who waits until the role is ready
+// waits for a process that is just coming up, which is then the one, or is ending.
+func openFolderFor(ctx context.Context, process cli.Process) (*folder, error) {
+	for {
+		f, err := openFolder(process.DataDir)
+		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		if !ok || !held.Moving || !process.Attended {
+			return f, err
+		}
+		process.Progress(fmt.Sprintf("waiting for process %d, which is starting or stopping", held.PID))
+		if err := pause(ctx, movePause); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // private refuses a folder in which somebody else could lay traps for us.
@@ -149,7 +171,7 @@ func holdFolder(path string) (*folder, error) {
 	for deadline := time.Now().Add(endPatience); errors.Is(err, lockfile.ErrHeld); lock, err = lockfile.Hold(lockPath(path)) {
 		who := readHolder(path)
 		if !isEnding(who.PID) || time.Now().After(deadline) {
-			return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address}
+			return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address, Moving: who.Moving || who.PID <= 0}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -157,7 +179,7 @@ func holdFolder(path string) (*folder, error) {
 		return nil, fmt.Errorf("open data folder: %w", err)
 	}
 	f := &folder{path: path, lock: lock}
-	if err := f.announce(""); err != nil {
+	if err := f.say(func(h *holder) { *h = holder{PID: os.Getpid(), Moving: true} }); err != nil {
 		f.release()
 		return nil, err
 	}
@@ -192,9 +214,12 @@ func readHolder(path string) holder {
 	return who
 }
 
-// announce says who holds the folder and where it is reached.
-func (f *folder) announce(address string) error {
-	data, err := json.Marshal(holder{PID: os.Getpid(), Address: address})
+// say changes what those are told who find the folder held.
+func (f *folder) say(change func(*holder)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.said)
+	data, err := json.Marshal(f.said)
 	if err != nil {
 		return err
 	}
@@ -203,6 +228,29 @@ func (f *folder) announce(address string) error {
 	}
 	_, err = f.lock.WriteAt(data, 0)
 	return err
+}
+
+// announce says where the process is reached that holds the folder.
+func (f *folder) announce(address string) error {
+	return f.say(func(h *holder) { h.Address = address })
+}
+
+// settle says that the process has come up, until ctx ends.
+func (f *folder) settle(ctx context.Context) error {
+	if err := f.say(func(h *holder) { h.Moving = false }); err != nil {
+		return err
+	}
+	// Who comes while it ends waits, instead of being told that it runs.
+	context.AfterFunc(ctx, func() { _ = f.say(func(h *holder) { h.Moving = true }) })
+	return nil
+}
+
+// settles is ready, and says before that the process has come up.
+func (f *folder) settles(ctx context.Context, ready func(string)) func(string) {
+	return func(message string) {
+		_ = f.settle(ctx) // without it the others wait for longer
+		ready(message)
+	}
 }
 
 func (f *folder) release() {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -111,6 +112,66 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 	defer again.release()
 	if who := readHolder(path); who.Address != "" || who.PID != os.Getpid() {
 		t.Errorf("the new holder is said to be %+v", who)
+	}
+}
+
+// Who waits until a cloud is ready is not told that it runs while another process is
+// only starting it, or stopping it.
+func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
+	path := t.TempDir()
+	first, err := openFolder(path)
+	must(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	waits := make(chan string)
+	attended := cli.Process{DataDir: path, Attended: true, Progress: func(doing string) { waits <- doing }}
+	open := func(process cli.Process) chan error {
+		opened := make(chan error, 1)
+		go func() {
+			f, err := openFolderFor(t.Context(), process)
+			if err == nil {
+				f.release()
+			}
+			opened <- err
+		}()
+		return opened
+	}
+	runs := func(opened chan error) {
+		t.Helper()
+		for {
+			select {
+			case <-waits: // it had looked before
+			case err := <-opened:
+				if _, ok := errors.AsType[*cli.AlreadyRunningError](err); !ok {
+					t.Errorf("%v instead of AlreadyRunningError", err)
+				}
+				return
+			}
+		}
+	}
+	runs(open(cli.Process{DataDir: path})) // nobody waits for that one
+	opened := open(attended)
+	if doing := <-waits; doing != fmt.Sprintf("waiting for process %d, which is starting or stopping", os.Getpid()) {
+		t.Errorf("it is told to be %s", doing)
+	}
+	first.settles(ctx, func(string) {})("ready")
+	runs(opened)
+	runs(open(attended))
+
+	end()
+	for !readHolder(path).Moving {
+		runtime.Gosched()
+	}
+	opened = open(attended)
+	<-waits
+	first.release()
+	for {
+		select {
+		case <-waits:
+			continue
+		case err := <-opened:
+			must(t, err)
+		}
+		break
 	}
 }
 

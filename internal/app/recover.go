@@ -10,6 +10,8 @@ import (
 
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -17,7 +19,7 @@ import (
 // recoverCluster makes the server of a data folder the only one of its cluster.
 // The next start founds nothing: it goes on with what is there, and removes the
 // others before it lets anybody in (see letGo).
-func recoverCluster(_ context.Context, o cli.RecoverOptions) (was cli.LogEnd, err error) {
+func recoverCluster(ctx context.Context, o cli.RecoverOptions) (was cli.LogEnd, err error) {
 	f, err := openExistingFolder(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return was, fmt.Errorf("%s is not a data folder: name that of the server that is left with --data-dir", o.DataDir)
@@ -29,19 +31,62 @@ func recoverCluster(_ context.Context, o cli.RecoverOptions) (was cli.LogEnd, er
 	if _, err := os.Stat(f.sub("server", "raft")); err != nil {
 		return was, fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
 	}
-	// First the mark: without it the server would still believe the others, who
-	// could be back as a majority that knows nothing of what is written from now on.
-	if err := f.remember(func(id *folderID) { id.Recovered = true }); err != nil {
-		return was, err
-	}
 	end, err := consensus.Recover(consensus.Options{
 		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: state.New(),
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
+		Lost:   func(others []consensus.Server) error { return f.giveUp(ctx, others) },
 	})
 	if err == nil && end.Reached > end.Index {
 		_, err = fmt.Fprintf(o.Log, "the log of this server had lost the entries %d to %d, which are given up now\n", end.Index+1, end.Reached)
 	}
 	return cli.LogEnd{Term: end.Term, Index: end.Index}, err
+}
+
+// giveUp marks the folder, if the others are lost. The mark comes before anything is
+// changed: without it the server would still believe the others, who could be back
+// as a majority that knows nothing of what is written from now on.
+func (f *folder) giveUp(ctx context.Context, others []consensus.Server) error {
+	if err := f.areLost(ctx, others); err != nil {
+		return err
+	}
+	return f.remember(func(id *folderID) { id.Recovered = true })
+}
+
+// areLost is an error if one of the other servers leads, or says that this one was
+// removed: then two clusters would go on by one name. Those that answer and cannot
+// agree on anything any more are lost too, as far as the cluster is concerned, and
+// of those that do not answer nobody can know.
+func (f *folder) areLost(ctx context.Context, others []consensus.Server) error {
+	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
+	if err != nil {
+		return err
+	}
+	ca, err := server.OpenAuthority(f.authorityPath(), sealer)
+	if err != nil {
+		return err
+	}
+	answers := make(chan error, len(others))
+	for _, one := range others {
+		go func() { answers <- f.isLost(ctx, ca, one) }() // ends with its own patience
+	}
+	for range others {
+		if err := <-answers; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *folder) isLost(ctx context.Context, ca *identity.CA, one consensus.Server) error {
+	leads, err := server.AskLeading(ctx, ca, f.ServerUID, one)
+	switch {
+	case errors.Is(err, server.ErrRemoved):
+		return fmt.Errorf("the server at %s is not lost: it says that this one was removed from the cluster: remove the data folder with cloudless down --purge --data-dir %s, "+
+			"and join again with a new token; or stop that one for good, if this one is to go on in its place", one.Address, f.path)
+	case leads:
+		return fmt.Errorf("the server at %s is not lost: it leads the cluster: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.path)
+	}
+	return nil
 }
 
 // letGo removes the servers that were lost, if this one was made the only one of

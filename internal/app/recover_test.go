@@ -113,6 +113,39 @@ func TestRecoveryIsMarked(t *testing.T) {
 	}
 }
 
+// TestNothingIsRecoveredBesideACluster: while one of the others leads, a second cluster of the same name would go on
+// without it. The folder stays as it was.
+func TestNothingIsRecoveredBesideACluster(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	s.join("s2")
+	left := s.join("s3")
+	refused := func(words ...string) {
+		t.Helper()
+		_, err := recoverCluster(s.ctx, cli.RecoverOptions{DataDir: left.path, Log: io.Discard})
+		for _, word := range append(words, "is not lost") {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("recovering ends with %v, which does not say %q", err, word)
+			}
+		}
+		if id, err := readFolderID(left.path); err != nil || id.Recovered {
+			t.Errorf("the folder is marked: %v, %v", id.Recovered, err)
+		}
+	}
+	s.stop("s3")
+	refused("leads the cluster", "cloudless server --data-dir "+left.path)
+	s.start("s3", left.path, left.address, "")
+	s.stop("s3")
+	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
+	must(t, err)
+	refused("was removed from the cluster", "cloudless down --purge --data-dir "+left.path)
+	// Those that are left and cannot agree on anything any more are no cluster.
+	second := s.running["s2"]
+	s.stop("s1")
+	s.stop("s2")
+	s.recover(second.path)
+}
+
 // servers are the names of those of the cluster.
 func (s *several) servers() []string {
 	s.t.Helper()

@@ -238,11 +238,12 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	if err != nil {
 		return err
 	}
-	f, err := openFolder(o.DataDir)
+	f, err := openFolderFor(ctx, o.Process)
 	if err != nil {
 		return runsElsewhere(err, o.APIAddr)
 	}
 	u.add(f.release)
+	o.Ready = f.settles(ctx, o.Ready)
 	if err := f.mayServe(); err != nil {
 		return err
 	}

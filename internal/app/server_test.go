@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,11 +51,13 @@ func startServer(t *testing.T, path, config string) *running {
 	must(t, err)
 	c, err := client.Dial(t.Context(), where)
 	must(t, err)
-	return &running{client: c, stop: func() error {
+	stop := sync.OnceValue(func() error {
 		_ = c.Close()
 		cancel()
 		return <-ended
-	}}
+	})
+	t.Cleanup(func() { _ = stop() }) // before its folder is removed
+	return &running{client: c, stop: stop}
 }
 
 func TestServerIsTheSameClusterAfterARestart(t *testing.T) {

@@ -32,11 +32,12 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err != nil {
 		return err
 	}
-	f, err := openFolder(o.DataDir)
+	f, err := openFolderFor(ctx, o.Process)
 	if err != nil {
 		return runsElsewhere(err, o.APIAddr)
 	}
 	u.add(f.release)
+	o.Ready = f.settles(ctx, o.Ready)
 	if err := f.mayServe(); err != nil {
 		return err
 	}

@@ -157,7 +157,15 @@ func (c *cli) brokenError(ctx context.Context, cl *client.Client, a *actor, r *c
 		again = fmt.Sprintf(" (%d times)", n)
 	}
 	return fmt.Errorf("workload %s does not stay up: replica %s on %s: %s%s%s: see its output with: cloudless logs %s",
-		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), plain(reason), again, last, name)
+		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), clause(plain(reason)), again, last, name)
+}
+
+// clause is a sentence about a replica as it stands within another one.
+func clause(sentence string) string {
+	if rest, ok := strings.CutPrefix(sentence, "It "); ok {
+		sentence = "it " + rest
+	}
+	return strings.TrimSuffix(sentence, ".")
 }
 
 // logPatience is how long the last line of a replica may take, which is only a help.

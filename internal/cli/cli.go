@@ -64,6 +64,9 @@ type cli struct {
 	tracing *telemetry.Tracing
 }
 
+// contextEnv is the environment variable that names the context to use.
+const contextEnv = "CLOUDLESS_CONTEXT"
+
 func (c *cli) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "cloudless",
@@ -90,7 +93,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
-	flags.StringVar(&c.context, "context", os.Getenv("CLOUDLESS_CONTEXT"), "`name` of the cluster's context (default: $CLOUDLESS_CONTEXT, else the current one)")
+	flags.StringVar(&c.context, "context", os.Getenv(contextEnv), "`name` of the cluster's context (default: $"+contextEnv+", else the current one)")
 	flags.StringVarP(&c.namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
 	flags.StringVarP(&c.output, "output", "o", "table", "`format` of the output: table, json or yaml")
 	flags.BoolVar(&c.stale, "stale", false, "let commands that only read be answered by what one server knows, which may be behind: also while no server leads")

@@ -26,12 +26,19 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// TestMain lets the test program be the child of --detach.
+// TestMain lets the test program be the child of --detach. What who tests has set for their own clusters says nothing
+// about those of tests.
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(childMain())
+	}
+	for _, name := range []string{contextEnv, client.ConfigEnv, DataDirEnv, TokenEnv, telemetry.OTLPEndpointEnv} {
+		if err := os.Unsetenv(name); err != nil {
+			panic(err)
+		}
 	}
 	os.Exit(m.Run())
 }
@@ -339,7 +346,7 @@ func (c *cluster) ScaleWorkload(_ context.Context, r *cloudlessv1.ScaleWorkloadR
 		return nil, err
 	}
 	w = proto.Clone(w).(*cloudlessv1.Workload)
-	w.Spec.Replicas = &r.Replicas
+	w.Spec.Replicas = r.Replicas
 	return c.put(w), nil
 }
 

@@ -35,7 +35,7 @@ func (c *cli) execCommand() *cobra.Command {
 				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
 			case cmd.ArgsLenAtDash() > 1:
 				return usage(cmd, "%q is too much: write the command after --", args[1])
-			case len(args) == 1:
+			case len(args) == 1 || args[1] == "":
 				return usage(cmd, "COMMAND is missing: %s", cmd.UseLine())
 			}
 			return nil

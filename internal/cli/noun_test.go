@@ -194,7 +194,7 @@ func TestEveryChangeSaysWhyReplicasDoNotRun(t *testing.T) {
 			}
 		})
 		got = c.run(t.Context(), "", args...)
-		if got.code != 1 || !strings.Contains(got.stderr, "cloudless: workload web does not stay up: replica web-1 on box: It exited with code 3. (3 times)") {
+		if got.code != 1 || !strings.Contains(got.stderr, "cloudless: workload web does not stay up: replica web-1 on box: it exited with code 3 (3 times)") {
 			t.Errorf("%q of what does not stay up: %+v", args, got)
 		}
 	}

@@ -302,7 +302,7 @@ func TestApplySaysWhyAProgramDoesNotStayUp(t *testing.T) {
 		}
 	})
 	got := c.run(t.Context(), oneDocument, "apply", "-f", "-")
-	want := "cloudless: workload web does not stay up: replica web-1 on box: It exited with code 3. (3 times), its last line is \"no database\": " +
+	want := "cloudless: workload web does not stay up: replica web-1 on box: it exited with code 3 (3 times), its last line is \"no database\": " +
 		"see its output with: cloudless logs web\n"
 	if got.code != 1 || got.stderr != want {
 		t.Errorf("%+v, want %s", got, want)

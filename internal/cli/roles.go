@@ -176,6 +176,8 @@ type AlreadyRunningError struct {
 	PID     int    `json:"pid"`
 	// Address of its API; empty if it has none or is not known.
 	Address string `json:"address"`
+	// Moving is whether it has not come up yet, or is about to end.
+	Moving bool `json:"moving,omitempty"`
 }
 
 func (e *AlreadyRunningError) Error() string {

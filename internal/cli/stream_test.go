@@ -159,6 +159,9 @@ func TestExecEndsWithTheCommandsOwnCode(t *testing.T) {
 
 	c.exec = func(execServer) error { return status.Error(codes.FailedPrecondition, "no replica of web runs") }
 	c.run(t.Context(), "", "exec", "web", "--", "ls").expect(t, 1, "", "cloudless: no replica of web runs\n")
+	if got := c.run(t.Context(), "", "exec", "web", "--", ""); got.code != 2 || !strings.Contains(got.stderr, "COMMAND is missing") {
+		t.Errorf("an empty command: %+v", got)
+	}
 	if got := c.run(t.Context(), "", "exec", "-t", "web", "--", "ls"); got.code != 2 || !strings.Contains(got.stderr, "there is no terminal here") {
 		t.Errorf("%+v", got)
 	}

@@ -125,7 +125,7 @@ func (c *cli) workloadScaleCommand() *cobra.Command {
 			}
 			return c.changeWorkload(w, "scaled", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().ScaleWorkload(ctx, &cloudlessv1.ScaleWorkloadRequest{
-					Namespace: c.namespace, Name: args[0], Replicas: int32(replicas),
+					Namespace: c.namespace, Name: args[0], Replicas: new(int32(replicas)),
 				})
 			})(cmd, args)
 		},

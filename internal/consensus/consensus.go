@@ -69,6 +69,9 @@ type Options struct {
 	// empty for none.
 	Reached string
 
+	// Lost is asked by [Recover] whether the other servers are lost, before it changes anything; nil believes it.
+	Lost func([]Server) error
+
 	maxBulk int64 // instead of the usual one, in tests
 }
 

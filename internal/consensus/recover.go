@@ -40,6 +40,15 @@ func Recover(o Options) (was Recovered, err error) {
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(o.Address))
 	defer func() { err = errors.Join(err, transport.Close()) }()
 	machine := newFSM(o.Store, o.Observer)
+	if o.Lost != nil {
+		have, err := raft.GetConfiguration(configOf(o, log, nil), machine, d.log, d.log, d.snapshots, transport)
+		if err != nil {
+			return was, fmt.Errorf("read who takes part: %w", err)
+		}
+		if err := o.Lost(others(have, o.ServerID)); err != nil {
+			return was, err
+		}
+	}
 	alone := raft.Configuration{Servers: []raft.Server{{
 		Suffrage: raft.Voter, ID: raft.ServerID(o.ServerID), Address: raft.ServerAddress(o.Address),
 	}}}
@@ -53,6 +62,16 @@ func Recover(o Options) (was Recovered, err error) {
 		}
 	}
 	return was, machine.broken
+}
+
+// others are the servers of a configuration but for one.
+func others(c raft.Configuration, id string) (all []Server) {
+	for _, s := range c.Servers {
+		if string(s.ID) != id {
+			all = append(all, Server{ID: string(s.ID), Address: string(s.Address), Voter: s.Suffrage == raft.Voter})
+		}
+	}
+	return all
 }
 
 // end is the newest entry of the log, or what the newest snapshot ends with.

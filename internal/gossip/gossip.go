@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -85,9 +86,9 @@ func Open(o Options) (*Gossip, error) {
 	if o.Self.ID == "" || o.Network == nil || o.Logger == nil || o.Known == nil {
 		return nil, errors.New("gossip needs Self, Network, Known and Logger")
 	}
-	at, err := net.ResolveTCPAddr("tcp", o.Self.Address)
+	at, err := place(o.Self.Address)
 	if err != nil {
-		return nil, fmt.Errorf("find the address %s of this server: %w", o.Self.Address, err)
+		return nil, err
 	}
 	ring, err := newRing(o.Key)
 	if err != nil {
@@ -109,7 +110,34 @@ func Open(o Options) (*Gossip, error) {
 	if g.serf, err = serf.Create(config); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin to gossip: %w", err), g.transport.Shutdown())
 	}
+	g.transport.words.Store(g.serf)
 	return g, nil
+}
+
+// place is where memberlist says that a server is. It takes no names, and where a name leads is not for this server to
+// say: here it may be the machine itself, and nothing at all before the network is up. Who has a name is reached by
+// that, see transport.whereabouts.
+func place(address string) (*net.TCPAddr, error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("the address %s of this server: %w", address, err)
+	}
+	port, err := net.LookupPort("tcp", service)
+	if err != nil {
+		return nil, fmt.Errorf("the port of the address %s of this server: %w", address, err)
+	}
+	if at, err := net.ResolveTCPAddr("tcp", address); err == nil && (named(host) == "" || !at.IP.IsLoopback()) {
+		return at, nil
+	}
+	return &net.TCPAddr{IP: net.IPv4zero, Port: port}, nil
+}
+
+// named returns the host if it is a name and not an IP address.
+func named(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return host
 }
 
 func memberlistConfig(o Options, t *transport, s *serf.Config) *memberlist.Config {

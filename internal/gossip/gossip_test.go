@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,8 +18,14 @@ import (
 type wire struct{ net.Listener }
 
 func (wire) Dial(_, address string, timeout time.Duration) (net.Conn, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(host, nowhere) {
+		address = net.JoinHostPort("127.0.0.1", port)
+	}
 	return net.DialTimeout("tcp", address, timeout)
 }
+
+// nowhere ends names that nobody can resolve but the wire.
+const nowhere = ".invalid"
 
 // server gossips until the test ends or leaves.
 type server struct {
@@ -32,14 +39,24 @@ type server struct {
 // start gossips as a server that knows the given ones.
 func start(t *testing.T, id string, known ...*server) *server {
 	t.Helper()
+	return startAs(t, id, "127.0.0.1", known...)
+}
+
+// startAs is start for a server that says that it is at a host.
+func startAs(t *testing.T, id, host string, known ...*server) *server {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &server{id: id, address: listener.Addr().String(), changed: make(chan struct{}, 1)}
 	cut := &cuttable{wire: wire{listener}}
+	_, port, err := net.SplitHostPort(s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.Gossip, err = gossip.Open(gossip.Options{
-		Self: gossip.Server{ID: id, Address: s.address, Zone: "z-" + id, Version: "1"}, Network: cut, Logger: slog.New(slog.DiscardHandler),
+		Self: gossip.Server{ID: id, Address: net.JoinHostPort(host, port), Zone: "z-" + id, Version: "1"}, Network: cut, Logger: slog.New(slog.DiscardHandler),
 		Known: func() []gossip.Server {
 			var all []gossip.Server
 			for _, k := range known {
@@ -171,6 +188,23 @@ func TestServerFindsOthersByTheirAddress(t *testing.T) {
 }
 
 // TestServerThatIsGoneIsNoticed, be it with a word or without, and is known again at its new address.
+// TestServersAreReachedByTheirNames, which lead to them from the others, wherever they lead where the server itself is: to
+// itself, as on many machines, or nowhere before the network is up.
+func TestServersAreReachedByTheirNames(t *testing.T) {
+	a := startAs(t, "a", "a"+nowhere)
+	b := startAs(t, "b", "b"+nowhere, a)
+	c := startAs(t, "c", "c"+nowhere, a)
+	for _, s := range []*server{a, b, c} {
+		s.until(t, func(all map[string]gossip.Server) bool { return alive(all, "a", "b", "c") })
+	}
+	// They do not lose each other, because every question is answered.
+	c.crash()
+	for _, s := range []*server{a, b} {
+		s.until(t, func(all map[string]gossip.Server) bool { return !all["c"].Alive })
+		s.until(t, func(all map[string]gossip.Server) bool { return alive(all, "a", "b") })
+	}
+}
+
 func TestServerThatIsGoneIsNoticed(t *testing.T) {
 	for _, way := range []string{"leaves", "crashes"} {
 		t.Run(way, func(t *testing.T) {

@@ -9,9 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/hashicorp/serf/serf"
 )
 
 // A connection begins with one byte that says what it is for: one exchange, or packets, each with its length in two
@@ -32,6 +34,7 @@ type transport struct {
 	network Network
 	at      *net.TCPAddr
 	log     *slog.Logger
+	words   atomic.Pointer[serf.Serf] // what servers say of themselves; nil at first
 
 	packets chan *memberlist.Packet
 	streams chan net.Conn
@@ -168,8 +171,26 @@ func (t *transport) DialAddressTimeout(to memberlist.Address, timeout time.Durat
 	return &streamConn{Conn: conn, transport: t}, nil
 }
 
+// whereabouts is where a server is reached: by its name if it has one, wherever that leads from here.
+func (t *transport) whereabouts(to memberlist.Address) string {
+	known := t.words.Load()
+	if known == nil || to.Name == "" {
+		return to.Addr
+	}
+	for _, m := range known.Members() {
+		if m.Name != to.Name {
+			continue
+		}
+		host, _, _ := net.SplitHostPort(m.Tags[tagAddress])
+		if named(host) != "" {
+			return m.Tags[tagAddress]
+		}
+	}
+	return to.Addr
+}
+
 func (t *transport) dial(to memberlist.Address, timeout time.Duration, purpose byte) (net.Conn, error) {
-	conn, err := t.network.Dial(to.Name, to.Addr, timeout)
+	conn, err := t.network.Dial(to.Name, t.whereabouts(to), timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -29,9 +29,13 @@ type PushOptions struct {
 // parallelBlobs is how many blobs are sent at once.
 const parallelBlobs = 4
 
-// pushAgain is how often all of an image is looked at again where a part of it is missing in the end: it may have been
-// collected since, or the server that had it was lost and another one answers.
-const pushAgain = 3
+// All of an image is looked at again where a part of it is missing in the end: it may have been collected since, or the
+// server that had it was lost and another one answers, as often as that happens. pushAgain is how often that is done
+// where nothing was missing, and pushMost in all, for a registry that keeps nothing.
+const (
+	pushAgain = 3
+	pushMost  = 50
+)
 
 // Push sends an image or an index with all its images to the registry under the
 // given name, and returns its digest. Blobs that the registry has are not sent,
@@ -54,17 +58,24 @@ func Push(ctx context.Context, what Content, to Name, opts PushOptions) (string,
 	u := &uploader{http: transport, to: to, meter: newMeter(parts.blobs, opts.Progress)}
 	defer u.meter.end()
 	err = u.push(ctx, parts, reference)
-	for range pushAgain {
-		if r, refused := errors.AsType[*refusal](err); !refused || !strings.Contains(r.text, "BLOB_UNKNOWN") {
-			break
-		}
+	for total, idle := 1, 0; blobMissing(err) && total < pushMost && idle < pushAgain; total++ {
+		before := u.taken.Load()
 		u.meter.reset()
 		err = u.push(ctx, parts, reference)
+		if idle++; u.taken.Load() > before {
+			idle = 0
+		}
 	}
 	if err != nil {
 		return "", fmt.Errorf("push %s: %w", to, err)
 	}
 	return parts.digest, nil
+}
+
+// blobMissing reports whether the registry lacks something that it had or was said to have.
+func blobMissing(err error) bool {
+	r, refused := errors.AsType[*refusal](err)
+	return refused && strings.Contains(r.text, "BLOB_UNKNOWN")
 }
 
 func (u *uploader) push(ctx context.Context, parts parts, reference string) error {

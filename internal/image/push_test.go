@@ -72,6 +72,52 @@ func TestFailedAttemptIsTakenOutOfTheProgress(t *testing.T) {
 	checkReports(t, reports, blobBytes(t, img))
 }
 
+// A push goes on as long as it gets further, however often the registry is another one that has nothing yet.
+func TestPushOutlastsRegistriesThatAreLost(t *testing.T) {
+	var now atomic.Pointer[http.Handler]
+	anew := func() {
+		empty := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+		now.Store(&empty)
+	}
+	anew()
+	left := 10 // of registries that are lost before they have the manifest
+	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/manifests/") && left > 0 {
+			left--
+			anew()
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN"}]}`)
+			return true
+		}
+		(*now.Load()).ServeHTTP(w, req)
+		return true
+	})
+	if _, err := image.Push(t.Context(), randomImage(t), parse(t, host+"/hello:1"), image.PushOptions{Transport: transport}); err != nil {
+		t.Errorf("with %d registries left to lose: %v", left, err)
+	}
+}
+
+// One that keeps nothing of what it takes, or never believes that it has it, is given up.
+func TestPushGivesUpWhereARegistryLacksWhatItHas(t *testing.T) {
+	for what, forget := range map[string]bool{"forgets all": true, "has all": false} {
+		host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
+			if req.Method == http.MethodPut && strings.Contains(req.URL.Path, "/manifests/") {
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, `{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN"}]}`)
+				return true
+			}
+			if forget && req.Method == http.MethodHead {
+				w.WriteHeader(http.StatusNotFound)
+				return true
+			}
+			return false
+		})
+		if _, err := image.Push(t.Context(), randomImage(t), parse(t, host+"/hello:1"), image.PushOptions{Transport: transport}); err == nil {
+			t.Errorf("a registry that %s takes the image", what)
+		}
+	}
+}
+
 func TestPushNamesWhatFailed(t *testing.T) {
 	host, transport := serve(t, func(w http.ResponseWriter, req *http.Request) bool {
 		w.WriteHeader(http.StatusForbidden)

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,7 @@ type uploader struct {
 	http  http.RoundTripper
 	to    Name
 	meter *meter
+	taken atomic.Int64 // blobs that were sent whole
 }
 
 const (
@@ -251,6 +253,7 @@ func (u *upload) finish(ctx context.Context) error {
 		return fmt.Errorf("the registry does not know the upload any more: it answers %d", status)
 	}
 	u.at = nil
+	u.taken.Add(1)
 	return nil
 }
 

@@ -55,6 +55,10 @@ func join(entries []Entry) []string {
 	lines := []string{}
 	var parts [2]strings.Builder
 	for _, e := range entries {
+		if e.Gap {
+			lines = append(lines, "gap")
+			continue
+		}
 		b := &parts[e.Stream.index()]
 		b.WriteString(e.Line)
 		if !e.Partial {

@@ -16,6 +16,9 @@ type Entry struct {
 	Stream  Stream
 	Partial bool // the line goes on in the next entry of the same stream
 	Line    string
+	// Gap is set instead of a line where files were removed by their limits before
+	// they could be read.
+	Gap bool
 }
 
 // Options says what to read of a log.
@@ -40,7 +43,7 @@ type Options struct {
 // ctx. A log that does not exist is an empty one.
 //
 // Files that are removed by their limits before they could be read are passed
-// over.
+// over, with an entry in their place.
 func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) error {
 	r := &reader{dir: dir, opts: opts, fn: fn, buf: make([]byte, readBytes)}
 	defer r.closeFile()
@@ -48,7 +51,10 @@ func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) e
 		if err := r.seekTail(); err != nil {
 			return err
 		}
-		return r.drain(ctx)
+		if err := r.drain(ctx); err != nil || !r.missed {
+			return err
+		}
+		return r.admitGap(r.last) // nothing is left of what was asked for
 	}
 	// Watching begins before reading, so that nothing falls between the two.
 	w := newWaiter(dir, opts)
@@ -95,6 +101,9 @@ type reader struct {
 	skip bool        // at lies within a line that is no record
 	buf  []byte
 	open [2]bool // by stream: the last entry was partial
+	// missed is whether files were removed between what was delivered and the cursor.
+	missed bool
+	last   time.Time // of what was delivered last
 }
 
 // seekEnd has reading end where the log does now: one that is written faster than
@@ -144,9 +153,15 @@ func (r *reader) drain(ctx context.Context) error {
 			return err
 		}
 		r.closeFile()
-		r.at = position{seq: next}
+		r.proceed(next)
 	}
 	return nil
+}
+
+// proceed puts the cursor at the beginning of another file.
+func (r *reader) proceed(next uint64) {
+	r.missed = r.missed || r.at.seq != 0 && next > r.at.seq+1
+	r.at = position{seq: next}
 }
 
 // successor is the number of the next file, or 0 if there is none.
@@ -172,7 +187,7 @@ func (r *reader) openNext() (bool, error) {
 			if next == 0 || err != nil {
 				return false, err
 			}
-			r.at = position{seq: next}
+			r.proceed(next)
 		}
 		f, err := os.Open(filePath(r.dir, r.at.seq))
 		if err == nil {
@@ -186,7 +201,8 @@ func (r *reader) openNext() (bool, error) {
 		if next == 0 || err != nil {
 			return false, err
 		}
-		r.at = position{seq: next}
+		r.missed = true // what was to be read here
+		r.proceed(next)
 	}
 }
 
@@ -257,12 +273,32 @@ func (r *reader) deliver(line []byte) error {
 	if unwanted {
 		return nil
 	}
+	if r.missed {
+		if err := r.admitGap(rec.time); err != nil {
+			return err
+		}
+	}
 	if rec.begins && r.open[s] {
 		// The writer was killed before the end of the line was written.
 		if err := r.fn(Entry{Time: rec.time, Stream: rec.stream}); err != nil {
 			return err
 		}
 	}
-	r.open[s] = !rec.ends
+	r.open[s], r.last = !rec.ends, rec.time
 	return r.fn(Entry{Time: rec.time, Stream: rec.stream, Partial: !rec.ends, Line: string(rec.line)})
+}
+
+// admitGap says that something is missing before what was written at a time.
+func (r *reader) admitGap(at time.Time) error {
+	for s, stream := range []Stream{Stdout, Stderr} {
+		if !r.open[s] {
+			continue
+		}
+		if err := r.fn(Entry{Time: at, Stream: stream}); err != nil { // the end of its line is missing, too
+			return err
+		}
+		r.open[s] = false
+	}
+	r.missed = false
+	return r.fn(Entry{Time: at, Gap: true})
 }

@@ -149,6 +149,44 @@ func TestReadLooksAtNothingThatCameLater(t *testing.T) {
 	}
 }
 
+// A log that is written faster than it is read loses its oldest files. Who reads it is
+// told where, once for all that is missing there.
+func TestReaderIsToldWhatWasRemovedBeforeItWasRead(t *testing.T) {
+	for name, opts := range map[string]Options{"followed": {Tail: -1, Follow: true}, "read": {Tail: -1}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			w := openLog(t, dir, WriterOptions{Limits: Limits{MaxFileBytes: 70, MaxFiles: 2}})
+			number := 0
+			more := func(count int) {
+				for range count {
+					number++
+					write(t, w, Stdout, fmt.Sprintf("%d\n", number))
+				}
+			}
+			more(3)
+			done := make(chan struct{})
+			opts.Done = done
+			var entries []Entry
+			err := Read(t.Context(), dir, opts, func(e Entry) error {
+				if entries = append(entries, e); len(entries) == 1 {
+					more(9)
+					close(done)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Of the file that is being read nothing is missing.
+			want := []string{"stdout: 1", "stdout: 2", "gap"}
+			if opts.Follow {
+				want = append(want, join(all(t, dir))...)
+			}
+			equal(t, join(entries), want)
+		})
+	}
+}
+
 func TestSinceAndUntil(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()

@@ -144,6 +144,7 @@ func sameConfiguration(current *v1.Configuration, from uint64) error {
 // differ. A dry run ends where it would be proposed.
 func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.Snapshot, *v1.Configuration) (*v1.ConfigurationSpec, error)) (*v1.Configuration, error) {
 	var made *v1.Configuration
+	where := s.placesOf(ctx, s.addresses(s.store.Snapshot())...)
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		current, err := s.configurationOf(snap)
 		if err != nil {
@@ -153,7 +154,7 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.
 		if err != nil {
 			return err
 		}
-		if made, err = s.nextConfiguration(ctx, snap, current, wished); err != nil {
+		if made, err = s.nextConfiguration(ctx, snap, where, current, wished); err != nil {
 			return err
 		}
 		if made == current || dryRun {
@@ -173,7 +174,7 @@ func (s *Server) reconfigure(ctx context.Context, dryRun bool, wish func(*state.
 
 // nextConfiguration is the version that follows the one in force, checked, or
 // that one itself if nothing would differ.
-func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, current *v1.Configuration, wished *v1.ConfigurationSpec) (*v1.Configuration, error) {
+func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, where places, current *v1.Configuration, wished *v1.ConfigurationSpec) (*v1.Configuration, error) {
 	before := current.GetSpec().GetCluster()
 	after := spec.NormalizedCluster(wished.GetCluster())
 	// A cluster cannot be without ranges.
@@ -194,7 +195,7 @@ func (s *Server) nextConfiguration(ctx context.Context, snap *state.Snapshot, cu
 	if err := spec.Validate(next); err != nil {
 		return nil, err
 	}
-	return next, fits(snap, before, after)
+	return next, fits(snap, where, before, after)
 }
 
 // putConfiguration adds to the batch what brings a version into force.

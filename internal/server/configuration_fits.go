@@ -12,16 +12,16 @@ import (
 
 // fits refuses a configuration that the cluster, as it is now, is already beyond.
 // What has not been changed is not blamed.
-func fits(snap *state.Snapshot, before, after *v1.ClusterSpec) error {
+func fits(snap *state.Snapshot, where places, before, after *v1.ClusterSpec) error {
 	broken := &spec.Error{}
 	refuse := func(field, format string, args ...any) {
 		broken.Violations = append(broken.Violations, spec.Violation{Field: "spec.cluster." + field, Message: fmt.Sprintf(format, args...)})
 	}
 	if before.GetRangeV4() != after.GetRangeV4() {
-		rangeFits(snap, "rangeV4", after.GetRangeV4(), refuse)
+		rangeFits(snap, where, "rangeV4", after.GetRangeV4(), refuse)
 	}
 	if before.GetRangeV6() != after.GetRangeV6() {
-		rangeFits(snap, "rangeV6", after.GetRangeV6(), refuse)
+		rangeFits(snap, where, "rangeV6", after.GetRangeV6(), refuse)
 	}
 	if have := snap.Count(state.KindNode); have > spec.MostNodes(after) {
 		refuse("limits.nodes", "must be at least %d, because so many nodes are there: remove nodes first, or allow more", have)
@@ -48,7 +48,7 @@ func fits(snap *state.Snapshot, before, after *v1.ClusterSpec) error {
 // that would take the addresses at which the cluster's own machines are reached:
 // traffic for them would end at a node's containers. Subnets that nodes have
 // keep out of its way by themselves, be they in it or not.
-func rangeFits(snap *state.Snapshot, field, text string, refuse func(field, format string, args ...any)) {
+func rangeFits(snap *state.Snapshot, where places, field, text string, refuse func(field, format string, args ...any)) {
 	all, err := netip.ParsePrefix(text)
 	if err != nil {
 		refuse(field, "is not a range of addresses: %s", err)
@@ -58,7 +58,7 @@ func rangeFits(snap *state.Snapshot, field, text string, refuse func(field, form
 		refuse(field, "has room for %d nodes, and %d are there: give a larger range", spec.NodesIn(all), have)
 	}
 	for server := range snap.Servers("") {
-		if a, ok := hostAddress(server.GetSpec().GetAddress()); ok && all.Contains(a) {
+		if a, inside := where.in(all, server.GetSpec().GetAddress()); inside {
 			refuse(field, "contains %s, the address of server %s: give a range that none of the cluster's machines has an address in", a, server.GetMetadata().GetName())
 			return
 		}
@@ -80,7 +80,7 @@ func rangeFits(snap *state.Snapshot, field, text string, refuse func(field, form
 }
 
 // hostAddress is the IP address of what is reached at host:port, unless that has
-// a name: where a name leads may change.
+// a name: where a name leads may change, and is found out by placesOf.
 func hostAddress(address string) (netip.Addr, bool) {
 	host, _, _ := net.SplitHostPort(address)
 	a, err := netip.ParseAddr(host)

@@ -241,6 +241,13 @@ func TestRangesTakeEffectForNewNodes(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: overlaps 192.168.7.0/24, the network of eth0 on node before")
 	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.0.0.0/8" })
 	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: contains 10.1.2.3, the address of server box")
+	c.lookup = leadsTo("other.invalid", "172.16.3.4")
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-2", Name: "other"}, Spec: &v1.ServerSpec{Address: "other.invalid:7700"}})
+	})
+	_, err = c.set(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "172.16.0.0/12" })
+	wantCode(t, err, codes.InvalidArgument, "spec.cluster.rangeV4: contains 172.16.3.4, the address of server other")
+	c.lookup = leadsTo("nobody.invalid", "")                                 // a name that leads nowhere is in nobody's way
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.RangeV4 = "10.64.0.0/11" }) // which has the bridge of a node in it
 }
 
@@ -297,11 +304,11 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	wantCode(t, err, codes.ResourceExhausted, "workload more is one too many: the cluster allows 1", "limits.workloads=2")
 	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("more")}})
 	wantCode(t, err, codes.ResourceExhausted, "workload more is one too many")
-	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 4})
+	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(4)})
 	wantCode(t, err, codes.ResourceExhausted, "workload web asks for 4 replicas, and the cluster allows 3")
 	_, err = admin.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web", replicasOf(4))})
 	wantCode(t, err, codes.ResourceExhausted, "asks for 4 replicas")
-	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2, Version: made.GetMetadata().GetVersion()})
+	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2), Version: made.GetMetadata().GetVersion()})
 	must(t, err)
 
 	// Two that are made by one plan count both.

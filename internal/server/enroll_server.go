@@ -37,6 +37,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		return nil, err
 	}
 	answer := &v1.EnrollResponse{ClusterId: s.ca.Trust().Cluster(), SealedKey: handed}
+	where := s.placesOf(ctx, wish.GetAddress())
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		token, err := s.prove(snap, secret, roleServer)
 		if err != nil {
@@ -45,7 +46,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		if err := addressFree(snap, wish.GetAddress(), snap.Receipt(receipt.name).GetObjectUid()); err != nil {
 			return err
 		}
-		if err := outsideRanges(snap, wish.GetAddress()); err != nil {
+		if err := outsideRanges(snap, where, wish.GetAddress()); err != nil {
 			return err
 		}
 		if answer.Server, err = s.admitServer(ctx, snap, b, token, receipt, request); err != nil {
@@ -105,14 +106,14 @@ func addressFree(snap *state.Snapshot, address, asking string) error {
 
 // outsideRanges refuses a server at an address that a node may be given: whoever
 // has a subnet around it would not reach the server.
-func outsideRanges(snap *state.Snapshot, address string) error {
-	a, ok := hostAddress(address)
-	if !ok {
-		return nil
-	}
+func outsideRanges(snap *state.Snapshot, where places, address string) error {
 	ranges := snap.Cluster().GetSpec()
 	for setting, text := range map[string]string{"rangeV4": ranges.GetRangeV4(), "rangeV6": ranges.GetRangeV6()} {
-		if all, err := netip.ParsePrefix(text); err == nil && all.Contains(a) {
+		all, err := netip.ParsePrefix(text)
+		if err != nil {
+			continue
+		}
+		if a, inside := where.in(all, address); inside {
 			return refuse(codes.InvalidArgument, "the address %s of the new server is in %s, the range that the cluster's nodes get their addresses from: "+
 				"choose another with --api-addr or --advertise, or give the nodes another range first with: cloudless cluster config set %s=RANGE", a, all, setting)
 		}

@@ -1,8 +1,11 @@
 package server
 
 import (
+	"context"
 	"crypto"
+	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -133,6 +136,9 @@ func TestEnrollmentOfAServerIsRepeatable(t *testing.T) {
 	must(t, err)
 	_, err = ask(key, "second", "10.64.0.12:7700") // where nodes may be
 	wantCode(t, err, codes.InvalidArgument, "10.64.0.12 of the new server is in 10.64.0.0/10", "--advertise", "config set rangeV4=RANGE")
+	c.lookup = leadsTo("box.invalid", "10.64.0.13")
+	_, err = ask(key, "second", "box.invalid:7700") // where a name leads there
+	wantCode(t, err, codes.InvalidArgument, "10.64.0.13 of the new server is in 10.64.0.0/10")
 	_, err = ask(other, "third", "127.0.0.1:1003") // used up, and another key
 	wantCode(t, err, codes.Unauthenticated, "used up", "token create --role server")
 
@@ -237,5 +243,15 @@ func TestRenewalIsForOneself(t *testing.T) {
 	must(t, err)
 	if want := fmt.Sprintf("/node/%s", a.uid()); !strings.HasSuffix(me.GetId(), want) {
 		t.Errorf("the bearer is %s, want %s", me.GetId(), want)
+	}
+}
+
+// leadsTo resolves one name.
+func leadsTo(name, to string) func(context.Context, string, string) ([]netip.Addr, error) {
+	return func(_ context.Context, _, host string) ([]netip.Addr, error) {
+		if host != name {
+			return nil, errors.New("no such host")
+		}
+		return []netip.Addr{netip.MustParseAddr(to)}, nil
 	}
 }

@@ -68,7 +68,7 @@ func (s *eventService) ListEvents(ctx context.Context, request *v1.ListEventsReq
 
 func (s *eventService) WatchEvents(request *v1.WatchEventsRequest, stream grpc.ServerStreamingServer[v1.Event]) error {
 	// Whoever has the header knows that nothing is missed from then on.
-	start := func(*state.Snapshot) error { return stream.SendHeader(nil) }
+	start := func(*state.Snapshot) error { return beginStream(stream) }
 	return s.watch(stream.Context(), start, func(_ *state.Snapshot, changes []state.Change) error {
 		for _, c := range changes {
 			e, ok := c.New.(*v1.Event)

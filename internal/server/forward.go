@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -65,7 +66,8 @@ type router struct {
 	store     *state.Store
 	peers     *peerConns
 	passing   *passing
-	expel     func() // for one that has learnt that it was removed
+	expel     func()        // for one that has learnt that it was removed
+	patience  time.Duration // of a call that is no stream
 	logger    *slog.Logger
 }
 
@@ -76,19 +78,17 @@ func answeredHere(method string) bool {
 		!strings.HasPrefix(method, "/cloudless.")
 }
 
-// onlyAtLeader are reads of what only the leader has, in its memory.
+// onlyAtLeader are reads of what only the leader has, in its memory or by its
+// sessions, and plans, which are made to be carried out.
 var onlyAtLeader = []string{
-	v1.WorkloadService_GetUsage_FullMethodName, v1.WorkloadService_WatchUsage_FullMethodName,
-}
-
-// reads reports whether a call changes nothing.
-func reads(method string) bool {
-	name := method[strings.LastIndexByte(method, '/')+1:]
-	return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch")
+	v1.WorkloadService_GetUsage_FullMethodName, v1.WorkloadService_WatchUsage_FullMethodName, v1.WorkloadService_Logs_FullMethodName,
+	v1.PlanService_MakePlan_FullMethodName, v1.ExplainService_ExplainWorkload_FullMethodName,
 }
 
 // mayBeStale reports whether a call only reads the state.
-func mayBeStale(method string) bool { return reads(method) && !slices.Contains(onlyAtLeader, method) }
+func mayBeStale(method string) bool {
+	return api.Reads(method) && !slices.Contains(onlyAtLeader, method)
+}
 
 // staleWished reports whether the caller wants an answer without the others.
 func staleWished(ctx context.Context) bool {
@@ -112,7 +112,9 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		return handler(ctx, request)
 	}
 	var response any
-	err := r.untilLeader(ctx, leaderPatience, harmless(method, message), func(leader string) (err error) {
+	perhaps := false // an earlier attempt has changed something
+	err := r.untilLeader(ctx, r.patience, harmless(method, message), func(leader string) (err error) {
+		defer func() { perhaps = perhaps || uncertain(err) && !api.Reads(method) }()
 		if leader == r.consensus.ID() {
 			response, err = handler(ctx, repeatable(method, message))
 			return err
@@ -122,7 +124,24 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		}
 		return r.elsewhere(ctx, err)
 	})
+	if perhaps {
+		err = notUndone(err)
+	}
 	return response, err
+}
+
+// notUndone is how a call ended of which an earlier attempt may have changed something: that the last one did nothing
+// is not the whole truth. Another server may be asked all the same, by the same key.
+func notUndone(err error) error {
+	last := statusOf(err)
+	if status.Code(last) != codes.Unavailable {
+		return err // the state remembers the earlier attempt: this is the answer to both
+	}
+	reasons := []string{reasonUncertain}
+	if hasReason(last, reasonNoLeader) {
+		reasons = append(reasons, reasonNoLeader)
+	}
+	return withReasons(codes.Unknown, fmt.Sprintf("%v; by now: %s", consensus.ErrUncertain, status.Convert(last).Message()), reasons...)
 }
 
 // elsewhere sends a caller to another server where the leader does not listen to this
@@ -153,7 +172,7 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 			}
 			err = do(leader.ID)
 		}
-		again := notLeader(err) || harmless && uncertain(err)
+		again := notLeader(err) || harmless && (uncertain(err) || unavailable(err))
 		if !again || isForwarded(ctx) {
 			return err
 		}
@@ -170,6 +189,9 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-patience:
+			if unavailable(err) {
+				return err // one leads, and says why it cannot answer
+			}
 			return r.noLeader(err)
 		}
 	}
@@ -209,6 +231,11 @@ func uncertain(err error) bool {
 	return errors.Is(err, consensus.ErrUncertain) || hasReason(err, reasonUncertain)
 }
 
+// unavailable reports whether another server has said that it cannot answer now, for a reason of its own.
+func unavailable(err error) bool {
+	return status.Code(err) == codes.Unavailable && !notLeader(err) && !hasReason(err, reasonNoLeader)
+}
+
 func hasReason(err error, reason string) bool {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -232,19 +259,11 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 	if err != nil {
 		return nil, errors.Join(errNotConnected, err)
 	}
-	again := harmless(method, request)
-	during, cancel := r.untilSucceeded(ctx, leader, again)
+	during, cancel := r.untilSucceeded(ctx, leader, harmless(method, request))
 	defer cancel()
 	response, err := r.passing.call(during, conn, method, request, out)
-	switch {
-	case status.Code(err) != codes.Canceled || !errors.Is(context.Cause(during), errSucceeded):
-	case again:
-		return nil, errors.Join(errNotConnected, errSucceeded)
-	default:
+	if status.Code(err) == codes.Canceled && errors.Is(context.Cause(during), errSucceeded) {
 		return nil, lost(errSucceeded)
-	}
-	if status.Code(err) == codes.Unavailable && again && ctx.Err() == nil && !notLeader(err) {
-		return nil, errors.Join(errNotConnected, err) // it may be asked again
 	}
 	if err != nil {
 		return nil, err
@@ -305,13 +324,13 @@ func harmless(method string, request proto.Message) bool {
 	if keyed, ok := request.(interface{ GetIdempotencyKey() string }); ok && keyed.GetIdempotencyKey() != "" {
 		return true
 	}
-	return reads(method)
+	return api.Reads(method)
 }
 
 // repeatable is what a call is answered from here. Who answers it may change the message, which then is another one
 // than the state remembers by its key: a call that may be made again elsewhere keeps its own words.
 func repeatable(method string, request proto.Message) proto.Message {
-	if harmless(method, request) && !reads(method) {
+	if harmless(method, request) && !mayBeStale(method) {
 		return proto.Clone(request)
 	}
 	return request
@@ -413,8 +432,8 @@ func (r *router) forwardStream(ctx context.Context, leader string, down grpc.Ser
 			cancel(err)
 		}
 	}()
-	if _, err := up.Header(); err == nil {
-		_ = down.SendHeader(nil) // the leader has begun, which callers wait for; it fails where another leader had
+	if header, err := up.Header(); err == nil && hasBegun(header) {
+		_ = beginStream(down) // which callers wait for; it fails where another leader had begun
 	}
 	for {
 		m := out.New().Interface()
@@ -481,9 +500,15 @@ func (r *router) unproven(ctx context.Context, why error) error {
 
 // withReason is an error that clients and other servers understand without words.
 func withReason(reason, message string) error {
-	st := status.New(codes.Unavailable, message)
-	if with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}); err == nil {
-		st = with
+	return withReasons(codes.Unavailable, message, reason)
+}
+
+func withReasons(code codes.Code, message string, reasons ...string) error {
+	st := status.New(code, message)
+	for _, reason := range reasons {
+		if with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}); err == nil {
+			st = with
+		}
 	}
 	return st.Err()
 }

@@ -110,9 +110,10 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	must(t, err)
 	reading := hangs(leader, v1.TokenService_ListTokens_FullMethodName)
+	planning := hangs(leader, v1.PlanService_MakePlan_FullMethodName)
 	writing := hangs(leader, v1.TokenService_CreateToken_FullMethodName)
 
-	read, written := make(chan error, 1), make(chan error, 1)
+	read, planned, written := make(chan error, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
 		read <- err
@@ -121,11 +122,19 @@ func TestALeaderThatHangsHoldsNobodyUp(t *testing.T) {
 		_, err := admin.CreateToken(follower.ctx, &v1.CreateTokenRequest{Role: roleViewer, Name: "bob"})
 		written <- err
 	}()
+	go func() {
+		_, err := v1.NewPlanServiceClient(admin.conn).MakePlan(follower.ctx, &v1.PlanRequest{})
+		planned <- err
+	}()
 	<-reading
+	<-planning
 	<-writing
 	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
 	if err := <-read; err != nil {
 		t.Errorf("what is harmless was not asked of the new leader: %v", err)
+	}
+	if err := <-planned; uncertain(err) {
+		t.Errorf("of a plan, which changes nothing, it is said: %v", err)
 	}
 	// Not only because the connection was given up, which is much later.
 	if err := <-written; !uncertain(err) || !strings.Contains(err.Error(), errSucceeded.Error()) {
@@ -448,6 +457,55 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 	must(t, err)
 	if attempts != 2 || !proto.Equal(request, before) {
 		t.Errorf("after %d attempts the call is %v", attempts, request)
+	}
+}
+
+// TestAnUncertainAttemptIsNotForgotten: what a key makes harmless to repeat may still have been done the first time,
+// whatever becomes of the repetition. Another server may be asked all the same.
+func TestAnUncertainAttemptIsNotForgotten(t *testing.T) {
+	leader, follower := pair(t)
+	votes(t, leader, follower)
+	leader.router.patience = 0
+	try := func(method string, request proto.Message, first error) error {
+		attempts := 0
+		_, err := leader.router.unary(leader.ctx, request, method, func(context.Context, any) (any, error) {
+			if attempts++; attempts == 1 {
+				return nil, first
+			}
+			return nil, consensus.ErrNotLeader
+		})
+		return statusOf(err)
+	}
+	created, read := v1.WorkloadService_CreateWorkload_FullMethodName, v1.WorkloadService_GetWorkload_FullMethodName
+	keyed := &v1.CreateWorkloadRequest{IdempotencyKey: "k"}
+	err := try(created, keyed, consensus.ErrUncertain)
+	wantCode(t, err, codes.Unknown, "not known whether the change was made", "no server leads")
+	if !uncertain(err) || !hasReason(err, reasonNoLeader) {
+		t.Errorf("clients are told %v", err)
+	}
+	for what, err := range map[string]error{
+		"a change that was not begun": try(created, keyed, consensus.ErrNotLeader),
+		"what only reads":             try(read, &v1.GetWorkloadRequest{}, consensus.ErrUncertain),
+	} {
+		if uncertain(err) || !hasReason(err, reasonNoLeader) {
+			t.Errorf("%s ends with %v", what, err)
+		}
+	}
+}
+
+// TestALeaderSaysItselfWhyItCannotAnswer: nobody is told that no server leads because of that.
+func TestALeaderSaysItselfWhyItCannotAnswer(t *testing.T) {
+	leader, follower := pair(t)
+	votes(t, leader, follower)
+	admin := follower.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
+	leader.passed.methods[v1.TokenService_ListTokens_FullMethodName] = passable{call: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+		return nil, statusOf(refuse(codes.Unavailable, "the tags are not known yet"))
+	}}
+	follower.router.patience = 0
+	_, err := admin.ListTokens(follower.ctx, &v1.ListTokensRequest{})
+	wantCode(t, err, codes.Unavailable, "the tags are not known yet")
+	if hasReason(err, reasonNoLeader) {
+		t.Errorf("although one leads: %v", err)
 	}
 }
 

@@ -101,7 +101,7 @@ func TestScalingKeepsMinAvailable(t *testing.T) {
 	op := c.as(roleOperator)
 	c.made(op, "web", replicasOf(3), func(w *v1.Workload) { w.Spec.MinAvailable = 2 })
 	scale := func(to int32) error {
-		_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: to})
+		_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(to)})
 		return err
 	}
 	must(t, scale(2))
@@ -119,7 +119,7 @@ func TestWhatAKindCannotDo(t *testing.T) {
 	c.made(op, "backup", kindOf(spec.KindCron))
 	c.made(op, "logs", kindOf(spec.KindDaemon))
 	scale := func(name string) error {
-		_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: name, Replicas: 2})
+		_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: name, Replicas: proto.Int32(2)})
 		return err
 	}
 	wantCode(t, scale("import"), codes.FailedPrecondition, "workload import is a job and is not scaled; change spec.job.parallelism")

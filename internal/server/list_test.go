@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
@@ -109,7 +110,7 @@ func TestReplicasAreListedByWorkloadNodeAndWhetherTheyHaveEnded(t *testing.T) {
 	w := c.work("n1", idle)
 	web := c.create(op, workload("web", replicasOf(2)))
 	c.create(op, workload("db"))
-	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 1})
+	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(1)})
 	must(t, err)
 	c.running(web.GetMetadata().GetUid(), 1)
 	for _, ask := range []struct {

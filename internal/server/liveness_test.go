@@ -43,7 +43,7 @@ func TestCordonedNodeTakesNothingNewAndKeepsWhatItHas(t *testing.T) {
 	if s := cordoned.GetStatus(); s.GetState() != "cordoned" || !strings.HasPrefix(s.GetReason(), "new disk (by user/") || s.GetCapacity().GetCpu() != "4" {
 		t.Errorf("the cordoned node is %v", s)
 	}
-	_, err = operator.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})
+	_, err = operator.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2)})
 	must(t, err)
 	c.until(func(snap *state.Snapshot) bool {
 		for r := range snap.ReplicasOn("") {

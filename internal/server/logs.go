@@ -24,7 +24,7 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	// Before there is output, of which there may be none for long: so a client knows that it is heard.
-	if err := stream.SendHeader(nil); err != nil {
+	if err := beginStream(stream); err != nil {
 		return err
 	}
 	if request.GetFollow() {

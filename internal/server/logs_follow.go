@@ -208,6 +208,9 @@ func (b *bookmark) next() *v1.LogsRequest {
 
 // isNew counts a line and reports whether it has not been passed on before.
 func (b *bookmark) isNew(e *v1.LogEntry) bool {
+	if e.GetError() != "" {
+		return true // no line, and does not come once more
+	}
 	at := e.GetTime().AsTime()
 	if !at.Equal(b.last) {
 		b.last, b.count, b.again = at, 0, 0

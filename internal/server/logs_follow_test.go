@@ -40,6 +40,10 @@ func TestBookmarkLosesAndDoublesNothing(t *testing.T) {
 					break
 				}
 				left--
+				// A note about the log is no line of it, and not there when it is read again.
+				if rapid.Bool().Draw(t, "a note") && !place.isNew(&v1.LogEntry{Time: e.GetTime(), Error: "something is missing"}) {
+					t.Fatal("a note is not passed on")
+				}
 				if place.isNew(e) {
 					got = append(got, e.GetText())
 				}

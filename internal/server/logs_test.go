@@ -177,7 +177,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 	if got := next(); got != first {
 		t.Fatalf("the first line is from %s, want %s", got, first)
 	}
-	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})
+	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2)})
 	must(t, err)
 	if got := next(); got == first || c.store.Snapshot().Replica(got) == nil {
 		t.Fatalf("the second line is from %s, want the new replica", got)

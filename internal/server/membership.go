@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,10 @@ func (s *Server) join(o Options) {
 	s.mirrors.transports = map[string]*http.Transport{}
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
-	s.router = &router{consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(), expel: s.expel, logger: s.logger}
+	s.router = &router{
+		consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(),
+		expel: s.expel, patience: leaderPatience, logger: s.logger,
+	}
 }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as
@@ -61,15 +65,25 @@ func AdvertisedAddress(wish, address string) string {
 	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
 		return address
 	}
-	host = "127.0.0.1"
 	all, _ := net.InterfaceAddrs()
+	return net.JoinHostPort(hostOf(all), port)
+}
+
+// hostOf is the address of a machine that others reach it at: the first one of
+// version 4, or of version 6 where there is none.
+func hostOf(all []net.Addr) string {
+	host := ""
 	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
-			host = n.IP.String()
-			break
+		n, ok := a.(*net.IPNet)
+		if !ok || !n.IP.IsGlobalUnicast() {
+			continue
 		}
+		if n.IP.To4() != nil {
+			return n.IP.String()
+		}
+		host = cmp.Or(host, n.IP.String())
 	}
-	return net.JoinHostPort(host, port)
+	return cmp.Or(host, "127.0.0.1")
 }
 
 // PeerConfig is what this server proves itself with to the others.

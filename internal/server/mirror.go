@@ -50,6 +50,8 @@ func (s *Server) mirrored(local http.Handler) http.Handler {
 			local.ServeHTTP(w, r)
 		case alone || known && leader.ID == s.uid:
 			s.serveLeading(local, w, r)
+		case known && asksForLayer(r):
+			s.passToLeader(leader.ID, w, r)
 		case byDigest(r):
 			missing := &unlessMissing{ResponseWriter: w}
 			local.ServeHTTP(missing, r)
@@ -71,6 +73,12 @@ func (s *Server) mirrored(local http.Handler) http.Handler {
 func byDigest(r *http.Request) bool {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	return read && strings.Contains(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ":")
+}
+
+// asksForLayer reports whether a request asks if a layer is there, as those do that
+// push. It is the leader that will miss it, or not.
+func asksForLayer(r *http.Request) bool {
+	return r.Method == http.MethodHead && strings.Contains(r.URL.Path, "/blobs/")
 }
 
 // unlessMissing keeps an answer that something is missing from the caller.

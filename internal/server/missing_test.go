@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/state"
@@ -39,7 +40,7 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	wantCode(t, get("", "frontend-1"), codes.NotFound, "it is a replica of workload frontend; name that one, for logs and exec with --replica frontend-1")
 	for _, call := range []func(name string) error{
 		func(name string) error {
-			_, err := admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: name, Replicas: 1})
+			_, err := admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: name, Replicas: proto.Int32(1)})
 			return err
 		},
 		func(name string) error {

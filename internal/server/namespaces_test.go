@@ -216,7 +216,7 @@ func TestWatchNamespaces(t *testing.T) {
 	if n := wantNamespaceChange(t, watch, changeChanged, "shop"); n.GetSpec().GetQuota().GetReplicas() != 1 {
 		t.Errorf("a quota gives %v", n)
 	}
-	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Namespace: "shop", Name: "web", Replicas: 1})
+	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Namespace: "shop", Name: "web", Replicas: proto.Int32(1)})
 	must(t, err)
 	if n := wantNamespaceChange(t, watch, changeChanged, "shop"); n.GetStatus().GetPending() != 1 {
 		t.Errorf("a replica that waits gives %v", n)

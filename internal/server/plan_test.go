@@ -179,7 +179,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 		"unchanged kept", "delete old", "delete other")
 
 	// Somebody changes one of them: nothing happens to any.
-	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "kept", Replicas: 2})
+	_, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "kept", Replicas: proto.Int32(2)})
 	must(t, err)
 	_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
 	wantCode(t, err, codes.Aborted, "the world has moved on", "workload default/kept was changed from version", "make the plan again")

@@ -131,6 +131,8 @@ type Server struct {
 	instance string
 	doubles  doubles
 	clock    func() time.Time
+	// lookup resolves names.
+	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
 	store          *state.Store
 	consensus      *consensus.Consensus
@@ -212,7 +214,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Clock = time.Now
 	}
 	s := &Server{
-		uid: o.UID, version: o.Version, instance: rand.Text(), clock: o.Clock,
+		uid: o.UID, version: o.Version, instance: rand.Text(), clock: o.Clock, lookup: net.DefaultResolver.LookupNetIP,
 		store: o.Store, consensus: o.Consensus, ca: o.CA, sealer: o.Sealer, registry: o.Registry,
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),

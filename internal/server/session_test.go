@@ -55,7 +55,7 @@ func TestSessionBeginsWithEverythingAndGoesOnWithWhatIsNew(t *testing.T) {
 	// What the agent says about a replica is not said back to it: the next word is that of another replica.
 	must(t, report(stream, replica.GetMetadata().GetUid(), obey(replica)))
 	c.running(made.GetMetadata().GetUid(), 1)
-	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})
+	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2)})
 	must(t, err)
 	delta = assignments(t, stream)
 	if len(delta.GetAssign()) != 1 || delta.GetAssign()[0].GetReplica().GetMetadata().GetUid() == replica.GetMetadata().GetUid() {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -135,4 +136,32 @@ func TestRestoreDoesNotTakeATagFromANewerImage(t *testing.T) {
 	}
 	_, err = op.RestoreImage(c.ctx, &v1.RestoreImageRequest{Name: "nothing:1"})
 	wantCode(t, err, codes.NotFound)
+}
+
+// only is the registry of one server, without the others.
+type only struct{ http.Handler }
+
+func (o only) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	o.ServeHTTP(answer, r)
+	return answer.Result(), nil
+}
+
+// TestAPushIsToldWhatTheLeaderHas: a follower may have layers that the leader never had, because it led when a push
+// began, or has collected by now. It is the leader that takes the image.
+func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
+	leader, follower := pair(t)
+	img, err := random.Image(64, 1)
+	must(t, err)
+	to, err := image.ParseName("hello:1")
+	must(t, err)
+	_, err = image.Push(leader.ctx, img, to, image.PushOptions{Transport: only{follower.registry.Handler()}})
+	must(t, err)
+	operator := pusher{follower.web(nil), leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
+	if _, err := image.Push(leader.ctx, img, to, image.PushOptions{Transport: operator}); err != nil {
+		t.Errorf("by the follower that has its layers: %v", err)
+	}
 }

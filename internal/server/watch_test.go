@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -167,6 +168,25 @@ func TestWatchOverHTTPIsJSONLinesAndEndsWithItsToken(t *testing.T) {
 	for {
 		if line := next(); line["error"] != nil {
 			break
+		}
+	}
+}
+
+// A caller has the head of an answer before there is anything to say, and the reason of the end as a line of it.
+func TestStreamOverHTTPIsAnsweredBeforeItsFirstLine(t *testing.T) {
+	c := newCluster(t)
+	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	for _, path := range []string{"/v1/events:watch", "/v1/namespaces/default/workloads/web:logs?follow=true"} {
+		next := c.lines(c.ctx, c.newTokenSecret(&v1.CreateTokenRequest{Name: "ci", Role: roleOperator}), path)
+		_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "ci"})
+		must(t, err)
+		line := next()
+		for line["error"] == nil {
+			line = next() // an event of its own
+		}
+		if why, _ := line["error"].(map[string]any); !strings.Contains(fmt.Sprint(why["message"]), "revoked") {
+			t.Errorf("%s ends with %v", path, line)
 		}
 	}
 }

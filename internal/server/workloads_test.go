@@ -106,19 +106,19 @@ func TestScaleAndRestart(t *testing.T) {
 	op := c.as(roleOperator)
 	made, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
-	scaled, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 3})
+	scaled, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(3)})
 	must(t, err)
 	if scaled.GetSpec().GetReplicas() != 3 || scaled.GetStatus().GetRevision() != 1 {
 		t.Errorf("scaled to %v", scaled)
 	}
-	same, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 3})
+	same, err := op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(3)})
 	must(t, err)
 	if same.GetMetadata().GetVersion() != scaled.GetMetadata().GetVersion() {
 		t.Error("scaling to the same number changed the workload")
 	}
-	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 4, Version: made.GetMetadata().GetVersion()})
+	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(4), Version: made.GetMetadata().GetVersion()})
 	wantCode(t, err, codes.Aborted)
-	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: -1})
+	_, err = op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(-1)})
 	wantCode(t, err, codes.InvalidArgument, "replicas")
 
 	restarted, err := op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})
@@ -224,7 +224,7 @@ func TestDeletionTakesPlaceOnceAndInTheMeantimeNothingElse(t *testing.T) {
 	for what, err := range map[string]error{
 		"create":  second(op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})),
 		"apply":   second(op.ApplyWorkload(c.ctx, &v1.ApplyWorkloadRequest{Workload: workload("web")})),
-		"scale":   second(op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: 2})),
+		"scale":   second(op.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(2)})),
 		"restart": second(op.RestartWorkload(c.ctx, &v1.RestartWorkloadRequest{Name: "web"})),
 	} {
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "is being deleted") {

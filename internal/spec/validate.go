@@ -50,6 +50,7 @@ func violationsOf(msg proto.Message) (violations, error) {
 		checkConfiguration(c, &found)
 	}
 	checkNode(msg, &found)
+	checkExec(msg, &found)
 	if n := namespaceIn(msg); n != nil {
 		checkNamespace(n, &found)
 	}

@@ -55,6 +55,7 @@ func TestRefusals(t *testing.T) {
 		{func(w *v1.Workload) { w.Spec.Command = []string{"", "x"} }, `spec.command[0]: is empty: name the program, or leave command out for the image's own`},
 		{func(w *v1.Workload) { w.Spec.Args = []string{"a", "b\x00"} }, `spec.args[1]: has a byte of value 0, which no program can be given`},
 		{func(w *v1.Workload) { w.Spec.Env = map[string]string{"A": "\x00"} }, `spec.env["A"]: has a byte of value 0, which no program can be given`},
+		{func(w *v1.Workload) { w.Spec.User = "app:99999999999" }, `spec.user: 99999999999 is too large for the number of a user or a group, which is at most 2147483647`},
 		{func(w *v1.Workload) { w.Spec.WorkingDir = "/a\x00b" }, `spec.workingDir: has a byte of value 0, which no program can be given`},
 		{func(w *v1.Workload) { w.Spec.Resources = &v1.Resources{Gpu: &v1.Gpu{Model: "a100"}} }, `spec.resources.gpu.count: is missing: say how many of model a100`},
 		{
@@ -153,6 +154,22 @@ func BenchmarkValidate(b *testing.B) {
 	for b.Loop() {
 		if err := spec.Validate(w); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestCommandsThatCanOnlyFailAreRefused(t *testing.T) {
+	for want, start := range map[string]*v1.ExecStart{
+		"start.command[0]: is empty: name the program to run":                                                  {Command: []string{"", "x"}},
+		"start.command[1]: has a byte of value 0, which no program can be given":                               {Command: []string{"ls", "a\x00"}},
+		`start.env["A"]: has a byte of value 0, which no program can be given`:                                 {Command: []string{"ls"}, Env: map[string]string{"A": "\x00"}},
+		"start.workingDir: has a byte of value 0, which no program can be given":                               {Command: []string{"ls"}, WorkingDir: "/\x00"},
+		"start.user: 2147483648 is too large for the number of a user or a group, which is at most 2147483647": {Command: []string{"ls"}, User: "2147483648:1"},
+	} {
+		start.Workload = "web"
+		err := spec.Validate(&v1.ExecRequest{Message: &v1.ExecRequest_Start{Start: start}})
+		if err == nil || err.Error() != want {
+			t.Errorf("%v instead of %s", err, want)
 		}
 	}
 }

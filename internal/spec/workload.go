@@ -3,8 +3,12 @@ package spec
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -100,30 +104,64 @@ func checkArguments(s *v1.WorkloadSpec, found *violations) {
 	if len(s.Command) > 0 && s.Command[0] == "" {
 		found.add("spec.command[0]", "is empty: name the program, or leave command out for the image's own")
 	}
-	checkNoZeros(s, found)
+	checkNoZeros("spec.", process{s.Command, s.Args, s.Env, s.WorkingDir}, found)
+	checkUser("spec.user", s.User, found)
 	if total > maxArguments {
 		found.add("spec.env", "is too large: command, args and env have %d bytes together and may have %d; put large contents into the image", total, maxArguments)
 	}
 }
 
+// process is what a program is started with.
+type process struct {
+	command, args []string
+	env           map[string]string
+	workingDir    string
+}
+
 // checkNoZeros refuses bytes of value 0, with which the kernel ends a text.
-func checkNoZeros(s *v1.WorkloadSpec, found *violations) {
+func checkNoZeros(prefix string, p process, found *violations) {
 	const why = "has a byte of value 0, which no program can be given"
 	check := func(path, text string) {
 		if strings.Contains(text, "\x00") {
 			found.add(path, why)
 		}
 	}
-	for i, text := range s.Command {
-		check(indexPath("spec.command", i), text)
+	for i, text := range p.command {
+		check(indexPath(prefix+"command", i), text)
 	}
-	for i, text := range s.Args {
-		check(indexPath("spec.args", i), text)
+	for i, text := range p.args {
+		check(indexPath(prefix+"args", i), text)
 	}
-	for _, key := range slices.Sorted(maps.Keys(s.Env)) {
-		check(keyPath("spec.env", key), s.Env[key])
+	for _, key := range slices.Sorted(maps.Keys(p.env)) {
+		check(keyPath(prefix+"env", key), p.env[key])
 	}
-	check("spec.workingDir", s.WorkingDir)
+	check(prefix+"workingDir", p.workingDir)
+}
+
+// checkExec refuses commands that can only fail.
+func checkExec(msg proto.Message, found *violations) {
+	carried, ok := msg.(interface{ GetStart() *v1.ExecStart })
+	if !ok || carried.GetStart() == nil {
+		return
+	}
+	s := carried.GetStart()
+	if len(s.Command) > 0 && s.Command[0] == "" {
+		found.add("start.command[0]", "is empty: name the program to run")
+	}
+	checkNoZeros("start.", process{command: s.Command, env: s.Env, workingDir: s.WorkingDir}, found)
+	checkUser("start.user", s.User, found)
+}
+
+// checkUser refuses numbers that no user and no group has.
+func checkUser(path, user string, found *violations) {
+	for part := range strings.SplitSeq(user, ":") {
+		if strings.Trim(part, "0123456789") != "" || part == "" {
+			continue // a name
+		}
+		if n, err := strconv.ParseUint(part, 10, 64); err != nil || n > math.MaxInt32 {
+			found.add(path, "%s is too large for the number of a user or a group, which is at most %d", part, math.MaxInt32)
+		}
+	}
 }
 
 // checkResources is given what the author wrote and its canonical form, so that

@@ -288,7 +288,7 @@ func (c *caller) scale(ctx context.Context) {
 	for c.pause(ctx, 4*time.Second) {
 		to := int32(2 + c.random.IntN(5))
 		if c.acknowledged(scaling, func(ctx context.Context) error {
-			_, err := c.api.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: to})
+			_, err := c.api.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: proto.Int32(to)})
 			return err
 		}) {
 			c.lab.told.note("scaled to %d replicas", to)

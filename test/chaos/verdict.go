@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
@@ -23,7 +24,7 @@ func (l *lab) converge(ctx context.Context) error {
 		return fmt.Errorf("a whole cluster: %w", err)
 	}
 	if err := l.until(ctx, func(ctx context.Context) error {
-		_, err := l.admin.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: appReplicas})
+		_, err := l.admin.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: proto.Int32(appReplicas)})
 		return err
 	}); err != nil {
 		return fmt.Errorf("scaling: %w", err)
@@ -64,7 +65,7 @@ func (l *lab) loseForGood(ctx context.Context) error {
 		do   func(context.Context) error
 	}{
 		{"a change", func(ctx context.Context) error {
-			_, err := l.admin.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: 0})
+			_, err := l.admin.Workloads().ScaleWorkload(ctx, &v1.ScaleWorkloadRequest{Name: appName, Replicas: proto.Int32(0)})
 			return err
 		}},
 		{"a push", func(ctx context.Context) (err error) {

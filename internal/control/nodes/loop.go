@@ -167,7 +167,7 @@ func (e *entry) trust() {
 		e.relieve()
 		e.relieve = nil
 	}
-	e.Gone, e.Goodbye, e.Broken = false, "", time.Time{}
+	e.Gone, e.Goodbye, e.Broken, e.Missed = false, "", time.Time{}, 0
 }
 
 // Observe adds to a node what is known only here.
@@ -286,8 +286,12 @@ func (l *Loop) take(ctx context.Context, snap *state.Snapshot) {
 	l.lastBeat = l.since
 	for uid, e := range l.entries {
 		if !e.Connected {
+			missed := e.Missed
 			e.trust()
 			delete(l.entries, uid)
+			if missed > 0 && snap.Node(uid) != nil {
+				l.entry(uid).Missed = missed
+			}
 		}
 	}
 	for n := range snap.Nodes("") {
@@ -303,10 +307,24 @@ func (l *Loop) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leading = nil
+	l.countMissed(time.Now())
 	for _, e := range l.entries {
 		if e.relieve != nil {
 			e.relieve()
 			e.relieve = nil
+		}
+	}
+}
+
+// countMissed counts the nodes of which nothing was heard while this server led,
+// if that was for as long as a node may be silent. It is called with the lock held.
+func (l *Loop) countMissed(now time.Time) {
+	for _, e := range l.entries {
+		switch {
+		case e.waits():
+			e.Missed = 0
+		case !e.Connected && latest(e.LastSeen, e.Broken).Before(l.since) && now.Sub(latest(l.since, e.NotBefore)) >= e.live.Silence:
+			e.Missed++
 		}
 	}
 }
@@ -357,7 +375,7 @@ func (e *entry) deadline(since time.Time) time.Time {
 	}
 	from, window := latest(since, e.NotBefore, e.LastSeen), e.live.Silence
 	if !e.Connected {
-		from, window = latest(from, e.Broken), e.live.Reconnect
+		from, window = latest(from, e.Broken), e.window(e.live)
 	}
 	return from.Add(window)
 }

@@ -152,6 +152,57 @@ func TestNewLeaderGivesEverybodyTimeToCome(t *testing.T) {
 	})
 }
 
+// TestALeaderThatChangesAgainAndAgain keeps no node from being offline: one that was missed each time has no whole
+// window more. One that was heard of in between, or that had no time to come, begins anew.
+func TestALeaderThatChangesAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proposer := &log{store: storeWith(t, node("ready")), index: 1}
+		loop := New(proposer.store, proposer, alive)
+		leadFor := func(d time.Duration, during func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- loop.Run(ctx) }()
+			synctest.Wait()
+			during()
+			time.Sleep(d)
+			cancel()
+			<-done
+			time.Sleep(time.Minute) // in which others lead
+		}
+		now := func() string { return proposer.store.Snapshot().Node("n").GetStatus().GetState() }
+		nothing := func() {}
+		for range 10 {
+			leadFor(windows.Silence-time.Millisecond, nothing)
+		}
+		for range oftenMissed {
+			leadFor(windows.Silence+time.Second, nothing)
+		}
+		heard := func() {
+			loop.Connected("n", here, &v1.NodeStatus{})
+			synctest.Wait()
+			loop.Disconnected("n")
+		}
+		leadFor(windows.Silence+time.Second, heard)
+		for range oftenMissed {
+			leadFor(windows.Silence+time.Second, nothing)
+		}
+		if now() != "ready" {
+			t.Fatalf("the node is %s although it had no whole window", now())
+		}
+		leadFor(windows.Silence+time.Second, nothing)
+		status := proposer.store.Snapshot().Node("n").GetStatus()
+		if status.GetState() != "offline" || !strings.Contains(status.GetReason(), "the last 3 times") {
+			t.Errorf("a node that was missed again and again is %s: %s", status.GetState(), status.GetReason())
+		}
+		// It is back like any other.
+		leadFor(time.Second, heard)
+		leadFor(windows.Silence+time.Second, nothing)
+		if now() != "ready" {
+			t.Errorf("a node that is back is %s", now())
+		}
+	})
+}
+
 func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
 	failures := []error{&state.ConflictError{}, &state.NotFoundError{}}
 	_ = lead(t, "enrolling", failures, func(t *testing.T, l *Loop, state func() string, proposals func() int) {

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"fmt"
 	"time"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -80,6 +81,22 @@ type Observation struct {
 	// NotBefore is since when the node is judged: by the liveness it has now, and
 	// without the time that this server has stood still.
 	NotBefore time.Time
+	// Missed is how often in a row this server has led for long enough to hear of
+	// the node, and has not, before others led.
+	Missed int
+}
+
+// oftenMissed is after how many times a node has only the silence to come. A
+// leader that changes again and again would else keep it from ever being offline:
+// each begins anew.
+const oftenMissed = 3
+
+// window is how long a node without a session may take to come back.
+func (o Observation) window(live spec.Liveness) time.Duration {
+	if o.Missed >= oftenMissed {
+		return min(live.Silence, live.Reconnect)
+	}
+	return live.Reconnect
 }
 
 // look says whether a node is there, until when that holds without news, zero
@@ -97,8 +114,11 @@ func (o Observation) look(now, since time.Time, live spec.Liveness) (p presence,
 	case o.Gone:
 		return away, time.Time{}, "its session broke and its machine does not answer"
 	}
-	if until = latest(from, o.Broken).Add(live.Reconnect); now.Before(until) {
+	if until = latest(from, o.Broken).Add(o.window(live)); now.Before(until) {
 		return unsure, until, ""
+	}
+	if o.Missed >= oftenMissed {
+		return away, time.Time{}, fmt.Sprintf("no session for %s, nor the last %d times that the server led which leads now", spec.FormatDuration(o.window(live)), o.Missed)
 	}
 	return away, time.Time{}, "no session for " + spec.FormatDuration(live.Reconnect)
 }

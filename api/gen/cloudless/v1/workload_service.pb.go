@@ -293,7 +293,8 @@ type ScaleWorkloadRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Replicas  int32                  `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// Must be said, also to be 0: what was left out by mistake must stop nothing.
+	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// If set, the workload must still have this version.
 	Version       uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -345,8 +346,8 @@ func (x *ScaleWorkloadRequest) GetName() string {
 }
 
 func (x *ScaleWorkloadRequest) GetReplicas() int32 {
-	if x != nil {
-		return x.Replicas
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
 	}
 	return 0
 }
@@ -1076,8 +1077,9 @@ type LogEntry struct {
 	Partial bool `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`
 	// Set instead of text when the line is not valid UTF-8.
 	Raw []byte `protobuf:"bytes,7,opt,name=raw,proto3" json:"raw,omitempty"`
-	// Set instead of a line when a node's part of the log cannot be had. A log
-	// that is followed goes on where it was when the node is back.
+	// Set instead of a line when a node's part of the log cannot be had, or when
+	// something is missing here that was removed before it was read. A log that is
+	// followed goes on where it was when the node is back.
 	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2552,12 +2554,13 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x15DeleteWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"\xa4\x01\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"\xb9\x01\n" +
 	"\x14ScaleWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
-	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12'\n" +
-	"\breplicas\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\breplicas\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\x04R\aversion\"c\n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12/\n" +
+	"\breplicas\x18\x03 \x01(\x05B\x0e\xbaH\v\xc8\x01\x01\x1a\x06\x18\xa0\x8d\x06(\x00H\x00R\breplicas\x88\x01\x01\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversionB\v\n" +
+	"\t_replicas\"c\n" +
 	"\x16RestartWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"\x92\x01\n" +
@@ -2885,6 +2888,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 	file_cloudless_v1_node_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
+	file_cloudless_v1_workload_service_proto_msgTypes[5].OneofWrappers = []any{}
 	file_cloudless_v1_workload_service_proto_msgTypes[17].OneofWrappers = []any{}
 	file_cloudless_v1_workload_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),

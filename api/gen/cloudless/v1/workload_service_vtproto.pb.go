@@ -302,8 +302,8 @@ func (m *ScaleWorkloadRequest) MarshalToSizedBufferVT(dAtA []byte) (int, error) 
 		i--
 		dAtA[i] = 0x20
 	}
-	if m.Replicas != 0 {
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Replicas))
+	if m.Replicas != nil {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(*m.Replicas))
 		i--
 		dAtA[i] = 0x18
 	}
@@ -2476,8 +2476,8 @@ func (m *ScaleWorkloadRequest) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
-	if m.Replicas != 0 {
-		n += 1 + protohelpers.SizeOfVarint(uint64(m.Replicas))
+	if m.Replicas != nil {
+		n += 1 + protohelpers.SizeOfVarint(uint64(*m.Replicas))
 	}
 	if m.Version != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Version))
@@ -4022,7 +4022,7 @@ func (m *ScaleWorkloadRequest) UnmarshalVT(dAtA []byte) error {
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Replicas", wireType)
 			}
-			m.Replicas = 0
+			var v int32
 			for shift := uint(0); ; shift += 7 {
 				if shift >= 64 {
 					return protohelpers.ErrIntOverflow
@@ -4032,11 +4032,12 @@ func (m *ScaleWorkloadRequest) UnmarshalVT(dAtA []byte) error {
 				}
 				b := dAtA[iNdEx]
 				iNdEx++
-				m.Replicas |= int32(b&0x7F) << shift
+				v |= int32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
 			}
+			m.Replicas = &v
 		case 4:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field Version", wireType)

@@ -1,0 +1,61 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/peers"
+)
+
+const (
+	// leadingPatience is how long another server may take to say whether it leads.
+	leadingPatience = 3 * time.Second
+	// passportTime is how long a certificate is good that is for one question.
+	passportTime = 10 * time.Minute
+)
+
+// AskLeading asks another server, as one of the cluster that does not run, whether
+// it leads, which takes a majority. It fails with ErrRemoved if that one knows that
+// the asking one was removed.
+func AskLeading(ctx context.Context, ca *identity.CA, uid string, other consensus.Server) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, leadingPatience)
+	defer cancel()
+	passport, err := newPassport(ca, uid)
+	if err != nil {
+		return false, err
+	}
+	config := peers.TLS(peers.Config{Trust: ca.Trust(), Certificate: passport.Certificate}, other.ID)
+	conn, err := grpc.NewClient("passthrough:///"+other.Address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{Leading: true})
+	if hasReason(err, reasonRemoved) {
+		return false, ErrRemoved
+	}
+	return err == nil, err
+}
+
+// newPassport is what a server proves itself with that does not run.
+func newPassport(ca *identity.CA, uid string) (*identity.Credentials, error) {
+	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindServer, uid)
+	if err != nil {
+		return nil, err
+	}
+	key, csr, err := identity.NewKeyAndCSR()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := ca.Issue(csr, id, identity.IssueOptions{TTL: passportTime, Server: true, Client: true}, time.Now().UTC())
+	if err != nil {
+		return nil, err
+	}
+	return identity.NewCredentials(key, chain)
+}

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+)
+
+// metadataBegun marks a stream that was accepted and may have nothing to say for long.
+const metadataBegun = "x-cloudless-begun"
+
+// beginStream tells the caller that it is heard, and that nothing is missed from now on.
+func beginStream(stream grpc.ServerStream) error {
+	return stream.SendHeader(metadata.Pairs(metadataBegun, "true"))
+}
+
+func hasBegun(header metadata.MD) bool { return len(header.Get(metadataBegun)) > 0 }
+
+// beginAnswer does the same by HTTP. The gateway calls it without a message at the beginning of a stream, also of one
+// that is refused, and would otherwise wait for the first message with the head of its answer.
+func beginAnswer(ctx context.Context, w http.ResponseWriter, message proto.Message) error {
+	if told, _ := runtime.ServerMetadataFromContext(ctx); message != nil || !hasBegun(told.HeaderMD) {
+		return nil
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	return http.NewResponseController(w).Flush()
+}
+
+// refuseStreams gives a stream that is refused the shape of every other refusal. The gateway makes the reason a line of
+// the stream, which it is only once the stream has begun.
+func refuseStreams(next runtime.HandlerFunc) runtime.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request, path map[string]string) {
+		next(&streamAnswer{ResponseWriter: w}, r, path)
+	}
+}
+
+// streamAnswer is the answer of a call that may be a stream.
+type streamAnswer struct {
+	http.ResponseWriter
+	begun, refused bool
+}
+
+// WriteHeader does nothing once the answer has begun, which the gateway does not know.
+func (a *streamAnswer) WriteHeader(code int) {
+	if a.begun {
+		return
+	}
+	a.begun, a.refused = true, code >= http.StatusBadRequest
+	a.ResponseWriter.WriteHeader(code)
+}
+
+func (a *streamAnswer) Write(data []byte) (int, error) {
+	a.begun = true
+	if !a.refused {
+		return a.ResponseWriter.Write(data)
+	}
+	var line struct{ Error json.RawMessage }
+	if err := json.Unmarshal(data, &line); err != nil || line.Error == nil {
+		return a.ResponseWriter.Write(data)
+	}
+	if _, err := a.ResponseWriter.Write(line.Error); err != nil {
+		return 0, err
+	}
+	return len(data), nil
+}
+
+func (a *streamAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
