@@ -264,7 +264,7 @@ const (
 // announceServer says that this server can be used.
 func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.ServerOptions) error {
 	doing, patience := "waiting for a server that leads", leaderHope
-	if p.store.Snapshot().Authority() == nil {
+	if len(p.consensus.Servers()) == 0 {
 		doing, patience = "waiting for the cluster's state", stateHope
 	}
 	o.Progress(doing)

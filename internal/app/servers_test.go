@@ -74,6 +74,9 @@ func testLog(t *testing.T) io.Writer {
 // found starts the first server.
 func found(t *testing.T) *several {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("waits for elections; make test runs it")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	s := &several{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), running: map[string]*one{}}

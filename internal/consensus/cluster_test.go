@@ -82,6 +82,9 @@ func (m *member) open(t *testing.T) {
 // cluster starts servers that talk over loopback: the first one makes the cluster, the others are added to it.
 func cluster(t *testing.T, size int, change ...func(*consensus.Options)) []*member {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("waits for elections; make test runs it")
+	}
 	addresses := &directory{all: map[string]string{}}
 	members := make([]*member, size)
 	for i := range members {

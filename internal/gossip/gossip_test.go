@@ -45,6 +45,9 @@ func start(t *testing.T, id string, known ...*server) *server {
 // startAs is start for a server that says that it is at a host.
 func startAs(t *testing.T, id, host string, known ...*server) *server {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("waits for gossip; make test runs it")
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

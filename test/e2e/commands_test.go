@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -61,6 +62,9 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 // patience bounds how long eventually tries; it is no measure of speed.
 const patience = 5 * time.Minute
 
+// storyPatience bounds a whole story in the same way.
+const storyPatience = 3 * patience
+
 // eventually runs a command until its output matches a pattern:
 //
 //	eventually 'PATTERN' cloudless ps
@@ -87,11 +91,19 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	if path := filepath.Join(bin, name); exists(path) {
 		name = path
 	}
-	cmd := exec.Command(name, args[1:]...)
+	cmd := bounded(ts.Value(storyContext{}).(context.Context), name, args[1:]...)
 	cmd.Dir = ts.Getenv("WORK")
 	for _, key := range []string{"PATH", "HOME", "CLOUDLESS_CONFIG", "WORK", "DATA", "ADDR"} {
 		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
 	}
+	return cmd
+}
+
+// bounded is a command that says where it stands and ends when ctx does, so that what hangs has a name.
+func bounded(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
+	cmd.WaitDelay = 10 * time.Second // for one that does not hear it, and for whoever else holds its output
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -93,9 +94,17 @@ func setup(env *testscript.Env) error {
 	} {
 		env.Setenv(key, value)
 	}
-	env.Defer(func() { cleanup(env) })
+	ctx, cancel := context.WithTimeout(context.Background(), storyPatience)
+	env.Values[storyContext{}] = ctx
+	env.Defer(func() {
+		cancel()
+		cleanup(env)
+	})
 	return nil
 }
+
+// storyContext is the key of the context of a story.
+type storyContext struct{}
 
 // cleanup takes down whatever a script has left running.
 func cleanup(env *testscript.Env) {
@@ -106,7 +115,9 @@ func cleanup(env *testscript.Env) {
 }
 
 func purge(config, data string, log func(format string, args ...any)) {
-	down := exec.Command(filepath.Join(bin, "cloudless"), "down", "--purge", "--data-dir", data)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	down := bounded(ctx, filepath.Join(bin, "cloudless"), "down", "--purge", "--data-dir", data)
 	down.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+config)
 	if out, err := down.CombinedOutput(); err != nil {
 		log("cleanup: %s %v", strings.TrimSpace(string(out)), err)

@@ -176,9 +176,15 @@ func interruptedPush(ts *testscript.TestScript, _ bool, args []string) {
 	var said strings.Builder
 	push.Stderr = &said
 	ts.Check(push.Start())
-	<-stalled
+	ended := make(chan error, 1)
+	go func() { ended <- push.Wait() }()
+	select {
+	case <-stalled:
+	case err := <-ended:
+		ts.Fatalf("the push ended with %v before it could be interrupted, and said: %s", err, said.String())
+	}
 	ts.Check(push.Process.Signal(syscall.SIGINT))
-	err = push.Wait()
+	err = <-ended
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 130 || !strings.Contains(said.String(), "Interrupted") {
 		ts.Fatalf("the interrupted push ended with %v, and said: %s", err, said.String())
 	}

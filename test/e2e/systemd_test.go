@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	_ "embed"
 	"os"
 	"os/exec"
@@ -20,7 +21,9 @@ func TestServiceUnderSystemd(t *testing.T) {
 		t.Skip("needs root, systemd and containers; make test runs it")
 	}
 	dir := t.TempDir()
-	story := exec.Command("unshare", "--mount", "--net", "--propagation", "private", "bash", "-euo", "pipefail", "-c", systemdStory)
+	ctx, cancel := context.WithTimeout(t.Context(), storyPatience)
+	defer cancel()
+	story := bounded(ctx, "unshare", "--mount", "--net", "--propagation", "private", "bash", "-euo", "pipefail", "-c", systemdStory)
 	story.Dir = dir
 	story.Env = append(os.Environ(), "WORK="+dir, "BIN="+bin, "HOME="+dir, "PATH="+filepath.Join(dir, "path")+":"+bin+":"+os.Getenv("PATH"),
 		"CLOUDLESS_CONFIG="+filepath.Join(dir, "config.yaml"), "CLOUDLESS_DATA_DIR="+filepath.Join(dir, "data"))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -105,9 +104,11 @@ func TestTraceFromTheCommandToTheContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), storyPatience)
+	defer cancel()
 	cloudless := func(args ...string) {
 		t.Helper()
-		cmd := exec.Command(filepath.Join(bin, "cloudless"), args...)
+		cmd := bounded(ctx, filepath.Join(bin, "cloudless"), args...)
 		cmd.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+filepath.Join(dir, "config.yaml"), "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("cloudless %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -147,7 +148,9 @@ func TestCommandsWorkWithoutTheirCollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(bin, "cloudless"), "version")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := bounded(ctx, filepath.Join(bin, "cloudless"), "version")
 	cmd.Env = append(os.Environ(), "CLOUDLESS_CONFIG="+filepath.Join(t.TempDir(), "config.yaml"), "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+silent)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

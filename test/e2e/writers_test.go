@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,7 +23,9 @@ type crew struct {
 	mu sync.Mutex
 	// acknowledged are the names of what was written.
 	acknowledged []string
-	last         error
+	// unanswered are the names of what nobody ever said a word about.
+	unanswered []string
+	last       error
 }
 
 // writePause keeps a writer from taking the machine for itself.
@@ -61,19 +64,37 @@ func (c *crew) end() {
 func (c *crew) write(ctx context.Context, to *client.Client, writer int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("write-%d-%d", writer, n)
-		// Not ctx: a write that is under way when the crew is told to end is answered.
-		_, err := to.Tokens().CreateToken(context.WithoutCancel(ctx), &v1.CreateTokenRequest{Role: "viewer", Name: name})
-		c.mu.Lock()
-		if err == nil {
-			c.acknowledged = append(c.acknowledged, name)
-		} else {
-			c.last = err
-		}
-		c.mu.Unlock()
+		c.note(name, create(ctx, to, name))
 		select {
 		case <-ctx.Done():
 		case <-time.After(writePause):
 		}
+	}
+}
+
+// create makes a token. One that is on its way when the crew is told to end is answered.
+func create(ctx context.Context, to *client.Client, name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	_, err := to.Tokens().CreateToken(ctx, &v1.CreateTokenRequest{Role: "viewer", Name: name})
+	if ctx.Err() != nil {
+		return errUnanswered
+	}
+	return err
+}
+
+var errUnanswered = errors.New("nobody has answered")
+
+func (c *crew) note(name string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.acknowledged = append(c.acknowledged, name)
+	case errors.Is(err, errUnanswered):
+		c.unanswered = append(c.unanswered, name)
+	default:
+		c.last = err
 	}
 }
 
@@ -101,14 +122,17 @@ func (c *crew) look() (acknowledged int, last error) {
 	return len(c.acknowledged), c.last
 }
 
-// allWritten ends the writing, and checks that every acknowledged write is
-// there:
+// allWritten ends the writing, and checks that every write was answered and every
+// acknowledged one is there:
 //
 //	written
 func allWritten(ts *testscript.TestScript, _ bool, _ []string) {
 	all := crewOf(ts)
 	all.end()
-	ctx := context.Background()
+	if len(all.unanswered) > 0 {
+		ts.Fatalf("the writes %v were not answered within %s", all.unanswered, patience)
+	}
+	ctx := ts.Value(storyContext{}).(context.Context)
 	c := dial(ts, ctx)
 	defer func() { _ = c.Close() }()
 	tokens, err := client.AllPages(func(page *v1.Page) ([]*v1.Token, string, error) {

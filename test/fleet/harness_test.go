@@ -38,6 +38,9 @@ type server struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("waits for a fleet of nodes; make test runs it")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	c := &cluster{t: t, ctx: ctx, config: filepath.Join(t.TempDir(), "config.yaml"), servers: map[string]*server{}}
