@@ -248,11 +248,17 @@ func rememberedID(ts *testscript.TestScript, data string, purged bool) string {
 	if purged {
 		return ts.Getenv("CLOUD_ID")
 	}
+	id := idOf(ts, data)
+	ts.Setenv("CLOUD_ID", id)
+	return id
+}
+
+// idOf is the id of the cloud in a data folder.
+func idOf(ts *testscript.TestScript, data string) string {
 	content, err := os.ReadFile(filepath.Join(data, "cloud.json"))
 	ts.Check(err)
 	var cloud struct{ ID string }
 	ts.Check(json.Unmarshal(content, &cloud))
-	ts.Setenv("CLOUD_ID", cloud.ID)
 	return cloud.ID
 }
 
@@ -376,7 +382,7 @@ func endBySignal(ts *testscript.TestScript, _ bool, args []string) {
 
 func signalProcess(ts *testscript.TestScript, args []string) (pid int) {
 	number := map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT}[args[0]]
-	if pid = findProcess(args[1:]); pid == 0 {
+	if pid = findProcess(ts, args[1:]); pid == 0 {
 		ts.Fatalf("no process runs %q", args[1:])
 	}
 	ts.Check(syscall.Kill(pid, number))
@@ -389,28 +395,42 @@ func signalProcess(ts *testscript.TestScript, args []string) (pid int) {
 //	runs probe signal away
 func runs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
-		if pid := findProcess(args); pid != 0 {
+		if pid := findProcess(ts, args); pid != 0 {
 			ts.Fatalf("process %d runs %q", pid, args)
 		}
 		return
 	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if findProcess(args) != 0 {
+		if findProcess(ts, args) != 0 {
 			return
 		}
 	}
 	ts.Fatalf("no process comes to run %q", args)
 }
 
-// findProcess is 0 if there is none.
-func findProcess(args []string) (pid int) {
+// findProcess is 0 if this story has none. The same story may be run by somebody else at the same time.
+func findProcess(ts *testscript.TestScript, args []string) (pid int) {
 	for pid, line := range processes() {
 		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if filepath.Base(program)+" "+rest == strings.Join(args, " ") {
+		if filepath.Base(program)+" "+rest == strings.Join(args, " ") && belongs(ts, pid) {
 			return pid
 		}
 	}
 	return 0
+}
+
+// belongs reports whether the story, or a cloud of it, has started a process.
+func belongs(ts *testscript.TestScript, pid int) bool {
+	process := "/proc/" + strconv.Itoa(pid)
+	environment, _ := os.ReadFile(process + "/environ")
+	if bytes.Contains(environment, []byte("WORK="+ts.Getenv("WORK")+"\x00")) {
+		return true
+	}
+	groups, _ := os.ReadFile(process + "/cgroup")
+	folders, _ := filepath.Glob(filepath.Join(ts.Getenv("WORK"), "*", "cloud.json"))
+	return slices.ContainsFunc(folders, func(file string) bool {
+		return bytes.Contains(groups, []byte("cloudless-"+idOf(ts, filepath.Dir(file))))
+	})
 }
 
 // machine makes another machine out of a network namespace, with an address of
