@@ -119,7 +119,7 @@ test-chaos: test-deps build ## Break a cluster at random and check what its clie
 	go test -race -count=1 -timeout 0 -v ./test/chaos -run TestChaos -length $(CHAOS) -seed $(SEED)
 
 .PHONY: test-short
-test-short: $(SHIM) ## The tests that need neither root nor containers, in under two minutes.
+test-short: $(SHIM) ## What needs neither root nor containers nor several servers, in under two minutes.
 	go test -short ./...
 
 .PHONY: bench
