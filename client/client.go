@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
@@ -273,60 +271,4 @@ func (w *watchedTLS) ClientHandshake(ctx context.Context, authority string, raw 
 
 func (w *watchedTLS) Clone() credentials.TransportCredentials {
 	return &watchedTLS{TransportCredentials: w.TransportCredentials.Clone(), link: w.link}
-}
-
-func newHTTPTransport(trust *identity.Trust, link *link) *http.Transport {
-	config := identity.ClientTLS(trust, nil)
-	config.NextProtos = []string{"http/1.1"}
-	return &http.Transport{
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return link.dialTLS(ctx, config)
-		},
-		MaxIdleConnsPerHost: 8,
-		IdleConnTimeout:     time.Minute,
-	}
-}
-
-// dialTLS connects to the first server that answers.
-func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
-	var failures []error
-	for _, address := range l.all() {
-		conn, err := shakeHands(ctx, config, address)
-		if err == nil {
-			return conn, nil
-		}
-		failures = append(failures, err)
-	}
-	return nil, &UnreachableError{Addresses: l.all(), Err: errors.Join(failures...)}
-}
-
-func shakeHands(ctx context.Context, config *tls.Config, address string) (net.Conn, error) {
-	raw, err := dialer.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return nil, handshakeFailed(address, err)
-	}
-	return conn, nil
-}
-
-// HTTPTransport carries HTTPS requests to the cluster with the client's token. Whatever host a request names, the
-// cluster and nobody else receives it, so that the cluster's registry is reached by a name that no resolver knows.
-func (c *Client) HTTPTransport() http.RoundTripper { return &httpTransport{client: c} }
-
-type httpTransport struct{ client *Client }
-
-func (t *httpTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme != "https" {
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
-		return nil, fmt.Errorf("%s is not an https address: the cluster speaks nothing else", req.URL.Redacted())
-	}
-	req = req.Clone(req.Context())
-	req.Header.Set("Authorization", t.client.auth.header())
-	return t.client.http.RoundTrip(req)
 }

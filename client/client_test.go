@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -201,6 +202,40 @@ func TestHTTPGoesToTheClusterAlone(t *testing.T) {
 
 	if _, err := web.Get("http://registry.cloudless.internal/v2/"); err == nil || !strings.Contains(err.Error(), "not an https address") {
 		t.Errorf("without TLS: %v", err)
+	}
+}
+
+// A server that is cut off from the others can be reached, and does no more than say so. Whoever asks again asks
+// another one, however many have asked at once.
+func TestHTTPLeavesAServerThatIsCutOff(t *testing.T) {
+	a := newAuthority(t, "one")
+	cut := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Cloudless-Reason", "NO_LEADER")
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	well := a.serveHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	web := http.Client{Transport: dial(t, a.context(a.serveHTTP(cut), a.serveHTTP(cut), well)).HTTPTransport()}
+	ask := func() (status int) {
+		resp, err := web.Get("https://registry.cloudless.internal/v2/")
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	var asked sync.WaitGroup
+	for range 4 {
+		asked.Go(func() { ask() })
+	}
+	asked.Wait()
+	ask() // what is still left of the first ones
+	ask()
+	for range 3 {
+		if got := ask(); got != http.StatusOK {
+			t.Errorf("status %d though one of three servers is well", got)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -441,6 +442,12 @@ func TestWithoutQuorum(t *testing.T) {
 		cluster, err := kept.Cluster().GetCluster(stale, &v1.GetClusterRequest{})
 		must(t, err)
 		problems = strings.Join(cluster.GetStatus().GetProblems(), " ")
+	}
+	pushing, err := (&http.Client{Transport: kept.HTTPTransport()}).Post("https://registry.cloudless.internal/v2/web/blobs/uploads/", "", nil)
+	must(t, err)
+	_ = pushing.Body.Close()
+	if why := pushing.Header.Get("X-Cloudless-Reason"); pushing.StatusCode != http.StatusServiceUnavailable || why != "NO_LEADER" {
+		t.Errorf("a push is answered with %s because of %q", pushing.Status, why)
 	}
 	s.start("s2", s2.path, s2.address, "")
 	must(t, s.write(kept, "after"))

@@ -13,12 +13,16 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
 // Logs merges the output of a workload's replicas. What is already written is
 // merged by time; while following, entries come as they arrive.
 func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
+	if err := checkSpan(request); err != nil {
+		return err
+	}
 	target, err := logTarget(s.store.Snapshot(), request)
 	if err != nil {
 		return err
@@ -41,6 +45,16 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 		sources = append(sources, s.logSource(ctx, r, request))
 	}
 	return mergeLogs(sources, stream.Send)
+}
+
+// checkSpan refuses a time in which there can be nothing.
+func checkSpan(request *v1.LogsRequest) error {
+	since, until := request.GetSince(), request.GetUntil()
+	if since == nil || until == nil || !since.AsTime().After(until.AsTime()) {
+		return nil
+	}
+	return &spec.Error{Violations: []spec.Violation{{Field: "until", Message: fmt.Sprintf("%s is before %s, where the output is to begin",
+		until.AsTime().Format(time.RFC3339), since.AsTime().Format(time.RFC3339))}}}
 }
 
 // logWorkload is the workload whose logs are wanted. It may have been deleted

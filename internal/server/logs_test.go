@@ -140,6 +140,8 @@ func TestLogsThatCannotBeHadSaySo(t *testing.T) {
 	wantCode(t, err, codes.NotFound, "workload nope does not exist")
 	_, err = recvOne(op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Replica: "web-nope", Follow: true}))
 	wantCode(t, err, codes.NotFound, "workload web has no replica web-nope")
+	_, err = recvOne(op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Since: timestamppb.New(logStart.Add(time.Minute)), Until: timestamppb.New(logStart)}))
+	wantCode(t, err, codes.InvalidArgument, "until: ")
 }
 
 func recvOne[T any](stream grpc.ServerStreamingClient[T], err error) (*T, error) {

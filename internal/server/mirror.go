@@ -58,14 +58,23 @@ func (s *Server) mirrored(local http.Handler) http.Handler {
 			if missing.missing && known {
 				s.passToLeader(leader.ID, w, r)
 			} else if missing.missing {
-				http.Error(w, "no server leads: try again", http.StatusServiceUnavailable)
+				refuseLeaderless(w, http.StatusServiceUnavailable, "no server leads: try again")
 			}
 		case known:
 			s.passToLeader(leader.ID, w, r)
 		default:
-			http.Error(w, "no server leads: try again", http.StatusServiceUnavailable)
+			refuseLeaderless(w, http.StatusServiceUnavailable, "no server leads: try again")
 		}
 	})
+}
+
+// headerReason tells our own clients why a registry cannot answer: another server may.
+const headerReason = "x-cloudless-reason"
+
+func refuseLeaderless(w http.ResponseWriter, code int, why string) {
+	w.Header().Set(headerReason, reasonNoLeader)
+	w.Header().Set("Connection", "close") // so that whoever asks again can ask another one
+	http.Error(w, why, code)
 }
 
 // byDigest reports whether a request reads something that is the same
@@ -131,7 +140,7 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			s.logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
-			http.Error(w, "the leader's registry does not answer: try again", http.StatusBadGateway)
+			refuseLeaderless(w, http.StatusBadGateway, "the leader's registry does not answer: try again")
 		},
 	}
 	proxy.ServeHTTP(w, r)

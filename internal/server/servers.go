@@ -88,13 +88,27 @@ func (s *Server) presentServers(snap *state.Snapshot) []*v1.Server {
 			status.Unknown, status.Reason = true, "only the leader knows"
 		}
 		if !status.GetHealthy() && !status.GetVoter() && s.now().Sub(m.GetCreateTime().AsTime()).Abs() < joiningTime {
-			status.Joining, status.Unknown, status.Reason = true, false, "joining: it votes once it has caught up"
+			status.Joining, status.Unknown, status.Reason = true, false, joiningReason(snap, taking)
 		}
 		shown = append(shown, &v1.Server{
 			ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(), Metadata: m, Spec: is, Status: status,
 		})
 	}
 	return shown
+}
+
+// joiningReason says what a server becomes once it has caught up.
+func joiningReason(snap *state.Snapshot, taking []consensus.Server) string {
+	voters := 0
+	for _, one := range taking {
+		if one.Voter {
+			voters++
+		}
+	}
+	if voters < spec.VotersOf(snap.Cluster().GetSpec()) {
+		return "joining: it votes once it has caught up"
+	}
+	return "joining: it stands by once it has caught up"
 }
 
 // What is said of a server that takes part in nothing: that it could begin, or that

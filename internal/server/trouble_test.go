@@ -74,6 +74,14 @@ func TestServerThatHasJustJoinedIsJoining(t *testing.T) {
 	if !two.GetJoining() || two.GetHealthy() || two.GetReason() != "joining: it votes once it has caught up" {
 		t.Errorf("the server that has just joined is %v", two)
 	}
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		cluster := proto.CloneOf(snap.Cluster())
+		cluster.Spec.DesiredVoters = proto.Int32(1)
+		b.Update(cluster, cluster.GetMetadata().GetVersion())
+	})
+	if two := c.status().GetServers()[1]; two.GetReason() != "joining: it stands by once it has caught up" {
+		t.Errorf("the server that is one more than shall vote is %v", two)
+	}
 	if problems := strings.Join(said.GetProblems(), "\n"); strings.Contains(problems, "server rm") || strings.Contains(problems, "not healthy") || strings.Contains(problems, "loss") {
 		t.Errorf("the problems are %q", problems)
 	}
