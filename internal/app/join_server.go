@@ -144,11 +144,7 @@ func (f *folder) sameCluster(token identity.JoinToken) error {
 
 // sameAuthority refuses the folder of a server of another cluster than the token's.
 func (f *folder) sameAuthority(token identity.JoinToken) error {
-	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
-	if err != nil {
-		return err
-	}
-	ca, err := server.OpenAuthority(f.authorityPath(), sealer)
+	ca, err := f.openAuthority()
 	if err != nil {
 		return err
 	}

@@ -57,11 +57,7 @@ func (f *folder) giveUp(ctx context.Context, others []consensus.Server) error {
 // agree on anything any more are lost too, as far as the cluster is concerned, and
 // of those that do not answer nobody can know.
 func (f *folder) areLost(ctx context.Context, others []consensus.Server) error {
-	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
-	if err != nil {
-		return err
-	}
-	ca, err := server.OpenAuthority(f.authorityPath(), sealer)
+	ca, err := f.openAuthority()
 	if err != nil {
 		return err
 	}

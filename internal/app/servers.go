@@ -53,6 +53,15 @@ func (f *folder) authorityPath() string { return f.sub("server", "authority") }
 // reachedPath lies beside the log, so that it is there when that is gone.
 func (f *folder) reachedPath() string { return f.sub("server", "reached") }
 
+// openAuthority opens the authority of the cluster that the folder's server belongs to.
+func (f *folder) openAuthority() (*identity.CA, error) {
+	sealer, err := identity.OpenOrCreateSealer(f.sub("server", "kek.json"))
+	if err != nil {
+		return nil, err
+	}
+	return server.OpenAuthority(f.authorityPath(), sealer)
+}
+
 // founds reports whether this folder's server makes a cluster of its own if
 // there is none in it. One that has joined never does.
 func (f *folder) founds() bool { return f.Joined == "" }
