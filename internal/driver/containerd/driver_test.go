@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +46,38 @@ func TestOutside(t *testing.T) {
 	defer d.Close()
 	if len(d.Capabilities().Missing) == 0 {
 		t.Error("what the stock shim cannot do is not said")
+	}
+}
+
+// An outside daemon may come later, when the machine starts or both are upgraded.
+// One that was killed has left its socket.
+func TestOutsideDaemonIsWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	opts := testOptions(t)
+	opts.Address = filepath.Join(dir, "containerd.sock")
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: opts.Address, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	stale.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // with the time that all else takes
+	defer cancel()
+	if _, err := Open(ctx, opts); err == nil || !strings.Contains(err.Error(), "no containerd answers at "+opts.Address+": start it (connection error") {
+		t.Errorf("without one it says %v", err)
+	}
+	opened := make(chan error, 1)
+	go func() {
+		d, err := Open(t.Context(), opts)
+		if err == nil {
+			err = d.Close()
+		}
+		opened <- err
+	}()
+	time.Sleep(500 * time.Millisecond)
+	t.Cleanup(launchOutside(t, opts, filepath.Join(dir, "root"), filepath.Join(dir, "state")))
+	if err := <-opened; err != nil {
+		t.Error(err)
 	}
 }
 
