@@ -33,6 +33,7 @@ type tasks struct {
 	execs   []*process // every further process
 
 	unknown  string                                   // a signal that is refused
+	busy     error                                    // what Remove says; nil succeeds
 	ending   time.Duration                            // how long a task that is told to stop still runs
 	prepare  func(context.Context, driver.Task) error // nil succeeds
 	stats    func(id string) driver.Stats             // nil means that nothing can be measured
@@ -98,6 +99,13 @@ func (t *tasks) halve(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[id].status.State, t.byID[id].status.PID = driver.StateCreated, 0
+}
+
+// setBusy has Remove fail with err, or succeed again.
+func (t *tasks) setBusy(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy = err
 }
 
 // lose makes the task vanish, as if by another's hand.
@@ -268,6 +276,9 @@ func (h *handle) Remove(_ context.Context, id string) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.busy != nil {
+		return h.busy
+	}
 	if found := h.byID[id]; found != nil {
 		h.end(found, driver.Exit{Code: 137})
 		delete(h.byID, id)

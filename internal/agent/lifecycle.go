@@ -100,6 +100,7 @@ func (r *replica) removeStale(ctx context.Context) error {
 			return fmt.Errorf("remove left-over task %s: %w", task.status.ID, err)
 		}
 		r.stale = r.stale[1:]
+		r.goOn() // what comes next may be to wait for a task that runs
 	}
 	return nil
 }
@@ -251,6 +252,7 @@ func (r *replica) pause(ctx, armed context.Context) error {
 	if err := r.removeTask(ctx); err != nil {
 		return err
 	}
+	r.goOn() // what held it up must not seem to do so for the whole pause
 	// A clock that was set back must not make the pause longer.
 	policy := r.rec.policy()
 	sleep(armed, min(time.Until(r.rec.Resume), max(policy.first, policy.max)))
@@ -348,6 +350,7 @@ func (r *replica) rest(ctx, armed context.Context) error {
 		return err
 	}
 	r.gpus.release(r.uid)
+	r.goOn() // nothing may come any more
 	<-armed.Done()
 	return nil
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -180,6 +181,31 @@ func TestStopBySignalAndGraceKeepsTheLog(t *testing.T) {
 			t.Errorf("wanted again, there is %v", got)
 		}
 	})
+}
+
+// What could not be cleared away for a moment is no reason any more once it is: in a
+// pause and at the end there is a long wait behind it.
+func TestWhatNoLongerHoldsAReplicaUpIsTakenBack(t *testing.T) {
+	for policy, phase := range map[string]string{"always": "backoff", "never": "failed"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.start()
+			s := n.join()
+			s.send(t, full(assignment("a", restart(policy, "1h", "1h"))))
+			s.await(t, "a", "running")
+			n.tasks.setBusy(errors.New("device or resource busy"))
+			n.tasks.exit("a-1", driver.Exit{Code: 3})
+			s.awaitStatus(t, "a", "held up", func(status *v1.ReplicaStatus) bool {
+				return strings.Contains(status.GetReason(), "device or resource busy")
+			})
+			n.tasks.setBusy(nil)
+			free := time.Now()
+			s.awaitStatus(t, "a", "failed for its own reason", func(status *v1.ReplicaStatus) bool {
+				return status.GetPhase() == phase && status.GetReason() == "It exited with code 3."
+			})
+			within(t, "taking it back", time.Since(free), 0, time.Minute)
+		})
+	}
 }
 
 func TestUnknownSignalDoesNotKeepAReplicaFromBeingStopped(t *testing.T) {

@@ -104,7 +104,7 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 const maxPlans = 10
 
 // carryOut makes a plan and applies it. If the cluster has moved on in between it does so again, but only as long as
-// the workloads would be changed in the same way: nobody has seen another change.
+// the workloads would be changed in the same way, or not at all any more: nobody has seen another change.
 func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanRequest) (*cloudlessv1.ApplyPlanResponse, error) {
 	var first *cloudlessv1.Plan
 	var refused error
@@ -116,7 +116,7 @@ func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanR
 		if first == nil {
 			first = plan
 		}
-		if !sameChanges(first, plan) {
+		if changes(plan) && !sameChanges(first, plan) {
 			return nil, fmt.Errorf("somebody else is changing these workloads, so nothing was done: see what would change now with cloudless plan, and apply again (%w)", refused)
 		}
 		answer, err := cl.ApplyPlan(ctx, request, plan)

@@ -221,6 +221,7 @@ func TestApplyPlansAgainOnlyWhileTheChangesAreTheSame(t *testing.T) {
 	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false").expect(t, 0, "workload web created\nworkload db created\n", "")
 
 	// Somebody makes db meanwhile: what was planned is not what would happen now.
+	applied := c.workloads["db"]
 	delete(c.workloads, "db")
 	c.moved = func() bool {
 		c.put(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "db", Namespace: "default"}, Spec: &cloudlessv1.WorkloadSpec{Image: "db:9"}})
@@ -231,6 +232,14 @@ func TestApplyPlansAgainOnlyWhileTheChangesAreTheSame(t *testing.T) {
 		!strings.Contains(got.stderr, "cloudless plan") || c.workloads["db"].GetSpec().GetImage() != "db:9" {
 		t.Errorf("%+v", got)
 	}
+
+	// Somebody applies the same file at the same time: there is nothing left to do.
+	c.moved = func() bool {
+		before := c.workloads["db"]
+		c.workloads["db"] = applied
+		return before != applied
+	}
+	c.run(t.Context(), twoDocuments, "apply", "-f", "-", "--wait=false").expect(t, 0, "workload web unchanged\nworkload db unchanged\n", "")
 
 	c.moved = func() bool { return true }
 	got = c.run(t.Context(), twoDocuments, "apply", "-f", "-")

@@ -22,7 +22,8 @@
 //   - A [Writer] never blocks on a disk that takes no more. It drops what it
 //     cannot write, and says in the log how much that was as soon as it can.
 //   - Memory is bounded, whatever the length of a line.
-//   - Stamps never decrease within one file, whatever the clock does.
+//   - Stamps never decrease within one file, unless the clock is set back by more
+//     than a second. A clock that is set forward makes no file old.
 //   - Records are whole: what a crash cut short is never joined to what follows
 //     and never delivered.
 //   - [Read] delivers every record once and in the order of each stream, while

@@ -70,11 +70,16 @@ func join(entries []Entry) []string {
 }
 
 // clock is a clock that is set by hand.
-type clock struct{ time.Time }
+type clock struct {
+	time.Time
+	up time.Duration
+}
 
-func newClock() *clock               { return &clock{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
-func (c *clock) now() time.Time      { return c.Time }
-func (c *clock) add(d time.Duration) { c.Time = c.Add(d) }
+func newClock() *clock                 { return &clock{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
+func (c *clock) now() time.Time        { return c.Time }
+func (c *clock) uptime() time.Duration { return c.up }
+func (c *clock) jump(d time.Duration)  { c.Time = c.Add(d) }
+func (c *clock) add(d time.Duration)   { c.jump(d); c.up += d }
 
 func logFiles(t testing.TB, dir string) []string {
 	t.Helper()
@@ -173,7 +178,7 @@ func TestRotationBySizeKeepsTheNewest(t *testing.T) {
 func TestRotationByAge(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
-	opts := WriterOptions{Now: c.now, Limits: Limits{MaxAge: 4 * time.Hour, MaxFiles: 100}}
+	opts := WriterOptions{Now: c.now, Uptime: c.uptime, Limits: Limits{MaxAge: 4 * time.Hour, MaxFiles: 100}}
 	w := openLog(t, dir, opts)
 	for _, hour := range []string{"0", "1", "2", "3", "4", "5", "6"} {
 		write(t, w, Stdout, hour+"\n")
@@ -195,12 +200,12 @@ func TestClockThatJumpsBack(t *testing.T) {
 	dir := t.TempDir()
 	c := newClock()
 	start := c.Time
-	opts := WriterOptions{Now: c.now, Limits: Limits{MaxAge: 4 * time.Hour}}
+	opts := WriterOptions{Now: c.now, Uptime: c.uptime, Limits: Limits{MaxAge: 4 * time.Hour}}
 	w := openLog(t, dir, opts)
 	write(t, w, Stdout, "one\n")
-	c.add(-time.Second)
+	c.jump(-time.Second)
 	write(t, w, Stdout, "waits\n")
-	c.add(time.Second - 24*time.Hour)
+	c.jump(time.Second - 24*time.Hour)
 	write(t, w, Stdout, "two\n")
 	w.Close()
 	c.add(time.Minute)
@@ -217,6 +222,32 @@ func TestClockThatJumpsBack(t *testing.T) {
 	equal(t, logFiles(t, dir), []string{"00000001.log", "00000002.log"})
 	equal(t, join(read(t, dir, Options{Tail: -1, Since: day.Add(time.Second), Until: day.Add(time.Hour)})), []string{"stdout: three"})
 	equal(t, join(read(t, dir, Options{Tail: 2, Until: day.Add(24*time.Hour - 1)})), []string{"stdout: three", "stdout: four"})
+}
+
+// A clock that is set forward makes nothing old: what was written before it is still
+// there when the clock is set right, and goes when the new date has lasted.
+func TestClockThatJumpsAhead(t *testing.T) {
+	dir := t.TempDir()
+	c := newClock()
+	w := openLog(t, dir, WriterOptions{Now: c.now, Uptime: c.uptime, Limits: Limits{MaxAge: 4 * time.Hour, MaxFiles: 100}})
+	write(t, w, Stdout, "before\n")
+	c.jump(1000 * time.Hour)
+	for range 3 {
+		c.add(10 * time.Minute)
+		write(t, w, Stdout, "ahead\n")
+	}
+	if last := all(t, dir)[3]; !last.Time.Equal(c.Time) {
+		t.Errorf("a line has the time %s, want that of the clock, %s", last.Time, c.Time)
+	}
+	c.jump(-1000 * time.Hour)
+	write(t, w, Stdout, "right\n")
+	equal(t, join(all(t, dir)), []string{"stdout: before", "stdout: ahead", "stdout: ahead", "stdout: ahead", "stdout: right"})
+
+	c.jump(1000 * time.Hour)
+	write(t, w, Stdout, "again\n")
+	c.add(5 * time.Hour)
+	write(t, w, Stdout, "believed\n")
+	equal(t, join(all(t, dir)), []string{"stdout: believed"})
 }
 
 func TestTornRecordIsCutOff(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/steady"
 )
 
 // batchBytes is how many bytes of records are handed to the kernel at once.
@@ -24,6 +26,9 @@ type WriterOptions struct {
 	Limits Limits
 	// Now is the clock that stamps records; time.Now if nil.
 	Now func() time.Time
+	// Uptime tells a clock that was set from time that has passed; that since Open
+	// if nil.
+	Uptime func() time.Duration
 }
 
 // Writer appends to a log. Its methods may be called from several goroutines.
@@ -31,6 +36,8 @@ type Writer struct {
 	dir    string
 	limits Limits
 	now    func() time.Time
+	uptime func() time.Duration
+	steady *steady.Clock // a clock that is set forward must not make every file look old
 
 	mu      sync.Mutex
 	closed  bool
@@ -67,6 +74,10 @@ func Open(dir string, opts WriterOptions) (*Writer, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.Uptime == nil {
+		opened := time.Now()
+		opts.Uptime = func() time.Duration { return time.Since(opened) }
+	}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
@@ -74,7 +85,8 @@ func Open(dir string, opts WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	w := &Writer{dir: dir, limits: opts.Limits.withDefaults(), now: opts.Now}
+	w := &Writer{dir: dir, limits: opts.Limits.withDefaults(), now: opts.Now, uptime: opts.Uptime}
+	w.steady = steady.At(w.now().Round(0).Add(-w.uptime()))
 	for i, seq := range seqs {
 		w.seq = seq
 		if i < len(seqs)-1 || !w.resume(seq) {
@@ -163,12 +175,13 @@ func (w *Writer) append(stream Stream, p []byte) {
 // prepare sees to it that there is a file with room, and returns the stamp for
 // the next batch. It reports false if nothing can be written now.
 func (w *Writer) prepare() (stamp time.Time, ready bool) {
-	now := w.now().UTC()
-	if now.Before(w.started) {
-		w.started = now // the clock was ahead: what it said then is no age
+	now := w.now().UTC() // without its monotonic part, which no clock that is set changes
+	date := w.steady.Look(now, w.uptime())
+	if date.Before(w.started) {
+		w.started = date // the clock was ahead: what it said then is no age
 	}
-	if w.isDue(now) {
-		if err := w.nextFile(now); err != nil {
+	if w.isDue(date) {
+		if err := w.nextFile(date); err != nil {
 			w.lost.cause = err
 			return now, false
 		}
@@ -180,22 +193,22 @@ func (w *Writer) prepare() (stamp time.Time, ready bool) {
 }
 
 // isDue reports whether the next file must be started.
-func (w *Writer) isDue(now time.Time) bool {
+func (w *Writer) isDue(date time.Time) bool {
 	if w.file == nil || w.size >= w.limits.MaxFileBytes {
 		return true
 	}
 	// A quarter: files go one by one, and with five of them nothing goes early.
-	return w.limits.MaxAge > 0 && w.size > 0 && now.Sub(w.started) > w.limits.MaxAge/4
+	return w.limits.MaxAge > 0 && w.size > 0 && date.Sub(w.started) > w.limits.MaxAge/4
 }
 
 // nextFile puts a new file in the place of the present one.
-func (w *Writer) nextFile(now time.Time) error {
+func (w *Writer) nextFile(date time.Time) error {
 	if w.file != nil {
 		w.older = append(w.older, olderFile{w.seq, w.last})
 		w.file.Close() // every write has already been reported
 		w.file, w.size, w.last = nil, 0, time.Time{}
 	}
-	w.prune(now)
+	w.prune(date)
 	for {
 		w.seq++
 		f, err := os.OpenFile(filePath(w.dir, w.seq), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o640)
@@ -210,16 +223,16 @@ func (w *Writer) nextFile(now time.Time) error {
 			f.Close()
 			continue
 		}
-		w.file, w.started = f, now
+		w.file, w.started = f, date
 		return nil
 	}
 }
 
 // prune removes the files that are too old, and makes room for one more.
-func (w *Writer) prune(now time.Time) {
+func (w *Writer) prune(date time.Time) {
 	for len(w.older) > 0 {
 		tooMany := len(w.older) >= w.limits.MaxFiles
-		tooOld := w.limits.MaxAge > 0 && now.Sub(w.older[0].last) > w.limits.MaxAge
+		tooOld := w.limits.MaxAge > 0 && date.Sub(w.older[0].last) > w.limits.MaxAge
 		if !tooMany && !tooOld {
 			return
 		}

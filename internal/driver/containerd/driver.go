@@ -15,6 +15,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,20 +137,45 @@ func (d *Driver) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("connect to containerd at %s: %w", address, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	if d.daemon != nil {
 		d.version, _, _ = strings.Cut(version.Version, "+")
 		d.snapshotter = d.daemon.snapshotter()
 		return nil
 	}
-	outside, err := d.client.Version(ctx)
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	outside, err := d.awaitOutside(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to containerd at %s: %w", address, err)
+		return fmt.Errorf("no containerd answers at %s: start it (%w)", address, err)
 	}
 	d.version = outside.Version
 	d.snapshotter, err = d.outsideSnapshotter(ctx)
 	return err
+}
+
+// connectTime is how long an outside daemon is waited for: when the machine starts,
+// it may come after us.
+const connectTime = 10 * time.Second
+
+// awaitOutside asks the outside daemon for its version until it answers.
+func (d *Driver) awaitOutside(ctx context.Context) (client.Version, error) {
+	var refused error // which says more than that the time is over
+	for {
+		found, err := d.client.Version(ctx)
+		switch err = native(err); {
+		case errdefs.IsUnavailable(err):
+			refused = err
+		case err != nil && ctx.Err() != nil:
+			return client.Version{}, cmp.Or(refused, err)
+		default:
+			return found, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return client.Version{}, refused
+		}
+	}
 }
 
 // outsideSnapshotter asks the outside daemon whether its overlayfs works.

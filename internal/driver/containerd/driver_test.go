@@ -1,12 +1,18 @@
 package containerd
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"io"
+	"net"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/drivertest"
 )
 
@@ -43,25 +49,99 @@ func TestOutside(t *testing.T) {
 	}
 }
 
+// An outside daemon may come later, when the machine starts or both are upgraded.
+// One that was killed has left its socket.
+func TestOutsideDaemonIsWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	opts := testOptions(t)
+	opts.Address = filepath.Join(dir, "containerd.sock")
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: opts.Address, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	stale.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // with the time that all else takes
+	defer cancel()
+	if _, err := Open(ctx, opts); err == nil || !strings.Contains(err.Error(), "no containerd answers at "+opts.Address+": start it (connection error") {
+		t.Errorf("without one it says %v", err)
+	}
+	opened := make(chan error, 1)
+	go func() {
+		d, err := Open(t.Context(), opts)
+		if err == nil {
+			err = d.Close()
+		}
+		opened <- err
+	}()
+	time.Sleep(500 * time.Millisecond)
+	t.Cleanup(launchOutside(t, opts, filepath.Join(dir, "root"), filepath.Join(dir, "state")))
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
+// What exec has started goes on while an outside daemon is restarted, and can be
+// spoken with afterwards; if its caller leaves meanwhile, it ends nevertheless.
+func TestExecOutlivesARestartOfTheOutsideDaemon(t *testing.T) {
+	dir := t.TempDir()
+	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
+	opts := testOptions(t)
+	opts.Address = filepath.Join(dir, "containerd.sock")
+	kill := launchOutside(t, opts, root, state)
+	t.Cleanup(func() {
+		mustPurge(t, opts)
+		kill()
+	})
+	d := mustOpen(t, opts)
+	defer d.Close()
+	ref, archive := drivertest.Image(t)
+	importArchive(t, d, archive)
+	task := counter(t, ref, "host")
+	if _, err := d.Start(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	input, typed := io.Pipe()
+	var output bytes.Buffer
+	spoken, err := d.Exec(t.Context(), task.ID, driver.Exec{
+		Command: []string{"sh", "-c", "read line; echo got $line; exit 7"}, Stdin: input, Stdout: &output,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := d.Exec(t.Context(), task.ID, driver.Exec{Command: []string{"sh", "-c", "sleep 100000; echo left over"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := left.Wait(ctx)
+		ended <- err
+	}()
+	time.Sleep(200 * time.Millisecond)
+	kill = launchOutside(t, opts, root, state)
+	if err := <-ended; !errors.Is(err, context.Canceled) || len(leftOver(t, opts)) != 0 {
+		t.Errorf("left by its caller, it ended with %v, and there are %v", err, leftOver(t, opts))
+	}
+	if _, err := io.WriteString(typed, "on\n"); err != nil {
+		t.Fatal(err)
+	}
+	typed.Close()
+	if code, err := spoken.Wait(t.Context()); code != 7 || err != nil || output.String() != "got on\n" {
+		t.Errorf("it ended with %d, %v and said %q", code, err, output.String())
+	}
+}
+
 // startOutside runs the machine's containerd with folders of the test's own.
 func startOutside(t *testing.T, opts *Options) (root, state string) {
 	t.Helper()
-	program, err := exec.LookPath("containerd")
-	if err != nil {
-		t.Fatalf("this test needs a containerd in PATH; install the package containerd: %v", err)
-	}
 	dir := t.TempDir()
 	root, state = filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	opts.Address = filepath.Join(dir, "containerd.sock")
-	daemon := exec.Command(program, "--config", "/dev/null", "--root", root, "--state", state, "--address", opts.Address, "--log-level", "warn")
-	daemon.Stdout, daemon.Stderr = io.Discard, testWriter{t}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		daemon.Process.Kill()
-		daemon.Wait()
-	})
+	t.Cleanup(launchOutside(t, *opts, root, state))
 	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		d, err := Open(t.Context(), *opts)
 		if err == nil {
@@ -69,8 +149,26 @@ func startOutside(t *testing.T, opts *Options) (root, state string) {
 			return root, state
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s does not answer: %v", program, err)
+			t.Fatalf("containerd does not answer: %v", err)
 		}
+	}
+}
+
+// launchOutside does not wait until containerd answers.
+func launchOutside(t *testing.T, opts Options, root, state string) (kill func()) {
+	t.Helper()
+	program, err := exec.LookPath("containerd")
+	if err != nil {
+		t.Fatalf("this test needs a containerd in PATH; install the package containerd: %v", err)
+	}
+	daemon := exec.Command(program, "--config", "/dev/null", "--root", root, "--state", state, "--address", opts.Address, "--log-level", "warn")
+	daemon.Stdout, daemon.Stderr = io.Discard, testWriter{t}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		daemon.Process.Kill()
+		daemon.Wait()
 	}
 }
 

@@ -167,7 +167,7 @@ func execError(err error) error {
 // forget the process.
 func (p *process) see() {
 	defer close(p.done)
-	reply, err := p.driver.client.TaskService().Wait(p.driver.closed, &tasks.WaitRequest{ContainerID: p.task, ExecID: p.id})
+	reply, err := p.await(p.driver.closed)
 	if err != nil {
 		p.err = fmt.Errorf("wait for the process in task %s: %w", p.task, native(err))
 		p.streams.Cancel()
@@ -186,6 +186,21 @@ func (p *process) see() {
 	p.streams.Close()
 }
 
+// await attaches to the process for as often as the daemon breaks off: the process
+// and its streams know nothing of that.
+func (p *process) await(ctx context.Context) (*tasks.WaitResponse, error) {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		reply, err := p.driver.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: p.task, ExecID: p.id})
+		if err == nil || ctx.Err() != nil || errdefs.IsNotFound(native(err)) {
+			return reply, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+}
+
 func (p *process) delete(ctx context.Context) error {
 	_, err := p.driver.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: p.task, ExecID: p.id})
 	return absent(native(err))
@@ -200,7 +215,7 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
 	defer cancel()
-	if err := p.signal(end, syscall.SIGKILL); err != nil {
+	if err := p.kill(end); err != nil {
 		return 0, errors.Join(ctx.Err(), err)
 	}
 	select {
@@ -208,6 +223,24 @@ func (p *process) Wait(ctx context.Context) (int, error) {
 		return 0, ctx.Err()
 	case <-end.Done():
 		return 0, fmt.Errorf("the process in task %s does not die: %w", p.task, ctx.Err())
+	}
+}
+
+// kill tries again until ctx ends, because the daemon may be restarting: nobody
+// else would end the process.
+func (p *process) kill(ctx context.Context) error {
+	for {
+		err := p.signal(ctx, syscall.SIGKILL)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-p.done:
+			return nil
+		case <-ctx.Done():
+			return err
+		}
 	}
 }
 
