@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -134,6 +136,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 		grpc.WithTransportCredentials(&watchedTLS{TransportCredentials: credentials.NewTLS(config), link: link}),
 		grpc.WithPerRPCCredentials(c.auth),
 		grpc.WithContextDialer(link.dial),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.WithDefaultServiceConfig(retries),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(api.ClientCodec())),
 		grpc.WithInitialWindowSize(streamWindow),
@@ -216,6 +219,13 @@ type link struct {
 	current   string // that of the newest connection
 	last      error
 }
+
+// A server whose machine is there and whose process stands still is noticed by asking it, when it has said nothing for
+// pingAfter while something is expected of it. gRPC asks no sooner, and servers allow as much.
+const (
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
+)
 
 // dialer notices by TCP's own means, which need no agreement with the server, that the other end is gone.
 var dialer = tcp.Dialer()

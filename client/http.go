@@ -9,9 +9,17 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/identity"
+)
+
+const (
+	// handshakeTimeout is how long a server may take until it can be spoken to.
+	handshakeTimeout = 10 * time.Second
+	// quietTime is how long nothing may move on a connection before the server is asked whether it is there.
+	quietTime = 5 * time.Second
 )
 
 func newHTTPTransport(trust *identity.Trust, link *link) *http.Transport {
@@ -32,7 +40,7 @@ func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error
 	for _, address := range l.all() {
 		conn, err := shakeHands(ctx, config, address)
 		if err == nil {
-			return &servedConn{Conn: conn, by: address}, nil
+			return l.watch(conn, config, address), nil
 		}
 		failures = append(failures, err)
 	}
@@ -42,10 +50,67 @@ func (l *link) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error
 // servedConn is a connection to a server that the client knows by an address.
 type servedConn struct {
 	net.Conn
-	by string
+	by     string
+	moved  atomic.Int64 // bytes, of both directions
+	closed context.CancelFunc
+}
+
+func (c *servedConn) Read(to []byte) (int, error) {
+	n, err := c.Conn.Read(to)
+	c.moved.Add(int64(n))
+	return n, err
+}
+
+func (c *servedConn) Write(from []byte) (int, error) {
+	n, err := c.Conn.Write(from)
+	c.moved.Add(int64(n))
+	return n, err
+}
+
+func (c *servedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// watch closes a connection to a server whose process stands still, and leaves that server, so that who asks again asks
+// another one. Its machine goes on to confirm what it is sent, so that TCP notices nothing; and an answer may rightly
+// take long. So a server that is silent is asked for another handshake.
+func (l *link) watch(conn net.Conn, config *tls.Config, address string) *servedConn {
+	ctx, cancel := context.WithCancel(context.Background())
+	watched := &servedConn{Conn: conn, by: address, closed: cancel}
+	go func() {
+		ticker := time.NewTicker(quietTime)
+		defer ticker.Stop()
+		for before := int64(0); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			moved := watched.moved.Load()
+			silent := moved == before
+			before = moved
+			if silent && !answers(ctx, config, address) && ctx.Err() == nil {
+				l.leave(address)
+				_ = watched.Close() // it has failed already
+				return
+			}
+		}
+	}()
+	return watched
+}
+
+func answers(ctx context.Context, config *tls.Config, address string) bool {
+	conn, err := shakeHands(ctx, config, address)
+	if err == nil {
+		_ = conn.Close() // nothing was said on it
+	}
+	return err == nil
 }
 
 func shakeHands(ctx context.Context, config *tls.Config, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
 	raw, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -92,8 +157,8 @@ const headerReason = "x-cloudless-reason"
 // leave makes the server with an address the last one to be asked.
 func (l *link) leave(address string) {
 	l.mu.Lock()
-	if l.current != address && len(l.addresses) > 1 && l.addresses[0] == address {
-		l.addresses = append(slices.Clone(l.addresses[1:]), address)
+	if i := slices.Index(l.addresses, address); i >= 0 && l.current != address {
+		l.addresses = append(slices.Delete(slices.Clone(l.addresses), i, i+1), address)
 	}
 	calledToo := l.current == address
 	l.mu.Unlock()

@@ -83,6 +83,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	u.add(func() { logError(logger, "close port", p.server.Close()) })
+	p.nodes.CutOff = p.server.CutOff
 	if err := p.letGo(ctx, f); err != nil {
 		return nil, err
 	}

@@ -76,6 +76,8 @@ type Health struct {
 	Lag uint64
 	// LastTerm and LastIndex are of the newest entry in its log, 0 if it has not said so.
 	LastTerm, LastIndex uint64
+	// Silent is whether it did not answer when it was last asked.
+	Silent bool
 	// Full is whether its disk has no room for changes.
 	Full bool
 	// Skew is by how much its clock is ahead of the leader's.
@@ -296,6 +298,8 @@ func (p *pilot) NotifyState(s *autopilot.State) {
 	for id, one := range s.Servers {
 		h := Health{ID: string(id), Healthy: one.Health.Healthy, Full: said[string(id)].Full, Skew: said[string(id)].Skew}
 		h.LastTerm, h.LastIndex = one.Stats.LastTerm, one.Stats.LastIndex
+		_, answers := said[h.ID]
+		h.Silent = !answers
 		if last > one.Stats.LastIndex {
 			h.Lag = last - one.Stats.LastIndex
 		}

@@ -250,8 +250,8 @@ func TestLeaderDoesNotJudgeWhomItHasNotMet(t *testing.T) {
 		firstLook time.Duration
 		want      consensus.Health
 	}{
-		{time.Hour, consensus.Health{ID: "late", Unknown: true, Reason: "not known yet: the leader has just begun to look"}},
-		{time.Nanosecond, consensus.Health{ID: "late", Reason: "the other servers do not hear of it"}},
+		{time.Hour, consensus.Health{ID: "late", Silent: true, Unknown: true, Reason: "not known yet: the leader has just begun to look"}},
+		{time.Nanosecond, consensus.Health{ID: "late", Silent: true, Reason: "the other servers do not hear of it"}},
 	} {
 		look := consensus.Look(cluster(t, 1)[0].Consensus, one.firstLook)
 		got := look("late", false)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/garbage"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -42,21 +44,44 @@ func machineOf(ctx context.Context) netip.Addr {
 	if !ok {
 		return netip.Addr{}
 	}
-	if info, ok := from.AuthInfo.(credentials.TLSInfo); ok {
-		if id, ok := identity.PeerID(info.State); ok && id.Kind() == identity.KindServer {
-			md, _ := metadata.FromIncomingContext(ctx)
-			if named := md.Get(metadataMachine); len(named) == 1 {
-				machine, _ := netip.ParseAddr(named[0])
-				return machine
-			}
-			return netip.Addr{}
+	if passedOnBy(ctx) != "" {
+		md, _ := metadata.FromIncomingContext(ctx)
+		if named := md.Get(metadataMachine); len(named) == 1 {
+			machine, _ := netip.ParseAddr(named[0])
+			return machine
 		}
+		return netip.Addr{}
 	}
 	tcp, ok := from.Addr.(*net.TCPAddr)
 	if !ok {
 		return netip.Addr{}
 	}
 	return tcp.AddrPort().Addr().Unmap()
+}
+
+// passedOnBy is the server that passes a call on, empty if none does.
+func passedOnBy(ctx context.Context) string {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	info, ok := from.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return ""
+	}
+	if id, ok := identity.PeerID(info.State); ok && id.Kind() == identity.KindServer {
+		return id.Name()
+	}
+	return ""
+}
+
+// CutOff reports whether another server passes on what a node says, and does not
+// answer: then it is not known who of them is silent.
+func (s *Server) CutOff(node string) bool {
+	current := s.sessions.get(node)
+	return current != nil && slices.ContainsFunc(s.consensus.Health(), func(h consensus.Health) bool {
+		return h.ID == current.by && h.Silent
+	})
 }
 
 // pingEvery is how often it is measured how quickly an agent answers.

@@ -74,6 +74,7 @@ type session struct {
 	every time.Duration
 
 	instance string // of the agent; empty if it does not say
+	by       string // the server that passes on what the agent says; empty if none does
 
 	// speaking is held while something that the agent said is acted on, which ends
 	// when over is set.
@@ -87,7 +88,7 @@ var errReplaced = errors.New("another session of the same node has taken over")
 // the new one begins with is done before anybody else can enter or leave.
 func (s *sessions) enter(ctx context.Context, node, instance string, begin func()) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
-	entered := &session{node: node, instance: instance, ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
+	entered := &session{node: node, instance: instance, by: passedOnBy(ctx), ctx: ctx, cancel: cancel, wake: make(chan struct{}, 1), full: true, servers: true, tune: true, dirty: map[string]bool{}, turns: s.turns}
 	entered.signal()
 	s.mu.Lock()
 	defer s.mu.Unlock()

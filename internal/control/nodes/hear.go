@@ -70,3 +70,21 @@ func (l *Loop) deaf(now time.Time) bool {
 	defer l.mu.Unlock()
 	return now.Sub(l.lastBeat) > stillness
 }
+
+// excuse takes the sessions for broken of those silent nodes whose words another
+// server passes on that does not answer: it may be that one's silence. They are
+// suspected, and have the reconnect window to find another server.
+func (l *Loop) excuse(now time.Time) {
+	if l.CutOff == nil {
+		return
+	}
+	for _, uid := range l.overdue(now) {
+		cut := l.CutOff(uid) // without the lock: sessions call the loop with theirs
+		l.mu.Lock()
+		e := l.entries[uid]
+		if cut && e != nil && e.Connected && !now.Before(e.deadline(l.since)) {
+			l.broke(uid, e)
+		}
+		l.mu.Unlock()
+	}
+}

@@ -29,6 +29,9 @@ type Loop struct {
 	// Deaf reports whether this server is not listening for a moment: nobody is silent
 	// before what was said meanwhile could be heard. Nil always listens.
 	Deaf func() bool
+	// CutOff reports whether what a node says comes by way of another server that does
+	// not answer. Nil never does.
+	CutOff func(node string) bool
 
 	store    *state.Store
 	proposer Proposer
@@ -147,7 +150,16 @@ func (l *Loop) Goodbye(uid, reason string) {
 func (l *Loop) Disconnected(uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entry(uid)
+	l.broke(uid, l.entry(uid))
+}
+
+// broke suspects a node that has no session any more, once. It is called with the
+// lock held.
+func (l *Loop) broke(uid string, e *entry) {
+	if !e.Connected && !e.Broken.IsZero() {
+		l.mark(uid)
+		return
+	}
 	e.Connected, e.Broken = false, time.Now()
 	if l.leading != nil {
 		e.Broke()
@@ -263,6 +275,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			}
 			if len(l.overdue(now)) > 0 {
 				hearOut()
+				l.excuse(now)
 			}
 			next, err = l.settle(ctx, l.overdue(now), l.nextDeadline(now))
 		case <-checkpoint.C:

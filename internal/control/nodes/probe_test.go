@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -29,9 +30,16 @@ func (s *switched) probe(ctx context.Context, _ netip.Addr) bool {
 // has been there for a while.
 func leadWith(t *testing.T, probe Probe, f func(l *Loop, s func() string)) {
 	t.Helper()
+	leadBehind(t, func(string) bool { return false }, probe, f)
+}
+
+// leadBehind is leadWith for a node that speaks by way of another server.
+func leadBehind(t *testing.T, cutOff func(string) bool, probe Probe, f func(l *Loop, s func() string)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		proposer := &log{store: storeWith(t, node("enrolling")), index: 1}
 		loop := New(proposer.store, proposer, probe)
+		loop.CutOff = cutOff
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- loop.Run(ctx) }()
@@ -115,6 +123,45 @@ func TestMachineThatGoesWithinTheWindowIsSoonOffline(t *testing.T) {
 		want(t, s, "ready")
 		m.on.Store(false)
 		if took := offlineAfter(t, s); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// What a node says may come by way of another server, which can be lost without a word.
+func TestNodeBehindAServerThatDoesNotAnswerHasTheWindow(t *testing.T) {
+	var cut atomic.Bool
+	cut.Store(true)
+	leadBehind(t, func(string) bool { return cut.Load() }, alive, func(l *Loop, s func() string) {
+		time.Sleep(spec.DefaultLiveness.Silence + spec.DefaultLiveness.Reconnect - time.Second)
+		want(t, s, "ready")
+		l.Connected("n", here, &v1.NodeStatus{}) // by another server
+		cut.Store(false)
+		if took := offlineAfter(t, s); took.Round(time.Second) != spec.DefaultLiveness.Silence {
+			t.Errorf("silent afterwards, it is offline after %s", took)
+		}
+	})
+}
+
+func TestNodeBehindAServerThatDoesNotAnswerIsSuspectedOnce(t *testing.T) {
+	leadBehind(t, func(string) bool { return true }, alive, func(l *Loop, s func() string) {
+		began := time.Now()
+		time.Sleep(spec.DefaultLiveness.Silence + time.Second)
+		want(t, s, "ready")
+		l.Disconnected("n") // the other server's connection is given up
+		offlineAfter(t, s)
+		if took := time.Since(began).Round(time.Second); took != spec.DefaultLiveness.Silence+spec.DefaultLiveness.Reconnect {
+			t.Errorf("it is offline after %s", took)
+		}
+	})
+}
+
+func TestMachineLostWithTheServerBeforeItIsSoonOffline(t *testing.T) {
+	var m switched
+	m.on.Store(true)
+	leadBehind(t, func(string) bool { return true }, m.probe, func(l *Loop, s func() string) {
+		m.on.Store(false)
+		if took := offlineAfter(t, s); took > spec.DefaultLiveness.Silence+time.Second {
 			t.Errorf("it took %s", took)
 		}
 	})

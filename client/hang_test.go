@@ -1,0 +1,201 @@
+package client_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// noticed is by when a process that stands still has been noticed, with a wide margin.
+const noticed = 45 * time.Second
+
+// A process that stands still keeps its connections, and its machine confirms what it is sent.
+func TestACallLeavesAServerThatHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until a silent server is asked; make test runs it")
+	}
+	t.Parallel()
+	a := newAuthority(t, "one")
+	hangs := newHanging(t, a.serve(identity.KindServer, named("hangs").register))
+	well := a.serve(identity.KindServer, named("well").register)
+	c := dial(t, a.context(hangs.address, well))
+	hangs.stop()
+	ctx, cancel := context.WithTimeout(t.Context(), noticed)
+	defer cancel()
+	got, err := c.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
+	if err != nil || got.GetMetadata().GetName() != "well" {
+		t.Errorf("%v answers, %v", got, err)
+	}
+}
+
+func TestAWatchEndsWhereAServerHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until a silent server is asked; make test runs it")
+	}
+	t.Parallel()
+	a := newAuthority(t, "one")
+	hangs := newHanging(t, a.serve(identity.KindServer, func(r grpc.ServiceRegistrar) {
+		cloudlessv1.RegisterWorkloadServiceServer(r, silent{})
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), noticed)
+	defer cancel()
+	watch, err := dial(t, a.context(hangs.address)).Workloads().WatchWorkloads(ctx, &cloudlessv1.WatchWorkloadsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Header(); err != nil {
+		t.Fatal(err)
+	}
+	hangs.stop()
+	if _, err := watch.Recv(); err == nil || ctx.Err() != nil {
+		t.Errorf("the watch of a server that hangs goes on: %v", err)
+	}
+}
+
+// silent begins to watch and sees nothing.
+type silent struct {
+	cloudlessv1.UnimplementedWorkloadServiceServer
+}
+
+func (silent) WatchWorkloads(_ *cloudlessv1.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[cloudlessv1.WorkloadChange]) error {
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+func TestAPushLeavesAServerThatHangs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until a silent server is asked; make test runs it")
+	}
+	t.Parallel()
+	a := newAuthority(t, "one")
+	begun := make(chan struct{})
+	hangs := newHanging(t, a.serveHTTP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-r.Context().Done()
+	})))
+	well := a.serveHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	web := http.Client{Transport: dial(t, a.context(hangs.address, well)).HTTPTransport()}
+	go func() {
+		<-begun
+		hangs.stop()
+	}()
+	push := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), noticed)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPatch, "https://registry.cloudless.internal/v2/", strings.NewReader("a layer"))
+		if err != nil {
+			return err
+		}
+		resp, err := web.Do(req)
+		if err != nil {
+			if ctx.Err() != nil {
+				t.Fatal("a push waits for a server that hangs")
+			}
+			return err
+		}
+		return resp.Body.Close()
+	}
+	if err := push(); err == nil {
+		t.Error("a server that hangs has answered")
+	}
+	before := time.Now()
+	if err := push(); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+	if took := time.Since(before); took > 5*time.Second {
+		t.Errorf("the next attempt has asked the server that hangs again, for %v", took)
+	}
+}
+
+// An answer may take long where many servers must have an image first.
+func TestAPushWaitsForAServerThatIsThere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits until a silent server is asked; make test runs it")
+	}
+	t.Parallel()
+	a := newAuthority(t, "one")
+	slow := a.serveHTTP(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(12 * time.Second) }))
+	web := http.Client{Transport: dial(t, a.context(slow)).HTTPTransport()}
+	resp, err := web.Get("https://registry.cloudless.internal/v2/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+}
+
+// hanging is a way to a server on which nothing moves any more once it is stopped, though connections are accepted.
+type hanging struct {
+	address string
+	stopped atomic.Bool
+}
+
+func newHanging(t *testing.T, server string) *hanging {
+	t.Helper()
+	listener := listen(t)
+	h := &hanging{address: listener.Addr().String()}
+	var mu sync.Mutex
+	var all []net.Conn
+	keep := func(conn net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, conn)
+	}
+	go func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			keep(from)
+			to, err := net.Dial("tcp", server)
+			if err != nil {
+				return
+			}
+			keep(to)
+			go h.pass(from, to)
+			go h.pass(to, from)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, conn := range all {
+			_ = conn.Close()
+		}
+	})
+	return h
+}
+
+func (h *hanging) stop() { h.stopped.Store(true) }
+
+func (h *hanging) pass(from io.Reader, to io.WriteCloser) {
+	defer to.Close()
+	data := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(data)
+		if err != nil {
+			return
+		}
+		if h.stopped.Load() {
+			continue
+		}
+		if _, err := to.Write(data[:n]); err != nil {
+			return
+		}
+	}
+}
