@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -67,8 +68,13 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	if err := f.startedAs(told); err != nil {
 		return err
 	}
+	ready := onlyOnce(o.Ready)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.Run(ctx) })
+	g.Go(func() error {
+		p.sayWhoIsMissing(ctx, f, ready)
+		return nil
+	})
 	g.Go(func() error {
 		o.Progress("joining this machine to the cluster")
 		if err := p.enrollSelf(ctx, f, o.Machine, logger); err != nil {
@@ -83,10 +89,26 @@ func up(ctx context.Context, o cli.UpOptions) error {
 			return err
 		}
 		return m.Run(ctx, func() {
-			o.Ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\n%s", p.server.Address(), m.name, name, o.ConfigPath, whatNext(f)))
+			ready(fmt.Sprintf("cloudless is ready at %s (node %s)\ncontext %s is in %s\n%s", p.server.Address(), m.name, name, o.ConfigPath, whatNext(f)))
 		})
 	})
 	return endedByContext(g.Wait())
+}
+
+// sayWhoIsMissing says that the server runs without one that leads, if that is so for
+// long: others have joined it since, and do not run.
+func (p *controlPlane) sayWhoIsMissing(ctx context.Context, f *folder, ready func(string)) {
+	hope, cancel := context.WithTimeout(ctx, leaderHope)
+	defer cancel()
+	if err := p.consensus.WaitLeader(hope); err != nil && ctx.Err() == nil {
+		ready(p.waitsFor(f))
+	}
+}
+
+// onlyOnce passes the first word on, for which somebody waits.
+func onlyOnce(say func(string)) func(string) {
+	var once sync.Once
+	return func(message string) { once.Do(func() { say(message) }) }
 }
 
 // runsElsewhere refuses another port than that of a cloud that runs already, which
