@@ -34,6 +34,9 @@ type Options struct {
 	// Servers is told where all servers are whenever that changes; nil if nobody
 	// wants to know. It must not block.
 	Servers func(addresses []string)
+	// Leave has the next session be with another server, because the one that the
+	// client leads to now hangs; nil if there is no other. It must not block.
+	Leave func()
 	// Resting says, when the agent is asked to stop, whether that is for a rest of
 	// which the servers should know; nil if it never is.
 	Resting func() bool
@@ -98,6 +101,7 @@ type Agent struct {
 	client    v1.AgentServiceClient
 	machine   Machine
 	servers   func([]string)
+	leave     func()
 	pace      pace
 	meter     meter
 	fitness   fitness
@@ -137,6 +141,7 @@ func New(opts Options) (*Agent, error) {
 		client:   opts.Client,
 		machine:  opts.Machine,
 		servers:  opts.Servers,
+		leave:    opts.Leave,
 		pace:     newPace(opts.HeartbeatInterval),
 		fitness:  fitness{since: time.Now()},
 		resting:  opts.Resting,

@@ -34,6 +34,7 @@ type node struct {
 	network *fakeNetwork
 	server  *server
 	metrics *telemetry.Agent // may be nil
+	leave   func()           // may be nil
 
 	agent  *Agent
 	driver *handle
@@ -61,6 +62,7 @@ func (n *node) options() Options {
 		Network: n.network,
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: n.metrics,
+		Leave:   n.leave,
 	}
 }
 

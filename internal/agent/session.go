@@ -120,7 +120,11 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 	}
 	var receiver sync.WaitGroup
 	pings := make(chan uint64, 1)
-	receiver.Go(func() { cancel(a.receive(ctx, stream, pings, &worked)) })
+	receiver.Go(func() {
+		look := a.lookOut(cancel)
+		defer look.stop()
+		cancel(a.receive(stream, look, pings, &worked))
+	})
 	err = a.send(ctx, asked.Done(), stream, pings, known)
 	if asked.Err() == nil {
 		cancel(err)
@@ -177,13 +181,27 @@ func whyEnded(stream sessionStream, err error) error {
 	return err
 }
 
+var errHangs = errors.New("the server has stopped giving signs of life")
+
+// lookOut ends a session with a server that hangs, and has the next one be with
+// another.
+func (a *Agent) lookOut(end context.CancelCauseFunc) *lookout {
+	return &lookout{hangs: func() {
+		if a.leave != nil {
+			a.leave()
+		}
+		end(errHangs)
+	}}
+}
+
 // receive takes what the server sends until the session ends.
-func (a *Agent) receive(ctx context.Context, stream sessionStream, pings chan<- uint64, worked *bool) error {
+func (a *Agent) receive(stream sessionStream, look *lookout, pings chan<- uint64, worked *bool) error {
 	for {
 		down, err := stream.Recv()
 		if err != nil {
 			return fmt.Errorf("session: %w", err)
 		}
+		look.heard()
 		switch message := down.GetMessage().(type) {
 		case *v1.SessionDown_Assignments:
 			a.clock.hear(message.Assignments.GetTime())
@@ -192,6 +210,9 @@ func (a *Agent) receive(ctx context.Context, stream sessionStream, pings chan<- 
 			}
 			if err := a.pace.set(message.Assignments.GetHeartbeat()); err != nil {
 				a.log.Error("cannot report as often as the cluster wants", "error", err)
+			}
+			if err := look.promised(message.Assignments.GetAlive()); err != nil {
+				a.log.Error("cannot tell when the server hangs", "error", err)
 			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)

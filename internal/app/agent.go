@@ -287,6 +287,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},
+		Leave: link.servers.moveOn,
 	})
 	if err != nil {
 		return nil, err

@@ -112,9 +112,13 @@ func (s *watchedStream) RecvMsg(m any) error {
 
 // moveOnFrom leaves a server that can be reached but cannot reach the others.
 func (l *serverList) moveOnFrom(err error) {
-	if !client.NoLeader(err) {
-		return
+	if client.NoLeader(err) {
+		l.moveOn()
 	}
+}
+
+// moveOn has the next connection be to another server, if there is one.
+func (l *serverList) moveOn() {
 	l.mu.Lock()
 	left := l.current
 	l.mu.Unlock()

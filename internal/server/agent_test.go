@@ -74,11 +74,32 @@ func report(stream sessionClient, uid string, status *v1.ReplicaStatus) error {
 	}}})
 }
 
+// receive receives the next message that is more than a sign of life, which may come
+// at any time.
+func receive(t *testing.T, stream sessionClient) *v1.SessionDown {
+	t.Helper()
+	for {
+		down, err := stream.Recv()
+		must(t, err)
+		if down.GetAlive() == nil {
+			return down
+		}
+	}
+}
+
+// ending is why a session ends, whatever is said before.
+func ending(stream sessionClient) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+}
+
 // assignments receives the next message, which must be assignments.
 func assignments(t *testing.T, stream sessionClient) *v1.Assignments {
 	t.Helper()
-	down, err := stream.Recv()
-	must(t, err)
+	down := receive(t, stream)
 	if down.GetAssignments() == nil {
 		t.Fatalf("received %v instead of assignments", down)
 	}

@@ -135,22 +135,52 @@ func (s *session) markTune() { s.raise(&s.tune) }
 
 func (s *session) takeTune() bool { return s.lower(&s.tune) }
 
-// withPace adds to what is sent to an agent how often it should report, if that
-// is not what it was told.
+// withPace adds to what is sent to an agent how often it should report, and how
+// often it will hear that the server is alive, if that is not what it was told.
 func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.Assignments {
 	if !current.takeTune() {
 		return message
 	}
 	snap := s.store.Snapshot()
-	pace := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node)).Heartbeat
-	if pace == current.told {
+	live := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node))
+	if live == current.told {
 		return message
 	}
 	if message == nil {
 		message = &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch()}
 	}
-	current.told, message.Heartbeat = pace, spec.FormatDuration(pace)
+	current.told, message.Heartbeat = live, spec.FormatDuration(live.Heartbeat)
+	message.Alive = spec.FormatDuration(aliveEvery(live))
 	return message
+}
+
+// alive is all that a sign of life says.
+var alive = &v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}
+
+// aliveEvery is how often an agent hears that its server is alive: so often that it
+// can miss two signs, take the server for one that hangs, and find another before
+// anybody takes the node for offline.
+func aliveEvery(live spec.Liveness) time.Duration {
+	return min(max(live.Reconnect/5, 100*time.Millisecond), time.Minute)
+}
+
+// lifeSigns say when the next sign of life is due.
+type lifeSigns struct {
+	*time.Ticker
+	every time.Duration
+}
+
+func newLifeSigns() *lifeSigns {
+	every := aliveEvery(spec.DefaultLiveness)
+	return &lifeSigns{Ticker: time.NewTicker(every), every: every}
+}
+
+// follow gives them as often as the agent was told.
+func (l *lifeSigns) follow(told spec.Liveness) {
+	if every := aliveEvery(told); every != l.every {
+		l.every = every
+		l.Reset(every)
+	}
 }
 
 // errSilent ends the session of a node that was taken for offline: when it

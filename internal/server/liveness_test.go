@@ -126,6 +126,27 @@ func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
 	}
 }
 
+// An agent is told how often it will hear that its server is alive, by which it
+// tells one that hangs, and hears so.
+func TestSignsOfLifeFollowTheConfiguration(t *testing.T) {
+	c := newCluster(t)
+	stream := c.join("n1").connect(c.ctx)
+	if first := assignments(t, stream); first.GetAlive() != "2s" {
+		t.Errorf("the session begins with %v", first)
+	}
+	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "1m", Reconnect: "1s"} })
+	if next := assignments(t, stream); next.GetAlive() != "200ms" {
+		t.Errorf("that it speaks more often was told as %v", next)
+	}
+	for range 3 {
+		down, err := stream.Recv()
+		must(t, err)
+		if down.GetAlive() == nil {
+			t.Errorf("instead of a sign of life came %v", down)
+		}
+	}
+}
+
 // How quickly an agent answers is measured by a ping that follows a heartbeat.
 func TestResponseTimeIsMeasured(t *testing.T) {
 	c := newCluster(t)
@@ -134,8 +155,7 @@ func TestResponseTimeIsMeasured(t *testing.T) {
 	assignments(t, stream)
 	c.inState(m.uid(), "ready")
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Heartbeat{Heartbeat: &v1.Heartbeat{}}}))
-	down, err := stream.Recv()
-	must(t, err)
+	down := receive(t, stream)
 	if down.GetPing().GetSequence() == 0 {
 		t.Fatalf("after a heartbeat came %v", down)
 	}

@@ -96,15 +96,14 @@ func TestSecondSessionOfANodeReplacesTheFirst(t *testing.T) {
 	assignments(t, first)
 	second := m.connect(c.ctx)
 	assignments(t, second)
-	_, err := first.Recv()
-	wantCode(t, err, codes.Unavailable, "another session of the same node")
+	wantCode(t, ending(first), codes.Unavailable, "another session of the same node")
 
 	// The node stays connected, and the end of the first takes nothing from the second.
 	c.until(func(snap *state.Snapshot) bool { return snap.Node(m.uid()).GetStatus().GetState() == "ready" })
 	if c.sessions.get(m.uid()) == nil {
 		t.Error("the node has no session any more")
 	}
-	_, err = c.as(roleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	_, err := c.as(roleAdmin).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
 	must(t, err)
 	if delta := assignments(t, second); len(delta.GetAssign()) != 1 {
 		t.Errorf("the second session received %v", delta)
@@ -123,8 +122,7 @@ func TestSessionRefusesWhatDoesNotBeginWithHello(t *testing.T) {
 	stream = m.connect(c.ctx)
 	assignments(t, stream)
 	must(t, stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Hello{Hello: &v1.Hello{}}}))
-	_, err = stream.Recv()
-	wantCode(t, err, codes.InvalidArgument, "heartbeats, reports, pongs and a goodbye only")
+	wantCode(t, ending(stream), codes.InvalidArgument, "heartbeats, reports, pongs and a goodbye only")
 }
 
 func TestNodeReportsOnlyItsOwnReplicas(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -66,7 +67,7 @@ type session struct {
 	// tune is set when the agent may have to report at another pace than it was
 	// told.
 	tune bool
-	told time.Duration // that pace; only the sender's
+	told spec.Liveness // from which that pace was; only the sender's
 	pings
 	// word is closed at the agent's next word, if somebody waits for one, and every
 	// is how often it speaks.
@@ -327,6 +328,8 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 
 // send passes on what waits in the session until the stream ends.
 func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session, received <-chan error) error {
+	life := newLifeSigns()
+	defer life.Stop()
 	for {
 		select {
 		case err := <-received:
@@ -336,12 +339,18 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 			return err
 		case <-current.ctx.Done():
 			return refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
+		case <-life.C:
+			if err := stream.Send(alive); err != nil {
+				return err
+			}
+			continue
 		case <-current.wake:
 		}
 		if current.free() {
 			if err := s.sendAssignments(stream, current); err != nil {
 				return err
 			}
+			life.follow(current.told)
 		}
 		if sequence, ok := current.ping(time.Now()); ok {
 			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Ping{Ping: &v1.Ping{Sequence: sequence}}}); err != nil {

@@ -68,6 +68,9 @@ func TestChaos(t *testing.T) {
 		t.Fatal(err)
 	}
 	judge(t, l, run(t, l, steps))
+	if err := l.hang(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if err := l.loseForGood(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -973,6 +973,7 @@ type SessionDown struct {
 	//	*SessionDown_Assignments
 	//	*SessionDown_Open
 	//	*SessionDown_Ping
+	//	*SessionDown_Alive
 	Message       isSessionDown_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1042,6 +1043,15 @@ func (x *SessionDown) GetPing() *Ping {
 	return nil
 }
 
+func (x *SessionDown) GetAlive() *Alive {
+	if x != nil {
+		if x, ok := x.Message.(*SessionDown_Alive); ok {
+			return x.Alive
+		}
+	}
+	return nil
+}
+
 type isSessionDown_Message interface {
 	isSessionDown_Message()
 }
@@ -1058,11 +1068,55 @@ type SessionDown_Ping struct {
 	Ping *Ping `protobuf:"bytes,3,opt,name=ping,proto3,oneof"`
 }
 
+type SessionDown_Alive struct {
+	// Sent so often that a server which says nothing can be told from one that
+	// hangs.
+	Alive *Alive `protobuf:"bytes,4,opt,name=alive,proto3,oneof"`
+}
+
 func (*SessionDown_Assignments) isSessionDown_Message() {}
 
 func (*SessionDown_Open) isSessionDown_Message() {}
 
 func (*SessionDown_Ping) isSessionDown_Message() {}
+
+func (*SessionDown_Alive) isSessionDown_Message() {}
+
+type Alive struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alive) Reset() {
+	*x = Alive{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alive) ProtoMessage() {}
+
+func (x *Alive) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alive.ProtoReflect.Descriptor instead.
+func (*Alive) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+}
 
 // What the node should run. The first message of a session has the full set;
 // what it does not name is removed from the node. Later ones are deltas.
@@ -1082,6 +1136,9 @@ type Assignments struct {
 	// How often the node should report; set in the first message and whenever it
 	// changes.
 	Heartbeat string `protobuf:"bytes,7,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// How often the server says that it is alive; set in the first message and
+	// whenever it changes.
+	Alive string `protobuf:"bytes,8,opt,name=alive,proto3" json:"alive,omitempty"`
 	// The server's clock; set in the first message.
 	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1090,7 +1147,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1159,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1172,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -1167,6 +1224,13 @@ func (x *Assignments) GetHeartbeat() string {
 	return ""
 }
 
+func (x *Assignments) GetAlive() string {
+	if x != nil {
+		return x.Alive
+	}
+	return ""
+}
+
 func (x *Assignments) GetTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Time
@@ -1187,7 +1251,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1263,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1276,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -1247,7 +1311,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1323,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1336,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -1313,7 +1377,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1389,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1402,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Open) GetId() string {
@@ -1417,7 +1481,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1493,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1506,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -1490,7 +1554,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1566,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1579,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -1542,7 +1606,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1618,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1631,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -1600,7 +1664,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1612,7 +1676,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1625,7 +1689,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -1729,7 +1793,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1805,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1818,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -1873,12 +1937,14 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"V\n" +
 	"\rReplicaReport\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x123\n" +
-	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xab\x01\n" +
+	"\x06status\x18\x02 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xd8\x01\n" +
 	"\vSessionDown\x12=\n" +
 	"\vassignments\x18\x01 \x01(\v2\x19.cloudless.v1.AssignmentsH\x00R\vassignments\x12(\n" +
 	"\x04open\x18\x02 \x01(\v2\x12.cloudless.v1.OpenH\x00R\x04open\x12(\n" +
-	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04pingB\t\n" +
-	"\amessage\"\xa0\x02\n" +
+	"\x04ping\x18\x03 \x01(\v2\x12.cloudless.v1.PingH\x00R\x04ping\x12+\n" +
+	"\x05alive\x18\x04 \x01(\v2\x13.cloudless.v1.AliveH\x00R\x05aliveB\t\n" +
+	"\amessage\"\a\n" +
+	"\x05Alive\"\xc1\x02\n" +
 	"\vAssignments\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x120\n" +
@@ -1886,7 +1952,8 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06remove\x18\x04 \x03(\tR\x06remove\x12*\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04node\x12\x18\n" +
 	"\aservers\x18\x06 \x03(\tR\aservers\x12'\n" +
-	"\theartbeat\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\x12.\n" +
+	"\theartbeat\x18\a \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\theartbeat\x12\x1f\n" +
+	"\x05alive\x18\b \x01(\tB\t\xbaH\x06r\x04\xd8\xc6'\x01R\x05alive\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xa4\x01\n" +
 	"\n" +
@@ -1951,7 +2018,7 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
 	(*EnrollServer)(nil),          // 1: cloudless.v1.EnrollServer
@@ -1968,87 +2035,89 @@ var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EventReport)(nil),           // 12: cloudless.v1.EventReport
 	(*ReplicaReport)(nil),         // 13: cloudless.v1.ReplicaReport
 	(*SessionDown)(nil),           // 14: cloudless.v1.SessionDown
-	(*Assignments)(nil),           // 15: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 16: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 17: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 18: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 19: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 20: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 21: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 22: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 23: cloudless.v1.AttachDown
-	nil,                           // 24: cloudless.v1.EnrollRequest.LabelsEntry
-	(*Node)(nil),                  // 25: cloudless.v1.Node
-	(*Server)(nil),                // 26: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 27: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 28: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 29: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 31: cloudless.v1.ReplicaStatus
-	(*NodeSpec)(nil),              // 32: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 33: cloudless.v1.Replica
-	(*Revision)(nil),              // 34: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 35: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 36: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 37: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 38: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 39: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 40: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 41: cloudless.v1.CopyRequest
+	(*Alive)(nil),                 // 15: cloudless.v1.Alive
+	(*Assignments)(nil),           // 16: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 17: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 18: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 19: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 20: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 21: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 22: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 23: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 24: cloudless.v1.AttachDown
+	nil,                           // 25: cloudless.v1.EnrollRequest.LabelsEntry
+	(*Node)(nil),                  // 26: cloudless.v1.Node
+	(*Server)(nil),                // 27: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 28: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 29: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 30: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 32: cloudless.v1.ReplicaStatus
+	(*NodeSpec)(nil),              // 33: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 34: cloudless.v1.Replica
+	(*Revision)(nil),              // 35: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 36: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 37: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 38: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 39: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 40: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 41: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 42: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	24, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	25, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
 	1,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	25, // 2: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	26, // 3: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	26, // 2: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	27, // 3: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
 	9,  // 4: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
 	10, // 5: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
 	11, // 6: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
 	8,  // 7: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
 	6,  // 8: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
-	27, // 9: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	28, // 9: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
 	13, // 10: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	28, // 11: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	27, // 12: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	29, // 13: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	29, // 11: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	28, // 12: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	30, // 13: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
 	13, // 14: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
 	12, // 15: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	30, // 16: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	31, // 17: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	15, // 18: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	18, // 19: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	31, // 16: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	32, // 17: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	16, // 18: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	19, // 19: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
 	7,  // 20: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
-	16, // 21: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	32, // 22: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	30, // 23: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	33, // 24: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	34, // 25: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	17, // 26: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	19, // 27: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	20, // 28: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	21, // 29: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	30, // 30: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	30, // 31: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	35, // 32: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	36, // 33: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	37, // 34: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	38, // 35: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	39, // 36: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	40, // 37: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	41, // 38: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 39: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	3,  // 40: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	5,  // 41: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	22, // 42: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	2,  // 43: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	4,  // 44: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	14, // 45: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	23, // 46: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	43, // [43:47] is the sub-list for method output_type
-	39, // [39:43] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	15, // 21: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
+	17, // 22: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	33, // 23: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	31, // 24: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	34, // 25: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	35, // 26: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	18, // 27: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	20, // 28: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	21, // 29: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	22, // 30: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	31, // 31: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	31, // 32: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	36, // 33: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	37, // 34: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	38, // 35: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	39, // 36: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	40, // 37: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	41, // 38: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	42, // 39: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 40: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	3,  // 41: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	5,  // 42: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	23, // 43: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	2,  // 44: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	4,  // 45: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	14, // 46: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	24, // 47: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	44, // [44:48] is the sub-list for method output_type
+	40, // [40:44] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -2072,21 +2141,22 @@ func file_cloudless_v1_agent_service_proto_init() {
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 		(*SessionDown_Ping)(nil),
+		(*SessionDown_Alive)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[22].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[20].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[23].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[23].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[24].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 	}
@@ -2096,7 +2166,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+// promising has a node in a session with a server that gives a sign of life every
+// two seconds, or does not say so.
+func promising(t *testing.T, promise string) (s *session, left *atomic.Int32) {
+	n := newNode(t)
+	left = new(atomic.Int32)
+	n.leave = func() { left.Add(1) }
+	n.start()
+	s = n.join()
+	go func() {
+		for range s.ups { // a hung server takes heartbeats for a while
+		}
+	}()
+	t.Cleanup(func() { close(s.ups) })
+	t.Cleanup(n.stop)
+	first := full()
+	first.Alive = promise
+	s.send(t, first)
+	return s, left
+}
+
+func TestServerThatHangsIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, left := promising(t, "2s")
+		for range 100 {
+			time.Sleep(2 * time.Second)
+			if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if left.Load() != 0 || s.stream.Context().Err() != nil {
+			t.Fatal("a server that spoke five seconds ago was left")
+		}
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		if left.Load() != 1 || s.stream.Context().Err() == nil {
+			t.Errorf("a server that has missed three signs of life was left %d times, and the session goes on: %t", left.Load(), s.stream.Context().Err() == nil)
+		}
+	})
+}
+
+// Its promise can change at any time, and holds from then on.
+func TestServerSpeaksLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, left := promising(t, "2s")
+		s.send(t, &v1.Assignments{Epoch: 1, Alive: "1m"})
+		time.Sleep(179 * time.Second)
+		synctest.Wait()
+		if left.Load() != 0 || s.stream.Context().Err() != nil {
+			t.Error("the server was left before it has missed three signs of life")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if left.Load() != 1 {
+			t.Error("the server was not left")
+		}
+	})
+}
+
+func TestServerThatPromisesNothingIsNotLeft(t *testing.T) {
+	for _, promise := range []string{"", "0s", "soon"} {
+		synctest.Test(t, func(t *testing.T) {
+			s, left := promising(t, promise)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if left.Load() != 0 || s.stream.Context().Err() != nil {
+				t.Errorf("a server that has promised %q was left", promise)
+			}
+		})
+	}
+}

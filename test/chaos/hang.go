@@ -1,0 +1,91 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+)
+
+// wordsUnderway is how long after a process has stopped somebody may still hear what
+// has passed through it.
+const wordsUnderway = 2 * time.Second
+
+// hang stops the process of the server that leads, and then of one that follows,
+// while its machine goes on to take connections. The nodes that speak to it must
+// leave it in time: none of them may be taken for offline.
+func (l *lab) hang(ctx context.Context) error {
+	for _, role := range []string{"leader", "follower"} {
+		leader, err := l.leader(ctx)
+		if err != nil {
+			return err
+		}
+		stopped := leader
+		if role == "follower" {
+			stopped = l.servers[(slices.Index(l.servers, leader)+1)%len(l.servers)]
+		}
+		if err := l.hangOne(ctx, stopped); err != nil {
+			return fmt.Errorf("while %s %s hung: %w", role, stopped.name, err)
+		}
+		if err := l.until(ctx, l.whole); err != nil {
+			return fmt.Errorf("after %s %s hung: %w", role, stopped.name, err)
+		}
+	}
+	return nil
+}
+
+func (l *lab) hangOne(ctx context.Context, m *machine) (err error) {
+	i := slices.Index(l.servers, m)
+	// Not through the one that hangs.
+	observer, err := l.dial(ctx, l.addressesFrom(i + 1)[:len(l.servers)-1])
+	if err != nil {
+		return err
+	}
+	defer observer.Close()
+	began := time.Now()
+	if err := m.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	defer func() {
+		l.told.note("%s hung for %v", m.name, time.Since(began).Round(time.Millisecond))
+		err = errors.Join(err, m.signal(syscall.SIGCONT))
+	}()
+	if err := l.until(ctx, func(ctx context.Context) error { return heardSince(ctx, observer, began.Add(wordsUnderway)) }); err != nil {
+		return err
+	}
+	return noneOffline(ctx, observer, began)
+}
+
+// heardSince says which node has not been heard of since.
+func heardSince(ctx context.Context, observer *client.Client, since time.Time) error {
+	nodes, err := observer.Nodes().ListNodes(ctx, &v1.ListNodesRequest{})
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes.GetItems() {
+		if seen := n.GetStatus().GetLastSeen().AsTime(); !seen.After(since) {
+			return fmt.Errorf("node %s, which is %s, was last heard of at %v", n.GetMetadata().GetName(), n.GetStatus().GetState(), seen)
+		}
+	}
+	return nil
+}
+
+// noneOffline says which nodes have been taken for offline since.
+func noneOffline(ctx context.Context, observer *client.Client, since time.Time) error {
+	events, err := observer.Events().ListEvents(ctx, &v1.ListEventsRequest{})
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, event := range events.GetItems() {
+		if e := event.GetSpec(); e.GetReason() == "Offline" && e.GetTime().AsTime().After(since) {
+			all = append(all, fmt.Errorf("%s was taken for offline: %s", e.GetObjectName(), e.GetMessage()))
+		}
+	}
+	return errors.Join(all...)
+}
