@@ -16,8 +16,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver/manual"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -184,18 +182,12 @@ var retries = `{"methodConfig": [{
 // repeatable names all methods that may be called twice, as servers see it too. That those that can have a key have
 // one is the interceptor's work.
 func repeatable() (names []string) {
-	protoregistry.GlobalFiles.RangeFilesByPackage("cloudless.v1", func(file protoreflect.FileDescriptor) bool {
-		for i := range file.Services().Len() {
-			service := file.Services().Get(i)
-			for j := range service.Methods().Len() {
-				method := service.Methods().Get(j)
-				if api.Keyed(method) || api.Reads(fmt.Sprintf("/%s/%s", service.FullName(), method.Name())) {
-					names = append(names, fmt.Sprintf(`{"service": %q, "method": %q}`, service.FullName(), method.Name()))
-				}
-			}
+	for method := range api.Methods() {
+		service := method.Parent().FullName()
+		if api.Keyed(method) || api.Reads(fmt.Sprintf("/%s/%s", service, method.Name())) {
+			names = append(names, fmt.Sprintf(`{"service": %q, "method": %q}`, service, method.Name()))
 		}
-		return true
-	})
+	}
 	return names
 }
 

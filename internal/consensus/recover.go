@@ -3,6 +3,7 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/raft"
 )
@@ -45,7 +46,8 @@ func Recover(o Options) (was Recovered, err error) {
 		if err != nil {
 			return was, fmt.Errorf("read who takes part: %w", err)
 		}
-		if err := o.Lost(others(have, o.ServerID)); err != nil {
+		lost := slices.DeleteFunc(serversOf(have), func(s Server) bool { return s.ID == o.ServerID })
+		if err := o.Lost(lost); err != nil {
 			return was, err
 		}
 	}
@@ -62,16 +64,6 @@ func Recover(o Options) (was Recovered, err error) {
 		}
 	}
 	return was, machine.broken
-}
-
-// others are the servers of a configuration but for one.
-func others(c raft.Configuration, id string) (all []Server) {
-	for _, s := range c.Servers {
-		if string(s.ID) != id {
-			all = append(all, Server{ID: string(s.ID), Address: string(s.Address), Voter: s.Suffrage == raft.Voter})
-		}
-	}
-	return all
 }
 
 // end is the newest entry of the log, or what the newest snapshot ends with.

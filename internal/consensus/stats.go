@@ -18,8 +18,11 @@ type Server struct {
 
 // Servers returns all servers of the cluster, as far as this one knows.
 func (c *Consensus) Servers() []Server {
-	var servers []Server
-	for _, s := range c.raft.GetConfiguration().Configuration().Servers {
+	return serversOf(c.raft.GetConfiguration().Configuration())
+}
+
+func serversOf(c raft.Configuration) (servers []Server) {
+	for _, s := range c.Servers {
 		servers = append(servers, Server{ID: string(s.ID), Address: plainAddress(s.Address), Voter: s.Suffrage == raft.Voter})
 	}
 	return servers

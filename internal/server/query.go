@@ -16,9 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/api"
 )
 
 // beStrict makes strictQuery the parser of all gateways of this process. The
@@ -134,15 +133,9 @@ func refuseParameters(next runtime.HandlerFunc) runtime.HandlerFunc {
 // withoutParameters are the routes of calls without parameters, and why they have none.
 var withoutParameters = sync.OnceValue(func() map[string]string {
 	routes := map[string]string{}
-	protoregistry.GlobalFiles.RangeFilesByPackage(v1.File_cloudless_v1_workload_proto.Package(), func(file protoreflect.FileDescriptor) bool {
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for k := range methods.Len() {
-				addWithout(routes, methods.Get(k))
-			}
-		}
-		return true
-	})
+	for method := range api.Methods() {
+		addWithout(routes, method)
+	}
 	return routes
 })
 
