@@ -172,7 +172,7 @@ func (p *controlPlane) loops(ctx context.Context) error {
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {
-		loop := servers.Loop{Store: p.store, Proposer: p.consensus, Self: p.fellows.self, Seen: p.seen, Wake: p.fellows.stirred}
+		loop := servers.Loop{Store: p.store, Proposer: p.consensus, Self: p.fellows.self, Term: p.consensus.Stats().Term, Seen: p.seen, Wake: p.fellows.stirred}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {

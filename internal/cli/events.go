@@ -34,7 +34,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 			return interruptible(ctx, c.events(ctx, cl, f))
 		}),
 	}
-	cmd.Flags().StringVar(&f.about, "for", "", "only about this workload and its replicas, or about node/`NAME` or replica/NAME")
+	cmd.Flags().StringVar(&f.about, "for", "", "only about this workload and its replicas, or about node/`NAME`, server/NAME or replica/NAME")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with new events")
 	cmd.Flags().BoolVarP(&f.everywhere, "all-namespaces", "A", false, "of all namespaces")
 	cmd.Flags().IntVar(&f.limit, "limit", 100, "the newest so `many` of the past; 0 for all")

@@ -40,7 +40,7 @@ func (s *clusterService) GetCluster(ctx context.Context, _ *v1.GetClusterRequest
 		problems = append(problems, fmt.Sprintf("of the servers that answer %s is furthest: its log ends with entry %d of term %d",
 			furthest.GetName(), furthest.GetLastIndex(), furthest.GetLastTerm()))
 	}
-	cluster.Status.Problems = slices.Concat(problems, s.nodeTroubles(snap), s.doubles.problems(s.now()))
+	cluster.Status.Problems = slices.Concat(problems, leaderTroubles(snap, s.now()), s.nodeTroubles(snap), s.doubles.problems(s.now()))
 	return cluster, nil
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,6 +100,31 @@ func diskTroubles(servers []*v1.ServerStatus) (problems []string) {
 		problems = append(problems, fmt.Sprintf("the disk of server %s is full: make room there; it cannot lead until then, and stops when nothing more fits", name))
 	}
 	return problems
+}
+
+// A leadership that has changed so often lately does not hold; less often, somebody
+// may have restarted all servers in turn.
+const (
+	changesTooMany = 5
+	changesLately  = 10 * time.Minute
+)
+
+// leaderTroubles says so if the leadership does not hold.
+func leaderTroubles(snap *state.Snapshot, now time.Time) []string {
+	changes, last := 0, ""
+	for e := range snap.Led() {
+		if now.Sub(e.GetSpec().GetTime().AsTime()) > changesLately {
+			break
+		}
+		changes++
+		last = cmp.Or(last, e.GetSpec().GetObjectName())
+	}
+	if changes < changesTooMany {
+		return nil
+	}
+	return []string{fmt.Sprintf("the leadership has changed %d times in the last %s, at last to server %s: a server, its disk or the network between them is slow, or comes and goes; "+
+		"see who led when with: cloudless events --for server/%s, and why in the logs of the servers; where machines stand still now and then, start them with --election-timeout 2s",
+		changes, spec.FormatDuration(changesLately), last, last)}
 }
 
 // nodeTroubles says which nodes are away, cannot work or have a wrong clock, and

@@ -179,6 +179,35 @@ func TestOneServerIsEnoughUnlessMoreWereThere(t *testing.T) {
 	}
 }
 
+// A leadership that goes from one to the other is said to do so, a few changes by
+// somebody who restarts the servers are not.
+func TestLeadershipThatDoesNotHold(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	store := state.New()
+	led := func(i int, ago time.Duration) {
+		t.Helper()
+		var b state.Batch
+		about := &v1.Server{Metadata: &v1.Metadata{Uid: "uid", Name: fmt.Sprintf("s%d", i%3)}}
+		b.Create(state.NewEvent(fmt.Sprintf("uid-%03d", i), now.Add(-ago), about, state.SeverityInfo, state.ReasonLeads, "leads", "server"))
+		_, err := store.Apply(uint64(i+1), b.Transaction(now))
+		must(t, err)
+	}
+	for i := range 20 { // some time ago
+		led(i, time.Hour)
+	}
+	for i := range 4 {
+		led(20+i, 4*time.Minute)
+	}
+	if got := leaderTroubles(store.Snapshot(), now); len(got) != 0 {
+		t.Errorf("of four changes it is said: %q", got)
+	}
+	led(24, time.Second)
+	got := leaderTroubles(store.Snapshot(), now)
+	if len(got) != 1 || !strings.HasPrefix(got[0], "the leadership has changed 5 times in the last 10m, at last to server s0: ") || !strings.Contains(got[0], "cloudless events --for server/s0,") {
+		t.Errorf("of five changes it is said: %q", got)
+	}
+}
+
 // What is wrong with nodes is said of a few by name, with the way out.
 func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
 	c := newCluster(t)

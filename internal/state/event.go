@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,6 +14,21 @@ const (
 	SeverityInfo    = "info"
 	SeverityWarning = "warning"
 )
+
+// ReasonLeads is that of an event by which a server says that it leads from now on.
+const ReasonLeads = "Leads"
+
+// Led lists by their events which servers have begun to lead, the last one first.
+func (s *Snapshot) Led() iter.Seq[*v1.Event] {
+	return func(yield func(*v1.Event) bool) {
+		for e := range s.Events("") {
+			led := e.GetSpec().GetReason() == ReasonLeads && e.GetSpec().GetObjectKind() == string(KindServer)
+			if led && !yield(e) {
+				return
+			}
+		}
+	}
+}
 
 // NewEvent is one line about an object: in one word what happened, and in a
 // sentence why. The uid must be a UUIDv7, because events are ordered by it.

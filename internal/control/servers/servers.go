@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -70,11 +71,41 @@ func freeName(snap *state.Snapshot, wish string) string {
 	return name
 }
 
+// Tell returns the event that this server leads since a term, nil if it was told before or there is no other.
+func Tell(now time.Time, uid string, snap *state.Snapshot, self Self, term uint64) *v1.Event {
+	own := snap.Server(self.UID)
+	if own == nil || !others(snap, self.UID) {
+		return nil
+	}
+	message := fmt.Sprintf("leads since term %d", term)
+	for last := range snap.Led() {
+		switch said := last.GetSpec(); {
+		case said.GetObjectUid() != self.UID:
+			message += ", after server " + said.GetObjectName()
+		case said.GetMessage() == message, strings.HasPrefix(said.GetMessage(), message+","):
+			return nil
+		}
+		break // at the newest
+	}
+	return state.NewEvent(uid, now, own, state.SeverityInfo, state.ReasonLeads, message, "server/"+own.GetMetadata().GetName())
+}
+
+func others(snap *state.Snapshot, uid string) bool {
+	for one := range snap.Servers("") {
+		if one.GetMetadata().GetUid() != uid {
+			return true
+		}
+	}
+	return false
+}
+
 // Loop ticks whenever something may have changed.
 type Loop struct {
 	Store    *state.Store
 	Proposer Proposer
 	Self     Self
+	// Term is since when this server leads.
+	Term uint64
 	// Seen are the others that are alive.
 	Seen func() []Seen
 	// Wake tells that they may have changed.
@@ -84,28 +115,41 @@ type Loop struct {
 // again is how often the loop looks without being told.
 const again = 5 * time.Second
 
-// Run ticks until ctx ends.
+// Run says that this server leads, and ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	if l.Self.UID == "" || l.Self.Name == "" {
 		return errors.New("the loop of the servers needs to know which one it runs on")
 	}
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
-	for {
-		batch := Tick(l.Store.Snapshot(), l.Self, l.Seen())
-		if batch.Len() > 0 {
-			if _, err := l.Proposer.Propose(ctx, batch.Transaction(time.Now().UTC())); err != nil {
-				if !state.MovedOn(err) {
-					return err
-				}
-				continue
-			}
+	for told := false; ; told = true {
+		if err := l.once(ctx, !told); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.Wake:
 		case <-ticker.C:
+		}
+	}
+}
+
+// once brings the state up to date, however often it moves on meanwhile.
+func (l *Loop) once(ctx context.Context, tell bool) error {
+	for {
+		snap, now := l.Store.Snapshot(), time.Now().UTC()
+		batch := Tick(snap, l.Self, l.Seen())
+		if tell {
+			if event := Tell(now, state.NewUID(), snap, l.Self, l.Term); event != nil {
+				batch.Create(event)
+			}
+		}
+		if batch.Len() == 0 {
+			return nil
+		}
+		if _, err := l.Proposer.Propose(ctx, batch.Transaction(now)); !state.MovedOn(err) {
+			return err
 		}
 	}
 }

@@ -75,3 +75,41 @@ func TestServersThatMoveAreFollowed(t *testing.T) {
 		t.Error("a server that says nothing of itself lost its address")
 	}
 }
+
+// Who leads says so once in a term, if there is anybody else who could.
+func TestLeaderSaysThatItLeads(t *testing.T) {
+	now := time.Unix(1_700_000_002, 0)
+	one, two := Self{Seen: Seen{UID: "s1"}, Name: "one"}, Self{Seen: Seen{UID: "s2"}, Name: "two"}
+	store := with(t, cluster(), server("s1", "one", "192.0.2.1:7700"))
+	tell := func(self Self, term uint64, want string) {
+		t.Helper()
+		event := Tell(now, state.NewUID(), store.Snapshot(), self, term)
+		if got := event.GetSpec().GetMessage(); got != want {
+			t.Errorf("%s in term %d: %q instead of %q", self.Name, term, got, want)
+		}
+		if event == nil {
+			return
+		}
+		if e := event.GetSpec(); e.GetReason() != state.ReasonLeads || e.GetObjectName() != self.Name || e.GetActor() != "server/"+self.Name {
+			t.Errorf("the event is %v", e)
+		}
+		var b state.Batch
+		b.Create(event)
+		if _, err := store.Apply(store.Snapshot().Index()+1, b.Transaction(now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell(one, 1, "")
+	var b state.Batch
+	b.Create(server("s2", "two", "192.0.2.2:7700"))
+	if _, err := store.Apply(2, b.Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	tell(Self{Seen: Seen{UID: "s3"}, Name: "stranger"}, 1, "")
+	tell(one, 1, "leads since term 1")
+	tell(one, 1, "")
+	tell(two, 2, "leads since term 2, after server one")
+	tell(two, 2, "")
+	tell(two, 20, "leads since term 20")
+	tell(one, 21, "leads since term 21, after server two")
+}
