@@ -37,6 +37,9 @@ type Options struct {
 	// Leave has the next session be with another server, because the one that the
 	// client leads to now hangs; nil if there is no other. It must not block.
 	Leave func()
+	// Quiet is how long nothing at all has come from the servers, not even a part of
+	// a message; nil if that is not known.
+	Quiet func() time.Duration
 	// Resting says, when the agent is asked to stop, whether that is for a rest of
 	// which the servers should know; nil if it never is.
 	Resting func() bool
@@ -102,6 +105,7 @@ type Agent struct {
 	machine   Machine
 	servers   func([]string)
 	leave     func()
+	quiet     func() time.Duration
 	pace      pace
 	meter     meter
 	fitness   fitness
@@ -142,6 +146,7 @@ func New(opts Options) (*Agent, error) {
 		machine:  opts.Machine,
 		servers:  opts.Servers,
 		leave:    opts.Leave,
+		quiet:    opts.Quiet,
 		pace:     newPace(opts.HeartbeatInterval),
 		fitness:  fitness{since: time.Now()},
 		resting:  opts.Resting,

@@ -35,6 +35,7 @@ type node struct {
 	server  *server
 	metrics *telemetry.Agent // may be nil
 	leave   func()           // may be nil
+	quiet   func() time.Duration
 
 	agent  *Agent
 	driver *handle
@@ -63,6 +64,7 @@ func (n *node) options() Options {
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: n.metrics,
 		Leave:   n.leave,
+		Quiet:   n.quiet,
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"sync"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/spec"
@@ -14,7 +15,12 @@ const missedSigns = 3
 // signs of life. It may hang while its machine keeps all connections open: those
 // tell of it only when it is too late, and the node is taken for offline.
 type lookout struct {
-	hangs   func()
+	hangs func()
+	// quiet is how long not even a part of a message has come: on a slow line a sign
+	// of life waits behind long ones. It may be nil.
+	quiet func() time.Duration
+
+	mu      sync.Mutex
 	promise time.Duration // 0 until there is one
 	timer   *time.Timer
 }
@@ -29,23 +35,47 @@ func (l *lookout) promised(text string) error {
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.promise = every
+	l.mu.Unlock()
 	l.heard()
 	return nil
 }
 
 // heard is called with every message.
 func (l *lookout) heard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch patience := missedSigns * l.promise; {
 	case patience <= 0:
 	case l.timer == nil:
-		l.timer = time.AfterFunc(patience, l.hangs)
+		l.timer = time.AfterFunc(patience, l.look)
 	default:
 		l.timer.Reset(patience)
 	}
 }
 
+// look is called when there was no message for as long as patience lasts.
+func (l *lookout) look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.promise <= 0 {
+		return // it rests
+	}
+	if l.quiet != nil {
+		if left := missedSigns*l.promise - l.quiet(); left > 0 {
+			l.timer.Reset(left)
+			return
+		}
+	}
+	l.hangs()
+}
+
+// stop lets it rest.
 func (l *lookout) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.promise = 0
 	if l.timer != nil {
 		l.timer.Stop()
 	}

@@ -11,9 +11,9 @@ import (
 
 // promising has a node in a session with a server that gives a sign of life every
 // two seconds, or does not say so.
-func promising(t *testing.T, promise string) (s *session, left *atomic.Int32) {
+func promising(t *testing.T, promise string, quiet func() time.Duration) (s *session, left *atomic.Int32) {
 	n := newNode(t)
-	left = new(atomic.Int32)
+	left, n.quiet = new(atomic.Int32), quiet
 	n.leave = func() { left.Add(1) }
 	n.start()
 	s = n.join()
@@ -31,7 +31,7 @@ func promising(t *testing.T, promise string) (s *session, left *atomic.Int32) {
 
 func TestServerThatHangsIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, left := promising(t, "2s")
+		s, left := promising(t, "2s", nil)
 		for range 100 {
 			time.Sleep(2 * time.Second)
 			if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}); err != nil {
@@ -54,7 +54,7 @@ func TestServerThatHangsIsLeft(t *testing.T) {
 // Its promise can change at any time, and holds from then on.
 func TestServerSpeaksLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, left := promising(t, "2s")
+		s, left := promising(t, "2s", nil)
 		s.send(t, &v1.Assignments{Epoch: 1, Alive: "1m"})
 		time.Sleep(179 * time.Second)
 		synctest.Wait()
@@ -72,7 +72,7 @@ func TestServerSpeaksLessOften(t *testing.T) {
 func TestServerThatPromisesNothingIsNotLeft(t *testing.T) {
 	for _, promise := range []string{"", "0s", "soon"} {
 		synctest.Test(t, func(t *testing.T) {
-			s, left := promising(t, promise)
+			s, left := promising(t, promise, nil)
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			if left.Load() != 0 || s.stream.Context().Err() != nil {
@@ -80,4 +80,23 @@ func TestServerThatPromisesNothingIsNotLeft(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A long message on a slow line comes bit by bit, and signs of life wait behind it.
+func TestServerThatIsInTheMiddleOfAMessageIsNotLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		came := time.Now().Add(time.Minute) // the last part of it
+		quiet := func() time.Duration { return max(time.Second, time.Since(came)) }
+		s, left := promising(t, "2s", quiet)
+		time.Sleep(65 * time.Second)
+		synctest.Wait()
+		if left.Load() != 0 || s.stream.Context().Err() != nil {
+			t.Error("the server was left though something came from it five seconds ago")
+		}
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		if left.Load() != 1 {
+			t.Error("the server was not left though nothing has come from it for six seconds")
+		}
+	})
 }

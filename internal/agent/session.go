@@ -186,7 +186,7 @@ var errHangs = errors.New("the server has stopped giving signs of life")
 // lookOut ends a session with a server that hangs, and has the next one be with
 // another.
 func (a *Agent) lookOut(end context.CancelCauseFunc) *lookout {
-	return &lookout{hangs: func() {
+	return &lookout{quiet: a.quiet, hangs: func() {
 		if a.leave != nil {
 			a.leave()
 		}

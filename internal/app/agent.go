@@ -287,7 +287,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},
-		Leave: link.servers.moveOn,
+		Leave: link.servers.moveOn, Quiet: link.servers.quiet,
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
@@ -24,6 +26,9 @@ type serverList struct {
 	// keep is called with every new list, to be there after a restart.
 	keep func([]string) error
 
+	began time.Time
+	heard atomic.Int64 // when anything was last received from a server, since began
+
 	mu      sync.Mutex
 	current string // that of the newest connection
 	via     string // by which the machine joined; it may lead where no advertised address does
@@ -31,7 +36,7 @@ type serverList struct {
 }
 
 func newServerList(about membership, keep func([]string) error) *serverList {
-	l := &serverList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
+	l := &serverList{began: time.Now(), resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
 	l.resolver.InitialState(l.state())
 	return l
 }
@@ -79,12 +84,32 @@ func (l *serverList) options() []grpc.DialOption {
 
 func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := tcp.Dialer().DialContext(ctx, "tcp", address)
-	if err == nil {
-		l.mu.Lock()
-		l.current = address
-		l.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	l.mu.Lock()
+	l.current = address
+	l.mu.Unlock()
+	return &heardConn{Conn: conn, list: l}, nil
+}
+
+// heardConn notes when something is received.
+type heardConn struct {
+	net.Conn
+	list *serverList
+}
+
+func (c *heardConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.list.heard.Store(int64(time.Since(c.list.began)))
+	}
+	return n, err
+}
+
+// quiet is how long nothing has come from any server.
+func (l *serverList) quiet() time.Duration {
+	return time.Since(l.began) - time.Duration(l.heard.Load())
 }
 
 // watchStream sees why streams end.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -73,6 +74,9 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 		t.Fatalf("the server that is cut off answered %v", err)
 	}
 	must(t, session())
+	if quiet := list.quiet(); quiet < 0 || quiet >= time.Since(list.began) {
+		t.Errorf("after what the servers have said it has been quiet for %s", quiet)
+	}
 	// What it learns is kept, and the address by which it came stays known.
 	must(t, list.learn([]string{well}))
 	if !slices.Equal(kept, []string{well}) || !slices.Equal(list.addresses(), []string{well, cut}) {

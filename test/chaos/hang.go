@@ -20,21 +20,21 @@ const wordsUnderway = 2 * time.Second
 // while its machine goes on to take connections. The nodes that speak to it must
 // leave it in time: none of them may be taken for offline.
 func (l *lab) hang(ctx context.Context) error {
-	for _, role := range []string{"leader", "follower"} {
-		leader, err := l.leader(ctx)
-		if err != nil {
-			return err
-		}
-		stopped := leader
-		if role == "follower" {
-			stopped = l.servers[(slices.Index(l.servers, leader)+1)%len(l.servers)]
-		}
-		if err := l.hangOne(ctx, stopped); err != nil {
-			return fmt.Errorf("while %s %s hung: %w", role, stopped.name, err)
-		}
-		if err := l.until(ctx, l.whole); err != nil {
-			return fmt.Errorf("after %s %s hung: %w", role, stopped.name, err)
-		}
+	first, err := l.leader(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.hangOne(ctx, first); err != nil {
+		return fmt.Errorf("while %s hung, which led: %w", first.name, err)
+	}
+	leader, err := l.leader(ctx)
+	if err != nil {
+		return err
+	}
+	// Not the first again: its nodes have left it.
+	i := slices.IndexFunc(l.servers, func(m *machine) bool { return m != first && m != leader })
+	if err := l.hangOne(ctx, l.servers[i]); err != nil {
+		return fmt.Errorf("while %s hung, which followed: %w", l.servers[i].name, err)
 	}
 	return nil
 }
@@ -53,7 +53,9 @@ func (l *lab) hangOne(ctx context.Context, m *machine) (err error) {
 	}
 	defer func() {
 		l.told.note("%s hung for %v", m.name, time.Since(began).Round(time.Millisecond))
-		err = errors.Join(err, m.signal(syscall.SIGCONT))
+		if err = errors.Join(err, m.signal(syscall.SIGCONT)); err == nil {
+			err = l.until(ctx, l.whole)
+		}
 	}()
 	if err := l.until(ctx, func(ctx context.Context) error { return heardSince(ctx, observer, began.Add(wordsUnderway)) }); err != nil {
 		return err

@@ -51,7 +51,7 @@ func (l *lab) loseForGood(ctx context.Context) error {
 	if _, err := l.push(ctx, "before"); err != nil {
 		return err
 	}
-	if err := l.healthyServers(ctx, len(l.servers)); err != nil {
+	if err := l.until(ctx, func(ctx context.Context) error { return l.healthyServers(ctx, len(l.servers)) }); err != nil {
 		return err
 	}
 	what, _, err := isolated(l, leader, step{})
