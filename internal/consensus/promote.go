@@ -96,6 +96,9 @@ func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *a
 			fit: one.Health.Healthy && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
 		})
 	}
+	// Votes are taken back in this order, first from those that are away: whoever is left must be able to agree at every
+	// step of the way.
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(before(!a.fit, !b.fit), cmp.Compare(a.id, b.id)) })
 	var changes autopilot.RaftChanges
 	chosen := chooseVoters(p.pilot.desired(), all)
 	for _, c := range all {

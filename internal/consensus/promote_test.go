@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
 	"pgregory.net/rapid"
 )
 
@@ -116,6 +117,35 @@ func TestVotesAreNeverWasted(t *testing.T) {
 		for id := range chosen {
 			if !again[id] {
 				t.Fatalf("what was chosen does not stay: %v, then %v", chosen, again)
+			}
+		}
+	})
+}
+
+// TestFewerVotersAgreeAllTheWay: votes are taken back one after the other, and after each of them those that are well are
+// still a majority. A leader that were left with the votes of dead servers could not go on, nor be replaced.
+func TestFewerVotersAgreeAllTheWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 7).Draw(t, "voters")
+		well := rapid.IntRange(n/2+1, n).Draw(t, "well")
+		s := &autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{}}
+		for i := range n {
+			one := &autopilot.ServerState{State: autopilot.RaftVoter, Health: autopilot.ServerHealth{Healthy: i < well}}
+			if i == 0 {
+				one.State = autopilot.RaftLeader
+			}
+			s.Servers[raft.ServerID(fmt.Sprint(i))] = one
+		}
+		desired := rapid.SampledFrom([]int{1, 3, 5, 7}).Draw(t, "desired")
+		p := promoter{&pilot{PilotOptions: PilotOptions{Voters: func() int { return desired }}}}
+		demoted := p.CalculatePromotionsAndDemotions(&autopilot.Config{}, s).Demotions
+		for i, id := range demoted {
+			n--
+			if s.Servers[id].Health.Healthy {
+				well--
+			}
+			if well < n/2+1 {
+				t.Fatalf("after %v only %d of %d voters are well", demoted[:i+1], well, n)
 			}
 		}
 	})
