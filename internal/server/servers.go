@@ -347,10 +347,11 @@ func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRe
 		}
 	}
 	p := s.consensus.Progress()
+	leader, _ := s.consensus.Leader()
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
 		Full: p.Full, Time: timestamppb.New(s.now()), Instance: s.instance,
-		ActedIndex: s.acted.Load(),
+		ActedIndex: s.acted.Load(), Leader: leader.ID,
 	}, nil
 }
 
