@@ -310,6 +310,9 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 	}
 }
 
+// desireMore is what to do where no more than one server may vote.
+const desireMore = "desire more with: cloudless cluster config set desiredVoters=3"
+
 // mayLead refuses a server that cannot lead, and says what would change that. None
 // is named if to is empty.
 func mayLead(to string, all []*v1.Server, desired int) error {
@@ -326,12 +329,17 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 		case !st.GetHealthy() && !st.GetUnknown() && !st.GetJoining():
 			return refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", name, st.GetReason())
 		case st.GetVoter():
+		case desired == 1 && st.GetHealthy():
+			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because one voting server is desired: %s", name, desireMore)
 		case voters >= desired && st.GetHealthy():
 			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because enough others vote (%d of the desired %d): "+
 				"remove one of them with: cloudless server rm NAME, or desire more with: cloudless cluster config set desiredVoters=NUMBER", name, voters, desired)
 		default:
 			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", name)
 		}
+	}
+	if desired == 1 && len(all) > 1 && voters < 2 {
+		return refuse(codes.FailedPrecondition, "no other server votes and could lead, because one voting server is desired: %s", desireMore)
 	}
 	if voters < 2 {
 		return refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
@@ -428,7 +436,11 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 			voters, desired, enough))
 	}
 	if leader && tolerated == 0 && settled && len(servers) > 1 {
-		problems = append(problems, "the loss of one more voting server would stop every change")
+		stops := "the loss of one more voting server would stop every change"
+		if voters == 1 && desired == 1 {
+			stops = "the loss of the only voting server would stop every change: " + desireMore
+		}
+		problems = append(problems, stops)
 	}
 	return tolerated, problems
 }

@@ -139,6 +139,29 @@ func TestWhoCannotLeadAndWhy(t *testing.T) {
 	}
 }
 
+// Where one server alone is to vote, though there are others, no other one is added or
+// removed to change that: more have to be desired.
+func TestOneVoterThatIsDesired(t *testing.T) {
+	const wayOut = "desire more with: cloudless cluster config set desiredVoters=3"
+	var all []*v1.Server
+	var statuses []*v1.ServerStatus
+	for i, name := range []string{"s1", "s2", "s3"} {
+		st := &v1.ServerStatus{Uid: name, Name: name, Leader: i == 0, Voter: i == 0, Healthy: true}
+		all = append(all, &v1.Server{Metadata: &v1.Metadata{Uid: name, Name: name}, Status: st})
+		statuses = append(statuses, st)
+	}
+	for _, to := range []string{"", "s2"} {
+		err := statusOf(mayLead(to, all, 1))
+		wantCode(t, err, codes.FailedPrecondition, "because one voting server is desired: "+wayOut)
+		if strings.Contains(err.Error(), "server rm") || strings.Contains(err.Error(), "join") {
+			t.Errorf("who wants %q to lead is told: %v", to, err)
+		}
+	}
+	if _, problems := troubles(statuses, 1); !slices.Equal(problems, []string{"the loss of the only voting server would stop every change: " + wayOut}) {
+		t.Errorf("the problems are %q", problems)
+	}
+}
+
 // Nobody is told to add a server for a vote that one of those who are there is
 // about to have.
 func TestServersThatComeAreNotMissed(t *testing.T) {
