@@ -200,7 +200,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 		Process: cli.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
 		Reach:   cli.Reach{APIAddr: away.address},
 	})
-	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge") {
+	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge --data-dir "+away.path) {
 		t.Errorf("it ends with %v", err)
 	}
 }
