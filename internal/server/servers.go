@@ -226,6 +226,7 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		if err := removable(shown[i], shown); err != nil {
 			return nil, err
 		}
+		s.doubt(ctx, shown)
 		err = bearable(shown[i], shown)
 		if err == nil || request.GetForce() {
 			return shown[i], nil
@@ -238,6 +239,26 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		case <-time.After(removalPatience / 20):
 		}
 	}
+}
+
+// doubt asks the voters that are said to be well whether they are: one may be lost of
+// which that is not known yet, and the removal of another be one loss too many.
+func (s *Server) doubt(ctx context.Context, servers []*v1.Server) {
+	ctx, cancel := context.WithTimeout(ctx, farPatience)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, one := range servers {
+		st := one.GetStatus()
+		if !st.GetHealthy() || !st.GetVoter() || st.GetUid() == s.uid {
+			continue
+		}
+		asking.Go(func() {
+			if _, err := s.Progress(ctx, st.GetUid()); err != nil {
+				st.Healthy, st.Reason = false, "it does not answer"
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // removable refuses what would end the cluster.

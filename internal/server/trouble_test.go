@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -103,6 +104,29 @@ func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
 	leader.lookFor(leader.ctx, []*v1.Server{one})
 	if got := one.GetStatus().GetReason(); got != "it does not take part yet" {
 		t.Errorf("of the one that answers is said: %s", got)
+	}
+}
+
+// A voter that was well a moment ago and does not answer now is no reason to remove another one.
+func TestVotersAreAskedBeforeOneIsRemoved(t *testing.T) {
+	leader, follower := pair(t)
+	voter := func(uid string) *v1.Server {
+		return &v1.Server{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Status: &v1.ServerStatus{Uid: uid, Voter: true, Healthy: true}}
+	}
+	removed := voter("removed")
+	for _, c := range []struct {
+		about string
+		other *v1.Server
+		code  codes.Code
+	}{
+		{"one that answers", voter(follower.uid), codes.OK},
+		{"one that is lost", voter("lost"), codes.FailedPrecondition},
+	} {
+		all := []*v1.Server{voter(leader.uid), c.other, removed}
+		leader.doubt(leader.ctx, all)
+		if err := bearable(removed, all); status.Code(statusOf(err)) != c.code {
+			t.Errorf("beside %s: %v", c.about, err)
+		}
 	}
 }
 
