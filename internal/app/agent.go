@@ -379,6 +379,9 @@ func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.
 		if err := f.sameNode(o.Machine); err != nil {
 			return nil, err
 		}
+		if err := f.joinedVia(ctx, o.Address, creds); err != nil {
+			return nil, err
+		}
 		return nil, f.notAmongStrangers(ctx, o.Process)
 	}
 	address, err := locate(ctx, o, token)
@@ -392,6 +395,21 @@ func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.
 		o.Progress("joining the cluster at " + address)
 		return enroll(ctx, f, o.Machine, address, o.Token, logger)
 	}, nil
+}
+
+// joinedVia keeps the address by which a machine that is a node already joins once
+// more, if a server of its cluster is there: those that it knows may all have moved
+// or been replaced while it was away.
+func (f *folder) joinedVia(ctx context.Context, address string, creds *identity.Credentials) error {
+	if address == "" || reach(ctx, address, identity.ClientTLS(creds.Trust(), creds.Certificate)) != nil {
+		return nil
+	}
+	about, err := f.readMembership()
+	if err != nil || about.Via == address {
+		return err
+	}
+	about.Via = address
+	return f.writeMembership(about)
 }
 
 // sayExpired explains why no server will let this node in. What runs here goes

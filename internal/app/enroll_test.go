@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,5 +270,31 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	must(t, f.sayExpired(slog.New(slog.NewTextHandler(&log, nil))))
 	if log.Len() > 0 {
 		t.Errorf("a valid certificate is called %q", log.String())
+	}
+}
+
+// A node comes back when none of the servers that it knows is there any more. Who lets it join at one that is has it find
+// the cluster, as the node that it is. An address at which no server of it answers changes nothing.
+func TestNodeFindsServersThatCameLater(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	server := &forgetfulServer{ca: ca}
+	address := server.listen(t)
+	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	must(t, err)
+	defer f.release()
+	memberSince(t, f, ca, time.Now())
+	o := cli.JoinOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
+	for _, o.Address = range []string{address, "127.0.0.1:1", ""} {
+		enrolls, err := becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
+		must(t, err)
+		if enrolls != nil {
+			t.Error("it joins once more")
+		}
+		about, err := f.readMembership()
+		must(t, err)
+		if all := newServerList(about, nil).addresses(); !slices.Equal(all, []string{"127.0.0.1:1", address}) {
+			t.Errorf("after joining at %q it looks for servers at %v", o.Address, all)
+		}
 	}
 }

@@ -147,7 +147,8 @@ func TestCopyOfTheOnlyServer(t *testing.T) {
 		Process: cli.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
 		Reach:   cli.Reach{APIAddr: elsewhere},
 	})
-	if err == nil || !strings.Contains(err.Error(), "is a copy of that of a server which runs at "+original.address) {
+	if err == nil || !strings.Contains(err.Error(), "is a copy of that of a server which runs at "+original.address) ||
+		!strings.Contains(err.Error(), "remove this copy with: cloudless down --purge --data-dir "+copied) {
 		t.Errorf("the copy ended with %v", err)
 	}
 	s.untilProblem("a copy of the data folder of server s1 was started at " + elsewhere + " and turned away")

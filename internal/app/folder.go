@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/lockfile"
+	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/wholefile"
 )
@@ -251,6 +252,19 @@ func (f *folder) settles(ctx context.Context, ready func(string)) func(string) {
 		_ = f.settle(ctx) // without it the others wait for longer
 		ready(message)
 	}
+}
+
+// wayOut says what to do with the folder of a server that must not go on with it.
+// The folder is named: the usual one of this machine may be that of a server that
+// must, even that of the original of a copy.
+func (f *folder) wayOut(err error) error {
+	switch {
+	case errors.Is(err, server.ErrRemoved):
+		return fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.path)
+	case errors.Is(err, server.ErrCopy):
+		return fmt.Errorf("%w: remove this copy with: cloudless down --purge --data-dir %s, and join as a new server, or stop the other one first if this machine is to take its place", err, f.path)
+	}
+	return err
 }
 
 func (f *folder) release() {

@@ -109,7 +109,7 @@ func (p *controlPlane) heed(changes []state.Change) error {
 // lonely reports whether there are other servers and none is heard.
 func (p *controlPlane) lonely() bool {
 	others := false
-	for _, s := range p.known(p.fellows.joined) {
+	for _, s := range p.known() {
 		if s.ID == p.fellows.self.UID {
 			continue
 		}
@@ -126,7 +126,7 @@ func (p *controlPlane) lonely() bool {
 // would not learn of that in another way.
 func (p *controlPlane) askForKey(ctx context.Context) error {
 	before := p.fellows.key.version
-	for _, s := range p.known(p.fellows.joined) {
+	for _, s := range p.known() {
 		if s.ID == p.fellows.self.UID || s.Address == "" || p.fellows.key.version != before {
 			continue
 		}

@@ -289,12 +289,25 @@ func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.Serv
 func (p *controlPlane) waitsFor(f *folder) string {
 	at := p.server.Address()
 	if len(p.consensus.Servers()) > 0 {
-		return fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run", at)
+		return fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run; they are looked for at %s: "+
+			"where all are elsewhere now, stop this one and name where another one is: cloudless server --data-dir %s --api-addr %s --peer ADDRESS",
+			at, strings.Join(p.lookedFor(), ", "), f.path, at)
 	}
 	// It was let in, and has never been sent anything.
 	return fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
 		"open the way to it, or stop it and name another address: cloudless server --data-dir %s --api-addr %s --advertise ADDRESS",
 		at, p.server.Advertised(), f.path, at)
+}
+
+// lookedFor are the addresses at which this server looks for the others.
+func (p *controlPlane) lookedFor() []string {
+	var all []string
+	for _, s := range p.known() {
+		if s.ID != p.fellows.self.UID && s.Address != "" {
+			all = append(all, s.Address)
+		}
+	}
+	return all
 }
 
 // startAgain is the command that starts a server as it runs now.

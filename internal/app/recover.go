@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -31,10 +32,11 @@ func recoverCluster(ctx context.Context, o cli.RecoverOptions) (was cli.LogEnd, 
 	if _, err := os.Stat(f.sub("server", "raft")); err != nil {
 		return was, fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
 	}
+	store := state.New()
 	end, err := consensus.Recover(consensus.Options{
-		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: state.New(),
+		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: store,
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
-		Lost:   func(others []consensus.Server) error { return f.giveUp(ctx, others) },
+		Lost:   func(others []consensus.Server) error { return f.giveUp(ctx, f.wherever(others, store.Snapshot())) },
 	})
 	if err == nil && end.Reached > end.Index {
 		_, err = fmt.Fprintf(o.Log, "the log of this server had lost the entries %d to %d, which are given up now\n", end.Index+1, end.Reached)
@@ -52,10 +54,24 @@ func (f *folder) giveUp(ctx context.Context, others []consensus.Server) error {
 	return f.remember(func(id *folderID) { id.Recovered = true })
 }
 
-// areLost is an error if one of the other servers leads, or says that this one was
-// removed: then two clusters would go on by one name. Those that answer and cannot
-// agree on anything any more are lost too, as far as the cluster is concerned, and
-// of those that do not answer nobody can know.
+// wherever adds where the other servers are by what the state says: raft keeps the
+// address that one had at first.
+func (f *folder) wherever(others []consensus.Server, snap *state.Snapshot) []consensus.Server {
+	for s := range snap.Servers("") {
+		one := consensus.Server{ID: s.GetMetadata().GetUid(), Address: s.GetSpec().GetAddress()}
+		known := slices.ContainsFunc(others, func(o consensus.Server) bool { return o.ID == one.ID && o.Address == one.Address })
+		if one.ID != f.ServerUID && !known {
+			others = append(others, one)
+		}
+	}
+	return others
+}
+
+// areLost is an error if one of the other servers leads, or hears of one that does,
+// which may have come while this one was away, or says that this one was removed:
+// then two clusters would go on by one name. Those that answer and cannot agree on
+// anything any more are lost too, as far as the cluster is concerned, and of those
+// that do not answer nobody can know.
 func (f *folder) areLost(ctx context.Context, others []consensus.Server) error {
 	ca, err := f.openAuthority()
 	if err != nil {
@@ -74,13 +90,13 @@ func (f *folder) areLost(ctx context.Context, others []consensus.Server) error {
 }
 
 func (f *folder) isLost(ctx context.Context, ca *identity.CA, one consensus.Server) error {
-	leads, err := server.AskLeading(ctx, ca, f.ServerUID, one)
+	led, err := server.AskLed(ctx, ca, f.ServerUID, one)
 	switch {
 	case errors.Is(err, server.ErrRemoved):
 		return fmt.Errorf("the server at %s is not lost: it says that this one was removed from the cluster: remove the data folder with cloudless down --purge --data-dir %s, "+
 			"and join again with a new token; or stop that one for good, if this one is to go on in its place", one.Address, f.path)
-	case leads:
-		return fmt.Errorf("the server at %s is not lost: it leads the cluster: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.path)
+	case led:
+		return fmt.Errorf("the server at %s is not lost: it leads the cluster, or hears of the one that does: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.path)
 	}
 	return nil
 }

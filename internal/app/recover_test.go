@@ -146,6 +146,35 @@ func TestNothingIsRecoveredBesideACluster(t *testing.T) {
 	s.recover(second.path)
 }
 
+// TestNothingIsRecoveredBesideLeadersOfLater: a server was away while others came and moved. None of those that it knows
+// leads, but the cluster goes on: each of them says so, wherever it is now.
+func TestNothingIsRecoveredBesideLeadersOfLater(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	moved := s.join("s2")
+	away := s.join("s3")
+	s.stop("s2")
+	elsewhere := freeAddress(t)
+	s.start("s2", moved.path, elsewhere, "")
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s2"].GetAddress() == elsewhere && all["s2"].GetHealthy() && all["s3"].GetHealthy()
+	})
+	s.stop("s3")
+	s.join("s4")
+	_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s4"})
+	must(t, err)
+	refused := func(when string) {
+		t.Helper()
+		_, err := recoverCluster(s.ctx, cli.RecoverOptions{DataDir: away.path, Log: io.Discard})
+		if err == nil || !strings.Contains(err.Error(), "is not lost: it leads the cluster, or hears of the one that does") {
+			t.Errorf("%s recovering ends with %v", when, err)
+		}
+	}
+	refused("beside a leader that it has never heard of")
+	s.stop("s1")
+	refused("where the only one that it knows has moved")
+}
+
 // servers are the names of those of the cluster.
 func (s *several) servers() []string {
 	s.t.Helper()
@@ -171,7 +200,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 		Process: cli.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
 		Reach:   cli.Reach{APIAddr: away.address},
 	})
-	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge") {
+	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge --data-dir "+away.path) {
 		t.Errorf("it ends with %v", err)
 	}
 }

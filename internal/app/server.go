@@ -46,6 +46,7 @@ type controlPlane struct {
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
 	collector *garbage.Collector
+	folder    *folder
 	// announcement is what machines that look for servers are told.
 	announcement *discover.AnnounceOptions
 }
@@ -54,7 +55,7 @@ type controlPlane struct {
 // stands on it, and the port last, because who reaches it must be served.
 func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
 	garbage.Allow()
-	p := &controlPlane{store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
+	p := &controlPlane{folder: f, store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
 	p.collector = garbage.New(garbage.Options{Patience: p.patience})
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 		return nil, err
 	}
 	if err := p.meet(ctx, f, o, u); err != nil {
-		return nil, err
+		return nil, f.wayOut(err)
 	}
 	p.prepareAnnouncement(f, o)
 	return p, f.announce(p.server.Address())
@@ -136,7 +137,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 			return p.consensus.Err()
 		}
 	})
-	return endedByContext(g.Wait())
+	return endedByContext(p.folder.wayOut(g.Wait()))
 }
 
 // loopPause keeps loops that fail, for example on a full disk, from spinning.
@@ -256,7 +257,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	}
 	o.Progress("opening the replicated state")
 	told := f.asBefore(planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
+		address: o.APIAddr, advertise: o.Advertise, peer: o.Peer, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
 	}, o.Zone)
 	p, err := openControlPlane(ctx, f, told, i, logger, &u)
 	if err != nil {

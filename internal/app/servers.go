@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,10 @@ import (
 type planeOptions struct {
 	// address to listen on; advertise is where others reach it, chosen if empty.
 	address, advertise string
-	name, zone         string
-	version            string
+	// peer is where one of the others is, if none is where it was.
+	peer       string
+	name, zone string
+	version    string
 	// announce is whether machines of the same network may find it.
 	announce bool
 	// clock is what it takes for the time; nil stands for the machine's.
@@ -46,6 +49,8 @@ type fellowship struct {
 	// before the state is there.
 	key    gossipKey
 	joined string
+	// peer is where this server was told that another one is.
+	peer string
 }
 
 func (f *folder) authorityPath() string { return f.sub("server", "authority") }
@@ -119,7 +124,7 @@ func (p *controlPlane) meet(ctx context.Context, f *folder, o planeOptions, u *u
 	}
 	p.server.OpenLink(p.fellows.raft, peers.Raft)
 	p.server.OpenLink(p.fellows.gossipLink, peers.Gossip)
-	p.fellows.joined = f.Joined
+	p.fellows.joined, p.fellows.peer = f.Joined, o.peer
 	p.fellows.self = servers.Self{
 		Seen: servers.Seen{UID: f.ServerUID, Address: p.server.Advertised(), Zone: o.zone, Version: o.version},
 		Name: nodeName(cli.Machine{Name: o.name}),
@@ -132,7 +137,7 @@ func (p *controlPlane) meet(ctx context.Context, f *folder, o planeOptions, u *u
 			ID: f.ServerUID, Address: p.fellows.self.Address, Zone: o.zone, Version: o.version,
 		},
 		Network: p.fellows.gossipLink, Key: p.fellows.key.bytes, Logger: p.logger,
-		Known: func() []gossip.Server { return p.known(f.Joined) },
+		Known: p.known,
 		Changed: func() {
 			select {
 			case p.fellows.stirred <- struct{}{}:
@@ -164,9 +169,20 @@ func (p *controlPlane) heard(uid string) gossip.Server {
 	return gossip.Server{}
 }
 
-// known are the servers to look for: those of the state, those that raft knows
-// before the state is there, and, before that, those that let this one join.
-func (p *controlPlane) known(joined string) []gossip.Server {
+// known are the servers to look for: those that this one has heard of, and, as
+// long as none of them answers, whoever is where it was told that one is.
+func (p *controlPlane) known() []gossip.Server {
+	all := p.heardOf()
+	answers := func(s gossip.Server) bool { return s.ID != p.fellows.self.UID && p.heard(s.ID).Alive }
+	if p.fellows.peer != "" && !slices.ContainsFunc(all, answers) {
+		all = append(all, gossip.Server{Address: p.fellows.peer})
+	}
+	return all
+}
+
+// heardOf are the servers of the state, those that raft knows before the state is
+// there, and, before that, those that let this one join.
+func (p *controlPlane) heardOf() []gossip.Server {
 	var all []gossip.Server
 	for s := range p.store.Snapshot().Servers("") {
 		all = append(all, gossip.Server{ID: s.GetMetadata().GetUid(), Address: s.GetSpec().GetAddress()})
@@ -177,8 +193,8 @@ func (p *controlPlane) known(joined string) []gossip.Server {
 	for _, s := range p.consensus.Servers() {
 		all = append(all, gossip.Server{ID: s.ID, Address: s.Address})
 	}
-	if len(all) == 0 && joined != "" {
-		for address := range strings.SplitSeq(joined, ",") {
+	if len(all) == 0 && p.fellows.joined != "" {
+		for address := range strings.SplitSeq(p.fellows.joined, ",") {
 			all = append(all, gossip.Server{Address: address})
 		}
 	}

@@ -48,6 +48,8 @@ type several struct {
 	client  *client.Client
 	// off is by how much the clocks of servers are wrong.
 	off map[string]time.Duration
+	// peer is where servers that start are told that another one is.
+	peer string
 }
 
 // one is a server of several.
@@ -111,7 +113,7 @@ func (s *several) start(name, path, address, token string) *one {
 	if off := s.off[name]; off != 0 {
 		process.Clock = func() time.Time { return time.Now().Add(off) }
 	}
-	reach := cli.Reach{APIAddr: address, Name: name}
+	reach := cli.Reach{APIAddr: address, Name: name, Peer: s.peer}
 	go func() {
 		if token != "" {
 			ended <- join(ctx, cli.JoinOptions{Process: process, Address: s.anyAddress(), Token: token, Role: "server", Reach: reach})
@@ -468,4 +470,35 @@ func TestServerMoves(t *testing.T) {
 		return all["s3"].GetAddress() == address && all["s3"].GetHealthy() && all["s3"].GetVoter()
 	})
 	must(t, s.write(s.at(s.running["s3"]), "moved"))
+}
+
+// TestAllServersMove at once, so that nobody is where the others look for it: they find each other when each is told where
+// one is, and remember it.
+func TestAllServersMove(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	s.join("s2")
+	s.join("s3")
+	must(t, s.write(s.client, "before"))
+	moved := maps.Clone(s.running)
+	for name := range moved {
+		s.stop(name)
+	}
+	for _, name := range []string{"s1", "s2", "s3"} {
+		o := s.start(name, moved[name].path, freeAddress(t), "")
+		s.peer = o.address
+	}
+	s.client = s.at(s.running["s3"])
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		for name, o := range s.running {
+			if one := all[name]; one.GetAddress() != o.address || !one.GetHealthy() || !one.GetVoter() {
+				return false
+			}
+		}
+		return true
+	})
+	must(t, s.write(s.client, "moved"))
+	if all := names(t, s.client, s.ctx); !slices.Contains(all, "before") {
+		t.Errorf("they know %v", all)
+	}
 }

@@ -35,12 +35,16 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	if cmd.Long != "" {
 		fmt.Fprintf(b, "%s\n\n", markdown(strings.Join(strings.Fields(cmd.Long), " ")))
 	}
-	if cmd.HasSubCommands() {
-		for _, child := range cmd.Commands() {
-			writeCommand(b, child)
-		}
-		return
+	if !cmd.HasSubCommands() || cmd.LocalNonPersistentFlags().HasFlags() { // cloudless server is both
+		writeUse(b, cmd)
 	}
+	for _, child := range cmd.Commands() {
+		writeCommand(b, child)
+	}
+}
+
+// writeUse is how a command is used that does something itself.
+func writeUse(b *strings.Builder, cmd *cobra.Command) {
 	fmt.Fprintf(b, "```text\n%s\n```\n\n", cmd.UseLine())
 	if len(cmd.Aliases) > 0 {
 		fmt.Fprintf(b, "Also: `%s`.\n\n", strings.Join(cmd.Aliases, "`, `"))

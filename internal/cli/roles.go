@@ -113,6 +113,8 @@ type Reach struct {
 	Advertise string
 	// Name of the server; the host name if empty.
 	Name string
+	// Peer is where another server is now, for one that would look for all of them where they are no more.
+	Peer string
 	// Zone of the server, empty for none; nil stands for the one that it had before.
 	Zone *string
 	// Announce is whether machines of the same network may find it.

@@ -44,10 +44,15 @@ func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
 			return said, err
 		}
 	}
-	if f.Advertise == "" {
-		return said, nil
+	for _, one := range []struct{ flag, address string }{{"--advertise", f.Advertise}, {"--peer", f.Peer}} {
+		if one.address == "" {
+			continue
+		}
+		if err := checkAddress(cmd, one.flag, one.address); err != nil {
+			return said, err
+		}
 	}
-	return said, checkAddress(cmd, "--advertise", f.Advertise)
+	return said, nil
 }
 
 // roleFlag is what a machine must say besides its token.

@@ -209,6 +209,7 @@ func (c *cli) serverCommand() *cobra.Command {
 	p.registerElection(cmd)
 	r.register(cmd, listenedBefore)
 	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
+	cmd.Flags().StringVar(&r.Peer, "peer", "", "`address` of another server that runs, if all of them have moved since this one ran")
 	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
 	return cmd
 }

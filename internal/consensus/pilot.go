@@ -95,12 +95,20 @@ type pilot struct {
 	since map[string]time.Time // when a member was first seen dead
 	said  map[string]Progress  // what each has said of itself last, as long as it answers
 	last  uint64               // newest entry of this server when they were asked
+	// answered is what each has said of itself last, also if it does not answer any more.
+	answered map[raft.ServerID]words
+}
+
+// words are what a server has said, and when.
+type words struct {
+	at    time.Time
+	stats autopilot.ServerStats
 }
 
 func newPilot(c *Consensus, o PilotOptions) *pilot {
 	return &pilot{
 		Consensus: c, PilotOptions: o, began: time.Now(),
-		met: map[string]bool{}, since: map[string]time.Time{}, said: map[string]Progress{},
+		met: map[string]bool{}, since: map[string]time.Time{}, said: map[string]Progress{}, answered: map[raft.ServerID]words{},
 	}
 }
 
@@ -286,7 +294,33 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.said, p.last = said, last
+	p.believe(servers, stats)
 	return stats
+}
+
+// believe remembers what servers have said, and adds of those that have said nothing for long that they hear of nobody:
+// autopilot takes what one said last for true as long as the gossip takes it for alive, which it may do for many seconds
+// after the end of several. One answer may be lost.
+func (p *pilot) believe(servers map[raft.ServerID]*autopilot.Server, stats map[raft.ServerID]*autopilot.ServerStats) {
+	now := p.now()
+	for id := range servers {
+		if said := stats[id]; said != nil {
+			p.answered[id] = words{now, *said}
+			continue
+		}
+		if last, ever := p.answered[id]; ever && now.Sub(last.at) > maxSilence {
+			last.stats.LastContact = now.Sub(last.at)
+			stats[id] = &last.stats
+		}
+	}
+}
+
+// silent reports whether a server did not answer when it was last asked.
+func (p *pilot) silent(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, answers := p.said[id]
+	return !answers
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.
@@ -309,18 +343,18 @@ func (p *pilot) NotifyState(s *autopilot.State) {
 		case !p.met[h.ID] && p.now().Sub(p.began) < p.FirstLook:
 			h.Unknown, h.Reason = true, "not known yet: the leader has just begun to look"
 		default:
-			h.Reason = reasonOf(one, h.Lag)
+			h.Reason = reasonOf(one, h.Silent, h.Lag)
 		}
 		all = append(all, h)
 	}
 	p.health.Store(&all)
 }
 
-func reasonOf(s *autopilot.ServerState, lag uint64) string {
+func reasonOf(s *autopilot.ServerState, silent bool, lag uint64) string {
 	switch {
 	case s.Server.NodeStatus != autopilot.NodeAlive:
 		return "the other servers do not hear of it"
-	case s.Stats.LastIndex == 0:
+	case silent, s.Stats.LastIndex == 0:
 		return "it does not answer"
 	case s.Stats.LastContact < 0 || s.Stats.LastContact > maxSilence:
 		return "it does not hear of the leader"

@@ -15,10 +15,15 @@ type candidate struct {
 	voter, leader bool
 	// fit is one that answers and is not behind, and has been so for a while.
 	fit bool
+	// silent is one that did not answer just now. It may be on its way to be unfit.
+	silent bool
 }
 
+// away is whether its vote may not be there when it is needed.
+func (c candidate) away() bool { return !c.fit || c.silent }
+
 // chooseVoters returns who should vote, at most desired servers: the leader, then those that are fit, spread over
-// zones where these are known, and of equals those that vote already. Places for which nobody is fit stay with those
+// zones where these are known, and of equals those that vote already, and answer. Places for which nobody is fit stay with those
 // who have them: a vote is only taken from a server that is away when another one is there to have it.
 func chooseVoters(desired int, all []candidate) map[raft.ServerID]bool {
 	chosen := map[raft.ServerID]bool{}
@@ -55,6 +60,7 @@ func better(a, b candidate, inZone map[string]int) int {
 		before(a.fit, b.fit),
 		cmp.Compare(inZone[a.zone], inZone[b.zone]),
 		before(a.voter, b.voter),
+		before(!a.silent, !b.silent),
 		cmp.Compare(a.id, b.id),
 	)
 }
@@ -93,9 +99,13 @@ func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *a
 	for id, one := range s.Servers {
 		all = append(all, candidate{
 			id: id, zone: one.Server.Meta[metaZone], voter: one.HasVotingRights(), leader: one.State == autopilot.RaftLeader,
-			fit: one.Health.Healthy && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
+			fit:    one.Health.Healthy && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
+			silent: p.pilot.silent(string(id)),
 		})
 	}
+	// Votes are taken back in this order, first from those that are away: whoever is left must be able to agree at every
+	// step of the way.
+	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(before(a.away(), b.away()), cmp.Compare(a.id, b.id)) })
 	var changes autopilot.RaftChanges
 	chosen := chooseVoters(p.pilot.desired(), all)
 	for _, c := range all {

@@ -5,8 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
 	"pgregory.net/rapid"
 )
 
@@ -117,6 +120,68 @@ func TestVotesAreNeverWasted(t *testing.T) {
 			if !again[id] {
 				t.Fatalf("what was chosen does not stay: %v, then %v", chosen, again)
 			}
+		}
+	})
+}
+
+// TestFewerVotersAgreeAllTheWay: votes are taken back one after the other, and after each of them those that are well are
+// still a majority, also if it is not known yet of all others that they are not. A leader that were left with the votes
+// of dead servers could not go on, nor be replaced.
+func TestFewerVotersAgreeAllTheWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 7).Draw(t, "voters")
+		well := rapid.IntRange(n/2+1, n).Draw(t, "well")
+		s := &autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{}}
+		said := map[string]Progress{}
+		for i := range n {
+			id := fmt.Sprint(n - i)
+			one := &autopilot.ServerState{State: autopilot.RaftVoter}
+			one.Health.Healthy = i < well || rapid.Bool().Draw(t, "believed")
+			if i == 0 {
+				one.State = autopilot.RaftLeader
+			}
+			if i < well {
+				said[id] = Progress{}
+			}
+			s.Servers[raft.ServerID(id)] = one
+		}
+		desired := rapid.SampledFrom([]int{1, 3, 5, 7}).Draw(t, "desired")
+		p := promoter{&pilot{PilotOptions: PilotOptions{Voters: func() int { return desired }}, said: said}}
+		demoted := p.CalculatePromotionsAndDemotions(&autopilot.Config{}, s).Demotions
+		for i, id := range demoted {
+			n--
+			if _, answers := said[string(id)]; answers {
+				well--
+			}
+			if well < n/2+1 {
+				t.Fatalf("after %v only %d of %d voters are well", demoted[:i+1], well, n)
+			}
+		}
+	})
+}
+
+// TestWhoSaysNothingIsNotBelievedForLong: what a server said last counts for a moment, and not as long as the gossip takes
+// to notice that it is gone.
+func TestWhoSaysNothingIsNotBelievedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPilot(nil, PilotOptions{})
+		servers := map[raft.ServerID]*autopilot.Server{"s1": {}, "never": {}}
+		ask := func(said map[raft.ServerID]*autopilot.ServerStats) *autopilot.ServerStats {
+			p.believe(servers, said)
+			return said["s1"]
+		}
+		ask(map[raft.ServerID]*autopilot.ServerStats{"s1": {LastTerm: 2, LastIndex: 7}})
+		time.Sleep(maxSilence)
+		if got := ask(map[raft.ServerID]*autopilot.ServerStats{}); got != nil {
+			t.Errorf("of one that has missed a question is said %+v", got)
+		}
+		time.Sleep(time.Millisecond)
+		nothing := map[raft.ServerID]*autopilot.ServerStats{}
+		if got := ask(nothing); got == nil || got.LastContact <= maxSilence || got.LastTerm != 2 || got.LastIndex != 7 {
+			t.Errorf("of one that says nothing any more is said %+v", got)
+		}
+		if nothing["never"] != nil {
+			t.Errorf("of one that never answered is said %+v", nothing["never"])
 		}
 	})
 }

@@ -232,7 +232,7 @@ func (s *Server) RefuseCopy(ctx context.Context, takesPart bool) error {
 	for address, voices := range elsewhere {
 		if !takesPart || 2*voices > said {
 			s.tellAll(ctx, others, address)
-			return fmt.Errorf("this data folder is a copy of that of a server which runs at %s: remove this copy with cloudless down --purge and join as a new server, or stop the other one first if this machine is to take its place", address)
+			return fmt.Errorf("%w of that of a server which runs at %s", ErrCopy, address)
 		}
 	}
 	return nil

@@ -20,10 +20,10 @@ const (
 	passportTime = 10 * time.Minute
 )
 
-// AskLeading asks another server, as one of the cluster that does not run, whether
-// it leads, which takes a majority. It fails with ErrRemoved if that one knows that
-// the asking one was removed.
-func AskLeading(ctx context.Context, ca *identity.CA, uid string, other consensus.Server) (bool, error) {
+// AskLed asks another server, as one of the cluster that does not run, whether it
+// leads, which takes a majority, or hears of one that does. It fails with
+// ErrRemoved if that one knows that the asking one was removed.
+func AskLed(ctx context.Context, ca *identity.CA, uid string, other consensus.Server) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leadingPatience)
 	defer cancel()
 	passport, err := newPassport(ca, uid)
@@ -36,11 +36,17 @@ func AskLeading(ctx context.Context, ca *identity.CA, uid string, other consensu
 		return false, err
 	}
 	defer func() { _ = conn.Close() }()
-	_, err = v1.NewPeerServiceClient(conn).GetProgress(ctx, &v1.GetProgressRequest{Leading: true})
-	if hasReason(err, reasonRemoved) {
+	there := v1.NewPeerServiceClient(conn)
+	_, err = there.GetProgress(ctx, &v1.GetProgressRequest{Leading: true})
+	switch {
+	case hasReason(err, reasonRemoved):
 		return false, ErrRemoved
+	case !hasReason(err, reasonNotLeader):
+		return err == nil, err
 	}
-	return err == nil, err
+	said, err := there.GetProgress(ctx, &v1.GetProgressRequest{})
+	leader := said.GetLeader()
+	return leader != "" && leader != uid && leader != other.ID, err
 }
 
 // newPassport is what a server proves itself with that does not run.

@@ -99,8 +99,14 @@ func (s *Server) OpenLink(link *peers.Link, protocol string) {
 // Advertised is where others reach this server.
 func (s *Server) Advertised() string { return s.advertised }
 
-// ErrRemoved says that this server was removed from its cluster.
-var ErrRemoved = errors.New("this server was removed from the cluster and ends: remove its data folder with cloudless down --purge, and join again with a new token")
+// Why a server must not go on with its data folder. What to do with the folder
+// is said by who knows it.
+var (
+	// ErrRemoved says that this server was removed from its cluster.
+	ErrRemoved = errors.New("this server was removed from the cluster and ends")
+	// ErrCopy says that this server runs elsewhere already.
+	ErrCopy = errors.New("this data folder is a copy")
+)
 
 // untilExpelled ends when this server learns that it was removed: it must not
 // keep clients that others could serve.

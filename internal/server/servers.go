@@ -226,6 +226,7 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		if err := removable(shown[i], shown); err != nil {
 			return nil, err
 		}
+		s.doubt(ctx, shown)
 		err = bearable(shown[i], shown)
 		if err == nil || request.GetForce() {
 			return shown[i], nil
@@ -238,6 +239,26 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		case <-time.After(removalPatience / 20):
 		}
 	}
+}
+
+// doubt asks the voters that are said to be well whether they are: one may be lost of
+// which that is not known yet, and the removal of another be one loss too many.
+func (s *Server) doubt(ctx context.Context, servers []*v1.Server) {
+	ctx, cancel := context.WithTimeout(ctx, farPatience)
+	defer cancel()
+	var asking sync.WaitGroup
+	for _, one := range servers {
+		st := one.GetStatus()
+		if !st.GetHealthy() || !st.GetVoter() || st.GetUid() == s.uid {
+			continue
+		}
+		asking.Go(func() {
+			if _, err := s.Progress(ctx, st.GetUid()); err != nil {
+				st.Healthy, st.Reason = false, "it does not answer"
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // removable refuses what would end the cluster.
@@ -310,6 +331,9 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 	}
 }
 
+// desireMore is what to do where no more than one server may vote.
+const desireMore = "desire more with: cloudless cluster config set desiredVoters=3"
+
 // mayLead refuses a server that cannot lead, and says what would change that. None
 // is named if to is empty.
 func mayLead(to string, all []*v1.Server, desired int) error {
@@ -326,12 +350,17 @@ func mayLead(to string, all []*v1.Server, desired int) error {
 		case !st.GetHealthy() && !st.GetUnknown() && !st.GetJoining():
 			return refuse(codes.FailedPrecondition, "server %s cannot lead now: %s", name, st.GetReason())
 		case st.GetVoter():
+		case desired == 1 && st.GetHealthy():
+			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because one voting server is desired: %s", name, desireMore)
 		case voters >= desired && st.GetHealthy():
 			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead, because enough others vote (%d of the desired %d): "+
 				"remove one of them with: cloudless server rm NAME, or desire more with: cloudless cluster config set desiredVoters=NUMBER", name, voters, desired)
 		default:
 			return refuse(codes.FailedPrecondition, "server %s does not vote and cannot lead: wait until it has caught up", name)
 		}
+	}
+	if desired == 1 && len(all) > 1 && voters < 2 {
+		return refuse(codes.FailedPrecondition, "no other server votes and could lead, because one voting server is desired: %s", desireMore)
 	}
 	if voters < 2 {
 		return refuse(codes.FailedPrecondition, "there is no other voting server that could lead: add one with: cloudless join ADDRESS --role server")
@@ -347,10 +376,11 @@ func (s *peerService) GetProgress(ctx context.Context, request *v1.GetProgressRe
 		}
 	}
 	p := s.consensus.Progress()
+	leader, _ := s.consensus.Leader()
 	return &v1.GetProgressResponse{
 		LastTerm: p.LastTerm, LastIndex: p.LastIndex, AppliedIndex: p.AppliedIndex, LastContact: int64(p.LastContact),
 		Full: p.Full, Time: timestamppb.New(s.now()), Instance: s.instance,
-		ActedIndex: s.acted.Load(),
+		ActedIndex: s.acted.Load(), Leader: leader.ID,
 	}, nil
 }
 
@@ -427,7 +457,11 @@ func troubles(servers []*v1.ServerStatus, desired int) (tolerated int, problems 
 			voters, desired, enough))
 	}
 	if leader && tolerated == 0 && settled && len(servers) > 1 {
-		problems = append(problems, "the loss of one more voting server would stop every change")
+		stops := "the loss of one more voting server would stop every change"
+		if voters == 1 && desired == 1 {
+			stops = "the loss of the only voting server would stop every change: " + desireMore
+		}
+		problems = append(problems, stops)
 	}
 	return tolerated, problems
 }

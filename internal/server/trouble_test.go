@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -106,6 +107,29 @@ func TestWhoIsReachedAndTakesNoPart(t *testing.T) {
 	}
 }
 
+// A voter that was well a moment ago and does not answer now is no reason to remove another one.
+func TestVotersAreAskedBeforeOneIsRemoved(t *testing.T) {
+	leader, follower := pair(t)
+	voter := func(uid string) *v1.Server {
+		return &v1.Server{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Status: &v1.ServerStatus{Uid: uid, Voter: true, Healthy: true}}
+	}
+	removed := voter("removed")
+	for _, c := range []struct {
+		about string
+		other *v1.Server
+		code  codes.Code
+	}{
+		{"one that answers", voter(follower.uid), codes.OK},
+		{"one that is lost", voter("lost"), codes.FailedPrecondition},
+	} {
+		all := []*v1.Server{voter(leader.uid), c.other, removed}
+		leader.doubt(leader.ctx, all)
+		if err := bearable(removed, all); status.Code(statusOf(err)) != c.code {
+			t.Errorf("beside %s: %v", c.about, err)
+		}
+	}
+}
+
 // Who wants a server to lead that does not vote is told to wait only where that helps.
 func TestWhoCannotLeadAndWhy(t *testing.T) {
 	server := func(name string, st *v1.ServerStatus) *v1.Server {
@@ -136,6 +160,29 @@ func TestWhoCannotLeadAndWhy(t *testing.T) {
 			continue
 		}
 		wantCode(t, statusOf(err), codes.FailedPrecondition, c.want)
+	}
+}
+
+// Where one server alone is to vote, though there are others, no other one is added or
+// removed to change that: more have to be desired.
+func TestOneVoterThatIsDesired(t *testing.T) {
+	const wayOut = "desire more with: cloudless cluster config set desiredVoters=3"
+	var all []*v1.Server
+	var statuses []*v1.ServerStatus
+	for i, name := range []string{"s1", "s2", "s3"} {
+		st := &v1.ServerStatus{Uid: name, Name: name, Leader: i == 0, Voter: i == 0, Healthy: true}
+		all = append(all, &v1.Server{Metadata: &v1.Metadata{Uid: name, Name: name}, Status: st})
+		statuses = append(statuses, st)
+	}
+	for _, to := range []string{"", "s2"} {
+		err := statusOf(mayLead(to, all, 1))
+		wantCode(t, err, codes.FailedPrecondition, "because one voting server is desired: "+wayOut)
+		if strings.Contains(err.Error(), "server rm") || strings.Contains(err.Error(), "join") {
+			t.Errorf("who wants %q to lead is told: %v", to, err)
+		}
+	}
+	if _, problems := troubles(statuses, 1); !slices.Equal(problems, []string{"the loss of the only voting server would stop every change: " + wayOut}) {
+		t.Errorf("the problems are %q", problems)
 	}
 }
 

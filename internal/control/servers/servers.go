@@ -40,7 +40,7 @@ type Self struct {
 // Tick returns the changes that are due.
 func Tick(snap *state.Snapshot, self Self, seen []Seen) *state.Batch {
 	batch := &state.Batch{}
-	if snap.Server(self.UID) == nil && snap.Cluster() != nil {
+	if snap.Server(self.UID) == nil && snap.Revocation(self.UID) == nil && snap.Cluster() != nil {
 		batch.Create(&v1.Server{
 			ApiVersion: spec.APIVersion, Kind: "Server",
 			Metadata: &v1.Metadata{Uid: self.UID, Name: freeName(snap, self.Name)},

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -51,6 +52,11 @@ func TestLeaderIsEntered(t *testing.T) {
 	got := tick(t, store, self).Server("s1")
 	if got.GetMetadata().GetName() != "box-2" || got.GetSpec().GetAddress() != "192.0.2.1:7700" {
 		t.Errorf("the leader is entered as %v", got)
+	}
+	// One that was removed while another led, and is elected before it has ended, stays removed.
+	store = with(t, cluster(), &statev1.Revocation{Metadata: &v1.Metadata{Uid: "s1"}})
+	if got := tick(t, store, self).Server("s1"); got != nil {
+		t.Errorf("the removed server is entered as %v", got)
 	}
 	// Before there is a cluster there is nothing to enter it in.
 	if batch := Tick(state.New().Snapshot(), self, nil); batch.Len() != 0 {

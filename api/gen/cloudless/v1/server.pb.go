@@ -1105,7 +1105,9 @@ type GetProgressResponse struct {
 	// Its clock.
 	Time *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=time,proto3" json:"time,omitempty"`
 	// Chosen at its start, to tell it from one that runs on a copy of its data folder.
-	Instance      string `protobuf:"bytes,12,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance string `protobuf:"bytes,12,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Uid of the server that it hears lead; empty if none does.
+	Leader        string `protobuf:"bytes,13,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1194,13 @@ func (x *GetProgressResponse) GetTime() *timestamppb.Timestamp {
 func (x *GetProgressResponse) GetInstance() string {
 	if x != nil {
 		return x.Instance
+	}
+	return ""
+}
+
+func (x *GetProgressResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
 	}
 	return ""
 }
@@ -1369,7 +1378,7 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x16TransferLeaderResponse\x12,\n" +
 	"\x06leader\x18\x01 \x01(\v2\x14.cloudless.v1.ServerR\x06leader\".\n" +
 	"\x12GetProgressRequest\x12\x18\n" +
-	"\aleading\x18\x01 \x01(\bR\aleading\"\x9a\x02\n" +
+	"\aleading\x18\x01 \x01(\bR\aleading\"\xb2\x02\n" +
 	"\x13GetProgressResponse\x12\x1b\n" +
 	"\tlast_term\x18\x01 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
@@ -1381,7 +1390,8 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x04full\x18\n" +
 	" \x01(\bR\x04full\x12.\n" +
 	"\x04time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
-	"\binstance\x18\f \x01(\tR\binstance\"V\n" +
+	"\binstance\x18\f \x01(\tR\binstance\x12\x16\n" +
+	"\x06leader\x18\r \x01(\tR\x06leader\"V\n" +
 	"\x13LocateServerRequest\x12\x1b\n" +
 	"\x03uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\x12\"\n" +
 	"\aaddress\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\aaddress\"0\n" +
