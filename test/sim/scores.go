@@ -37,7 +37,7 @@ func (v *watch) resume(w *World, snap *state.Snapshot) {
 // enter notes what the state says of a node.
 func (v *watch) enter(w *World, n *v1.Node) {
 	h := v.of(n.GetMetadata().GetUid())
-	v.standing(n.GetMetadata().GetUid(), w.clock()).Enter(n.GetStatus().GetState(), !h.Connected && h.Goodbye == "", w.clock())
+	v.standing(n.GetMetadata().GetUid(), w.clock()).Enter(n.GetStatus().GetState(), !h.Broken.IsZero(), w.clock())
 }
 
 // scoreEvery is longer than in the product, because most looks find nothing.

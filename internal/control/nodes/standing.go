@@ -49,8 +49,13 @@ func (s *Standing) Enter(state string, broken bool, now time.Time) {
 	}
 }
 
-// Broke notes that the node's session has broken.
-func (s *Standing) Broke() { s.record.Losses += brokenSession }
+// Broke notes that the node's session has broken. That of one which is offline is
+// ended because it is.
+func (s *Standing) Broke() {
+	if !s.waits() {
+		s.record.Losses += brokenSession
+	}
+}
 
 // Score is how far the node can be relied on now. scarce names what is scarcest
 // there, if that is known.
