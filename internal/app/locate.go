@@ -68,16 +68,18 @@ func notFound(failures, strangers []string) error {
 	return fmt.Errorf("no server answers on this network: servers are found if they are on the same network, listen there (--api-addr) and do not run with --announce=false; else %s", wayOut)
 }
 
-// serverToAsk is a server of the cluster that this machine has joined.
-func (f *folder) serverToAsk(wish string) string {
+// serversToAsk are those of the cluster that this machine has joined: the one that
+// the person names first, and then all that the machine knows of.
+func (f *folder) serversToAsk(wish string) []string {
+	var all []string
 	if wish != "" {
-		return wish
+		all = append(all, wish)
 	}
 	about, err := f.readMembership()
 	if err != nil {
-		return ""
+		return all
 	}
-	return about.Servers[0]
+	return append(all, newServerList(about, nil).addresses()...)
 }
 
 // prepareAnnouncement notes what those are told who look for servers.
