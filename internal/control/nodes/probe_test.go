@@ -238,6 +238,20 @@ func TestALossThatANewLeaderSeesIsCountedOnce(t *testing.T) {
 	})
 }
 
+// The state may be behind: a node whose session breaks before it is agreed that it
+// is back goes offline once more.
+func TestALossOfANodeThatIsHardlyBackIsCountedOnce(t *testing.T) {
+	s := NewStanding(time.Now())
+	s.Enter(stateOffline, time.Now())
+	s.Mended()
+	s.Broke()
+	s.Enter(stateReady, time.Now())
+	s.Enter(stateOffline, time.Now())
+	if got := s.record.GetLosses(); math.Abs(got-1) > 0.01 {
+		t.Errorf("%.2f losses were counted", got)
+	}
+}
+
 func wantLosses(t *testing.T, l *Loop, expected float64) {
 	t.Helper()
 	n := node("offline")
