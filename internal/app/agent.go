@@ -329,6 +329,9 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 		if err := f.notAmongStrangers(ctx, o.Process); err != nil {
 			return nil, err
 		}
+		if err := f.stillMember(ctx, o.Process); err != nil {
+			return nil, err
+		}
 		return nil, f.sayExpired(logger)
 	})
 }
@@ -393,6 +396,25 @@ func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.
 	}, nil
 }
 
+// stillMember refuses to begin as a node that was removed, if a person waits for
+// it: nothing would ever get ready. Whom nobody waits for goes on with what runs
+// here, and says why it has no session.
+func (f *folder) stillMember(ctx context.Context, process cli.Process) error {
+	if !process.Attended {
+		return nil
+	}
+	about, err := f.readMembership()
+	if err != nil {
+		return err
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	if err != nil || !expelled(ctx, f.serversToAsk(""), creds) {
+		return err
+	}
+	return fmt.Errorf("this machine was node %s of cluster %s and has been removed from it: make it a new one with a new token and: cloudless join ADDRESS --data-dir %s; or clear it with: cloudless down --purge --data-dir %s",
+		about.Node, creds.Trust().Cluster(), f.path, f.path)
+}
+
 // sayExpired explains why no server will let this node in. What runs here goes
 // on nevertheless, so it is no reason to end.
 func (f *folder) sayExpired(logger *slog.Logger) error {
@@ -449,7 +471,7 @@ func nodeNoMore(held *cli.AlreadyRunningError, why string) error {
 }
 
 // expelPatience is how long each server may take to say whether it knows a member.
-const expelPatience = 5 * time.Second
+const expelPatience = 3 * time.Second
 
 // expelled reports whether the cluster says that it does not know this member
 // any more: the first server that answers does. A cluster that says nothing is no
