@@ -49,7 +49,7 @@ type sessionStream = grpc.BidiStreamingClient[v1.SessionUp, v1.SessionDown]
 // whether there is one.
 func (a *Agent) keepSession(ctx context.Context) error {
 	var pause backoff
-	var lastError string
+	var said complaints
 	accepted, parted := false, false
 	for ctx.Err() == nil {
 		worked, err := a.session(ctx)
@@ -65,11 +65,10 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		a.metrics.SessionEnded()
 		if worked {
 			pause.reset()
-			lastError = ""
+			said = complaints{}
 		}
-		if text := err.Error(); text != lastError { // not the same line every few seconds
+		if said.news(err.Error(), time.Now()) {
 			a.log.Warn("no session with a server; replicas go on", "error", err)
-			lastError = text
 		}
 		sleep(ctx, pause.next())
 	}
@@ -77,6 +76,31 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		_, _ = a.session(ctx)
 	}
 	return nil
+}
+
+// The least time between two lines of the log about one trouble; it doubles.
+const (
+	complainFirst = time.Second
+	complainMax   = 10 * time.Minute
+)
+
+// complaints are what the log says of a trouble that goes on, possibly for weeks.
+type complaints struct {
+	last  string
+	next  time.Time
+	lines int
+}
+
+// news is whether the log should have a line about this: not the same one again,
+// and less and less often others, because the words may change with every try,
+// for instance with the server that was tried.
+func (c *complaints) news(text string, now time.Time) bool {
+	if text == c.last || now.Before(c.next) {
+		return false
+	}
+	c.last, c.next = text, now.Add(grow(complainFirst, complainMax, c.lines))
+	c.lines++
+	return true
 }
 
 // rests says whether this agent stops for a rest, and not to be started again at once.
@@ -155,7 +179,7 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 		err = report(stream, replicas[first:])
 	}
 	if err != nil {
-		return nil, fmt.Errorf("say hello: %w", whyEnded(stream, err))
+		return nil, fmt.Errorf("session: %w", whyEnded(stream, err)) // as receive says it: it is the same end
 	}
 	return status, nil
 }

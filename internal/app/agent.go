@@ -330,6 +330,9 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 		if err := f.notAmongStrangers(ctx, o.Process); err != nil {
 			return nil, err
 		}
+		if err := f.stillMember(ctx, o.Process); err != nil {
+			return nil, err
+		}
 		return nil, f.sayExpired(logger)
 	})
 }
@@ -375,7 +378,7 @@ func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.
 		return nil, err
 	case creds.Trust().Fingerprint() != token.CA():
 		return nil, otherCluster(f, creds)
-	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serverToAsk(o.Address), creds):
+	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serversToAsk(o.Address), creds):
 		if err := f.sameNode(o.Machine); err != nil {
 			return nil, err
 		}
@@ -410,6 +413,25 @@ func (f *folder) joinedVia(ctx context.Context, address string, creds *identity.
 	}
 	about.Via = address
 	return f.writeMembership(about)
+}
+
+// stillMember refuses to begin as a node that was removed, if a person waits for
+// it: nothing would ever get ready. Whom nobody waits for goes on with what runs
+// here, and says why it has no session.
+func (f *folder) stillMember(ctx context.Context, process cli.Process) error {
+	if !process.Attended {
+		return nil
+	}
+	about, err := f.readMembership()
+	if err != nil {
+		return err
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	if err != nil || !expelled(ctx, f.serversToAsk(""), creds) {
+		return err
+	}
+	return fmt.Errorf("this machine was node %s of cluster %s and has been removed from it: make it a new one with a new token and: cloudless join ADDRESS --data-dir %s; or clear it with: cloudless down --purge --data-dir %s",
+		about.Node, creds.Trust().Cluster(), f.path, f.path)
 }
 
 // sayExpired explains why no server will let this node in. What runs here goes
@@ -454,7 +476,7 @@ func joinedAs(ctx context.Context, held *cli.AlreadyRunningError, o cli.JoinOpti
 		return otherCluster(f, creds)
 	case !time.Now().Before(creds.NotAfter()):
 		return nodeNoMore(held, "its certificate has ended")
-	case expelled(ctx, f.serverToAsk(o.Address), creds):
+	case expelled(ctx, f.serversToAsk(o.Address), creds):
 		return nodeNoMore(held, "it was removed from the cluster")
 	}
 	return held
@@ -467,17 +489,36 @@ func nodeNoMore(held *cli.AlreadyRunningError, why string) error {
 		held.PID, held.DataDir, why, held.DataDir)
 }
 
+// expelPatience is how long each server may take to say whether it knows a member.
+const expelPatience = 3 * time.Second
+
 // expelled reports whether the cluster says that it does not know this member
-// any more. A cluster that says nothing is no reason to leave it.
-func expelled(ctx context.Context, address string, creds *identity.Credentials) bool {
+// any more: the first server that answers does. A cluster that says nothing is no
+// reason to leave it.
+func expelled(ctx context.Context, servers []string, creds *identity.Credentials) bool {
+	for _, address := range servers {
+		soon, cancel := context.WithTimeout(ctx, expelPatience)
+		err := whoAmI(soon, address, creds)
+		cancel()
+		switch status.Code(err) {
+		case codes.OK:
+			return false
+		case codes.Unauthenticated:
+			return true
+		}
+	}
+	return false
+}
+
+func whoAmI(ctx context.Context, address string, creds *identity.Credentials) error {
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), creds.Certificate))))
 	if err != nil {
-		return false
+		return err
 	}
 	defer func() { _ = conn.Close() }()
 	_, err = v1.NewClusterServiceClient(conn).WhoAmI(ctx, &v1.WhoAmIRequest{})
-	return status.Code(err) == codes.Unauthenticated
+	return err
 }
 
 func otherCluster(f *folder, creds *identity.Credentials) error {

@@ -33,6 +33,8 @@ type forgetfulServer struct {
 	sealer *identity.Sealer
 	// keys are those of the requests so far.
 	keys []string
+	// expels is whether it knows no member.
+	expels bool
 }
 
 func (s *forgetfulServer) Enroll(_ context.Context, request *v1.EnrollRequest) (*v1.EnrollResponse, error) {
@@ -89,6 +91,9 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 	config.NextProtos = []string{"h2"}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
 	v1.RegisterEnrollmentServiceServer(server, s)
+	if s.expels {
+		v1.RegisterClusterServiceServer(server, nobodysServer{})
+	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
 	done := make(chan error, 1)
@@ -98,6 +103,43 @@ func (s *forgetfulServer) listen(t *testing.T) string {
 		must(t, <-done)
 	})
 	return listener.Addr().String()
+}
+
+// nobodysServer knows no member.
+type nobodysServer struct {
+	v1.UnimplementedClusterServiceServer
+}
+
+func (nobodysServer) WhoAmI(context.Context, *v1.WhoAmIRequest) (*v1.WhoAmIResponse, error) {
+	return nil, status.Error(codes.Unauthenticated, "not a member of this cluster any more")
+}
+
+// A node that was removed hears so from any server that it knows, whichever of
+// them are gone, and becomes a new one.
+func TestNodeHearsOfItsRemovalFromAnyServer(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	server := &forgetfulServer{ca: ca, expels: true}
+	address := server.listen(t)
+	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	must(t, err)
+	defer f.release()
+	memberSince(t, f, ca, time.Now())
+	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1", address}, Node: "n0"}))
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, err)
+	for _, wish := range []string{"", "127.0.0.1:1"} {
+		if !expelled(t.Context(), f.serversToAsk(wish), creds) {
+			t.Errorf("asked for %q, it takes itself for a node", wish)
+		}
+	}
+
+	// Its agent does not keep a person waiting for what nobody gives it any more.
+	err = f.stillMember(t.Context(), cli.Process{Attended: true})
+	if err == nil || !strings.Contains(err.Error(), "this machine was node n0 of cluster home and has been removed from it") {
+		t.Errorf("who starts its agent is told %v", err)
+	}
+	must(t, f.stillMember(t.Context(), cli.Process{}))
 }
 
 // answersLost are the ways of not knowing what a cluster has done.

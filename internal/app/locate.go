@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/discover"
@@ -25,25 +28,16 @@ func locate(ctx context.Context, o cli.JoinOptions, token identity.JoinToken) (s
 	o.Progress("looking for the cluster on this network")
 	searching, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
-	var address string
-	var strangers []string
-	var failures []string
+	c := newCandidates(token)
 	err := discover.Search(searching, func(f discover.Found) bool {
-		if f.Cluster != token.CA().String() {
-			strangers = append(strangers, f.Address)
-			return false
-		}
-		// Anybody can answer so: only a server of the cluster can prove it.
-		if err := reach(searching, f.Address, identity.JoinTLS(token.CA())); err != nil {
-			failures = append(failures, fmt.Sprintf("%s says that it is one, but %s", f.Address, err))
-			return false
-		}
-		address = f.Address
-		return true
+		c.try(searching, f, cancel)
+		return false // whoever proves itself ends the search
 	})
+	cancel()
+	c.wait()
 	switch {
-	case address != "":
-		return address, nil
+	case c.proven != "":
+		return c.proven, nil
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case errors.Is(err, discover.ErrNoNetwork):
@@ -51,8 +45,61 @@ func locate(ctx context.Context, o cli.JoinOptions, token identity.JoinToken) (s
 	case err != nil:
 		return "", fmt.Errorf("find a server on this network: %w", err)
 	}
-	return "", notFound(failures, strangers)
+	return "", notFound(c.failures, c.strangers)
 }
+
+// candidates are those who answer when a server is looked for.
+type candidates struct {
+	token   identity.JoinToken
+	proving errgroup.Group
+
+	mu     sync.Mutex
+	proven string // the address of the first that is a server of the token's cluster
+	// strangers are of other clusters, and failures why others are not the one.
+	strangers, failures []string
+}
+
+// mostCandidates bounds how many are tried at the same time, whoever shouts.
+const mostCandidates = 64
+
+func newCandidates(token identity.JoinToken) *candidates {
+	c := &candidates{token: token}
+	c.proving.SetLimit(mostCandidates)
+	return c
+}
+
+// try has one prove itself, and calls found if it does. Nobody waits for it
+// meanwhile: one that cannot be reached from here must not be in the way of
+// another that can.
+func (c *candidates) try(ctx context.Context, f discover.Found, found func()) {
+	if f.Cluster != c.token.CA().String() {
+		c.note(func() { c.strangers = append(c.strangers, f.Address) })
+		return
+	}
+	c.proving.TryGo(func() error {
+		// Anybody can answer so: only a server of the cluster can prove it.
+		err := reach(ctx, f.Address, identity.JoinTLS(c.token.CA()))
+		c.note(func() {
+			switch {
+			case err != nil:
+				c.failures = append(c.failures, fmt.Sprintf("%s says that it is one, but %s", f.Address, err))
+			case c.proven == "":
+				c.proven = f.Address
+				found()
+			}
+		})
+		return nil
+	})
+}
+
+func (c *candidates) note(what func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what()
+}
+
+// wait returns when nobody is being tried any more.
+func (c *candidates) wait() { _ = c.proving.Wait() }
 
 // notFound says why none of those who answered will do.
 func notFound(failures, strangers []string) error {
@@ -68,16 +115,18 @@ func notFound(failures, strangers []string) error {
 	return fmt.Errorf("no server answers on this network: servers are found if they are on the same network, listen there (--api-addr) and do not run with --announce=false; else %s", wayOut)
 }
 
-// serverToAsk is a server of the cluster that this machine has joined.
-func (f *folder) serverToAsk(wish string) string {
+// serversToAsk are those of the cluster that this machine has joined: the one that
+// the person names first, and then all that the machine knows of.
+func (f *folder) serversToAsk(wish string) []string {
+	var all []string
 	if wish != "" {
-		return wish
+		all = append(all, wish)
 	}
 	about, err := f.readMembership()
 	if err != nil {
-		return ""
+		return all
 	}
-	return about.Servers[0]
+	return append(all, newServerList(about, nil).addresses()...)
 }
 
 // prepareAnnouncement notes what those are told who look for servers.

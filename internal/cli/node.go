@@ -151,6 +151,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	f.add("Taints", taints(node))
 	f.add("State", status.GetState())
 	f.add("Reason", status.GetReason())
+	f.add("Wish", nodeWish(node))
 	if price := node.GetSpec().GetPrice(); price != 0 {
 		f.add("Price", fmt.Sprint(price))
 	}
@@ -189,6 +190,18 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 		return err
 	}
 	return c.replicaTable(true, replicas).flush()
+}
+
+// nodeWish is what an operator wants of a node, where its state cannot show it.
+func nodeWish(node *cloudlessv1.Node) string {
+	wish, why := node.GetSpec().GetAvailability(), node.GetSpec().GetAvailabilityReason()
+	switch {
+	case wish == "" || wish == node.GetStatus().GetState():
+		return ""
+	case why == "":
+		return wish + " as soon as it is in service"
+	}
+	return wish + " as soon as it is in service: " + why
 }
 
 func (c *cli) nodeTables(node *cloudlessv1.Node) error {

@@ -409,6 +409,30 @@ func TestCordon(t *testing.T) {
 	c.run(t.Context(), "", "node", "cordon").expect(t, 2, "", "cloudless: NAME is missing: cloudless node cordon NAME [flags]\nSee: cloudless node cordon --help\n")
 }
 
+// A node that is offline, or can run nothing, does not look as if nobody had
+// cordoned it.
+func TestWishOfANodeThatIsNotInServiceIsShown(t *testing.T) {
+	for _, c := range []struct{ wish, why, state, want string }{
+		{"", "", "ready", ""},
+		{"", "", "offline", ""},
+		{"cordoned", "new disk", "cordoned", ""},
+		{"cordoned", "new disk", "offline", "cordoned as soon as it is in service: new disk"},
+		{"draining", "", "failed", "draining as soon as it is in service"},
+	} {
+		n := &cloudlessv1.Node{
+			Spec:   &cloudlessv1.NodeSpec{Availability: c.wish, AvailabilityReason: c.why},
+			Status: &cloudlessv1.NodeStatus{State: c.state},
+		}
+		var out strings.Builder
+		if err := (&cli{Options: Options{Stdout: &out}}).describeNode(n, nil); err != nil {
+			t.Fatal(err)
+		}
+		if shown := strings.Contains(out.String(), "Wish:"); shown != (c.want != "") || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s, %s: want %q in\n%s", c.wish, c.state, c.want, &out)
+		}
+	}
+}
+
 func TestNodeLabelsTaintsAndFigures(t *testing.T) {
 	c := newCluster(t)
 	asked := func(want *cloudlessv1.UpdateNodeRequest) {

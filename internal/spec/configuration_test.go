@@ -156,6 +156,24 @@ func TestDefaultsFillOnlyWhatTheAuthorLeavesOut(t *testing.T) {
 	}
 }
 
+// What can only be requested has defaults too.
+func TestDefaultsAreRequestedOfEverythingThatCanBe(t *testing.T) {
+	defaults := &v1.WorkloadDefaults{Requests: &v1.ResourceAmounts{Disk: "1Gi", Bandwidth: "10M"}}
+	for about, c := range map[string]struct {
+		given *v1.ResourceAmounts
+		want  string
+	}{
+		"says nothing": {nil, "1Gi 10M"},
+		"its own disk": {&v1.ResourceAmounts{Disk: "2Gi"}, "2Gi 10M"},
+		"its own link": {&v1.ResourceAmounts{Bandwidth: "1G"}, "1Gi 1G"},
+	} {
+		r := WithDefaults(&v1.WorkloadSpec{Resources: &v1.Resources{Requests: c.given}}, defaults).GetResources().GetRequests()
+		if got := r.GetDisk() + " " + r.GetBandwidth(); got != c.want {
+			t.Errorf("%s: %q, want %q", about, got, c.want)
+		}
+	}
+}
+
 // Whatever valid defaults meet whatever valid workload, the result is valid.
 func TestDefaultsNeverMakeAWorkloadInvalid(t *testing.T) {
 	amounts := rapid.Custom(func(t *rapid.T) *v1.ResourceAmounts {

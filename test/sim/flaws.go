@@ -43,6 +43,8 @@ const (
 	Generous Flaw = "generous"
 	// A new leader forgets how nodes have fared.
 	Heedless Flaw = "heedless"
+	// A node that goes away is relied on as before.
+	Forgiving Flaw = "forgiving"
 	// Sessions speak of an epoch that is over.
 	Outdated Flaw = "outdated"
 	// A plan says something else than what will be done.

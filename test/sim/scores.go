@@ -26,9 +26,13 @@ func (v *watch) standing(uid string, now time.Time) *nodes.Standing {
 // resume is a leader that begins: it goes on from the scores in the state.
 func (v *watch) resume(w *World, snap *state.Snapshot) {
 	clear(v.scores)
+	clear(v.losses)
 	for n := range snap.Nodes("") {
 		if s := v.standing(n.GetMetadata().GetUid(), w.clock()); w.flaw != Heedless {
 			s.Resume(n, w.clock())
+		}
+		v.losses[n.GetMetadata().GetUid()] = &losses{
+			count: n.GetStatus().GetReliability().GetRecord().GetLosses(), until: w.now, state: n.GetStatus().GetState(),
 		}
 		v.enter(w, n)
 	}
@@ -36,8 +40,54 @@ func (v *watch) resume(w *World, snap *state.Snapshot) {
 
 // enter notes what the state says of a node.
 func (v *watch) enter(w *World, n *v1.Node) {
-	h := v.of(n.GetMetadata().GetUid())
-	v.standing(n.GetMetadata().GetUid(), w.clock()).Enter(n.GetStatus().GetState(), !h.Connected && h.Goodbye == "", w.clock())
+	uid, now := n.GetMetadata().GetUid(), n.GetStatus().GetState()
+	v.lossesOf(uid).enter(w.now, now)
+	if w.flaw == Forgiving && now == "offline" {
+		return
+	}
+	v.standing(uid, w.clock()).Enter(now, w.clock())
+}
+
+// broke notes that a session of a node has broken.
+func (v *watch) broke(w *World, uid string) {
+	v.lossesOf(uid).broken++
+	v.standing(uid, w.clock()).Broke()
+}
+
+// losses are how often a node went offline, of which half is forgotten in six
+// hours, and how many sessions of it broke beside that.
+type losses struct {
+	count  float64
+	until  time.Duration
+	broken int
+	state  string
+}
+
+func (v *watch) lossesOf(uid string) *losses {
+	if v.losses[uid] == nil {
+		v.losses[uid] = &losses{}
+	}
+	return v.losses[uid]
+}
+
+func (l *losses) enter(now time.Duration, state string) {
+	l.pass(now)
+	if state == "offline" && l.state != "offline" {
+		l.count++
+	}
+	l.state = state
+}
+
+func (l *losses) pass(now time.Duration) {
+	l.count *= math.Exp2(-(now - l.until).Hours() / 6)
+	l.until = now
+}
+
+// explain reports whether a score counts each time that the node went away, and
+// nothing but that and broken sessions, each as a quarter.
+func (l *losses) explain(now time.Duration, counted float64) bool {
+	l.pass(now)
+	return counted > l.count-0.01 && counted < l.count+float64(l.broken)/4+0.01
 }
 
 // scoreEvery is longer than in the product, because most looks find nothing.
@@ -57,7 +107,7 @@ func (l *loops) keepScores() {
 		return score
 	}
 	for batch := range nodes.Checkpoint(snap, fresh) {
-		w.checkScores(snap, batch)
+		w.checkScores(s.watch, snap, batch)
 		l.t.propose("scores", batch, snap, func(err error) {
 			if l.settled(err) {
 				again()
@@ -70,7 +120,7 @@ func (l *loops) keepScores() {
 
 // checkScores holds that a score is made of what is known, and goes on from the
 // one before, whoever wrote that.
-func (w *World) checkScores(snap *state.Snapshot, b *state.Batch) {
+func (w *World) checkScores(v *watch, snap *state.Snapshot, b *state.Batch) {
 	for _, change := range b.Transaction(w.clock()).GetChanges() {
 		n := change.GetPut().GetNode()
 		old := snap.Node(n.GetMetadata().GetUid())
@@ -81,6 +131,9 @@ func (w *World) checkScores(snap *state.Snapshot, b *state.Batch) {
 		r := fresh.GetRecord()
 		if fresh.GetScore() < 0 || fresh.GetScore() > 100 || r.GetOnlineSeconds() > r.GetWatchedSeconds()+1 || r.GetLosses() < 0 {
 			w.fail("a score is made of what can be", "%s: %v", name, fresh)
+		}
+		if l := v.lossesOf(n.GetMetadata().GetUid()); !l.explain(w.now, r.GetLosses()) {
+			w.fail("who goes away is trusted less", "%s: %.2f losses were counted, and there were %.2f, and %d broken sessions", name, r.GetLosses(), l.count, l.broken)
 		}
 		stored := old.GetStatus().GetReliability()
 		if stored == nil {

@@ -233,7 +233,7 @@ func (s *session) closeAtServer(why string) {
 	if s.t.sessions[s.node] == s {
 		delete(s.t.sessions, s.node)
 		s.t.server.watch.disconnected(s.node, w.clock())
-		s.t.server.watch.standing(s.node, w.clock()).Broke()
+		s.t.server.watch.broke(w, s.node)
 		s.t.suspect(s.m)
 		s.t.loops.nodes.wake()
 	}

@@ -13,8 +13,10 @@ import (
 // the simulator knows of how nodes are judged is in this file.
 type watch struct {
 	seen map[string]*heard
-	// scores are what the leader knows of how nodes fare.
+	// scores are what the leader knows of how nodes fare, and losses how often they
+	// went away, counted apart from that.
 	scores map[string]*nodes.Standing
+	losses map[string]*losses
 }
 
 // heard is what is known of one node.
@@ -28,7 +30,7 @@ type heard struct {
 }
 
 func newWatch() *watch {
-	return &watch{seen: map[string]*heard{}, scores: map[string]*nodes.Standing{}}
+	return &watch{seen: map[string]*heard{}, scores: map[string]*nodes.Standing{}, losses: map[string]*losses{}}
 }
 
 func (v *watch) of(uid string) *heard {
@@ -57,6 +59,7 @@ func (h *heard) trust() {
 func (v *watch) connected(uid string, status *v1.NodeStatus, now time.Time) *heard {
 	h := v.of(uid)
 	h.trust()
+	v.standing(uid, now).Mended()
 	h.Connected, h.LastSeen, h.Status, h.answers = true, now, status, false
 	return h
 }
@@ -65,6 +68,7 @@ func (v *watch) heartbeat(uid string, at time.Time) {
 	h := v.of(uid)
 	if !h.Connected {
 		h.trust()
+		v.standing(uid, at).Mended()
 	}
 	h.Connected, h.LastSeen = true, at
 }

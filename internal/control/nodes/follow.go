@@ -118,7 +118,7 @@ func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time
 	if n.GetStatus().GetState() == e.state {
 		return
 	}
-	e.Enter(n.GetStatus().GetState(), !e.Connected && e.Goodbye == "", now)
+	e.Enter(n.GetStatus().GetState(), now)
 	if e.state == stateOffline {
 		l.forget(e)
 	}

@@ -180,6 +180,7 @@ func (e *entry) trust() {
 		e.relieve = nil
 	}
 	e.Gone, e.Goodbye, e.Broken, e.Missed = false, "", time.Time{}, 0
+	e.Mended()
 }
 
 // Observe adds to a node what is known only here.

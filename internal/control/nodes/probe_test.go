@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"math"
 	"net/netip"
 	"runtime"
 	"sync/atomic"
@@ -209,6 +210,55 @@ func TestGoodbyeIsBelievedAtOnce(t *testing.T) {
 		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, s, "ready")
 	})
+}
+
+// Each time that a node goes offline is one loss, however it went.
+func TestALossIsCountedOnce(t *testing.T) {
+	for about, lose := range map[string]func(l *Loop){
+		"silent":  func(*Loop) {},
+		"broken":  func(l *Loop) { l.Disconnected("n") },
+		"goodbye": func(l *Loop) { l.Goodbye("n", "stopped by cloudless down"); l.Disconnected("n") },
+	} {
+		t.Run(about, func(t *testing.T) {
+			leadWith(t, alive, func(l *Loop, s func() string) {
+				lose(l)
+				offlineAfter(t, s)
+				l.Disconnected("n") // the session of who is offline is ended
+				wantLosses(t, l, 1)
+			})
+		})
+	}
+}
+
+// So is that of a node which has not come to a new leader.
+func TestALossThatANewLeaderSeesIsCountedOnce(t *testing.T) {
+	_ = lead(t, "ready", nil, func(t *testing.T, l *Loop, s func() string, _ func() int) {
+		offlineAfter(t, s)
+		wantLosses(t, l, 1)
+	})
+}
+
+// The state may be behind: a node whose session breaks before it is agreed that it
+// is back goes offline once more.
+func TestALossOfANodeThatIsHardlyBackIsCountedOnce(t *testing.T) {
+	s := NewStanding(time.Now())
+	s.Enter(stateOffline, time.Now())
+	s.Mended()
+	s.Broke()
+	s.Enter(stateReady, time.Now())
+	s.Enter(stateOffline, time.Now())
+	if got := s.record.GetLosses(); math.Abs(got-1) > 0.01 {
+		t.Errorf("%.2f losses were counted", got)
+	}
+}
+
+func wantLosses(t *testing.T, l *Loop, expected float64) {
+	t.Helper()
+	n := node("offline")
+	l.Observe(n)
+	if got := n.GetStatus().GetReliability().GetRecord().GetLosses(); math.Abs(got-expected) > 0.01 {
+		t.Errorf("%.2f losses were counted, want %g", got, expected)
+	}
 }
 
 // A refusal is an answer; a machine that is not to be reached gives none.

@@ -16,6 +16,8 @@ type Standing struct {
 	counted time.Time
 	// state is what the state says of the node, empty before that is known.
 	state string
+	// broken is whether the last session has broken, and is in the record.
+	broken bool
 }
 
 // NewStanding is that of a node of which nothing is known.
@@ -26,15 +28,15 @@ func NewStanding(now time.Time) Standing {
 // Resume goes on from what the state keeps of a node. The time in which nobody
 // watched does not count.
 func (s *Standing) Resume(n *v1.Node, now time.Time) {
-	s.counted, s.record = now, &v1.ReliabilityRecord{}
+	s.counted, s.record, s.broken = now, &v1.ReliabilityRecord{}, false
 	if stored := n.GetStatus().GetReliability().GetRecord(); stored != nil {
 		s.record = proto.CloneOf(stored)
 	}
 }
 
-// Enter notes that the node is in another state from now on. broken is whether
-// its session has broken before, which has been counted.
-func (s *Standing) Enter(state string, broken bool, now time.Time) {
+// Enter notes that the node is in another state from now on. One that goes
+// offline is one loss, of which its broken session may have been counted.
+func (s *Standing) Enter(state string, now time.Time) {
 	if state == s.state {
 		return
 	}
@@ -43,14 +45,24 @@ func (s *Standing) Enter(state string, broken bool, now time.Time) {
 	s.state = state
 	if s.state == stateOffline && known {
 		s.record.Losses++
-		if broken {
+		if s.broken {
 			s.record.Losses -= brokenSession
 		}
+		s.broken = false
 	}
 }
 
-// Broke notes that the node's session has broken.
-func (s *Standing) Broke() { s.record.Losses += brokenSession }
+// Broke notes that the node's session has broken. That of one which is offline is
+// ended because it is.
+func (s *Standing) Broke() {
+	if !s.waits() {
+		s.record.Losses += brokenSession
+		s.broken = true
+	}
+}
+
+// Mended notes that the node has a session again: the one before has only broken.
+func (s *Standing) Mended() { s.broken = false }
 
 // Score is how far the node can be relied on now. scarce names what is scarcest
 // there, if that is known.

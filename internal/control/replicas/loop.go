@@ -192,7 +192,9 @@ func dueAfter(changes []state.Change) Due {
 			}
 			before, _ := c.Old.(*v1.Workload)
 			after, _ := c.New.(*v1.Workload)
-			due.Moved = due.Moved || before != nil && after != nil && !sameToOthers(before, after)
+			if before != nil && after != nil && !sameToOthers(before, after) {
+				due.Moved, due.Placement = true, true // who waits may push it out now
+			}
 		case state.KindCluster:
 			due.Placement = due.Placement || otherPromises(c)
 		case state.KindNamespace:

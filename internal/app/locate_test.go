@@ -1,0 +1,39 @@
+package app
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/discover"
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// Whoever says first that it is a server, and then says nothing, keeps nobody from
+// being found.
+func TestServerIsFoundBehindOneThatSaysNothing(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	mute, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	defer func() { _ = mute.Close() }()
+	address := (&forgetfulServer{ca: ca}).listen(t)
+	token := identity.NewJoinToken(ca.Trust().Fingerprint())
+
+	searching, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := newCandidates(token)
+	for _, one := range []discover.Found{
+		{Address: "192.0.2.1:7700", Cluster: "another"},
+		{Address: mute.Addr().String(), Cluster: token.CA().String()},
+		{Address: address, Cluster: token.CA().String()},
+	} {
+		c.try(searching, one, cancel)
+	}
+	<-searching.Done()
+	c.wait()
+	if c.proven != address || len(c.strangers) != 1 {
+		t.Errorf("found %q beside the strangers %v: %v", c.proven, c.strangers, c.failures)
+	}
+}
