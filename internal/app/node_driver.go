@@ -1,0 +1,130 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/image"
+)
+
+// openDriver starts the container runtime. It needs nothing from the cluster,
+// so it may start before the machine has joined.
+func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
+	if err := f.holdMachine(); err != nil {
+		return nil, err
+	}
+	address, err := f.containerd(ctx, m.ContainerdAddress)
+	if err != nil {
+		return nil, err
+	}
+	d, err := containerd.Open(ctx, driverOptions(f, address, registry, logger))
+	if err != nil || address == f.ContainerdAddress {
+		return d, err
+	}
+	if err := f.remember(func(id *folderID) { id.ContainerdAddress = address }); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// containerd is the address of the one that is wished, or else of the one that was
+// used before. It cannot be another than that: what runs, and all images, would be
+// left behind in the old one.
+func (f *folder) containerd(ctx context.Context, wished string) (string, error) {
+	_, err := os.Stat(f.sub("agent"))
+	used := err == nil
+	if !used && wished != "" { // later it may come after us when the machine starts
+		if err := answers(ctx, wished); err != nil {
+			return "", fmt.Errorf("no containerd answers at %s (%w): start it, or leave --containerd-address out for the built-in one", wished, err)
+		}
+	}
+	if !used || wished == "" || wished == f.ContainerdAddress {
+		return cmp.Or(wished, f.ContainerdAddress), nil
+	}
+	have := "the built-in containerd"
+	if f.ContainerdAddress != "" {
+		have = "the containerd at " + f.ContainerdAddress
+	}
+	return "", fmt.Errorf("what runs on data folder %s is in %s, which --containerd-address cannot change: leave it out, or begin anew after: cloudless down --purge --data-dir %s",
+		f.path, have, f.path)
+}
+
+// answers dials a socket.
+func answers(ctx context.Context, socket string) error {
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		if cause := errors.Unwrap(errors.Unwrap(err)); cause != nil {
+			return cause // the address was named
+		}
+		return err
+	}
+	return conn.Close()
+}
+
+// mayRunContainers refuses what would fail somewhere in the middle.
+func mayRunContainers() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can run containers: use sudo; a server alone, cloudless server, runs as any user")
+	}
+	return nil
+}
+
+func driverOptions(f *folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
+	return containerd.Options{
+		ID: f.ID, DataDir: f.path, RunDir: f.runDir(), Address: address, Log: logger,
+		Registries: map[string]*http.Client{image.ClusterRegistry: registry},
+	}
+}
+
+// openNodeDriver starts the container runtime and then enrolls the machine if it
+// is not a node yet: one that cannot run anything spends no token. A folder that
+// was made for nothing is left as it was found.
+func openNodeDriver(ctx context.Context, f *folder, m cli.Machine, link *clusterLink, enrolls enrollment, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
+	undone := f.forsakeDriver(logger)
+	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
+	if err != nil {
+		undone()
+		return nil, err
+	}
+	if enrolls != nil {
+		if err := enrolls(); err != nil {
+			logError(logger, "close driver", d.Close())
+			undone()
+			return nil, err
+		}
+		f.keep()
+	}
+	u.add(func() { logError(logger, "close driver", d.Close()) })
+	return d, nil
+}
+
+// forsakeDriver returns what forsakes a folder in which a container runtime has
+// been started, unless something of that name was there before.
+func (f *folder) forsakeDriver(logger *slog.Logger) func() {
+	there := false
+	for _, name := range []string{"containerd", "shim"} {
+		_, err := os.Lstat(f.sub(name))
+		there = there || err == nil
+	}
+	return func() {
+		if !f.fresh {
+			return
+		}
+		if !there {
+			logError(logger, "remove what the container runtime has left", containerd.Purge(context.Background(), driverOptions(f, "", nil, logger)))
+			logError(logger, "remove what the container runtime has left", os.RemoveAll(f.runDir()))
+			_ = os.Remove(filepath.Dir(f.runDir())) // succeeds when this was the last cloud
+		}
+		f.forsake()
+	}
+}
