@@ -315,12 +315,12 @@ func (p *pilot) believe(servers map[raft.ServerID]*autopilot.Server, stats map[r
 	}
 }
 
-// silent reports whether a server did not answer when it was last asked.
-func (p *pilot) silent(id string) bool {
+// word is what a server said when it was last asked, and whether it answered.
+func (p *pilot) word(id string) (said Progress, answers bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, answers := p.said[id]
-	return !answers
+	said, answers = p.said[id]
+	return said, answers
 }
 
 // NotifyState implements autopilot.ApplicationIntegration.

@@ -13,7 +13,7 @@ type candidate struct {
 	id            raft.ServerID
 	zone          string
 	voter, leader bool
-	// fit is one that answers and is not behind, and has been so for a while.
+	// fit is one that answers, is not behind and has room on its disk, and has been so for a while.
 	fit bool
 	// silent is one that did not answer just now. It may be on its way to be unfit.
 	silent bool
@@ -97,10 +97,11 @@ func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *a
 	var all []candidate
 	stable := s.ServerStabilizationTime(config)
 	for id, one := range s.Servers {
+		said, answers := p.pilot.word(string(id))
 		all = append(all, candidate{
 			id: id, zone: one.Server.Meta[metaZone], voter: one.HasVotingRights(), leader: one.State == autopilot.RaftLeader,
-			fit:    one.Health.Healthy && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
-			silent: p.pilot.silent(string(id)),
+			fit:    one.Health.Healthy && !said.Full && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
+			silent: !answers,
 		})
 	}
 	// Votes are taken back in this order, first from those that are away: whoever is left must be able to agree at every

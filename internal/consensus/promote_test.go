@@ -160,6 +160,38 @@ func TestFewerVotersAgreeAllTheWay(t *testing.T) {
 	})
 }
 
+// TestVoteGoesToWhereThereIsRoom: a voter whose disk is full gives its vote to a server that waits for one, if that one
+// has room, and keeps it otherwise. The leader never does: it lets another lead first.
+func TestVoteGoesToWhereThereIsRoom(t *testing.T) {
+	for about, c := range map[string]struct {
+		full     []string
+		promoted []raft.ServerID
+		demoted  []raft.ServerID
+	}{
+		"all have room":    {nil, nil, nil},
+		"a voter is full":  {[]string{"s2"}, []raft.ServerID{"s4"}, []raft.ServerID{"s2"}},
+		"both are full":    {[]string{"s2", "s4"}, nil, nil},
+		"one waits, full":  {[]string{"s4"}, nil, nil},
+		"the leader is":    {[]string{"s1"}, nil, nil},
+		"all voters are":   {[]string{"s1", "s2", "s3"}, []raft.ServerID{"s4"}, []raft.ServerID{"s3"}},
+		"nobody has space": {[]string{"s1", "s2", "s3", "s4"}, nil, nil},
+	} {
+		now := time.Now()
+		s := &autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{}}
+		p := &pilot{PilotOptions: PilotOptions{Voters: func() int { return 3 }}, said: map[string]Progress{}}
+		for id, as := range map[raft.ServerID]autopilot.RaftState{
+			"s1": autopilot.RaftLeader, "s2": autopilot.RaftVoter, "s3": autopilot.RaftVoter, "s4": autopilot.RaftNonVoter,
+		} {
+			s.Servers[id] = &autopilot.ServerState{State: as, Health: autopilot.ServerHealth{Healthy: true, StableSince: now.Add(-time.Hour)}}
+			p.said[string(id)] = Progress{Full: slices.Contains(c.full, string(id))}
+		}
+		got := promoter{p}.CalculatePromotionsAndDemotions(&autopilot.Config{}, s)
+		if !slices.Equal(got.Promotions, c.promoted) || !slices.Equal(got.Demotions, c.demoted) {
+			t.Errorf("%s: votes are given to %v and taken from %v", about, got.Promotions, got.Demotions)
+		}
+	}
+}
+
 // TestWhoSaysNothingIsNotBelievedForLong: what a server said last counts for a moment, and not as long as the gossip takes
 // to notice that it is gone.
 func TestWhoSaysNothingIsNotBelievedForLong(t *testing.T) {
