@@ -47,9 +47,14 @@ const lonelyPause = time.Second
 // hears of none of them: it may have been away when the key changed, or be new.
 func (p *controlPlane) followGossipKey(ctx context.Context) error {
 	for {
-		_, feed := p.store.Subscribe()
+		snap, feed := p.store.Subscribe()
 		if err := p.takeStoredKey(); err != nil {
 			return err
+		}
+		for _, s := range p.fellows.gossip.Load().Servers() { // their removal may have been missed
+			if snap.Revocation(s.ID) != nil {
+				p.forgetServer(s.ID)
+			}
 		}
 		if err := p.followFeed(ctx, feed); !errors.Is(err, state.ErrLagged) {
 			return err
@@ -97,13 +102,21 @@ func (p *controlPlane) heed(changes []state.Change) error {
 		if !ok {
 			continue
 		}
-		if id, err := identity.ParseID(revoked.GetId()); err == nil && id.Name() != p.fellows.self.UID {
-			if err := p.fellows.gossip.Load().Expel(id.Name()); err != nil {
-				p.logger.Debug("the others were not told that a server was removed", "error", err)
-			}
+		if id, err := identity.ParseID(revoked.GetId()); err == nil {
+			p.forgetServer(id.Name())
 		}
 	}
 	return nil
+}
+
+// forgetServer has the gossip forget a server that was removed.
+func (p *controlPlane) forgetServer(uid string) {
+	if uid == p.fellows.self.UID {
+		return
+	}
+	if err := p.fellows.gossip.Load().Expel(uid); err != nil {
+		p.logger.Debug("the others were not told that a server was removed", "error", err)
+	}
 }
 
 // lonely reports whether there are other servers and none is heard.

@@ -2,7 +2,13 @@ package server
 
 import (
 	"net"
+	"slices"
 	"testing"
+	"time"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // A server that listens everywhere is reached at an address of its machine, of whichever version there is.
@@ -20,6 +26,25 @@ func TestAMachineIsReachedAtAnAddressThatItHas(t *testing.T) {
 		}
 		if got := hostOf(all); got != want {
 			t.Errorf("a machine with %v is reached at %s, want %s", has, got, want)
+		}
+	}
+}
+
+// A server that has missed the removal of another one, because the state went on
+// without it, keeps no way to that one either.
+func TestRemovalThatWasMissedCutsTheWayToAServer(t *testing.T) {
+	leader, follower := pair(t)
+	_, err := leader.Progress(leader.ctx, follower.uid)
+	must(t, err)
+	later := state.New()
+	for i, revoked := range []string{"s-9", follower.uid} {
+		var b state.Batch
+		b.Create(&statev1.Revocation{Metadata: &v1.Metadata{Uid: revoked}})
+		_, err := later.Apply(uint64(i+1), b.Transaction(time.Unix(1_700_000_000, 0)))
+		must(t, err)
+		leader.cutMissing(later.Snapshot())
+		if kept := slices.Contains(leader.peers.servers(), follower.uid); kept != (revoked != follower.uid) {
+			t.Errorf("after the removal of %s the way to %s is kept: %t", revoked, follower.uid, kept)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,6 +104,13 @@ func (p *peerConns) ready(ctx context.Context, server string) (*grpc.ClientConn,
 			return nil, fmt.Errorf("server %s does not answer", server)
 		}
 	}
+}
+
+// servers are those to which there are connections.
+func (p *peerConns) servers() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.conns))
 }
 
 // drop closes the connection to a server that is gone for good.

@@ -106,6 +106,12 @@ func (s *Server) cutMissing(snap *state.Snapshot) {
 		}
 		return false
 	})
+	for _, uid := range s.peers.servers() {
+		if snap.Revocation(uid) != nil {
+			s.peers.drop(uid)
+			s.mirrors.forget(uid)
+		}
+	}
 	s.acted.Store(max(s.acted.Load(), snap.Index()))
 }
 
