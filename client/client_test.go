@@ -63,6 +63,17 @@ func TestDialSaysHowToStartAClusterThatIsNotThere(t *testing.T) {
 	}
 }
 
+// Where there were several servers, they may be elsewhere now.
+func TestDialSaysWhatToDoIfAllServersHaveMoved(t *testing.T) {
+	a := newAuthority(t, "one")
+	one, two := closedAddress(t), closedAddress(t)
+	_, err := client.Dial(t.Context(), a.context(one, two))
+	want := "cannot reach the cluster at " + one + ", " + two + ": start its servers again, each with: cloudless server; if they have moved, name one of them with --server ADDRESS"
+	if client.Message(err) != want {
+		t.Errorf("Message = %q, want %q", client.Message(err), want)
+	}
+}
+
 func TestDialRefusesWhatIsNotAServerOfTheCluster(t *testing.T) {
 	mine, other := newAuthority(t, "mine"), newAuthority(t, "other")
 	for name, address := range map[string]string{

@@ -36,10 +36,12 @@ func (e *UnreachableError) Error() string {
 	case errors.As(e.Err, &handshake):
 		return fmt.Sprintf("what answers at %s is not a server of the cluster that the context names: %v: "+
 			"if the cluster was made anew, start it again with cloudless up, or choose another context", handshake.address, handshake.err)
+	case errors.Is(e.Err, syscall.ECONNREFUSED) && len(e.Addresses) > 1:
+		return fmt.Sprintf("cannot reach the cluster at %s: start its servers again, each with: cloudless server; if they have moved, name one of them with --server ADDRESS", at)
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("cannot reach the cluster at %s: is it running? start it with: cloudless up", at)
 	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded):
-		return fmt.Sprintf("cannot reach the cluster at %s: it does not answer: check the address and the network", at)
+		return fmt.Sprintf("cannot reach the cluster at %s: it does not answer: check the address and the network; if its servers have moved, name one of them with --server ADDRESS", at)
 	}
 	return fmt.Sprintf("cannot reach the cluster at %s: %v", at, e.Err)
 }

@@ -58,6 +58,8 @@ type cli struct {
 	Options
 	// The global flags.
 	config, context, namespace, output string
+	// server is where one is now; empty if the context knows it.
+	server string
 	// stale lets one server answer alone.
 	stale bool
 	// tracing is nil unless the environment says where traces go.
@@ -80,11 +82,14 @@ func (c *cli) rootCommand() *cobra.Command {
 		RunE:          groupRun,
 		// Ours has examples and speaks only for shells that people use with it.
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := parseFormat(c.output); err != nil {
 				return err
 			}
-			return nil
+			if c.server == "" {
+				return nil
+			}
+			return checkAddress(cmd, "--server", c.server)
 		},
 	}
 	root.SetIn(c.Stdin)
@@ -94,6 +99,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
 	flags.StringVar(&c.context, "context", os.Getenv(contextEnv), "`name` of the cluster's context (default: $"+contextEnv+", else the current one)")
+	flags.StringVar(&c.server, "server", "", "`address` of a server, where none is any more that the context names; it is remembered")
 	flags.StringVarP(&c.namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
 	flags.StringVarP(&c.output, "output", "o", "table", "`format` of the output: table, json or yaml")
 	flags.BoolVar(&c.stale, "stale", false, "let commands that only read be answered by what one server knows, which may be behind: also while no server leads")
@@ -148,6 +154,9 @@ func (c *cli) dial(ctx context.Context) (*client.Client, error) {
 	where, err := c.where()
 	if err != nil {
 		return nil, err
+	}
+	if c.server != "" {
+		where.Addresses = []string{c.server}
 	}
 	return client.Dial(ctx, where, client.WithDialOptions(c.tracing.DialOptions()...))
 }

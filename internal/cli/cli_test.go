@@ -125,6 +125,35 @@ func TestContexts(t *testing.T) {
 	run("ps", "--context", "lost").expect(t, 1, "", "cloudless: context \"lost\" does not exist: there is home, work\n")
 }
 
+// Where all servers have moved, one of them is named once, and the context knows it from then on.
+func TestServerThatTheContextDoesNotKnow(t *testing.T) {
+	c := newCluster(t)
+	config, err := client.LoadConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	where, err := config.Context("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := where.Addresses[0]
+	where.Addresses = []string{"127.0.0.1:1", "127.0.0.1:2"}
+	if err := client.UpdateConfig(c.config, func(config *client.Config) error { config.Set(where); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.run(t.Context(), "", "version"); !strings.Contains(got.stdout, "name one of them with --server ADDRESS") {
+		t.Errorf("%+v", got)
+	}
+	if got := c.run(t.Context(), "", "ps", "--server", "nowhere"); got.code != 2 || !strings.Contains(got.stderr, `--server "nowhere" is not of the form host:port`) {
+		t.Errorf("%+v", got)
+	}
+	for _, args := range [][]string{{"ps", "--server", now}, {"ps"}} {
+		if got := c.run(t.Context(), "", args...); got.code != 0 {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}
+
 func TestAnInterruptIsToldFromAnError(t *testing.T) {
 	c := newCluster(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -86,7 +86,7 @@ func (c *cli) completeFlags(cmd *cobra.Command) {
 		"replica":   c.completeBy(replicaNames, true),
 		"for":       c.completeBy(workloadNames, true),
 		"output":    cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
-		"role":      cobra.FixedCompletions([]string{"node", "admin", "operator", "viewer"}, cobra.ShellCompDirectiveNoFileComp),
+		"role":      cobra.FixedCompletions([]string{"node", "server", "admin", "operator", "viewer"}, cobra.ShellCompDirectiveNoFileComp),
 		"restart":   cobra.FixedCompletions([]string{"always", "on-failure", "never"}, cobra.ShellCompDirectiveNoFileComp),
 		"log-level": cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp),
 	} {
