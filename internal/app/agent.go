@@ -84,6 +84,8 @@ func (l *clusterLink) registryClient() *http.Client {
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 8,
 		IdleConnTimeout:     time.Minute,
+		// A server whose process hangs keeps its connections: who waits for it asks.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			config := identity.ClientTLS(l.trust, l.rotator.Certificate)
 			config.NextProtos = []string{"h2", "http/1.1"}

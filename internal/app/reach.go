@@ -157,10 +157,22 @@ func (l *serverList) moveOn() {
 	l.resolver.UpdateState(resolver.State{Addresses: append(others, resolver.Address{Addr: left})})
 }
 
+// nearest are all addresses, that of the newest connection first: whoever else is
+// there may hang, and be left only after a while.
+func (l *serverList) nearest() []string {
+	all := l.addresses()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(all, l.current); i > 0 {
+		all = slices.Insert(slices.Delete(all, i, i+1), 0, l.current)
+	}
+	return all
+}
+
 // dialTLS connects to the first server that answers.
 func (l *serverList) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	var failures []error
-	for _, address := range l.addresses() {
+	for _, address := range l.nearest() {
 		conn, err := (&tls.Dialer{NetDialer: tcp.Dialer(), Config: config}).DialContext(ctx, "tcp", address)
 		if err == nil {
 			return conn, nil

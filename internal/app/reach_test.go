@@ -77,6 +77,9 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 	if quiet := list.quiet(); quiet < 0 || quiet >= time.Since(list.began) {
 		t.Errorf("after what the servers have said it has been quiet for %s", quiet)
 	}
+	if near := list.nearest(); !slices.Equal(near, []string{well, cut}) {
+		t.Errorf("images are pulled from %v, in this order", near)
+	}
 	// What it learns is kept, and the address by which it came stays known.
 	must(t, list.learn([]string{well}))
 	if !slices.Equal(kept, []string{well}) || !slices.Equal(list.addresses(), []string{well, cut}) {

@@ -47,6 +47,9 @@ func (l *lab) hangOne(ctx context.Context, m *machine) (err error) {
 		return err
 	}
 	defer observer.Close()
+	if err := l.runNew(ctx, observer, "before-"+m.name); err != nil { // over connections that are kept
+		return err
+	}
 	began := time.Now()
 	if err := m.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -60,7 +63,31 @@ func (l *lab) hangOne(ctx context.Context, m *machine) (err error) {
 	if err := l.until(ctx, func(ctx context.Context) error { return heardSince(ctx, observer, began.Add(wordsUnderway)) }); err != nil {
 		return err
 	}
+	if err := l.runNew(ctx, observer, "during-"+m.name); err != nil {
+		return err
+	}
 	return noneOffline(ctx, observer, began)
+}
+
+// runNew has every node pull an image that it has not yet, and run it.
+func (l *lab) runNew(ctx context.Context, by *client.Client, name string) error {
+	image, err := l.pushBy(ctx, by, name)
+	if err != nil {
+		return fmt.Errorf("push %s: %w", name, err)
+	}
+	_, err = by.Workloads().CreateWorkload(ctx, &v1.CreateWorkloadRequest{Workload: &v1.Workload{
+		Metadata: &v1.Metadata{Name: name}, Spec: &v1.WorkloadSpec{Image: image, Kind: "daemon"},
+	}})
+	if err != nil {
+		return err
+	}
+	return l.until(ctx, func(ctx context.Context) error {
+		w, err := by.Workloads().GetWorkload(ctx, &v1.GetWorkloadRequest{Name: name})
+		if err == nil && int(w.GetStatus().GetRunning()) != len(l.nodes) {
+			err = fmt.Errorf("workload %s runs %d times: %v", name, w.GetStatus().GetRunning(), w.GetStatus())
+		}
+		return err
+	})
 }
 
 // heardSince says which node has not been heard of since.

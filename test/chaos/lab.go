@@ -243,6 +243,10 @@ func (l *lab) leader(ctx context.Context) (*machine, error) {
 // push makes the program that containers run an image of the cluster. Images of
 // different names differ.
 func (l *lab) push(ctx context.Context, tag string) (string, error) {
+	return l.pushBy(ctx, l.admin, tag)
+}
+
+func (l *lab) pushBy(ctx context.Context, by *client.Client, tag string) (string, error) {
 	data, err := os.ReadFile(program("sleeper"))
 	if err != nil {
 		return "", err
@@ -259,7 +263,7 @@ func (l *lab) push(ctx context.Context, tag string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = image.Push(ctx, img, name, image.PushOptions{Transport: l.admin.HTTPTransport()})
+	_, err = image.Push(ctx, img, name, image.PushOptions{Transport: by.HTTPTransport()})
 	return "sleeper:" + tag, err
 }
 
