@@ -93,8 +93,8 @@ func asksForLayer(r *http.Request) bool {
 // unlessMissing keeps an answer that something is missing from the caller.
 type unlessMissing struct {
 	http.ResponseWriter
-	missing bool
-	header  http.Header
+	missing, begun bool
+	header         http.Header
 }
 
 func (w *unlessMissing) Header() http.Header {
@@ -105,6 +105,7 @@ func (w *unlessMissing) Header() http.Header {
 }
 
 func (w *unlessMissing) WriteHeader(code int) {
+	w.begun = true
 	if w.missing = code == http.StatusNotFound; w.missing {
 		return
 	}
@@ -116,6 +117,9 @@ func (w *unlessMissing) WriteHeader(code int) {
 }
 
 func (w *unlessMissing) Write(data []byte) (int, error) {
+	if !w.begun { // as the registry does with manifests; their headers are not given yet
+		w.WriteHeader(http.StatusOK)
+	}
 	if w.missing {
 		return len(data), nil
 	}

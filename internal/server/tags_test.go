@@ -15,6 +15,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Tags that an older release had in its registry alone are taken over once, with
@@ -163,5 +164,25 @@ func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
 	operator := pusher{follower.web(nil), leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
 	if _, err := image.Push(leader.ctx, img, to, image.PushOptions{Transport: operator}); err != nil {
 		t.Errorf("by the follower that has its layers: %v", err)
+	}
+}
+
+// What a follower has is answered by itself, just as the leader would.
+func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
+	leader, follower := pair(t)
+	digest := leader.push("web:1")
+	must(t, follower.copyFrom(follower.ctx, leader.uid, &v1.ImageCopy{Repository: "web", Digest: digest}))
+	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		want, body := leader.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
+		got, text := follower.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
+		if got.StatusCode != http.StatusOK || text != body {
+			t.Errorf("%s is answered with %d: %s", method, got.StatusCode, text)
+		}
+		for _, header := range []string{"Content-Type", "Content-Length", "Docker-Content-Digest", "Etag", telemetry.RequestIDHeader} {
+			if g, w := got.Header.Get(header), want.Header.Get(header); g == "" || g != w && header != telemetry.RequestIDHeader {
+				t.Errorf("%s has the header %s: %q, the leader's %q", method, header, g, w)
+			}
+		}
 	}
 }
