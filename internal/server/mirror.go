@@ -140,7 +140,7 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 				to.Out.Header[http.CanonicalHeaderKey(key)] = values
 			}
 		},
-		Transport:     s.peerTransport(leader),
+		Transport:     untilAnswered{s.peerTransport(leader), s.router, leader},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			s.logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
@@ -148,6 +148,22 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// untilAnswered does not wait for the answer of a leader any more once another
+// server leads: one that hangs never gives it. What has begun goes on.
+type untilAnswered struct {
+	http.RoundTripper
+	router *router
+	leader string
+}
+
+func (t untilAnswered) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, giveUp := context.WithCancelCause(r.Context()) // it ends with the request, when the answer has been read
+	waiting, answered := t.router.untilSucceeded(r.Context(), t.leader, false)
+	defer answered()
+	defer context.AfterFunc(waiting, func() { giveUp(context.Cause(waiting)) })()
+	return t.RoundTripper.RoundTrip(r.WithContext(ctx))
 }
 
 // principalHeaders are what another server says of the caller.

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -185,4 +187,29 @@ func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A leader that hangs, rather than being gone, holds nobody up who pushes through another server once another leads.
+func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
+	leader, follower := pair(t)
+	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	votes(t, leader, follower)
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer silent.Close()
+	follower.peers.address = func(string) string { return silent.Addr().String() }
+	var push sync.WaitGroup
+	defer push.Wait()
+	push.Go(func() {
+		answer, body := follower.request(nil, http.MethodPost, "/v2/web/blobs/uploads/", "", "Authorization", token)
+		if answer.StatusCode != http.StatusBadGateway || answer.Header.Get(headerReason) != reasonNoLeader {
+			t.Errorf("the push is answered with %d: %s", answer.StatusCode, body)
+		}
+	})
+	passedOn, err := silent.Accept()
+	must(t, err)
+	defer passedOn.Close()
+	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	push.Wait()
 }
