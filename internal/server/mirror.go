@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/tcp"
 )
 
 // The cluster's registry serves from every server. The registries hold images;
@@ -193,7 +194,7 @@ func (s *Server) peerTransport(server string) *http.Transport {
 			if server == s.uid {
 				address = loopbackOf(s.address)
 			}
-			return (&net.Dialer{}).DialContext(ctx, network, address)
+			return tcp.Dialer().DialContext(ctx, network, address)
 		},
 	}
 	s.mirrors.transports[server] = made
@@ -280,12 +281,12 @@ func (s *Server) copyAll(server string, images []*v1.ImageCopy) error {
 	return nil
 }
 
-// copyPatience bounds the copying of one image to one server.
+// copyPatience bounds the copying of one image from one server to another.
 const copyPatience = 10 * time.Minute
 
 // copyTo has another server copy an image from this one.
 func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
-	ctx, cancel := context.WithTimeout(s.stopping, copyPatience)
+	ctx, cancel := context.WithTimeout(s.stopping, s.mirrors.patience)
 	defer cancel()
 	conn, err := s.peers.ready(ctx, server)
 	if err == nil {
@@ -313,8 +314,11 @@ func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCop
 	return err
 }
 
-// fetchFrom copies what an image consists of from another server's registry.
+// fetchFrom copies what an image consists of from another server's registry, which
+// may stand still and never answer.
 func (s *Server) fetchFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
+	ctx, cancel := context.WithTimeout(ctx, s.mirrors.patience)
+	defer cancel()
 	const host = "registry.cloudless.internal/"
 	from, err := name.NewDigest(host+image.GetRepository()+"@"+image.GetDigest(), name.StrictValidation)
 	if err != nil {
@@ -408,6 +412,7 @@ func (s *Server) dropAt(ctx context.Context, server, repository, reference strin
 type mirrors struct {
 	mu         sync.Mutex
 	transports map[string]*http.Transport
+	patience   time.Duration // with one image
 	work       sync.WaitGroup
 
 	taking   sync.Mutex // held while tags of older releases are taken over

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
@@ -212,4 +214,22 @@ func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
 	defer passedOn.Close()
 	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
 	push.Wait()
+}
+
+// A server that hangs does not keep another one for ever from getting an image.
+func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
+	leader, follower := pair(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // by HTTP; that it can be reached is known before
+	must(t, err)
+	defer silent.Close()
+	_, err = leader.Progress(leader.ctx, follower.uid)
+	must(t, err)
+	leader.peerTransport(follower.uid).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, silent.Addr().String())
+	}
+	leader.mirrors.patience = time.Millisecond
+	digest := "sha256:" + strings.Repeat("0", 64)
+	if err := leader.have(leader.ctx, "web", digest); status.Code(statusOf(err)) != codes.Unavailable {
+		t.Errorf("an image that only a server has that hangs is answered with %v", err)
+	}
 }
