@@ -408,6 +408,22 @@ func (s *Server) dropAt(ctx context.Context, server, repository, reference strin
 	return err
 }
 
+// reclaimEverywhere has no server take an image for one that goes, because it was
+// deleted under one of its tags: some may lack the others so far. It waits for none.
+func (s *Server) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
+	_ = s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest()) // it fails where it is not here
+	for _, other := range s.consensus.Servers() {
+		if other.ID == s.uid {
+			continue
+		}
+		s.mirrors.work.Go(func() {
+			if err := s.copyTo(other.ID, image); err != nil {
+				s.logger.InfoContext(ctx, "a server will hear later that an image has another tag", "server", other.ID, "error", err)
+			}
+		})
+	}
+}
+
 // mirrors are the copies of images on their way.
 type mirrors struct {
 	mu         sync.Mutex

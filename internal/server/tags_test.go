@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -231,5 +232,25 @@ func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0", 64)
 	if err := leader.have(leader.ctx, "web", digest); status.Code(statusOf(err)) != codes.Unavailable {
 		t.Errorf("an image that only a server has that hangs is answered with %v", err)
+	}
+}
+
+// An image that is deleted for good by one name stays at every server when it has another, of which some may not know.
+func TestAnImageStaysWhereAnotherTagStandsForIt(t *testing.T) {
+	leader, follower := pair(t)
+	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	digest := leader.push("web:1")
+	leader.mirrorOnce(leader.ctx)
+	must(t, leader.setTag(leader.ctx, "web", "2", digest))
+	_, err := admin.DeleteImage(leader.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true})
+	must(t, err)
+	leader.mirrors.work.Wait()
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	for _, one := range []*cluster{leader, follower} {
+		_, err := one.registry.Collect(one.ctx, registry.CollectOptions{Keep: one.keepImages(one.store.Snapshot())})
+		must(t, err)
+		if _, err := one.registry.Digest(one.ctx, "web", digest); err != nil {
+			t.Errorf("server %s has lost it: %v", one.uid, err)
+		}
 	}
 }
