@@ -90,6 +90,22 @@ func (d *disk) restore(store *state.Store) error {
 		return fmt.Errorf("the entries %d to %d are missing between the newest snapshot and the log: %s",
 			covered+1, first-1, wayBack)
 	}
+	return d.dropCovered(first, covered)
+}
+
+// dropCovered takes the log away if it ends before the newest snapshot. That one came from another server, and this one
+// was killed before raft had taken the log away itself: nothing can be written to a log that does not go on from its end.
+func (d *disk) dropCovered(first, covered uint64) error {
+	last, err := d.log.LastIndex()
+	if err != nil {
+		return fmt.Errorf("find the end of the log: %w", err)
+	}
+	if first == 0 || last >= covered {
+		return nil
+	}
+	if err := d.log.DeleteRange(first, last); err != nil {
+		return fmt.Errorf("take away the log before the newest snapshot: %w", err)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,15 +67,21 @@ func TestEntriesHoldWhatWasProposed(t *testing.T) {
 	})
 }
 
-// stopped is what raft says of an entry that it had when it was stopped.
-type stopped struct{ raft.ApplyFuture }
+// lostEntry is what raft says of an entry that it had.
+type lostEntry struct {
+	raft.ApplyFuture
+	err error
+}
 
-func (stopped) Error() error { return raft.ErrRaftShutdown }
+func (l lostEntry) Error() error { return l.err }
 
-// What raft had when it stopped may have been agreed on by the others: nobody may be told that nothing has happened.
-func TestAnEntryThatRaftHadWhenItStoppedIsUncertain(t *testing.T) {
+// What raft had when it stopped may have been agreed on by the others, and what it could not write down may be on the
+// disk all the same, where it is found at the next start: nobody may be told that nothing has happened.
+func TestAnEntryThatRaftHadIsUncertain(t *testing.T) {
 	c := &Consensus{}
-	if _, err := c.outcomes(entry{}, stopped{}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrShutdown) || errors.Is(err, ErrNotLeader) {
-		t.Errorf("its outcome is %v", err)
+	for _, why := range []error{raft.ErrRaftShutdown, raft.ErrLeadershipLost, syscall.EIO} {
+		if _, err := c.outcomes(entry{}, lostEntry{err: why}); !errors.Is(err, ErrUncertain) || errors.Is(err, ErrShutdown) || errors.Is(err, ErrNotLeader) {
+			t.Errorf("after %v its outcome is %v", why, err)
+		}
 	}
 }

@@ -174,8 +174,10 @@ func (c *Consensus) outcomes(e entry, future raft.ApplyFuture) ([]state.Outcome,
 	switch err := future.Error(); {
 	case errors.Is(err, raft.ErrRaftShutdown): // raft had it, and does not say whether the others have
 		return nil, fmt.Errorf("the server that was asked stops: %w", ErrUncertain)
-	case err != nil:
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress): // raft has not taken it
 		return nil, c.translate(err)
+	case err != nil: // what could not be written may be on the disk all the same, and be found at the next start
+		return nil, fmt.Errorf("%w: %w", err, ErrUncertain)
 	}
 	outcomes, _ := future.Response().([]state.Outcome)
 	if len(outcomes) != len(e.proposals) { // this server could not make sense of it

@@ -3,6 +3,8 @@ package consensus_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -138,4 +140,36 @@ func join(t *testing.T, leader *member, number int) *member {
 		t.Fatal(err)
 	}
 	return fresh
+}
+
+// TestKilledWhileASnapshotIsInstalled has a server die when it has stored a snapshot from another one and still has its
+// own log, which ends long before that: the log goes on after the snapshot.
+func TestKilledWhileASnapshotIsInstalled(t *testing.T) {
+	ahead, behind := t.TempDir(), t.TempDir()
+	c := open(t, lone(ahead))
+	propose(t, c, 0, 10)
+	closed(t, c)
+	if err := os.CopyFS(behind, os.DirFS(ahead)); err != nil {
+		t.Fatal(err)
+	}
+	c = open(t, lone(ahead))
+	propose(t, c, 10, 50)
+	if err := c.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, c)
+	if err := os.CopyFS(filepath.Join(behind, "snapshots"), os.DirFS(filepath.Join(ahead, "snapshots"))); err != nil {
+		t.Fatal(err)
+	}
+	for n := 50; n < 70; n += 10 { // the second time with a log of its own again
+		c = open(t, lone(behind))
+		if err := c.WaitLeader(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		propose(t, c, n, n+10)
+		if got := numbers(c.Stale()); !slices.Equal(got, upTo(n+10)) {
+			t.Errorf("it knows %v", got)
+		}
+		closed(t, c)
+	}
 }

@@ -30,11 +30,15 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if err != nil {
 		return nil, refuse(codes.Unauthenticated, "%s", err)
 	}
+	role := roleNode
+	if request.GetServer() != nil {
+		role = roleServer
+	}
+	if err := s.proveSurely(ctx, secret, role); err != nil { // before anything else is done for a stranger
+		return nil, err
+	}
 	if request.GetServer() != nil {
 		return s.enrollServer(ctx, request, secret)
-	}
-	if _, err := s.prove(s.store.Snapshot(), secret, roleNode); err != nil {
-		return nil, err
 	}
 	receipt, err := enrollmentReceipt(secret, request.GetCsr())
 	if err != nil {
@@ -62,6 +66,18 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 // errJoinToken is a function because a refusal is not to be shared.
 func errJoinToken(role string) error {
 	return refuse(codes.Unauthenticated, "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role %s", role)
+}
+
+// proveSurely refuses a join token by a state that is surely the newest.
+func (s *enrollment) proveSurely(ctx context.Context, secret identity.JoinToken, role string) error {
+	if _, err := s.prove(s.store.Snapshot(), secret, role); err == nil {
+		return nil
+	}
+	snap, err := s.consensus.Read(ctx)
+	if err == nil {
+		_, err = s.prove(snap, secret, role)
+	}
+	return err
 }
 
 // prove returns the join token with a secret, be it used up or not.

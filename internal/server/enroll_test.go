@@ -255,3 +255,35 @@ func leadsTo(name, to string) func(context.Context, string, string) ([]netip.Add
 		return []netip.Addr{netip.MustParseAddr(to)}, nil
 	}
 }
+
+// Nothing is done for who shows a token that is not valid, such as to look up a name that it thinks of.
+func TestNothingIsDoneForAStranger(t *testing.T) {
+	c := newCluster(t, func(o *Options) {
+		var err error
+		o.Sealer, err = identity.OpenOrCreateSealer(filepath.Join(t.TempDir(), "kek.json"))
+		must(t, err)
+	})
+	c.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
+		t.Errorf("%s was looked up", host)
+		return nil, nil
+	}
+	handover, err := identity.NewHandover()
+	must(t, err)
+	_, csr, err := identity.NewKeyAndCSR()
+	must(t, err)
+	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{
+		Token: identity.NewJoinToken(c.ca.Trust().Fingerprint()).Reveal(), Csr: csr, Name: "box",
+		Server: &v1.EnrollServer{Address: "box.invalid:7700", SealTo: handover.PublicKey()},
+	})
+	wantCode(t, err, codes.Unauthenticated, "the join token is not valid")
+}
+
+// Whether a token is valid is said by one who leads for sure: the one that was just made may be known to another.
+func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
+	leader, follower := pair(t)
+	votes(t, leader, follower)
+	leader.router.patience = leastPatience
+	must(t, follower.consensus.Close())
+	_, err := leader.enroll("n1", identity.NewJoinToken(leader.ca.Trust().Fingerprint()).Reveal())
+	wantCode(t, err, codes.Unavailable)
+}

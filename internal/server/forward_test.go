@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -213,17 +214,49 @@ func TestALeaderThatHangsHoldsNoStreamUp(t *testing.T) {
 }
 
 // TestAWatchBeginsWithAllThatWasAcknowledged: one who cannot know whether another server has been elected does not say
-// that this is all there is.
+// that this is all there is, or that something is not there.
 func TestAWatchBeginsWithAllThatWasAcknowledged(t *testing.T) {
 	leader, follower := pair(t)
 	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "ann"}))
 	votes(t, leader, follower)
 	must(t, follower.consensus.Close())
-	watch, err := admin.WatchNodes(leader.ctx, &v1.WatchNodesRequest{})
-	must(t, err)
-	if change, err := watch.Recv(); err == nil {
-		t.Errorf("without the other voter it says %v", change)
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for name, begin := range map[string]func() error{
+		"a watch of nodes": func() error {
+			watch, err := admin.WatchNodes(leader.ctx, &v1.WatchNodesRequest{})
+			return heard(watch, err)
+		},
+		"a watch of replicas": func() error {
+			watch, err := admin.WatchReplicas(leader.ctx, &v1.WatchReplicasRequest{})
+			return heard(watch, err)
+		},
+		"a log": func() error {
+			log, err := admin.Logs(leader.ctx, &v1.LogsRequest{Workload: "web"})
+			return heard(log, err)
+		},
+		"exec": func() error {
+			exec, err := admin.Exec(leader.ctx)
+			if err == nil {
+				err = exec.Send(&v1.ExecRequest{Message: &v1.ExecRequest_Start{Start: &v1.ExecStart{Workload: "web", Command: []string{"true"}}}})
+			}
+			return heard(exec, err)
+		},
+	} {
+		calls.Go(func() {
+			if code := status.Code(begin()); code != codes.Unavailable {
+				t.Errorf("without the other voter %s says %s", name, code)
+			}
+		})
 	}
+}
+
+// heard is how a stream begins.
+func heard[T any](stream interface{ Recv() (*T, error) }, err error) error {
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return err
 }
 
 // TestALeaderThatHandsOverAnswers: the call that asks for it comes through another server, and is answered by the one

@@ -29,7 +29,11 @@ type inside[Request, Response any] struct {
 
 // relay serves the call until the node has given its last answer.
 func (c inside[Request, Response]) relay(s *Server, stream grpc.BidiStreamingServer[Request, Response], about ...any) error {
-	r, err := runningReplica(s.store.Snapshot(), c.where)
+	snap, err := s.consensus.Read(stream.Context()) // which has what was started a moment ago
+	if err != nil {
+		return err
+	}
+	r, err := runningReplica(snap, c.where)
 	if err != nil {
 		return err
 	}

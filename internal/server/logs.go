@@ -23,7 +23,11 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 	if err := checkSpan(request); err != nil {
 		return err
 	}
-	target, err := logTarget(s.store.Snapshot(), request)
+	snap, err := s.consensus.Read(stream.Context()) // which has what was started a moment ago
+	if err != nil {
+		return err
+	}
+	target, err := logTarget(snap, request)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (s *Server) join(o Options) {
 		}
 		return ""
 	})
-	s.mirrors.transports = map[string]*http.Transport{}
+	s.mirrors.transports, s.mirrors.patience = map[string]*http.Transport{}, copyPatience
 	expelled := make(chan struct{})
 	s.expelled, s.expel = expelled, sync.OnceFunc(func() { time.AfterFunc(cutGrace, func() { close(expelled) }) })
 	s.router = &router{

@@ -31,20 +31,25 @@ func TestAMachineIsReachedAtAnAddressThatItHas(t *testing.T) {
 }
 
 // A server that has missed the removal of another one, because the state went on
-// without it, keeps no way to that one either.
+// without it, keeps no way to that one either; one that has missed its own ends.
 func TestRemovalThatWasMissedCutsTheWayToAServer(t *testing.T) {
 	leader, follower := pair(t)
 	_, err := leader.Progress(leader.ctx, follower.uid)
 	must(t, err)
 	later := state.New()
-	for i, revoked := range []string{"s-9", follower.uid} {
+	expelled := false
+	leader.expel = func() { expelled = true }
+	for i, revoked := range []string{"s-9", follower.uid, leader.uid} {
 		var b state.Batch
 		b.Create(&statev1.Revocation{Metadata: &v1.Metadata{Uid: revoked}})
 		_, err := later.Apply(uint64(i+1), b.Transaction(time.Unix(1_700_000_000, 0)))
 		must(t, err)
 		leader.cutMissing(later.Snapshot())
-		if kept := slices.Contains(leader.peers.servers(), follower.uid); kept != (revoked != follower.uid) {
+		if kept := slices.Contains(leader.peers.servers(), follower.uid); kept != (revoked == "s-9") {
 			t.Errorf("after the removal of %s the way to %s is kept: %t", revoked, follower.uid, kept)
+		}
+		if expelled != (revoked == leader.uid) {
+			t.Errorf("after the removal of %s server %s ends: %t", revoked, leader.uid, expelled)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/tcp"
 )
 
 // The cluster's registry serves from every server. The registries hold images;
@@ -93,8 +94,8 @@ func asksForLayer(r *http.Request) bool {
 // unlessMissing keeps an answer that something is missing from the caller.
 type unlessMissing struct {
 	http.ResponseWriter
-	missing bool
-	header  http.Header
+	missing, begun bool
+	header         http.Header
 }
 
 func (w *unlessMissing) Header() http.Header {
@@ -105,6 +106,7 @@ func (w *unlessMissing) Header() http.Header {
 }
 
 func (w *unlessMissing) WriteHeader(code int) {
+	w.begun = true
 	if w.missing = code == http.StatusNotFound; w.missing {
 		return
 	}
@@ -116,6 +118,9 @@ func (w *unlessMissing) WriteHeader(code int) {
 }
 
 func (w *unlessMissing) Write(data []byte) (int, error) {
+	if !w.begun { // as the registry does with manifests; their headers are not given yet
+		w.WriteHeader(http.StatusOK)
+	}
 	if w.missing {
 		return len(data), nil
 	}
@@ -136,7 +141,7 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 				to.Out.Header[http.CanonicalHeaderKey(key)] = values
 			}
 		},
-		Transport:     s.peerTransport(leader),
+		Transport:     untilAnswered{s.peerTransport(leader), s.router, leader},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			s.logger.WarnContext(r.Context(), "the leader's registry does not answer", "error", err)
@@ -144,6 +149,22 @@ func (s *Server) passToLeader(leader string, w http.ResponseWriter, r *http.Requ
 		},
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// untilAnswered does not wait for the answer of a leader any more once another
+// server leads: one that hangs never gives it. What has begun goes on.
+type untilAnswered struct {
+	http.RoundTripper
+	router *router
+	leader string
+}
+
+func (t untilAnswered) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, giveUp := context.WithCancelCause(r.Context()) // it ends with the request, when the answer has been read
+	waiting, answered := t.router.untilSucceeded(r.Context(), t.leader, false)
+	defer answered()
+	defer context.AfterFunc(waiting, func() { giveUp(context.Cause(waiting)) })()
+	return t.RoundTripper.RoundTrip(r.WithContext(ctx))
 }
 
 // principalHeaders are what another server says of the caller.
@@ -173,7 +194,7 @@ func (s *Server) peerTransport(server string) *http.Transport {
 			if server == s.uid {
 				address = loopbackOf(s.address)
 			}
-			return (&net.Dialer{}).DialContext(ctx, network, address)
+			return tcp.Dialer().DialContext(ctx, network, address)
 		},
 	}
 	s.mirrors.transports[server] = made
@@ -260,12 +281,12 @@ func (s *Server) copyAll(server string, images []*v1.ImageCopy) error {
 	return nil
 }
 
-// copyPatience bounds the copying of one image to one server.
+// copyPatience bounds the copying of one image from one server to another.
 const copyPatience = 10 * time.Minute
 
 // copyTo has another server copy an image from this one.
 func (s *Server) copyTo(server string, image *v1.ImageCopy) error {
-	ctx, cancel := context.WithTimeout(s.stopping, copyPatience)
+	ctx, cancel := context.WithTimeout(s.stopping, s.mirrors.patience)
 	defer cancel()
 	conn, err := s.peers.ready(ctx, server)
 	if err == nil {
@@ -293,8 +314,11 @@ func (s *Server) copyFrom(ctx context.Context, server string, image *v1.ImageCop
 	return err
 }
 
-// fetchFrom copies what an image consists of from another server's registry.
+// fetchFrom copies what an image consists of from another server's registry, which
+// may stand still and never answer.
 func (s *Server) fetchFrom(ctx context.Context, server string, image *v1.ImageCopy) error {
+	ctx, cancel := context.WithTimeout(ctx, s.mirrors.patience)
+	defer cancel()
 	const host = "registry.cloudless.internal/"
 	from, err := name.NewDigest(host+image.GetRepository()+"@"+image.GetDigest(), name.StrictValidation)
 	if err != nil {
@@ -384,10 +408,27 @@ func (s *Server) dropAt(ctx context.Context, server, repository, reference strin
 	return err
 }
 
+// reclaimEverywhere has no server take an image for one that goes, because it was
+// deleted under one of its tags: some may lack the others so far. It waits for none.
+func (s *Server) reclaimEverywhere(ctx context.Context, image *v1.ImageCopy) {
+	_ = s.registry.Reclaim(ctx, image.GetRepository(), image.GetDigest()) // it fails where it is not here
+	for _, other := range s.consensus.Servers() {
+		if other.ID == s.uid {
+			continue
+		}
+		s.mirrors.work.Go(func() {
+			if err := s.copyTo(other.ID, image); err != nil {
+				s.logger.InfoContext(ctx, "a server will hear later that an image has another tag", "server", other.ID, "error", err)
+			}
+		})
+	}
+}
+
 // mirrors are the copies of images on their way.
 type mirrors struct {
 	mu         sync.Mutex
 	transports map[string]*http.Transport
+	patience   time.Duration // with one image
 	work       sync.WaitGroup
 
 	taking   sync.Mutex // held while tags of older releases are taken over

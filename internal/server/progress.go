@@ -103,6 +103,9 @@ func (p *progress) of(stored *v1.Replica) *v1.Replica {
 // watchReplicas is watch for objects that also show progress: refresh is called
 // with every replica that may look different.
 func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) error, change func([]state.Change) error, refresh func(*state.Snapshot) error) error {
+	if _, err := s.consensus.Read(ctx); err != nil { // as watch does
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	news := s.progress.news()
 	snap, feed := s.store.Subscribe()

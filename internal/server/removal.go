@@ -97,6 +97,9 @@ func (s *Server) cutServer(id identity.ID) {
 
 // cutMissing does the same for all whose removal may have been missed.
 func (s *Server) cutMissing(snap *state.Snapshot) {
+	if snap.Revocation(s.uid) != nil {
+		s.expel()
+	}
 	s.port.CloseMembers(func(id identity.ID) bool {
 		switch id.Kind() {
 		case identity.KindNode:

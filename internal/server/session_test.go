@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -253,4 +255,36 @@ func TestWhatANodeSaysIsBounded(t *testing.T) {
 	if len(stored) > 1100 || !utf8.ValidString(stored) {
 		t.Errorf("%d bytes of reason were stored", len(stored))
 	}
+}
+
+// TestSessionsLearnWhatTheServerHasMissed: so much has changed at once that the changes cannot be told one by one.
+func TestSessionsLearnWhatTheServerHasMissed(t *testing.T) {
+	c := newCluster(t)
+	m, silent := c.join("n1"), c.join("n2")
+	stream, ended := m.connect(c.ctx), silent.connect(c.ctx)
+	assignments(t, stream)
+	for _, node := range []*member{m, silent} {
+		c.inState(node.uid(), "ready")
+	}
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		cluster, node := proto.CloneOf(snap.Cluster()), proto.CloneOf(snap.Node(silent.uid()))
+		cluster.Spec.Liveness = &v1.Liveness{Heartbeat: "2s", Silence: "1m"}
+		node.Status.State = nodeOffline
+		b.Update(cluster, cluster.GetMetadata().GetVersion())
+		b.Update(node, node.GetMetadata().GetVersion())
+		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: "s-9", Name: "s-9"}, Spec: &v1.ServerSpec{Address: "10.0.0.9:7700"}})
+		for range 1 << 15 { // which is what subscribers may be behind
+			b.Put(&v1.Token{Metadata: &v1.Metadata{Uid: "many", Name: "many"}, Spec: &v1.TokenSpec{}})
+		}
+	})
+	var pace string
+	var servers []string
+	for next := (&v1.Assignments{}); !next.GetFull(); {
+		next = assignments(t, stream)
+		pace, servers = cmp.Or(next.GetHeartbeat(), pace), append(servers, next.GetServers()...)
+	}
+	if pace != "2s" || !slices.Contains(servers, "10.0.0.9:7700") {
+		t.Fatalf("a node has heard of the pace %q and of the servers %q", pace, servers)
+	}
+	wantCode(t, ending(ended), codes.Unavailable, errSilent.Error())
 }

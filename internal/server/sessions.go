@@ -402,9 +402,7 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 func (s *Server) dispatch(ctx context.Context) error {
 	for {
 		snap, feed := s.store.Subscribe()
-		s.sessions.each((*session).markAll)
-		s.revoked.revokeMissing(snap)
-		s.cutMissing(snap)
+		s.catchUp(snap)
 		for {
 			changes, err := feed.Next(ctx)
 			if errors.Is(err, state.ErrLagged) {
@@ -419,6 +417,20 @@ func (s *Server) dispatch(ctx context.Context) error {
 			s.actedOn(changes)
 		}
 	}
+}
+
+// catchUp does what route does for all changes that it may not have been told of.
+func (s *Server) catchUp(snap *state.Snapshot) {
+	s.sessions.each(func(one *session) {
+		one.markServers()
+		one.markTune()
+		one.markAll()
+		if snap.Node(one.node).GetStatus().GetState() == nodeOffline {
+			one.cancel(errSilent)
+		}
+	})
+	s.revoked.revokeMissing(snap)
+	s.cutMissing(snap)
 }
 
 func (s *Server) route(c state.Change) {

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,10 +14,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
 // Tags that an older release had in its registry alone are taken over once, with
@@ -163,5 +169,88 @@ func TestAPushIsToldWhatTheLeaderHas(t *testing.T) {
 	operator := pusher{follower.web(nil), leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})}
 	if _, err := image.Push(leader.ctx, img, to, image.PushOptions{Transport: operator}); err != nil {
 		t.Errorf("by the follower that has its layers: %v", err)
+	}
+}
+
+// What a follower has is answered by itself, just as the leader would.
+func TestAFollowerAnswersAsTheLeaderDoes(t *testing.T) {
+	leader, follower := pair(t)
+	digest := leader.push("web:1")
+	must(t, follower.copyFrom(follower.ctx, leader.uid, &v1.ImageCopy{Repository: "web", Digest: digest}))
+	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer})
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		want, body := leader.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
+		got, text := follower.request(nil, method, "/v2/web/manifests/"+digest, "", "Authorization", token)
+		if got.StatusCode != http.StatusOK || text != body {
+			t.Errorf("%s is answered with %d: %s", method, got.StatusCode, text)
+		}
+		for _, header := range []string{"Content-Type", "Content-Length", "Docker-Content-Digest", "Etag", telemetry.RequestIDHeader} {
+			if g, w := got.Header.Get(header), want.Header.Get(header); g == "" || g != w && header != telemetry.RequestIDHeader {
+				t.Errorf("%s has the header %s: %q, the leader's %q", method, header, g, w)
+			}
+		}
+	}
+}
+
+// A leader that hangs, rather than being gone, holds nobody up who pushes through another server once another leads.
+func TestALeaderThatHangsHoldsNoPushUp(t *testing.T) {
+	leader, follower := pair(t)
+	token := "Bearer " + leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	votes(t, leader, follower)
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer silent.Close()
+	follower.peers.address = func(string) string { return silent.Addr().String() }
+	var push sync.WaitGroup
+	defer push.Wait()
+	push.Go(func() {
+		answer, body := follower.request(nil, http.MethodPost, "/v2/web/blobs/uploads/", "", "Authorization", token)
+		if answer.StatusCode != http.StatusBadGateway || answer.Header.Get(headerReason) != reasonNoLeader {
+			t.Errorf("the push is answered with %d: %s", answer.StatusCode, body)
+		}
+	})
+	passedOn, err := silent.Accept()
+	must(t, err)
+	defer passedOn.Close()
+	must(t, leader.consensus.Transfer(leader.ctx, "s-2"))
+	push.Wait()
+}
+
+// A server that hangs does not keep another one for ever from getting an image.
+func TestAServerThatHangsHoldsNoCopyUp(t *testing.T) {
+	leader, follower := pair(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // by HTTP; that it can be reached is known before
+	must(t, err)
+	defer silent.Close()
+	_, err = leader.Progress(leader.ctx, follower.uid)
+	must(t, err)
+	leader.peerTransport(follower.uid).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, silent.Addr().String())
+	}
+	leader.mirrors.patience = time.Millisecond
+	digest := "sha256:" + strings.Repeat("0", 64)
+	if err := leader.have(leader.ctx, "web", digest); status.Code(statusOf(err)) != codes.Unavailable {
+		t.Errorf("an image that only a server has that hangs is answered with %v", err)
+	}
+}
+
+// An image that is deleted for good by one name stays at every server when it has another, of which some may not know.
+func TestAnImageStaysWhereAnotherTagStandsForIt(t *testing.T) {
+	leader, follower := pair(t)
+	admin := leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}))
+	digest := leader.push("web:1")
+	leader.mirrorOnce(leader.ctx)
+	must(t, leader.setTag(leader.ctx, "web", "2", digest))
+	_, err := admin.DeleteImage(leader.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true})
+	must(t, err)
+	leader.mirrors.work.Wait()
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	for _, one := range []*cluster{leader, follower} {
+		_, err := one.registry.Collect(one.ctx, registry.CollectOptions{Keep: one.keepImages(one.store.Snapshot())})
+		must(t, err)
+		if _, err := one.registry.Digest(one.ctx, "web", digest); err != nil {
+			t.Errorf("server %s has lost it: %v", one.uid, err)
+		}
 	}
 }
