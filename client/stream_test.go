@@ -305,6 +305,10 @@ func TestExecSaysWhyThereIsNoExitCode(t *testing.T) {
 		"no replica of web runs": func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
 			return status.Error(codes.FailedPrecondition, "no replica of web runs")
 		},
+		"the connection to the command in replica web-1 was lost, and the command ends with it": func(s grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
+			started := &cloudlessv1.ExecResponse_Started{Started: &cloudlessv1.ExecStarted{Replica: "web-1"}}
+			return errors.Join(s.Send(&cloudlessv1.ExecResponse{Message: started}), status.Error(codes.Unavailable, "the server leads no more"))
+		},
 		"ended before the command did": func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
 			return nil
 		},
