@@ -40,7 +40,8 @@ func (e *UnreachableError) Error() string {
 		return fmt.Sprintf("cannot reach the cluster at %s: start its servers again, each with: cloudless server; if they have moved, name one of them with --server ADDRESS", at)
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("cannot reach the cluster at %s: is it running? start it with: cloudless up", at)
-	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded):
+	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded),
+		errors.Is(e.Err, syscall.EHOSTUNREACH), errors.Is(e.Err, syscall.ENETUNREACH):
 		return fmt.Sprintf("cannot reach the cluster at %s: it does not answer: check the address and the network; if its servers have moved, name one of them with --server ADDRESS", at)
 	}
 	return fmt.Sprintf("cannot reach the cluster at %s: %v", at, e.Err)
