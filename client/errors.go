@@ -40,7 +40,8 @@ func (e *UnreachableError) Error() string {
 		return fmt.Sprintf("cannot reach the cluster at %s: start its servers again, each with: cloudless server; if they have moved, name one of them with --server ADDRESS", at)
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("cannot reach the cluster at %s: is it running? start it with: cloudless up", at)
-	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded):
+	case errors.Is(e.Err, context.DeadlineExceeded), errors.Is(e.Err, os.ErrDeadlineExceeded),
+		errors.Is(e.Err, syscall.EHOSTUNREACH), errors.Is(e.Err, syscall.ENETUNREACH):
 		return fmt.Sprintf("cannot reach the cluster at %s: it does not answer: check the address and the network; if its servers have moved, name one of them with --server ADDRESS", at)
 	}
 	return fmt.Sprintf("cannot reach the cluster at %s: %v", at, e.Err)
@@ -185,14 +186,12 @@ func (i interceptor) once(ctx context.Context, method string, req, reply any, us
 	ctx = metadata.AppendToOutgoingContext(ctx, headerKnown, i.link.known())
 	err = invoke(ctx, method, req, reply, by, append(slices.Clip(opts), grpc.Header(&header))...)
 	i.shortcut.hear(method, by, header, err, i.link)
-	if told := header.Get(headerServers); len(told) == 1 {
-		i.link.learn(strings.Split(told[0], ","))
-	}
+	i.link.hear(header)
 	return hasReason(err, reasonNoLeader) && (by != usual || i.link.moveOn()), err // a shortcut is given up by then
 }
 
 func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	stream, err := open(ctx, desc, conn, method, opts...)
+	stream, err := open(metadata.AppendToOutgoingContext(ctx, headerKnown, i.link.known()), desc, conn, method, opts...)
 	if err != nil {
 		return nil, i.link.callErr(err)
 	}
@@ -201,12 +200,19 @@ func (i interceptor) stream(ctx context.Context, desc *grpc.StreamDesc, conn *gr
 
 type errorStream struct {
 	grpc.ClientStream
-	link *link
+	link  *link
+	heard bool // what the server says of the others
 }
 
 func (s *errorStream) SendMsg(m any) error { return s.link.callErr(s.ClientStream.SendMsg(m)) }
 func (s *errorStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
+	if !s.heard { // the header has come by now, if there is one
+		s.heard = true
+		if header, err := s.Header(); err == nil {
+			s.link.hear(header)
+		}
+	}
 	if hasReason(err, reasonNoLeader) {
 		s.link.moveOn() // for who opens it again
 	}

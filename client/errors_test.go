@@ -1,6 +1,7 @@
 package client
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,5 +23,16 @@ func TestServerWithoutLeaderIsHeard(t *testing.T) {
 	got := l.callErr(said.Err())
 	if !NoLeader(got) || !strings.Contains(Message(got), "no server leads") {
 		t.Errorf("got %q, want what the server said", Message(got))
+	}
+}
+
+// A machine that is switched off, or an address that is mistyped, is told of by whatever is on the way, or by nobody.
+func TestAMachineThatIsNotThere(t *testing.T) {
+	for _, why := range []error{syscall.EHOSTUNREACH, syscall.ENETUNREACH, os.ErrDeadlineExceeded} {
+		l := &link{addresses: []string{"a:1"}}
+		l.failed(why)
+		if got := Message(l.unreachable(nil)); !strings.Contains(got, "cannot reach the cluster at a:1: it does not answer: check the address and the network") {
+			t.Errorf("of %v it is said: %s", why, got)
+		}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
@@ -153,18 +156,20 @@ func readInput(ctx context.Context, from io.Reader, to chan<- *cloudlessv1.ExecR
 }
 
 func (o *ExecOptions) receive(stream execStream) (int, error) {
+	replica := "" // in which the command runs
 	for {
 		response, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return 0, errors.New("the connection to the command ended before the command did")
 		}
 		if err != nil {
-			return 0, err
+			return 0, lostCommand(replica, err)
 		}
 		switch message := response.GetMessage().(type) {
 		case *cloudlessv1.ExecResponse_Started:
+			replica = message.Started.GetReplica()
 			if o.Started != nil {
-				o.Started(message.Started.GetReplica())
+				o.Started(replica)
 			}
 		case *cloudlessv1.ExecResponse_Stdout:
 			err = write(o.Stdout, message.Stdout)
@@ -180,6 +185,17 @@ func (o *ExecOptions) receive(stream execStream) (int, error) {
 			return 0, fmt.Errorf("write the command's output: %w", err)
 		}
 	}
+}
+
+// lostCommand says what becomes of a command that ran already: that the cluster cannot answer now sounds as if it had
+// never begun, and could be run once more without a thought.
+func lostCommand(replica string, err error) error {
+	s := status.Convert(err)
+	if replica == "" || s.Code() != codes.Unavailable {
+		return err
+	}
+	return &callError{status: s, message: fmt.Sprintf("the connection to the command in replica %s was lost, and the command ends with it; "+
+		"look how far it came before you run it again: %s", replica, s.Message())}
 }
 
 func write(to io.Writer, data []byte) error {

@@ -110,6 +110,13 @@ func (l *link) lead(all []string) {
 	l.resolver.UpdateState(stateOf(all))
 }
 
+// hear learns from the header of an answer, if it says something.
+func (l *link) hear(header metadata.MD) {
+	if told := header.Get(headerServers); len(told) == 1 {
+		l.learn(strings.Split(told[0], ","))
+	}
+}
+
 // learn takes the servers' own word for where they are. The address that works now stays, even if they do not name it:
 // it may be the only one that leads there from here.
 func (l *link) learn(told []string) {

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -89,6 +90,28 @@ func TestLogsPutLinesTogether(t *testing.T) {
 	}
 	if status.Code(last) != codes.Unavailable {
 		t.Errorf("ended with %v", last)
+	}
+}
+
+// A stream may last longer than all the servers that were known when it began: it says which they are, and hears of
+// the others, as every call does.
+func TestAStreamLearnsOfTheServers(t *testing.T) {
+	const other = "192.0.2.7:7700"
+	srv := &workloads{logs: func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
+		if known := metadata.ValueFromIncomingContext(s.Context(), "x-cloudless-known"); len(known) != 1 {
+			t.Errorf("it says that it knows %v", known)
+		}
+		return errors.Join(s.SetHeader(metadata.Pairs("x-cloudless-servers", other)), s.Send(&cloudlessv1.LogEntry{Replica: "a"}))
+	}}
+	c := srv.dial(t)
+	first := c.Addresses()[0]
+	for _, err := range c.Logs(t.Context(), &cloudlessv1.LogsRequest{Workload: "web"}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := c.Addresses(); len(got) != 2 || got[0] != first || got[1] != other {
+		t.Errorf("it knows %v", got)
 	}
 }
 
@@ -304,6 +327,10 @@ func TestExecSaysWhyThereIsNoExitCode(t *testing.T) {
 		"no such file": exit(&cloudlessv1.ExecExit{Code: 127, Error: "no such file"}),
 		"no replica of web runs": func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
 			return status.Error(codes.FailedPrecondition, "no replica of web runs")
+		},
+		"the connection to the command in replica web-1 was lost, and the command ends with it": func(s grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
+			started := &cloudlessv1.ExecResponse_Started{Started: &cloudlessv1.ExecStarted{Replica: "web-1"}}
+			return errors.Join(s.Send(&cloudlessv1.ExecResponse{Message: started}), status.Error(codes.Unavailable, "the server leads no more"))
 		},
 		"ended before the command did": func(grpc.BidiStreamingServer[cloudlessv1.ExecRequest, cloudlessv1.ExecResponse]) error {
 			return nil

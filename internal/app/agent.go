@@ -36,6 +36,8 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errors.New("nothing listens there: check the address, and that the server runs")
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("nothing answers there: check the address, that its machine runs, and that no firewall is between: %w", err)
 	case err != nil:
 		return err
 	}
@@ -246,12 +248,38 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	g.Go(func() error {
 		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
 	})
+	if process.Attended {
+		g.Go(func() error {
+			sayAlone(ctx, p.agent.Ready(), func() { process.Ready(withoutServer(p.name, f.path, link.servers.addresses())) })
+			return nil
+		})
+	}
 	err = g.Wait()
 	if errors.Is(err, agent.ErrCopy) {
 		// What was taken up from the folder runs on the node itself.
 		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))
 	}
 	return endedByContext(err)
+}
+
+// serverHope is how long a person waits for a server before he is told that the node runs without one.
+const serverHope = 15 * time.Second
+
+// sayAlone lets go whoever waits for a node that hears of no server: what runs here needs none, and the next that he
+// starts may be one.
+func sayAlone(ctx context.Context, ready <-chan struct{}, say func()) {
+	select {
+	case <-ready:
+	case <-ctx.Done():
+	case <-time.After(serverHope):
+		say()
+	}
+}
+
+func withoutServer(node, dataDir string, servers []string) string {
+	return fmt.Sprintf("node %s goes on with what runs here, and waits for a server: they are looked for at %s: start them; "+
+		"where all are elsewhere now, stop the agent and join once more at one of them: cloudless join ADDRESS --token-file FILE --data-dir %s",
+		node, strings.Join(servers, ", "), dataDir)
 }
 
 // restCopy stops what a copy of a node has begun to run.

@@ -26,6 +26,7 @@ import (
 // package doctor.
 var furtherChecks = []func(context.Context, cli.DoctorOptions) []doctor.Finding{
 	clusterAnswers,
+	serversAnswer,
 	firewallLetsPass,
 }
 
@@ -280,4 +281,33 @@ func clusterAnswers(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
 		}}
 	}
 	return []doctor.Finding{{Check: "cluster", Level: doctor.OK, Text: fmt.Sprintf("the cluster of context %s answers at %s", where.Name, addresses)}}
+}
+
+// serversAnswer looks whether the node that this machine is finds a server of its cluster. The command line may know
+// another cluster, or none.
+func serversAnswer(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
+	f := &folder{path: o.DataDir}
+	about, err := f.readMembership()
+	if err != nil {
+		return nil // it is no node
+	}
+	creds, err := identity.LoadCredentials(f.credentialsPath())
+	if err != nil {
+		return nil // which is said of the certificates
+	}
+	var why []string
+	for _, address := range newServerList(about, nil).addresses() {
+		soon, cancel := context.WithTimeout(ctx, strangerPatience)
+		err := reach(soon, address, identity.ClientTLS(creds.Trust(), creds.Certificate))
+		cancel()
+		if err == nil {
+			return []doctor.Finding{{Check: "servers", Level: doctor.OK, Text: fmt.Sprintf("node %s reaches a server of its cluster at %s", about.Node, address)}}
+		}
+		why = append(why, fmt.Sprintf("%s (%v)", address, err))
+	}
+	return []doctor.Finding{{
+		Check: "servers", Level: doctor.Warn,
+		Text: fmt.Sprintf("node %s goes on with what it runs, but reaches no server of its cluster at %s", about.Node, strings.Join(why, ", ")),
+		Mend: "start the servers, or, if they have moved, stop the agent and run: cloudless join ADDRESS --token-file FILE",
+	}}
 }

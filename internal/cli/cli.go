@@ -60,6 +60,8 @@ type cli struct {
 	config, context, namespace, output string
 	// server is where one is now; empty if the context knows it.
 	server string
+	// began is the context when the command dialled.
+	began client.Context
 	// stale lets one server answer alone.
 	stale bool
 	// tracing is nil unless the environment says where traces go.
@@ -155,6 +157,7 @@ func (c *cli) dial(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.began = where
 	if c.server != "" {
 		where.Addresses = []string{c.server}
 	}

@@ -180,6 +180,9 @@ func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error
 	defer words.Close()
 	last, err := c.awaitChild(cmd.Context(), child, words)
 	if err != nil {
+		if begin == 0 {
+			forsakeLog(logPath, missing != nil)
+		}
 		return err
 	}
 	switch {

@@ -33,6 +33,12 @@ func childMain() int {
 			os.Exit(3)
 		case "runs already":
 			return &AlreadyRunningError{DataDir: p.DataDir, PID: 77, Address: "127.0.0.1:7700"}
+		case "hangs with nothing made":
+			if err := os.WriteFile(p.DataDir+"-hanging", nil, 0o600); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
 		case "hangs":
 			if err := os.WriteFile(filepath.Join(p.DataDir, "hanging"), nil, 0o600); err != nil {
 				return err
@@ -163,6 +169,23 @@ func TestAnInterruptStopsTheChild(t *testing.T) {
 	(<-done).expect(t, 130, "", "cloudless: interrupted\n")
 	if _, err := os.Stat(filepath.Join(dir, "stopped")); err != nil {
 		t.Errorf("the child did not stop in order: %v", err)
+	}
+}
+
+// Whoever gives up an attempt that has made nothing finds nothing afterwards.
+func TestAnInterruptLeavesNoFolderThatWasMadeForNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	made := filepath.Join(t.TempDir(), "made")
+	t.Setenv(childEnv, "hangs with nothing made")
+	t.Setenv("CLOUDLESS_CONFIG", filepath.Join(t.TempDir(), "config.yaml"))
+	done := make(chan result)
+	go func() { done <- runCLI(ctx, Options{}, "up", "--detach", "--data-dir", made) }()
+	awaitFile(t, made+"-hanging")
+	cancel()
+	(<-done).expect(t, 130, "", "cloudless: interrupted\n")
+	if _, err := os.Stat(made); !os.IsNotExist(err) {
+		t.Errorf("the folder is left: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -325,11 +326,14 @@ func nodesByState(nodes []*cloudlessv1.Node) string {
 	return strings.Join(phrases, ", ")
 }
 
-// keepAddresses writes down where the servers are, if the client has learnt of others than the context names, so that
-// the next command finds them even if none of the old ones is there any more.
+// errMeanwhile says that somebody else has changed a context, whose word counts.
+var errMeanwhile = errors.New("the context was changed meanwhile")
+
+// keepAddresses writes down where the servers are, if the client has learnt of others than the context named, so that
+// the next command finds them even if none of the old ones is there any more. A command may have run for days: what
+// others have written since is newer, and the current context may be another one.
 func (c *cli) keepAddresses(cl *client.Client) {
-	where, err := c.where()
-	if err != nil || len(cl.Addresses()) == 0 || slices.Equal(where.Addresses, cl.Addresses()) {
+	if len(cl.Addresses()) == 0 || slices.Equal(c.began.Addresses, cl.Addresses()) {
 		return
 	}
 	path, err := c.configPath()
@@ -337,15 +341,15 @@ func (c *cli) keepAddresses(cl *client.Client) {
 		return
 	}
 	err = client.UpdateConfig(path, func(config *client.Config) error {
-		have, err := config.Context(where.Name)
-		if err != nil || have.Cluster != where.Cluster {
-			return err // somebody has changed it meanwhile
+		have, err := config.Context(c.began.Name)
+		if err != nil || have.Cluster != c.began.Cluster || !slices.Equal(have.Addresses, c.began.Addresses) {
+			return errMeanwhile
 		}
 		have.Addresses = cl.Addresses()
 		config.Set(have)
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errMeanwhile) {
 		c.note("the addresses of the servers could not be kept: %s", client.Message(err))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
 )
 
 func entry(replica, line string, second int) *cloudlessv1.LogEntry {
@@ -164,6 +166,57 @@ func TestExecEndsWithTheCommandsOwnCode(t *testing.T) {
 	}
 	if got := c.run(t.Context(), "", "exec", "-t", "web", "--", "ls"); got.code != 2 || !strings.Contains(got.stderr, "there is no terminal here") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A command that ran for long knows the servers of the time when it began. Others have written down since where they
+// are now, or have chosen another cluster: their word stays.
+func TestALongCommandLeavesNewerAddressesAlone(t *testing.T) {
+	c := newCluster(t)
+	change := func(change func(*client.Config)) {
+		err := client.UpdateConfig(c.config, func(config *client.Config) error {
+			change(config)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	var now client.Context
+	meanwhile := func(config *client.Config) {
+		now = config.Contexts[0]
+		now.Addresses = []string{"192.0.2.7:7700", "192.0.2.8:7700"}
+		config.Set(now)
+	}
+	c.exec = func(s execServer) error {
+		if _, err := started(s); err != nil {
+			return err
+		}
+		change(meanwhile)
+		return exit(s, 0)
+	}
+	// The first address leads nowhere, so that the client puts the second one first.
+	change(func(config *client.Config) {
+		config.Contexts[0].Addresses = append([]string{"127.0.0.1:1"}, config.Contexts[0].Addresses...)
+	})
+	real, err := client.LoadConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.run(t.Context(), "", "exec", "web", "--", "x").expect(t, 0, "", "")
+	if have, err := client.LoadConfig(c.config); err != nil || !slices.Equal(have.Contexts[0].Addresses, now.Addresses) {
+		t.Errorf("the newer addresses %v have become %v, %v", now.Addresses, have.Contexts[0].Addresses, err)
+	}
+
+	meanwhile = func(config *client.Config) {
+		now.Name, now.Cluster = "other", "other"
+		config.Set(now)
+		config.Current = now.Name
+	}
+	change(func(config *client.Config) { *config = *real })
+	c.run(t.Context(), "", "exec", "web", "--", "x").expect(t, 0, "", "")
+	if have, err := client.LoadConfig(c.config); err != nil || !slices.Equal(have.Contexts[1].Addresses, now.Addresses) {
+		t.Errorf("the addresses of another cluster, %v, have become %v, %v", now.Addresses, have.Contexts[1].Addresses, err)
 	}
 }
 

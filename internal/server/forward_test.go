@@ -607,6 +607,22 @@ func TestClientIsToldOfAllServers(t *testing.T) {
 	}
 }
 
+// A stream is as good an occasion, and lasts longer. It does not matter which server has it.
+func TestStreamIsToldOfAllServers(t *testing.T) {
+	leader, follower := pair(t)
+	op := leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})
+	must(t, follower.consensus.WaitApplied(follower.ctx, leader.store.Snapshot().Index()))
+	for _, at := range []*cluster{leader, follower} {
+		stream, err := at.dial(nil, op).WatchWorkloads(metadata.AppendToOutgoingContext(at.ctx, metadataKnown, ""), &v1.WatchWorkloadsRequest{})
+		must(t, err)
+		header, err := stream.Header()
+		must(t, err)
+		if told := header.Get(metadataServers); len(told) != 1 || len(strings.Split(told[0], ",")) != 2 {
+			t.Errorf("%s tells of %v", at.uid, told)
+		}
+	}
+}
+
 // TestClientIsToldWhoLeads when its call was passed on, if it wants to know.
 func TestClientIsToldWhoLeads(t *testing.T) {
 	leader, follower := pair(t)

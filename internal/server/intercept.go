@@ -96,6 +96,7 @@ func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 	if p := caller(ctx); p.TokenUID != "" && g.auth.snapshot().Token(p.TokenUID) == nil {
 		return status.Error(codes.Unauthenticated, errUnknownToken.Error()) // revoked before it was bound
 	}
+	g.tellServers(ctx)
 	err = g.router.stream(service, &guardedStream{ServerStream: stream, ctx: ctx, revocable: caller(ctx).TokenUID != ""}, info, handler)
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errStopping):

@@ -59,6 +59,11 @@ func missingNode(snap *state.Snapshot, name string) error {
 	return refuse(codes.NotFound, "node %s does not exist%s", name, meant(near, "cloudless node ls"))
 }
 
+func missingServer(snap *state.Snapshot, name string) error {
+	near := nearest.To(name, objectNames(snap.Servers("")))
+	return refuse(codes.NotFound, "server %s does not exist%s", name, meant(near, "cloudless server ls"))
+}
+
 func missingToken(snap *state.Snapshot, name string) error {
 	near := nearest.To(name, objectNames(snap.Tokens("")))
 	return refuse(codes.NotFound, "token %s does not exist%s", name, meant(near, "cloudless token ls"))

@@ -56,6 +56,11 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	}
 	_, err = admin.GetNode(c.ctx, &v1.GetNodeRequest{Name: "bxo"})
 	wantCode(t, err, codes.NotFound, "node bxo does not exist; did you mean box?")
+	servers := v1.NewServerServiceClient(admin.conn)
+	_, err = servers.TransferLeader(c.ctx, &v1.TransferLeaderRequest{To: "far-away"})
+	wantCode(t, err, codes.NotFound, "server far-away does not exist; see: cloudless server ls")
+	_, err = servers.DeleteServer(c.ctx, &v1.DeleteServerRequest{Name: "far-away"})
+	wantCode(t, err, codes.NotFound, "server far-away does not exist; see: cloudless server ls")
 	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "far-away"})
 	wantCode(t, err, codes.NotFound, "node far-away does not exist; see: cloudless node ls")
 	_, err = admin.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "laptpo"})

@@ -221,7 +221,7 @@ func (s *serverService) untilRemovable(ctx context.Context, request *v1.DeleteSe
 		shown := s.presentServers(snap)
 		i := slices.IndexFunc(shown, func(one *v1.Server) bool { return one.GetMetadata().GetName() == request.GetName() })
 		if i < 0 {
-			return nil, notFound("server", "", request.GetName())
+			return nil, missingServer(snap, request.GetName())
 		}
 		if err := removable(shown[i], shown); err != nil {
 			return nil, err
@@ -303,7 +303,7 @@ func (s *serverService) TransferLeader(ctx context.Context, request *v1.Transfer
 	if name := request.GetTo(); name != "" {
 		target := snap.ServerByName(name)
 		if target == nil {
-			return nil, notFound("server", "", name)
+			return nil, missingServer(snap, name)
 		}
 		to = target.GetMetadata().GetUid()
 		if to == s.uid {

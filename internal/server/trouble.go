@@ -127,11 +127,12 @@ func leaderTroubles(snap *state.Snapshot, now time.Time) []string {
 		changes, spec.FormatDuration(changesLately), last, last)}
 }
 
-// nodeTroubles says which nodes are away, cannot work or have a wrong clock, and
-// what to do about it.
+// nodeTroubles says which nodes are away, cannot work, are short of something or
+// have a wrong clock, and what to do about it.
 func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
 	offline := &nodeTrouble{wayOut: "start its machine, or its agent there with: cloudless agent; if it is gone for good: cloudless node rm NAME", more: "are offline"}
 	failed := &nodeTrouble{wayOut: "look on its machine with: cloudless doctor, and here with: cloudless node get NAME", more: "have failed"}
+	short := &nodeTrouble{wayOut: "make room there: it is given nothing new until then", more: "are short of disk, memory or processes"}
 	skewed := &nodeTrouble{more: "have clocks that are wrong"}
 	for n := range snap.Nodes("") {
 		name, status := n.GetMetadata().GetName(), n.GetStatus()
@@ -142,12 +143,16 @@ func (s *Server) nodeTroubles(snap *state.Snapshot) []string {
 			failed.add(name, " has failed", status.GetReason())
 		}
 		for _, c := range status.GetConditions() {
-			if c.GetType() == "ClockSkewed" && c.GetStatus() {
+			switch {
+			case !c.GetStatus():
+			case c.GetType() == "ClockSkewed":
 				skewed.add(name, "", c.GetReason())
+			case strings.HasSuffix(c.GetType(), "Pressure") && status.GetState() != "offline": // where it is what was heard last
+				short.add(name, " has "+c.GetType(), c.GetReason())
 			}
 		}
 	}
-	return slices.Concat(offline.sentences(), failed.sentences(), skewed.sentences())
+	return slices.Concat(offline.sentences(), failed.sentences(), short.sentences(), skewed.sentences())
 }
 
 // nodeTrouble is one thing that is wrong with nodes, of which a few are named.

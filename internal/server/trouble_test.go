@@ -291,6 +291,24 @@ func TestWhatIsSaidOfNodesThatAreAway(t *testing.T) {
 	}
 }
 
+// A node that is short of something says so by its conditions, and gets nothing new: that is not seen from its state.
+func TestWhatIsSaidOfNodesThatAreShortOfSomething(t *testing.T) {
+	c := newCluster(t)
+	c.stop() // so that nobody else judges the nodes
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		for name, standing := range map[string]string{"full": "ready", "away": "offline"} {
+			b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "uid-" + name, Name: name}, Spec: &v1.NodeSpec{}, Status: &v1.NodeStatus{State: standing, Conditions: []*v1.Condition{
+				{Type: "Ready", Status: true}, {Type: "MemoryPressure"}, {Type: "DiskPressure", Status: true, Reason: "The disk is used up."},
+			}}})
+		}
+	})
+	problems := c.nodeTroubles(c.store.Snapshot())
+	want := "node full has DiskPressure: The disk is used up; make room there: it is given nothing new until then"
+	if len(problems) != 2 || !slices.Contains(problems, want) {
+		t.Errorf("the problems are %q, want %q", problems, want)
+	}
+}
+
 // Right after a start nobody knows yet how well the others are: that is no
 // reason to say that they are not.
 func TestWhatIsNotKnownYetIsNoTrouble(t *testing.T) {

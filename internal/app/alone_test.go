@@ -1,0 +1,48 @@
+package app
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Whoever waits for a node is let go after a while if no server is there, but not before, and not twice.
+func TestNodeWithoutServersLetsGoWhoeverWaits(t *testing.T) {
+	for name, one := range map[string]struct {
+		ready time.Duration // 0 for never
+		told  int
+	}{
+		"no server":         {told: 1},
+		"a server in time":  {ready: serverHope - time.Second},
+		"a server too late": {ready: serverHope + time.Second, told: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ready, told := make(chan struct{}), 0
+				if one.ready > 0 {
+					time.AfterFunc(one.ready, func() { close(ready) })
+				}
+				began := time.Now()
+				sayAlone(t.Context(), ready, func() { told++ })
+				if took := time.Since(began); told != one.told || took > serverHope {
+					t.Errorf("told %d times after %s", told, took)
+				}
+				if one.ready > 0 {
+					<-ready
+				}
+			})
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	sayAlone(ctx, nil, func() { t.Error("an agent that ends says that it goes on") })
+
+	said := withoutServer("n1", "/data", []string{"192.0.2.1:7700", "192.0.2.2:7700"})
+	for _, want := range []string{"node n1", "192.0.2.1:7700, 192.0.2.2:7700", "cloudless join ADDRESS --token-file FILE --data-dir /data"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q does not say %q", said, want)
+		}
+	}
+}
