@@ -260,7 +260,7 @@ func (f *folder) settles(ctx context.Context, ready func(string)) func(string) {
 func (f *folder) wayOut(err error) error {
 	switch {
 	case errors.Is(err, server.ErrRemoved):
-		return fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.path)
+		return cli.ForGood(fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.path))
 	case errors.Is(err, server.ErrCopy):
 		return fmt.Errorf("%w: remove this copy with: cloudless down --purge --data-dir %s, and join as a new server, or stop the other one first if this machine is to take its place", err, f.path)
 	}

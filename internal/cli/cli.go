@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/systemd"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -32,7 +33,8 @@ const (
 	exitOK          = 0
 	exitError       = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // as shells report SIGINT
+	exitForGood     = systemd.ForGood // such as the server's that was removed
+	exitInterrupted = 130             // as shells report SIGINT
 )
 
 // Main runs one command line and returns the exit code. It ends early when ctx does.

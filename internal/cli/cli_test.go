@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -63,6 +65,15 @@ func TestUsageErrors(t *testing.T) {
 			!strings.Contains(got.stderr, "\nSee: cloudless") || strings.Count(got.stderr, "\n") != 2 {
 			t.Errorf("%s: %+v, want a usage error about %q", test.line, got, test.want)
 		}
+	}
+}
+
+// What will end in the same way every time says so to whoever would start it again.
+func TestExitCodeOfWhatEndsForGood(t *testing.T) {
+	removed := errors.New("this server was removed")
+	err := fmt.Errorf("serve: %w", ForGood(removed))
+	if code := exitCode(err); code != 78 || !errors.Is(err, removed) || client.Message(err) != "serve: this server was removed" {
+		t.Errorf("%v ends with %d", err, code)
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
+// ForGood marks an error that every later start would end with, too, so that nobody starts it again by himself.
+func ForGood(err error) error { return &exitCodeError{code: exitForGood, why: err} }
+
 // usageError is a command line that cannot be understood.
 type usageError struct {
 	err     error

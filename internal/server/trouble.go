@@ -122,7 +122,7 @@ func leaderTroubles(snap *state.Snapshot, now time.Time) []string {
 	if changes < changesTooMany {
 		return nil
 	}
-	return []string{fmt.Sprintf("the leadership has changed %d times in the last %s, at last to server %s: a server, its disk or the network between them is slow, or comes and goes; "+
+	return []string{fmt.Sprintf("the leadership has changed %d times in the last %s, at last to server %s: unless somebody has handed it over, a server, its disk or the network between them is slow, or comes and goes; "+
 		"see who led when with: cloudless events --for server/%s, and why in the logs of the servers; where machines stand still now and then, start them with --election-timeout 2s",
 		changes, spec.FormatDuration(changesLately), last, last)}
 }

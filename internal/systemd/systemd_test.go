@@ -73,7 +73,7 @@ func TestUnitLeavesContainersAloneAndComesBack(t *testing.T) {
 	text, err := unitOf("/usr/local").Text()
 	must(t, err)
 	for _, line := range []string{
-		"Type=notify", "KillMode=process", "Delegate=yes", "Restart=always", "TasksMax=infinity", "LimitNOFILE=1048576",
+		"Type=notify", "KillMode=process", "Delegate=yes", "Restart=always", "RestartPreventExitStatus=78", "TasksMax=infinity", "LimitNOFILE=1048576",
 		"After=network-online.target", "WantedBy=multi-user.target",
 		"ExecStart=/usr/local/bin/cloudless up --data-dir=/var/lib/cloudless",
 	} {

@@ -5,8 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 )
+
+// ForGood is the exit code after which the service is not started again: it would
+// end in the same way.
+const ForGood = 78
 
 // Unit is a service of this program.
 type Unit struct {
@@ -52,6 +57,7 @@ StartLimitIntervalSec=0
 Type=notify
 ExecStart=` + strings.Join(words, " ") + `
 Restart=always
+RestartPreventExitStatus=` + strconv.Itoa(ForGood) + `
 RestartSec=2
 TimeoutStartSec=infinity
 TimeoutStopSec=30
