@@ -100,7 +100,8 @@ func (p promoter) CalculatePromotionsAndDemotions(config *autopilot.Config, s *a
 		said, answers := p.pilot.word(string(id))
 		all = append(all, candidate{
 			id: id, zone: one.Server.Meta[metaZone], voter: one.HasVotingRights(), leader: one.State == autopilot.RaftLeader,
-			fit:    one.Health.Healthy && !said.Full && (one.HasVotingRights() || one.Health.IsStable(p.pilot.now(), stable)),
+			// Whether one has room that did not answer is not known: it is given no vote, which would be taken back again.
+			fit:    one.Health.Healthy && !said.Full && (one.HasVotingRights() || answers && one.Health.IsStable(p.pilot.now(), stable)),
 			silent: !answers,
 		})
 	}

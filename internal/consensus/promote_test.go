@@ -192,6 +192,28 @@ func TestVoteGoesToWhereThereIsRoom(t *testing.T) {
 	}
 }
 
+// TestFullServerThatMissesAQuestionGetsNoVote: its zone would be worth a vote, but it is not known whether there is room
+// by now. Votes would go to and fro with every answer that is lost.
+func TestFullServerThatMissesAQuestionGetsNoVote(t *testing.T) {
+	stable := autopilot.ServerHealth{Healthy: true, StableSince: time.Now().Add(-time.Hour)}
+	s := &autopilot.State{Servers: map[raft.ServerID]*autopilot.ServerState{}}
+	p := &pilot{PilotOptions: PilotOptions{Voters: func() int { return 3 }}, said: map[string]Progress{}}
+	for id, as := range map[raft.ServerID]autopilot.RaftState{
+		"1a": autopilot.RaftLeader, "2b": autopilot.RaftVoter, "3b": autopilot.RaftVoter, "4c": autopilot.RaftNonVoter,
+	} {
+		one := &autopilot.ServerState{State: as, Health: stable}
+		one.Server.Meta = map[string]string{metaZone: string(id[1:])}
+		s.Servers[id] = one
+		p.said[string(id)] = Progress{Full: id == "4c"}
+	}
+	for range 2 {
+		if got := (promoter{p}).CalculatePromotionsAndDemotions(&autopilot.Config{}, s); len(got.Promotions)+len(got.Demotions) > 0 {
+			t.Errorf("votes are given to %v and taken from %v", got.Promotions, got.Demotions)
+		}
+		delete(p.said, "4c")
+	}
+}
+
 // TestWhoSaysNothingIsNotBelievedForLong: what a server said last counts for a moment, and not as long as the gossip takes
 // to notice that it is gone.
 func TestWhoSaysNothingIsNotBelievedForLong(t *testing.T) {
