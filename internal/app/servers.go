@@ -180,18 +180,19 @@ func (p *controlPlane) known() []gossip.Server {
 	return all
 }
 
-// heardOf are the servers of the state, those that raft knows before the state is
-// there, and, before that, those that let this one join.
+// heardOf are the servers of the state, those that raft knows besides, because before
+// somebody leads the state is that of the newest snapshot, and, before there is any,
+// those that let this one join.
 func (p *controlPlane) heardOf() []gossip.Server {
 	var all []gossip.Server
-	for s := range p.store.Snapshot().Servers("") {
+	snap := p.store.Snapshot()
+	for s := range snap.Servers("") {
 		all = append(all, gossip.Server{ID: s.GetMetadata().GetUid(), Address: s.GetSpec().GetAddress()})
 	}
-	if len(all) > 0 {
-		return all
-	}
 	for _, s := range p.consensus.Servers() {
-		all = append(all, gossip.Server{ID: s.ID, Address: s.Address})
+		if snap.Server(s.ID) == nil && snap.Revocation(s.ID) == nil {
+			all = append(all, gossip.Server{ID: s.ID, Address: s.Address})
+		}
 	}
 	if len(all) == 0 && p.fellows.joined != "" {
 		for address := range strings.SplitSeq(p.fellows.joined, ",") {

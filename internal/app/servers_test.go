@@ -502,3 +502,31 @@ func TestAllServersMove(t *testing.T) {
 		t.Errorf("they know %v", all)
 	}
 }
+
+// TestFounderMovesAfterAKill: what the founder has of the state when it is back, before anybody leads it, is from the
+// time when it was alone. It looks for the others all the same, because they do not know where it is.
+func TestFounderMovesAfterAKill(t *testing.T) {
+	t.Parallel()
+	s := found(t)
+	founder := s.running["s1"]
+	s.stop("s1") // which leaves a snapshot of a server that is alone
+	alone, err := os.ReadDir(filepath.Join(founder.path, "server", "raft", "snapshots"))
+	must(t, err)
+	s.start("s1", founder.path, founder.address, "")
+	s.join("s2")
+	s.join("s3")
+	s.client = s.at(s.running["s2"])
+	s.stop("s1")
+	all, err := os.ReadDir(filepath.Join(founder.path, "server", "raft", "snapshots"))
+	must(t, err)
+	for _, later := range all { // a kill leaves none
+		if !slices.ContainsFunc(alone, func(e os.DirEntry) bool { return e.Name() == later.Name() }) {
+			must(t, os.RemoveAll(filepath.Join(founder.path, "server", "raft", "snapshots", later.Name())))
+		}
+	}
+	must(t, s.write(s.client, "without-it")) // so that it cannot be elected
+	o := s.start("s1", founder.path, freeAddress(t), "")
+	s.until(func(all map[string]*v1.ServerStatus) bool {
+		return all["s1"].GetAddress() == o.address && all["s1"].GetHealthy()
+	})
+}
