@@ -36,7 +36,7 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errors.New("nothing listens there: check the address, and that the server runs")
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("nothing answers there: check the address, that its machine runs, and that no firewall is between: %w", err)
 	case err != nil:
 		return err

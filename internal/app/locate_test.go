@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,5 +37,17 @@ func TestServerIsFoundBehindOneThatSaysNothing(t *testing.T) {
 	c.wait()
 	if c.proven != address || len(c.strangers) != 1 {
 		t.Errorf("found %q beside the strangers %v: %v", c.proven, c.strangers, c.failures)
+	}
+}
+
+// Where nobody answers in time, a person learns what to look at.
+func TestNobodyAnswersInTime(t *testing.T) {
+	ca, err := identity.NewCA("home", time.Now())
+	must(t, err)
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	err = reach(late, "192.0.2.1:7700", identity.JoinTLS(ca.Trust().Fingerprint())) // which is not even tried
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "nothing answers there: check the address") {
+		t.Errorf("it ends with %v", err)
 	}
 }
