@@ -32,11 +32,12 @@ func recoverCluster(ctx context.Context, o cli.RecoverOptions) (was cli.LogEnd, 
 	if _, err := os.Stat(f.sub("server", "raft")); err != nil {
 		return was, fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
 	}
-	store := state.New()
 	end, err := consensus.Recover(consensus.Options{
-		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: store,
+		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: state.New(),
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
-		Lost:   func(others []consensus.Server) error { return f.giveUp(ctx, f.wherever(others, store.Snapshot())) },
+		Lost: func(others []consensus.Server, newest *state.Snapshot) error {
+			return f.giveUp(ctx, f.wherever(others, newest))
+		},
 	})
 	if err == nil && end.Reached > end.Index {
 		_, err = fmt.Fprintf(o.Log, "the log of this server had lost the entries %d to %d, which are given up now\n", end.Index+1, end.Reached)

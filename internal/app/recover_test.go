@@ -3,6 +3,8 @@ package app
 import (
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -160,6 +162,7 @@ func TestNothingIsRecoveredBesideLeadersOfLater(t *testing.T) {
 		return all["s2"].GetAddress() == elsewhere && all["s2"].GetHealthy() && all["s3"].GetHealthy()
 	})
 	s.stop("s3")
+	must(t, os.RemoveAll(filepath.Join(away.path, "server", "raft", "snapshots"))) // a kill leaves none
 	s.join("s4")
 	_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{To: "s4"})
 	must(t, err)

@@ -69,8 +69,9 @@ type Options struct {
 	// empty for none.
 	Reached string
 
-	// Lost is asked by [Recover] whether the other servers are lost, before it changes anything; nil believes it.
-	Lost func([]Server) error
+	// Lost is asked by [Recover] whether the other servers are lost, before it changes anything; nil believes it. It is
+	// given the state with all that the log has.
+	Lost func([]Server, *state.Snapshot) error
 
 	maxBulk int64 // instead of the usual one, in tests
 }

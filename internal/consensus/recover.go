@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // Recovered is how far a server was: the newest entry of its log, and the one that it had reached before. Where that
@@ -47,7 +49,11 @@ func Recover(o Options) (was Recovered, err error) {
 			return was, fmt.Errorf("read who takes part: %w", err)
 		}
 		lost := slices.DeleteFunc(serversOf(have), func(s Server) bool { return s.ID == o.ServerID })
-		if err := o.Lost(lost); err != nil {
+		newest, err := d.newest(o.Observer)
+		if err != nil {
+			return was, err
+		}
+		if err := o.Lost(lost, newest); err != nil {
 			return was, err
 		}
 	}
@@ -64,6 +70,32 @@ func Recover(o Options) (was Recovered, err error) {
 		}
 	}
 	return was, machine.broken
+}
+
+// newest is the state with all that the log has, agreed on or not. The newest snapshot alone may be old, or there may be
+// none, where the server was killed. What cannot be read is said by who takes it over.
+func (d *disk) newest(observer Observer) (*state.Snapshot, error) {
+	store := state.New()
+	if err := d.restore(store); err != nil {
+		return nil, err
+	}
+	first, err := d.log.FirstIndex()
+	if err != nil {
+		return nil, fmt.Errorf("find the beginning of the log: %w", err)
+	}
+	last, err := d.log.LastIndex()
+	if err != nil {
+		return nil, fmt.Errorf("find the end of the log: %w", err)
+	}
+	machine := newFSM(store, observer)
+	for index := max(first, store.Snapshot().Index()+1); index <= last; index++ {
+		var entry raft.Log
+		if err := d.log.GetLog(index, &entry); err != nil {
+			return nil, fmt.Errorf("read entry %d of the log: %w", index, err)
+		}
+		machine.Apply(&entry)
+	}
+	return store.Snapshot(), nil
 }
 
 // end is the newest entry of the log, or what the newest snapshot ends with.

@@ -41,3 +41,33 @@ func TestNothingIsRecoveredFromNothing(t *testing.T) {
 		t.Error("a cluster was recovered from an empty folder")
 	}
 }
+
+// TestWhoIsLostIsAskedWithAllThatTheLogHas: where others are now may have been agreed on after the newest snapshot. The
+// second time there is no log, and the third time one that begins after the snapshot.
+func TestWhoIsLostIsAskedWithAllThatTheLogHas(t *testing.T) {
+	o := lone(t.TempDir())
+	c := open(t, o)
+	propose(t, c, 0, 10)
+	if err := c.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	propose(t, c, 10, 20)
+	closed(t, c)
+	for round, n := range []int{20, 20, 30} {
+		if n == 30 {
+			o.Store = state.New()
+			c := open(t, o)
+			propose(t, c, 20, 30)
+			closed(t, c)
+		}
+		o.Store, o.Lost = state.New(), func(_ []consensus.Server, newest *state.Snapshot) error {
+			if got := numbers(newest); !slices.Equal(got, upTo(n)) {
+				t.Errorf("in round %d it is asked with %v", round, got)
+			}
+			return nil
+		}
+		if _, err := consensus.Recover(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
