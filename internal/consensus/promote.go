@@ -23,8 +23,8 @@ type candidate struct {
 func (c candidate) away() bool { return !c.fit || c.silent }
 
 // chooseVoters returns who should vote, at most desired servers: the leader, then those that are fit, spread over
-// zones where these are known, and of equals those that vote already, and answer. Places for which nobody is fit stay with those
-// who have them: a vote is only taken from a server that is away when another one is there to have it.
+// zones where these are known, and of equals those that vote already, and answer. Places for which nobody is fit stay
+// with those who have them: a vote is only taken from a server that is away when another one is there to have it.
 func chooseVoters(desired int, all []candidate) map[raft.ServerID]bool {
 	chosen := map[raft.ServerID]bool{}
 	inZone := map[string]int{}
