@@ -9,7 +9,7 @@ import (
 
 // missedSigns is how many signs of life a server may miss in a row before it is
 // taken for one that hangs.
-const missedSigns = 3
+const missedSigns = 2
 
 // lookout notices when a server says nothing any more that has promised to give
 // signs of life. It may hang while its machine keeps all connections open: those

@@ -10,7 +10,7 @@ import (
 )
 
 // promising has a node in a session with a server that gives a sign of life every
-// two seconds, or does not say so.
+// three seconds, or does not say so.
 func promising(t *testing.T, promise string, quiet func() time.Duration) (s *session, left *atomic.Int32) {
 	n := newNode(t)
 	left, n.quiet = new(atomic.Int32), quiet
@@ -31,7 +31,7 @@ func promising(t *testing.T, promise string, quiet func() time.Duration) (s *ses
 
 func TestServerThatHangsIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, left := promising(t, "2s", nil)
+		s, left := promising(t, "3s", nil)
 		for range 100 {
 			time.Sleep(2 * time.Second)
 			if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}); err != nil {
@@ -46,7 +46,7 @@ func TestServerThatHangsIsLeft(t *testing.T) {
 		time.Sleep(1001 * time.Millisecond)
 		synctest.Wait()
 		if left.Load() != 1 || s.stream.Context().Err() == nil {
-			t.Errorf("a server that has missed three signs of life was left %d times, and the session goes on: %t", left.Load(), s.stream.Context().Err() == nil)
+			t.Errorf("a server that has missed two signs of life was left %d times, and the session goes on: %t", left.Load(), s.stream.Context().Err() == nil)
 		}
 	})
 }
@@ -54,12 +54,12 @@ func TestServerThatHangsIsLeft(t *testing.T) {
 // Its promise can change at any time, and holds from then on.
 func TestServerSpeaksLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, left := promising(t, "2s", nil)
+		s, left := promising(t, "3s", nil)
 		s.send(t, &v1.Assignments{Epoch: 1, Alive: "1m"})
-		time.Sleep(179 * time.Second)
+		time.Sleep(119 * time.Second)
 		synctest.Wait()
 		if left.Load() != 0 || s.stream.Context().Err() != nil {
-			t.Error("the server was left before it has missed three signs of life")
+			t.Error("the server was left before it has missed two signs of life")
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -87,7 +87,7 @@ func TestServerThatIsInTheMiddleOfAMessageIsNotLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		came := time.Now().Add(time.Minute) // the last part of it
 		quiet := func() time.Duration { return max(time.Second, time.Since(came)) }
-		s, left := promising(t, "2s", quiet)
+		s, left := promising(t, "3s", quiet)
 		time.Sleep(65 * time.Second)
 		synctest.Wait()
 		if left.Load() != 0 || s.stream.Context().Err() != nil {

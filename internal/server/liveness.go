@@ -158,16 +158,33 @@ func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.A
 var alive = &v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}
 
 // aliveEvery is how often an agent hears that its server is alive: so often that it
-// can miss two signs, take the server for one that hangs, and find another before
-// anybody takes the node for offline.
+// can miss one sign, take the server for one that hangs when the next is missing,
+// too, and find another before anybody takes the node for offline.
 func aliveEvery(live spec.Liveness) time.Duration {
-	return min(max(live.Reconnect/5, 100*time.Millisecond), time.Minute)
+	return min(max(3*live.Reconnect/10, 100*time.Millisecond), time.Minute)
 }
 
 // lifeSigns say when the next sign of life is due.
 type lifeSigns struct {
 	*time.Ticker
 	every time.Duration
+	late  int // by how many quarters of that the next one is
+}
+
+// due reports whether a sign is to be given now. While garbage is collected it may
+// be late by half an interval: thousands of sessions that give one would have to take
+// part in the collection.
+func (l *lifeSigns) due(collecting bool) bool {
+	if collecting && l.late < 2 {
+		l.late++
+		l.Reset(l.every / 4)
+		return false
+	}
+	if l.late > 0 {
+		l.late = 0
+		l.Reset(l.every)
+	}
+	return true
 }
 
 func newLifeSigns() *lifeSigns {
@@ -175,12 +192,11 @@ func newLifeSigns() *lifeSigns {
 	return &lifeSigns{Ticker: time.NewTicker(every), every: every}
 }
 
-// follow gives them as often as the agent was told.
-func (l *lifeSigns) follow(told spec.Liveness) {
-	if every := aliveEvery(told); every != l.every {
-		l.every = every
-		l.Reset(every)
-	}
+// given notes that the agent has heard something, and follows how often it was told
+// that it will.
+func (l *lifeSigns) given(told spec.Liveness) {
+	l.every, l.late = aliveEvery(told), 0
+	l.Reset(l.every)
 }
 
 // errSilent ends the session of a node that was taken for offline: when it

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -131,11 +133,11 @@ func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
 func TestSignsOfLifeFollowTheConfiguration(t *testing.T) {
 	c := newCluster(t)
 	stream := c.join("n1").connect(c.ctx)
-	if first := assignments(t, stream); first.GetAlive() != "2s" {
+	if first := assignments(t, stream); first.GetAlive() != "3s" {
 		t.Errorf("the session begins with %v", first)
 	}
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "1m", Reconnect: "1s"} })
-	if next := assignments(t, stream); next.GetAlive() != "200ms" {
+	if next := assignments(t, stream); next.GetAlive() != "300ms" {
 		t.Errorf("that it speaks more often was told as %v", next)
 	}
 	for range 3 {
@@ -269,4 +271,31 @@ func TestMachineOfASession(t *testing.T) {
 			t.Errorf("a session comes from %v", machine)
 		}
 	}
+}
+
+// While garbage is collected, signs of life wait, but not for longer than an agent
+// that misses two of them has patience.
+func TestSignsOfLifeWaitForACollection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life := newLifeSigns()
+		defer life.Stop()
+		began := time.Now()
+		given := func(collecting bool) time.Duration {
+			for {
+				<-life.C
+				if life.due(collecting) {
+					return time.Since(began)
+				}
+			}
+		}
+		if at := given(false); at != 3*time.Second {
+			t.Errorf("the first was given after %s", at)
+		}
+		if at := given(true); at != 7500*time.Millisecond {
+			t.Errorf("one that is late was given after %s", at)
+		}
+		if at := given(false); at != 10500*time.Millisecond {
+			t.Errorf("the next one was given after %s", at)
+		}
+	})
 }

@@ -149,6 +149,7 @@ type Server struct {
 	auth        *authenticator
 	revoked     *revocations
 	sessions    *sessions
+	collector   *garbage.Collector // may be nil
 	encoded     *encodedRevisions
 	attachments *attachments
 	reports     *reports
@@ -219,6 +220,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		nodes: o.Nodes, placement: o.Placement, logger: o.Logger, certificateTTL: o.CertificateTTL,
 		revoked:     newRevocations(),
 		sessions:    newSessions(o.Collector.Pause),
+		collector:   o.Collector,
 		encoded:     newEncodedRevisions(),
 		attachments: &attachments{waiting: map[string]*attachment{}},
 		reports:     newReports(),

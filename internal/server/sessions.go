@@ -340,6 +340,9 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		case <-current.ctx.Done():
 			return refuse(codes.Unavailable, "%s", context.Cause(current.ctx))
 		case <-life.C:
+			if !life.due(s.collector.Holds()) {
+				continue
+			}
 			if err := stream.Send(alive); err != nil {
 				return err
 			}
@@ -347,10 +350,13 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 		case <-current.wake:
 		}
 		if current.free() {
-			if err := s.sendAssignments(stream, current); err != nil {
+			sent, err := s.sendAssignments(stream, current)
+			if err != nil {
 				return err
 			}
-			life.follow(current.told)
+			if sent {
+				life.given(current.told)
+			}
 		}
 		if sequence, ok := current.ping(time.Now()); ok {
 			if err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Ping{Ping: &v1.Ping{Sequence: sequence}}}); err != nil {
@@ -366,19 +372,19 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 }
 
 // sendAssignments sends what the agent does not know yet, if there is anything.
-func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) error {
+func (s *agentService) sendAssignments(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown], current *session) (sent bool, err error) {
 	full, dirty := current.take()
 	message := s.withPace(current, s.withServers(current, s.assignments(current.node, full, dirty)))
 	if message == nil {
-		return nil
+		return false, nil
 	}
 	end := s.traceAssignments(stream.Context(), message)
 	for _, one := range message.GetAssign() {
 		one.Revision = s.encoded.of(one.GetRevision())
 	}
-	err := stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
+	err = stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: message}})
 	end(err)
-	return err
+	return true, err
 }
 
 // assignments is what the node must know now: everything, or what is new about
