@@ -143,14 +143,20 @@ func (s *agentService) withPace(current *session, message *v1.Assignments) *v1.A
 	}
 	snap := s.store.Snapshot()
 	live := spec.LivenessOf(snap.Cluster().GetSpec(), snap.Node(current.node))
-	if live == current.told {
+	every := aliveEvery(snap, live)
+	if live.Heartbeat == current.told && every == current.alive {
 		return message
 	}
 	if message == nil {
 		message = &v1.Assignments{Epoch: snap.Cluster().GetStatus().GetEpoch()}
 	}
-	current.told, message.Heartbeat = live, spec.FormatDuration(live.Heartbeat)
-	message.Alive = spec.FormatDuration(aliveEvery(live))
+	if live.Heartbeat != current.told {
+		message.Heartbeat = spec.FormatDuration(live.Heartbeat)
+	}
+	if every != current.alive {
+		message.Alive = spec.FormatDuration(every)
+	}
+	current.told, current.alive = live.Heartbeat, every
 	return message
 }
 
@@ -159,8 +165,16 @@ var alive = &v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}
 
 // aliveEvery is how often an agent hears that its server is alive: so often that it
 // can miss one sign, take the server for one that hangs when the next is missing,
-// too, and find another before anybody takes the node for offline.
-func aliveEvery(live spec.Liveness) time.Duration {
+// too, and find another before anybody takes the node for offline. Where there is no
+// other, it never does.
+func aliveEvery(snap *state.Snapshot, live spec.Liveness) time.Duration {
+	servers := 0
+	for range snap.Servers("") {
+		servers++
+	}
+	if servers < 2 {
+		return 0
+	}
 	return min(max(3*live.Reconnect/10, 100*time.Millisecond), time.Minute)
 }
 
@@ -187,16 +201,22 @@ func (l *lifeSigns) due(collecting bool) bool {
 	return true
 }
 
+// newLifeSigns gives none before the agent was told how often.
 func newLifeSigns() *lifeSigns {
-	every := aliveEvery(spec.DefaultLiveness)
-	return &lifeSigns{Ticker: time.NewTicker(every), every: every}
+	l := &lifeSigns{Ticker: time.NewTicker(time.Hour)}
+	l.Stop()
+	return l
 }
 
-// given notes that the agent has heard something, and follows how often it was told
-// that it will.
-func (l *lifeSigns) given(told spec.Liveness) {
-	l.every, l.late = aliveEvery(told), 0
-	l.Reset(l.every)
+// given notes that the agent has heard something, and how often it was told that it
+// will, 0 for never.
+func (l *lifeSigns) given(every time.Duration) {
+	l.every, l.late = every, 0
+	if every == 0 {
+		l.Stop()
+		return
+	}
+	l.Reset(every)
 }
 
 // errSilent ends the session of a node that was taken for offline: when it

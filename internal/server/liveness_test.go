@@ -129,12 +129,23 @@ func TestPaceOfHeartbeatsFollowsTheConfiguration(t *testing.T) {
 }
 
 // An agent is told how often it will hear that its server is alive, by which it
-// tells one that hangs, and hears so.
+// tells one that hangs, and hears so, as soon as there is another server to go to.
 func TestSignsOfLifeFollowTheConfiguration(t *testing.T) {
 	c := newCluster(t)
+	server := func(name string) {
+		t.Helper()
+		c.change(func(_ *state.Snapshot, b *state.Batch) {
+			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: name, Name: name}, Spec: &v1.ServerSpec{Address: name + ":7700"}})
+		})
+	}
+	server("one")
 	stream := c.join("n1").connect(c.ctx)
-	if first := assignments(t, stream); first.GetAlive() != "3s" {
+	if first := assignments(t, stream); first.GetAlive() != "" || first.GetHeartbeat() != "1s" {
 		t.Errorf("the session begins with %v", first)
+	}
+	server("two")
+	if next := assignments(t, stream); next.GetAlive() != "3s" || next.GetHeartbeat() != "" {
+		t.Errorf("that there is another server was told as %v", next)
 	}
 	c.configure(func(s *v1.ClusterSpec) { s.Liveness = &v1.Liveness{Silence: "1m", Reconnect: "1s"} })
 	if next := assignments(t, stream); next.GetAlive() != "300ms" {
@@ -279,6 +290,7 @@ func TestSignsOfLifeWaitForACollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		life := newLifeSigns()
 		defer life.Stop()
+		life.given(3 * time.Second)
 		began := time.Now()
 		given := func(collecting bool) time.Duration {
 			for {

@@ -140,7 +140,10 @@ func (s *Server) routeServer(c state.Change) {
 		}
 		return
 	}
-	s.sessions.each((*session).markServers)
+	s.sessions.each(func(one *session) {
+		one.markServers()
+		one.markTune() // signs of life are for those who have a choice
+	})
 }
 
 // gatewayMetadata is what the gateway says about a request: who was proved to

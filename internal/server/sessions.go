@@ -15,7 +15,6 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -67,7 +66,9 @@ type session struct {
 	// tune is set when the agent may have to report at another pace than it was
 	// told.
 	tune bool
-	told spec.Liveness // from which that pace was; only the sender's
+	// told is that pace, and alive how often it hears that the server is alive; only
+	// the sender's.
+	told, alive time.Duration
 	pings
 	// word is closed at the agent's next word, if somebody waits for one, and every
 	// is how often it speaks.
@@ -355,7 +356,7 @@ func (s *agentService) send(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Ses
 				return err
 			}
 			if sent {
-				life.given(current.told)
+				life.given(current.alive)
 			}
 		}
 		if sequence, ok := current.ping(time.Now()); ok {
