@@ -46,6 +46,13 @@ func TestFigureHasItsRatio(t *testing.T) {
 	}
 }
 
+func TestFigureRecordsEveryQualifier(t *testing.T) {
+	f := measurement{name: "idle_rss", unit: "MB"}.figure(result{value: 67, notes: []string{"one process", "after 30 s"}})
+	if want := "one process; after 30 s"; f.Note != want {
+		t.Errorf("the note is %q, want %q", f.Note, want)
+	}
+}
+
 func TestTableShowsEveryFigureAndNote(t *testing.T) {
 	var out bytes.Buffer
 	err := printTable(&out, []figure{
@@ -70,7 +77,7 @@ func TestTableShowsEveryFigureAndNote(t *testing.T) {
 func TestFiguresAreAppendedAsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "build", "bench.jsonl")
 	for _, name := range []string{"shim_rss", "up_ready"} {
-		if err := appendFigure(path, figure{Name: name, Value: 11.4, Unit: "MB", Floor: 11.23, Ratio: 1.02, target: "t"}); err != nil {
+		if err := appendFigure(path, figure{Name: name, Value: 11.4, Unit: "MB", Floor: 11.23, Ratio: 1.02, Note: "9 shims; all idle", target: "t"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +86,7 @@ func TestFiguresAreAppendedAsLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	if want := `{"name":"shim_rss","value":11.4,"unit":"MB","floor":11.23,"ratio":1.02}`; len(lines) != 2 || lines[0] != want {
+	if want := `{"name":"shim_rss","value":11.4,"unit":"MB","floor":11.23,"ratio":1.02,"note":"9 shims; all idle"}`; len(lines) != 2 || lines[0] != want {
 		t.Fatalf("got %q, want two lines, the first one %s", lines, want)
 	}
 	var last figure

@@ -8,30 +8,32 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
 // result is what a measurement finds.
 type result struct {
 	value, floor float64
-	// notes say what the two numbers hide: spreads, and what was measured beside them.
+	// notes qualify the two numbers: spreads, and what was measured beside them.
 	notes []string
 }
 
-// figure is a result as it is written down.
+// figure is one line of the record. Note holds everything that qualifies the numbers.
 type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 	Floor float64 `json:"floor"`
 	Ratio float64 `json:"ratio"`
+	Note  string  `json:"note"`
 
 	target string
 	notes  []string
 }
 
 func (m measurement) figure(r result) figure {
-	f := figure{Name: m.name, Unit: m.unit, Value: round(r.value), Floor: round(r.floor), target: m.target, notes: r.notes}
+	f := figure{Name: m.name, Unit: m.unit, Value: round(r.value), Floor: round(r.floor), target: m.target, notes: r.notes, Note: strings.Join(r.notes, "; ")}
 	if r.floor > 0 {
 		f.Ratio = round(r.value / r.floor)
 	}
