@@ -37,6 +37,9 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if err := s.proveSurely(ctx, secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
+	if err := validate(request); err != nil {
+		return nil, err
+	}
 	if request.GetServer() != nil {
 		return s.enrollServer(ctx, request, secret)
 	}

@@ -287,3 +287,25 @@ func TestATokenIsRefusedByWhoLeadsForSure(t *testing.T) {
 	_, err := leader.enroll("n1", identity.NewJoinToken(leader.ca.Trust().Fingerprint()).Reveal())
 	wantCode(t, err, codes.Unavailable)
 }
+
+// Nothing is done for a machine that has no token, not even finding out what else is wrong with its message.
+func TestEnrollChecksTheTokenBeforeTheMessage(t *testing.T) {
+	c := newCluster(t)
+	unknown := c.newTokenSecret(&v1.CreateTokenRequest{Name: "gone", Role: roleNode})
+	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
+	must(t, err)
+	for _, token := range []string{"", "nonsense", unknown} {
+		_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "-", Labels: map[string]string{"-": "-"}})
+		wantCode(t, err, codes.Unauthenticated)
+	}
+	known := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	_, err = c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: known, Name: "-"})
+	wantCode(t, err, codes.InvalidArgument, "csr: is missing", "name: must be")
+}
+
+func TestLongEnrollMessageIsRefused(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "machine", Csr: make([]byte, 65<<10)})
+	wantCode(t, err, codes.InvalidArgument, "65536 bytes")
+}

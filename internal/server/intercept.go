@@ -65,10 +65,17 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if ctx, err = g.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
+	if err = shortEnough(info.FullMethod, request); err != nil {
+		return nil, err
+	}
 	g.tellServers(ctx)
 	return g.router.unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
-		if err := validate(request); err != nil { // by the server that answers, not by those that pass it on
-			return nil, err
+		// Validated by the server that answers, not by those that pass the call on.
+		// The handler of an open method proves its caller first.
+		if !open(info.FullMethod) {
+			if err := validate(request); err != nil {
+				return nil, err
+			}
 		}
 		return handler(ctx, request)
 	})
@@ -165,6 +172,20 @@ func callerOf(ctx context.Context) string {
 		return string(id.Kind()) + "/" + id.Name()
 	}
 	return "unknown"
+}
+
+// maxOpenMessage is the longest request in bytes by callers who need no identity.
+const maxOpenMessage = 64 << 10
+
+// shortEnough refuses long messages from callers who need no identity.
+func shortEnough(method string, request any) error {
+	if !open(method) {
+		return nil
+	}
+	if m, ok := request.(proto.Message); ok && proto.Size(m) > maxOpenMessage {
+		return refuse(codes.InvalidArgument, "the message has %d bytes, and this call takes at most %d bytes: give the machine fewer or shorter labels", proto.Size(m), maxOpenMessage)
+	}
+	return nil
 }
 
 func validate(message any) error {

@@ -16,9 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxFound is where the decoder gives up on a document.
-const maxFound = 1000
-
 type position struct{ line, column int }
 
 // decoder fills a message from a tree and remembers where every field stands,
@@ -33,6 +30,9 @@ type decoder struct {
 }
 
 func (d *decoder) refuse(node *yaml.Node, path, format string, args ...any) {
+	if d.found.full() {
+		return
+	}
 	d.found = append(d.found, Violation{
 		Field: path, Message: fmt.Sprintf(format, args...), Line: node.Line, Column: node.Column,
 	})
@@ -110,7 +110,7 @@ func (d *decoder) pairs(path string, node *yaml.Node, use func(key, value *yaml.
 		return
 	}
 	seen := map[string]int{}
-	for i := 0; i+1 < len(node.Content) && len(d.found) < maxFound; i += 2 {
+	for i := 0; i+1 < len(node.Content) && !d.found.full(); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
 		if key.Kind != yaml.ScalarNode || isNull(key) || key.Anchor != "" {
 			d.refuse(key, path, "every key must be a plain word")

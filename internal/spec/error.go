@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// maxShown bounds how many violations Error prints, so that a hopeless file
-// gives a readable answer.
-const maxShown = 50
+// maxViolations is where checking stops: a hopeless message gets a readable
+// answer, and costs no more than one with a few mistakes.
+const maxViolations = 50
 
 // Violation is one thing that is wrong with an object, in words for its author.
 type Violation struct {
@@ -22,7 +22,7 @@ type Violation struct {
 	Line, Column int
 }
 
-// Error says everything that is wrong with what was given.
+// Error says what is wrong with what was given.
 type Error struct {
 	// File is the name of the file, empty when there is none.
 	File       string
@@ -31,13 +31,12 @@ type Error struct {
 
 // Error gives one line for each violation.
 func (e *Error) Error() string {
-	lines := make([]string, 0, min(len(e.Violations), maxShown)+1)
-	for i, v := range e.Violations {
-		if i == maxShown {
-			lines = append(lines, fmt.Sprintf("and %d more", len(e.Violations)-maxShown))
-			break
-		}
+	lines := make([]string, 0, min(len(e.Violations), maxViolations)+1)
+	for _, v := range e.Violations[:min(len(e.Violations), maxViolations)] {
 		lines = append(lines, e.line(v))
+	}
+	if len(e.Violations) >= maxViolations {
+		lines = append(lines, fmt.Sprintf("there may be more: checking stops after %d", maxViolations))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -57,12 +56,17 @@ func (e *Error) line(v Violation) string {
 	return strings.Join(append(parts, v.Message), ": ")
 }
 
-// violations gathers what is wrong.
+// violations gathers what is wrong, up to maxViolations.
 type violations []Violation
 
 func (v *violations) add(field, format string, args ...any) {
+	if v.full() {
+		return
+	}
 	*v = append(*v, Violation{Field: field, Message: fmt.Sprintf(format, args...)})
 }
+
+func (v violations) full() bool { return len(v) >= maxViolations }
 
 func (v violations) has(field string) bool {
 	return slices.ContainsFunc(v, func(one Violation) bool { return one.Field == field })

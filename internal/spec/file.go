@@ -65,6 +65,9 @@ func Decode(name string, data []byte) ([]Document, error) {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		broken.Violations = append(broken.Violations, found...)
+		if len(broken.Violations) >= maxViolations {
+			break
+		}
 		docs = append(docs, doc)
 	}
 	if len(broken.Violations) > 0 {

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -57,20 +56,14 @@ func violationsOf(msg proto.Message) (violations, error) {
 	return found, nil
 }
 
-// brokenRules are the rules of the contract that a message breaks, if any.
+// brokenRules are rules of the contract that a message breaks, if any.
 func brokenRules(msg proto.Message) (found violations, err error) {
-	rules, err := validator()
+	broken, err := interpret(msg)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the rules of the contract: %w", err)
+		return nil, fmt.Errorf("apply the rules of the contract to %s: %w", msg.ProtoReflect().Descriptor().Name(), err)
 	}
-	if err := rules.Validate(msg); err != nil {
-		broken, ok := errors.AsType[*protovalidate.ValidationError](err)
-		if !ok {
-			return nil, fmt.Errorf("apply the rules of the contract to %s: %w", msg.ProtoReflect().Descriptor().Name(), err)
-		}
-		for _, v := range broken.Violations {
-			found.add(objectPath(msg.ProtoReflect().Descriptor(), v.Proto.GetField()), "%s", plain(v))
-		}
+	for _, v := range broken[:min(len(broken), maxViolations)] {
+		found.add(objectPath(msg.ProtoReflect().Descriptor(), v.Proto.GetField()), "%s", plain(v))
 	}
 	return found, nil
 }
@@ -107,7 +100,7 @@ func objectPath(root protoreflect.MessageDescriptor, path *validate.FieldPath) s
 		case validate.FieldPathElement_Index_case:
 			text = indexPath(text, int(step.GetIndex()))
 		case validate.FieldPathElement_StringKey_case:
-			text = keyPath(text, step.GetStringKey())
+			text = keyPath(text, clipped(step.GetStringKey()))
 		}
 		root = f.Message()
 		if f.IsMap() {
@@ -115,6 +108,16 @@ func objectPath(root protoreflect.MessageDescriptor, path *validate.FieldPath) s
 		}
 	}
 	return text
+}
+
+// maxKey is how much of a key an error repeats, in bytes. Valid keys are shorter.
+const maxKey = 512
+
+func clipped(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	return key[:maxKey] + "…"
 }
 
 func fieldOf(msg protoreflect.MessageDescriptor, step *validate.FieldPathElement) protoreflect.FieldDescriptor {
