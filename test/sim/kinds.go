@@ -3,12 +3,10 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
@@ -48,33 +46,6 @@ func asKind(s *v1.WorkloadSpec, kind string) *v1.WorkloadSpec {
 		}
 	}
 	return spec.Normalized(made)
-}
-
-// makeJobs is cron.Loop without its goroutine: it looks when a time has come, and
-// every minute.
-func (l *loops) makeJobs() {
-	if l.dead || l.t.over {
-		return
-	}
-	w, s := l.t.w, l.t.server
-	snap, now := s.store.Snapshot(), w.wall(s)
-	batch, next := cron.Tick(now, snap, w.uidsOf(s))
-	if batch.Len() == 0 {
-		wait := time.Minute
-		if until := next.Sub(now); !next.IsZero() && until < wait {
-			wait = max(time.Millisecond, until)
-		}
-		w.after(wait, l.makeJobs)
-		return
-	}
-	if w.flaw == Repeating {
-		undecided(batch.Transaction(w.clock()))
-	}
-	l.t.propose("cron", batch, snap, func(err error) {
-		if l.settled(err) {
-			w.after(w.loopDelay(), l.makeJobs)
-		}
-	})
 }
 
 // suspend has all crons make no jobs, or go on: they would never come to rest.

@@ -17,6 +17,7 @@ type loops struct {
 	dead     bool
 	replicas *replicaLoop
 	nodes    *nodeLoop
+	crons    *cronLoop
 }
 
 // loopPause is how long the leader waits before its loops begin again.
@@ -37,7 +38,9 @@ func (t *term) begin() {
 	l.replicas.due = l.replicas.memory.Begin(snap)
 	l.replicas.wake()
 	l.nodes.wake()
-	l.makeJobs()
+	_, cronFeed := t.server.store.Subscribe()
+	l.crons = &cronLoop{loops: l, feed: cronFeed}
+	l.crons.plan(0)
 	l.tickServers()
 	t.w.after(5*time.Second, l.tickServers)
 	l.retain()

@@ -156,7 +156,7 @@ func (m *machine) fellSilent() {
 // redial tries to open a session, unless there is one. While there is nobody to
 // talk to it waits to be told of one, which saves the events of trying in vain.
 func (m *machine) redial() {
-	if m.session != nil || m.dialing || !m.on || !m.agent {
+	if m.session != nil || m.dialing || !m.on || !m.agent || m.uid == "" {
 		return
 	}
 	m.dialing = true

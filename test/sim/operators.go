@@ -258,7 +258,7 @@ func (w *World) actRemoveNode(c *rand.Rand) {
 
 // startOver wipes a machine whose node was removed and has it join again.
 func (w *World) startOver(m *machine, uid string) {
-	if m.uid != uid || m.clone {
+	if m.uid != uid || m.clone || uid == "" || w.newest().Node(uid) != nil {
 		return
 	}
 	w.note("%s is wiped and joins again", m.name)

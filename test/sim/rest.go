@@ -33,6 +33,9 @@ func (w *World) rest() {
 	for w.failure == nil {
 		wrong := w.amiss()
 		if wrong == "" {
+			wrong = w.underWay()
+		}
+		if wrong == "" {
 			break
 		}
 		if w.now-begin > restAtMost {
@@ -118,6 +121,21 @@ func (w *World) amiss() string {
 		wrong = append(wrong, m.amiss(snap)...)
 	}
 	return strings.Join(wrong, "; ")
+}
+
+// underWay is what the leader has not finished, empty if it is idle: what comes of it
+// may be written a moment later.
+func (w *World) underWay() string {
+	t := w.leader
+	switch {
+	case len(t.flight) > 0:
+		return "a proposal of " + t.flight[0].who + " is under way"
+	case t.writing || len(t.reports) > 0:
+		return "reports are being written"
+	case t.loops.dead || t.loops.replicas.busy || t.loops.nodes.busy || t.loops.crons.busy:
+		return "a loop is at work"
+	}
+	return ""
 }
 
 // nodeWell is whether a node is what it should be when everything is healed.

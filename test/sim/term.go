@@ -127,6 +127,7 @@ func (t *term) published() {
 		t.route(c)
 	}
 	t.loops.replicas.wake()
+	t.loops.crons.wake()
 }
 
 // route marks the sessions that a change concerns.

@@ -140,21 +140,26 @@ func (w *World) limits(snap *state.Snapshot) retention.Limits {
 	return limits
 }
 
-// join enrolls a machine and starts its agent.
+// join enrolls a machine and starts its agent. The machine has no uid until the
+// servers have agreed on its node, so that nobody can act on it before.
 func (w *World) join(m *machine) {
+	uid := ""
 	w.operate("join "+m.name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
-		if snap.NodeByName(m.name) != nil {
-			return false
+		if n := snap.NodeByName(m.name); n != nil {
+			if n.GetMetadata().GetUid() != uid {
+				w.fail("simulation", "%s joins, and its name is taken", m.name)
+			}
+			return false // an earlier attempt was agreed on after all
 		}
-		m.uid = w.uidsOf(s)()
+		uid = w.uidsOf(s)()
 		b.Create(&v1.Node{
 			ApiVersion: spec.APIVersion, Kind: "Node",
-			Metadata: &v1.Metadata{Uid: m.uid, Name: m.name, Labels: m.labels},
+			Metadata: &v1.Metadata{Uid: uid, Name: m.name, Labels: m.labels},
 			Spec:     &v1.NodeSpec{}, Status: &v1.NodeStatus{State: "enrolling"},
 		})
 		return true
 	}, func() {
-		m.on, m.agent = true, false
+		m.uid, m.on, m.agent = uid, true, false
 		m.startAgent()
 	})
 }

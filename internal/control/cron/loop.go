@@ -55,9 +55,9 @@ func (l *Loop) settle(ctx context.Context) (next time.Time, err error) {
 	}
 }
 
-// glance is how long the loop waits for a time at most. A clock may be set meanwhile,
+// Glance is how long the loop waits for a time at most. A clock may be set meanwhile,
 // and a machine that sleeps wakes up later than any timer knows.
-const glance = time.Minute
+const Glance = time.Minute
 
 var errElapsed = errors.New("a time has come")
 
@@ -66,7 +66,7 @@ func wait(ctx context.Context, feed *state.Subscription, next time.Time) error {
 	within := ctx
 	if !next.IsZero() {
 		var cancel context.CancelFunc
-		within, cancel = context.WithTimeoutCause(ctx, min(glance, time.Until(next)), errElapsed)
+		within, cancel = context.WithTimeoutCause(ctx, min(Glance, time.Until(next)), errElapsed)
 		defer cancel()
 	}
 	for {
@@ -76,14 +76,14 @@ func wait(ctx context.Context, feed *state.Subscription, next time.Time) error {
 			return nil
 		case err != nil:
 			return err
-		case concerned(changes):
+		case Concerned(changes):
 			return nil
 		}
 	}
 }
 
-// concerned reports whether a cron or one of its jobs has changed.
-func concerned(changes []state.Change) bool {
+// Concerned reports whether a cron or one of its jobs has changed.
+func Concerned(changes []state.Change) bool {
 	for _, c := range changes {
 		if c.Kind != state.KindWorkload {
 			continue

@@ -8,7 +8,9 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -26,6 +28,9 @@ import (
 // that those others are still there, and no node anywhere has changed: not of each of
 // them, which could be thousands, but of the marks that the state moves when one does.
 // Labels that rules may be about are those of the workloads, whose versions are checked.
+//
+// A replica that is to do the work of one on an offline node is made only if nothing of
+// its workload has ended in between: that one may just have reported that it is done.
 //
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what is in that part.
@@ -127,6 +132,9 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		}
 	}
 	check(state.KindNode, m.to.Node)
+	if t.coversWork(m.replica) {
+		t.checkMark(m.of.Workload, checked)
+	}
 	if rules.labels[m.of] || m.to.Preempts {
 		check(state.KindWorkload, m.of.Workload)
 	}
@@ -137,6 +145,22 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		t.reserve(m)
 	} else {
 		t.assign(m.replica, m.to)
+	}
+}
+
+// coversWork reports whether a new replica is to do the work of one that is away. Work
+// that ends by itself is not done twice, so nothing of its workload may end before the
+// commit: an agent that is back reports at once what became of its replicas.
+func (t *tick) coversWork(r *v1.Replica) bool {
+	s := t.snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec()
+	return t.covers[r.GetMetadata().GetUid()] != "" && (s.GetKind() == spec.KindJob || s.GetRestart().GetPolicy() != rollout.PolicyAlways)
+}
+
+// checkMark adds a check that no replica of a workload leaves its place, once in a part.
+func (t *tick) checkMark(workloadUID string, checked map[string]bool) {
+	if key := "mark of " + workloadUID; !checked[key] {
+		t.batch.Check(state.KindMark, workloadUID, t.snap.MarkVersion(workloadUID))
+		checked[key] = true
 	}
 }
 

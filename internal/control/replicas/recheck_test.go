@@ -265,3 +265,45 @@ func TestWhatIsBoundIsCommittedTogether(t *testing.T) {
 	d.react()
 	d.wantWhere("web", " pending", " pending", "b placed", "b placed") // the node that takes nothing does not count
 }
+
+// A replica of an offline node is covered only if it has not done its work by the time
+// of the commit: an agent that comes back first reports what became of its replicas.
+func TestFinishedWorkIsNotCovered(t *testing.T) {
+	for what, add := range map[string]func(w *world){
+		"a job":                   func(w *world) { w.addJob("work", 1, 1, 0) },
+		"a service run once":      func(w *world) { w.addService("work", 1, "never") },
+		"a service until success": func(w *world) { w.addService("work", 1, "on-failure") },
+	} {
+		w := newWorld(t)
+		w.addNode("a", "4")
+		add(w)
+		w.settle()
+		w.addNode("b", "4")
+		d := drive(w)
+		d.loop.Proposer = &meddled{driven: d, before: []func(){func() { w.end("work", rollout.PhaseCompleted, w.now()) }}}
+		w.setNode("a", "offline")
+		d.react()
+		if got := w.phases("work"); got[rollout.PhaseCompleted] != 1 || len(got) != 1 {
+			t.Errorf("%s that completed before the commit: the replicas are %v", what, got)
+		}
+	}
+}
+
+// Giving up one replica of an offline node does not delay the cover of another.
+func TestLossDoesNotDelayACover(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addService("work", 2, "never")
+	w.settle()
+	w.scale("work", 1)
+	w.tick() // one is told to stop
+	w.addNode("b", "4")
+	d := drive(w)
+	m := &meddled{driven: d}
+	d.loop.Proposer = m
+	w.setNode("a", "offline")
+	d.react()
+	if d.wantWhere("work", "a running", "b placed"); m.tried != 1 {
+		t.Errorf("it took %d proposals", m.tried)
+	}
+}

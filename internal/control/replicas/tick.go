@@ -140,6 +140,7 @@ func (t *tick) run(due Due) {
 	t.place()
 	t.finishCovers()
 	t.finishStops()
+	t.finishLosses()
 }
 
 // workloads are the uids of those to look at, in order.
@@ -181,10 +182,12 @@ type tick struct {
 	many   bool
 	// held are the namespaces in which the tick has placed something.
 	held map[string]bool
-	// stopped are the replicas that this tick stops, and stops what it writes at
-	// its end about those that their own workload has no more use for.
+	// stopped are the replicas that this tick stops, stops what it writes at
+	// its end about those that their own workload has no more use for, and losses what
+	// it writes there about those that it gives up.
 	stopped map[string]bool
 	stops   []*v1.Replica
+	losses  []*v1.Replica
 	// heirs are those that it makes for the room of others that are on their way out.
 	heirs []*v1.Replica
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
@@ -389,8 +392,16 @@ func (t *tick) lose(old *v1.Replica, why string) {
 	r.Status.Phase = rollout.PhaseLost
 	r.Status.Reason = why
 	r.Status.EndTime = timestamppb.New(t.now)
-	t.batch.Update(r, old.GetMetadata().GetVersion())
-	t.event(r, "Lost", r.GetStatus().GetReason(), state.SeverityWarning)
+	t.losses = append(t.losses, r)
+}
+
+// finishLosses writes down who is given up. It comes last, because it moves the marks that
+// other parts of the batch check.
+func (t *tick) finishLosses() {
+	for _, r := range t.losses {
+		t.batch.Update(r, r.GetMetadata().GetVersion())
+		t.event(r, "Lost", r.GetStatus().GetReason(), state.SeverityWarning)
+	}
 }
 
 func (t *tick) newReplica(w *v1.Workload) *v1.Replica {

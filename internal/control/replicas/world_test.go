@@ -123,6 +123,17 @@ func (w *world) addWorkload(name string, replicas int32, cpu string) {
 	})
 }
 
+// addService creates a service with a restart policy.
+func (w *world) addService(name string, replicas int32, policy string) {
+	w.t.Helper()
+	made := newWorkload(w.newUID(), name, replicas, "1")
+	made.Spec.Restart = &v1.Restart{Policy: policy}
+	w.change(func(b *state.Batch) {
+		w.revise(b, made)
+		b.Create(made)
+	})
+}
+
 // addRanked creates a workload of a priority that wants to keep some replicas.
 func (w *world) addRanked(name string, replicas int32, cpu string, priority, keep int32) {
 	w.t.Helper()
