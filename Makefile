@@ -11,7 +11,7 @@ SHIM = $(SHIMS)/$(shell go env GOARCH)/cloudless-shim.gz
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 # What running and testing need from the distribution, as command=package.
 RUN_NEEDS := runc=runc nft=nftables ip=iproute2
-TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs
+TEST_NEEDS := $(RUN_NEEDS) busybox=busybox-static containerd=containerd gcc=gcc curl=curl skopeo=skopeo systemd-analyze=systemd mkfs.ext4=e2fsprogs git=git pgrep=procps
 # Flags of every cloudless that make up calls, and how the example app is published.
 UP_FLAGS ?=
 # Flags of the guided demonstration.
@@ -103,7 +103,7 @@ test: test-deps build lint ## Everything that must pass: lint, all tests with -r
 # More at a time than there are cores: most of them wait for elections, containers and each other.
 .PHONY: test-race
 test-race:
-	go test -race -p 3 -parallel 4 -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
+	go test -race -count=1 -p 3 -parallel 4 -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
 
 # One goroutine: there is nothing to race with.
 .PHONY: test-sim

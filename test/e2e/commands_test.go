@@ -24,6 +24,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"eventually": eventually,
 	"kill9":      killProcess,
 	"kill9shim":  killShim,
+	"restarts":   restarts,
+	"only":       only,
 	"freeze":     freezeProcess,
 	"unbroken":   unbroken,
 	"traces":     traces,
@@ -408,15 +410,51 @@ func runs(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no process comes to run %q", args)
 }
 
-// findProcess is 0 if this story has none. The same story may be run by somebody else at the same time.
+// restarts kills the process with exactly this command line, whatever the path of
+// its program, and waits until another one has it:
+//
+//	restarts probe count 57
+func restarts(ts *testscript.TestScript, _ bool, args []string) {
+	old := findProcess(ts, args)
+	if old == 0 {
+		ts.Fatalf("no process runs %q", args)
+	}
+	ts.Check(syscall.Kill(old, syscall.SIGKILL))
+	waitGone(ts, old)
+	runs(ts, false, args)
+}
+
+// only waits until exactly one process has this command line, whatever the path
+// of its program:
+//
+//	only probe count 53
+func only(ts *testscript.TestScript, _ bool, args []string) {
+	var found []int
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if found = findProcesses(ts, args); len(found) == 1 {
+			return
+		}
+	}
+	ts.Fatalf("processes %v run %q, want one", found, args)
+}
+
+// findProcess is 0 if this story has none.
 func findProcess(ts *testscript.TestScript, args []string) (pid int) {
+	if found := findProcesses(ts, args); len(found) > 0 {
+		return found[0]
+	}
+	return 0
+}
+
+// findProcesses finds only those of this story: another run may have the same command lines.
+func findProcesses(ts *testscript.TestScript, args []string) (found []int) {
 	for pid, line := range processes() {
 		program, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if filepath.Base(program)+" "+rest == strings.Join(args, " ") && belongs(ts, pid) {
-			return pid
+			found = append(found, pid)
 		}
 	}
-	return 0
+	return found
 }
 
 // belongs reports whether the story, or a cloud of it, has started a process.
@@ -433,22 +471,24 @@ func belongs(ts *testscript.TestScript, pid int) bool {
 	})
 }
 
-// machine makes another machine out of a network namespace, with an address of
-// its own and this machine as its neighbour:
+// machine makes another machine out of a network namespace, with this machine as
+// its neighbour. This one has the address $HERE in their network, the other one
+// $THERE; $HERE6 and $THERE6 are theirs to use:
 //
-//	machine far 10.213.7.1 10.213.7.2
+//	machine far
 //
 // Programs run on it by: exec nsenter --net=/run/netns/$MACHINE …
 func machine(ts *testscript.TestScript, _ bool, args []string) {
-	name := args[0] + "-" + strconv.Itoa(os.Getpid())
+	n := networkFor(ts)
+	name := n.name(args[0])
 	here, there := "h"+name, "t"+name
 	ts.Setenv("MACHINE", name)
 	steps := [][]string{
 		{"netns", "add", name},
 		{"link", "add", here, "type", "veth", "peer", "name", there, "netns", name},
-		{"addr", "add", args[1] + "/30", "dev", here},
+		{"addr", "add", n.here() + "/30", "dev", here},
 		{"link", "set", here, "up"},
-		{"-n", name, "addr", "add", args[2] + "/30", "dev", there},
+		{"-n", name, "addr", "add", n.there() + "/30", "dev", there},
 		{"-n", name, "link", "set", there, "up"},
 		{"-n", name, "link", "set", "lo", "up"},
 	}

@@ -13,7 +13,7 @@ import (
 // pretend says on the network of an address, until the script ends, that a
 // server of the token's cluster is there:
 //
-//	pretend 10.213.8.1:7701 token
+//	pretend $HERE:7701 token
 func pretend(ts *testscript.TestScript, _ bool, args []string) {
 	token, err := identity.ParseJoinToken(ts.ReadFile(args[1]))
 	ts.Check(err)

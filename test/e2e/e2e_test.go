@@ -2,11 +2,8 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,8 +58,9 @@ func run(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// TestStories runs every script in testdata. Each has a folder of its own, a
-// free address, a client configuration of its own, and leaves nothing behind.
+// TestStories runs every script in testdata. Each has its own folder, addresses,
+// names and client configuration, and leaves nothing behind. Two runs on one
+// machine at the same time do not disturb each other.
 func TestStories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
@@ -77,12 +75,8 @@ func TestStories(t *testing.T) {
 }
 
 func setup(env *testscript.Env) error {
-	for _, key := range []string{"ADDR", "ADDR2", "ADDR3", "ADDR4", "ADDR5", "ADDR6"} {
-		address, err := freeAddress()
-		if err != nil {
-			return err
-		}
-		env.Setenv(key, address)
+	if err := claimAll(env); err != nil {
+		return err
 	}
 	data := filepath.Join(env.WorkDir, "data")
 	for key, value := range map[string]string{
@@ -122,16 +116,4 @@ func purge(config, data string, log func(format string, args ...any)) {
 	if out, err := down.CombinedOutput(); err != nil {
 		log("cleanup: %s %v", strings.TrimSpace(string(out)), err)
 	}
-}
-
-func freeAddress() (string, error) {
-	// Not one of those that the kernel gives to outgoing connections: one of them
-	// could have it before it is used.
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		if l, err := net.Listen("tcp", address); err == nil {
-			return address, l.Close()
-		}
-	}
-	return "", errors.New("no port is free")
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 
@@ -10,14 +9,15 @@ import (
 )
 
 // lan makes machines out of network namespaces that are plugged into one
-// switch, with the addresses PREFIX.1, PREFIX.2 and so on:
+// switch, with the addresses PREFIX.1, PREFIX.2 and so on. No other machine sees
+// the switch, so every story may use the same prefix:
 //
 //	lan 10.215.1 s1 s2 s3
 //
 // Programs run on them by: exec nsenter --net=$s1 …
 func lan(ts *testscript.TestScript, _ bool, args []string) {
 	prefix, machines := args[0], args[1:]
-	hub := spaceOf("hub")
+	hub := networkFor(ts).name("hub")
 	ipDo := func(step ...string) {
 		if out, err := exec.Command("ip", step...).CombinedOutput(); err != nil {
 			ts.Fatalf("ip %s: %v\n%s", strings.Join(step, " "), err, out)
@@ -32,7 +32,7 @@ func lan(ts *testscript.TestScript, _ bool, args []string) {
 	ipDo("-n", hub, "link", "add", "switch", "type", "bridge")
 	ipDo("-n", hub, "link", "set", "switch", "up")
 	for i, machine := range machines {
-		space := spaceOf(machine)
+		space := networkFor(ts).name(machine)
 		add(space)
 		ipDo("-n", hub, "link", "add", machine, "master", "switch", "type", "veth", "peer", "name", "eth0", "netns", space)
 		ipDo("-n", hub, "link", "set", machine, "up")
@@ -42,13 +42,11 @@ func lan(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-func spaceOf(machine string) string { return fmt.Sprintf("lan-%d-%s", os.Getpid(), machine) }
-
 // cable pulls a machine's cable out of the switch, or puts it in again:
 //
 //	cable s1 down
 func cable(ts *testscript.TestScript, _ bool, args []string) {
-	out, err := exec.Command("ip", "-n", spaceOf("hub"), "link", "set", args[0], args[1]).CombinedOutput()
+	out, err := exec.Command("ip", "-n", networkFor(ts).name("hub"), "link", "set", args[0], args[1]).CombinedOutput()
 	if err != nil {
 		ts.Fatalf("cable of %s: %v\n%s", args[0], err, out)
 	}

@@ -100,10 +100,7 @@ func TestTraceFromTheCommandToTheContainer(t *testing.T) {
 	received, endpoint := startCollector(t)
 	dir := t.TempDir()
 	data := filepath.Join(dir, "data")
-	address, err := freeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := freeAddress(t)
 	ctx, cancel := context.WithTimeout(context.Background(), storyPatience)
 	defer cancel()
 	cloudless := func(args ...string) {
@@ -144,10 +141,7 @@ func TestCommandsWorkWithoutTheirCollector(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
 	}
-	silent, err := freeAddress() // where nobody listens
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := freeAddress(t) // where nobody listens
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := bounded(ctx, filepath.Join(bin, "cloudless"), "version")
