@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -93,6 +94,7 @@ func TestServerBackAfterAWeek(t *testing.T) {
 	must(t, s.write(s.client, "before"))
 	s.stop("s3")
 
+	s.maxLogGrowth = 1 << 20 // of those that start from now on
 	s.join("s4")
 	if s.leader() == "s1" {
 		_, err := s.client.Servers().TransferLeader(s.ctx, &v1.TransferLeaderRequest{})
@@ -112,20 +114,77 @@ func TestServerBackAfterAWeek(t *testing.T) {
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s2"].GetHealthy() && all["s2"].GetAddress() == address
 	})
-	var written []string
-	for n := range 50 {
-		written = append(written, fmt.Sprintf("w-%d", n))
-		must(t, s.write(s.client, written[n]))
+	missed := s.writeUntilLogsAreShort("s2", "s4")
+	if all := snapshotsIn(t, away.path); slices.Max(append(all, 0)) >= missed {
+		t.Fatalf("the server that is away has the snapshots %v already", all)
 	}
 
+	s.maxLogGrowth = 0 // it takes no snapshot by itself
 	s.start("s3", away.path, away.address, "")
 	s.until(func(all map[string]*v1.ServerStatus) bool {
 		return all["s3"].GetHealthy() && all["s3"].GetVoter() && all["s1"] == nil
 	})
-	all := names(t, s.at(s.running["s3"]), s.ctx)
-	for _, name := range append(written, "before") {
-		if !slices.Contains(all, name) {
-			t.Errorf("%s is missing", name)
+	if all := snapshotsIn(t, away.path); slices.Max(append(all, 0)) < missed {
+		t.Errorf("it has the snapshots %v, none of which can have brought it the entry %d", all, missed)
+	}
+	after := s.at(s.running["s3"])
+	if all := names(t, after, s.ctx); !slices.Contains(all, "before") || !slices.Contains(all, "meanwhile") {
+		t.Errorf("it knows %v", all)
+	}
+	want, err := s.client.Workloads().GetWorkload(s.ctx, &v1.GetWorkloadRequest{Name: "large"})
+	must(t, err)
+	got, err := after.Workloads().GetWorkload(s.ctx, &v1.GetWorkloadRequest{Name: "large"})
+	must(t, err)
+	if got.GetMetadata().GetVersion() != want.GetMetadata().GetVersion() {
+		t.Errorf("it knows version %d of the workload, the others %d", got.GetMetadata().GetVersion(), want.GetMetadata().GetVersion())
+	}
+}
+
+// writeUntilLogsAreShort writes until the logs of these servers no longer hold the first entry that it has written, and
+// returns the index of that.
+func (s *several) writeUntilLogsAreShort(servers ...string) (first uint64) {
+	s.t.Helper()
+	must(s.t, s.write(s.client, "meanwhile"))
+	s.pushTo("large:1")
+	large := &v1.Workload{Metadata: &v1.Metadata{Name: "large"}, Spec: &v1.WorkloadSpec{Image: "large:1", Replicas: new(int32)}}
+	large, err := s.client.Workloads().CreateWorkload(s.ctx, &v1.CreateWorkloadRequest{Workload: large})
+	must(s.t, err)
+	first = large.GetMetadata().GetVersion()
+	filler := strings.Repeat("x", 120<<10)
+	for n := 0; slices.ContainsFunc(servers, func(name string) bool { return oldestEntry(s.t, s.running[name].path) <= first }); n++ {
+		large.Status, large.Spec.Env = nil, map[string]string{"FILLER": fmt.Sprint(n, filler)}
+		large, err = s.client.Workloads().UpdateWorkload(s.ctx, &v1.UpdateWorkloadRequest{Workload: large})
+		must(s.t, err)
+	}
+	return first
+}
+
+// oldestEntry is the index with which the oldest segment of a server's log begins, as its name says.
+func oldestEntry(t *testing.T, folder string) uint64 {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "log", "*.wal"))
+	must(t, err)
+	var indexes []uint64
+	for _, path := range all {
+		index, _, _ := strings.Cut(filepath.Base(path), "-")
+		n, err := strconv.ParseUint(index, 10, 64)
+		must(t, err)
+		indexes = append(indexes, n)
+	}
+	return slices.Min(indexes)
+}
+
+// snapshotsIn are the indexes of the last entries of a server's snapshots, which are named TERM-INDEX-TIME.
+func snapshotsIn(t *testing.T, folder string) (indexes []uint64) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(folder, "server", "raft", "snapshots", "*-*-*"))
+	must(t, err)
+	for _, path := range all {
+		if parts := strings.Split(filepath.Base(path), "-"); !strings.HasSuffix(path, ".tmp") {
+			n, err := strconv.ParseUint(parts[1], 10, 64)
+			must(t, err)
+			indexes = append(indexes, n)
 		}
 	}
+	return indexes
 }

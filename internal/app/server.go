@@ -258,6 +258,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	o.Progress("opening the replicated state")
 	told := f.asBefore(planeOptions{
 		address: o.APIAddr, advertise: o.Advertise, peer: o.Peer, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
+		maxLogGrowth: o.MaxLogGrowth,
 	}, o.Zone)
 	p, err := openControlPlane(ctx, f, told, i, logger, &u)
 	if err != nil {

@@ -33,6 +33,8 @@ type planeOptions struct {
 	clock func() time.Time
 	// election is how long it waits for one that leads; 0 stands for the default.
 	election time.Duration
+	// maxLogGrowth is by how many bytes its log may grow before it is shortened; 0 stands for the default.
+	maxLogGrowth int64
 }
 
 // fellowship is how a server finds and reaches the others.
@@ -90,6 +92,7 @@ func (p *controlPlane) openAgreement(ctx context.Context, f *folder, o planeOpti
 		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Address: server.AdvertisedAddress(o.advertise, o.address),
 		Network: p.fellows.raft, Addresses: p.addressOf,
 		Store: p.store, Logger: p.logger, Bootstrap: f.founds(), Bootstrapped: f.Cluster != "", Observer: p.metrics, Pause: p.collector.Pause, ElectionTimeout: o.election,
+		MaxLogGrowth: o.maxLogGrowth,
 	})
 	if err != nil {
 		return err

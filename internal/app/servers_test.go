@@ -48,6 +48,8 @@ type several struct {
 	client  *client.Client
 	// off is by how much the clocks of servers are wrong.
 	off map[string]time.Duration
+	// maxLogGrowth is what servers that start are told of their logs.
+	maxLogGrowth int64
 	// peer is where servers that start are told that another one is.
 	peer string
 }
@@ -110,6 +112,7 @@ func (s *several) start(name, path, address, token string) *one {
 		DataDir: path, Version: "test", Log: testLog(s.t), Progress: quiet, Ready: func(string) { close(ready) },
 		ElectionTimeout: consensus.MaxElectionTimeout, // the tests' machines may be slow
 	}
+	process.MaxLogGrowth = s.maxLogGrowth
 	if off := s.off[name]; off != 0 {
 		process.Clock = func() time.Time { return time.Now().Add(off) }
 	}

@@ -63,6 +63,8 @@ type Process struct {
 	// ElectionTimeout is how long a server waits for the one that leads, from MinElectionTimeout to MaxElectionTimeout;
 	// 0 stands for what it was before, or else the shortest.
 	ElectionTimeout time.Duration
+	// MaxLogGrowth is by how many bytes a server's log may grow before it is shortened; 0 stands for the usual size.
+	MaxLogGrowth int64
 	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
 	// why, rather than to go on trying.
 	Attended bool

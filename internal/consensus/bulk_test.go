@@ -8,7 +8,7 @@ import (
 
 // Large entries fill a disk long before there are as many of them as a snapshot is usually taken after.
 func TestLogOfLargeEntriesIsShortened(t *testing.T) {
-	leader := cluster(t, 1, func(o *consensus.Options) { o.SetMaxBulk(4 << 20) })[0]
+	leader := cluster(t, 1, func(o *consensus.Options) { o.MaxLogGrowth = 4 << 20 })[0]
 	bulk(t, leader.Consensus)
 	eventually(t, "a snapshot was taken", func() bool { return leader.Stats().SnapshotIndex > 0 })
 	eventually(t, "the log was shortened", func() bool { return leader.FirstLogIndex(t) > 100 })

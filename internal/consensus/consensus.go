@@ -73,7 +73,9 @@ type Options struct {
 	// given the state with all that the log has.
 	Lost func([]Server, *state.Snapshot) error
 
-	maxBulk int64 // instead of the usual one, in tests
+	// MaxLogGrowth is by how many bytes the log may grow before a snapshot is taken and the log is shortened; 0 stands
+	// for 256 MiB.
+	MaxLogGrowth int64
 }
 
 func (o *Options) validate() error {
@@ -152,8 +154,8 @@ func Open(ctx context.Context, o Options) (_ *Consensus, err error) {
 	}
 	c.fsm.saving, c.fsm.saved = c.bulk.began, c.bulk.took
 	c.fsm.snapshots, c.fsm.pause = filepath.Join(o.Dir, "snapshots"), o.Pause
-	if o.maxBulk > 0 {
-		c.bulk.max = o.maxBulk
+	if o.MaxLogGrowth > 0 {
+		c.bulk.max = o.MaxLogGrowth
 	}
 	var undo []func()
 	defer func() {

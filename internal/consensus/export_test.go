@@ -132,9 +132,6 @@ func LagOfLeader(t *testing.T, c *Consensus, between func()) uint64 {
 	return c.Health()[0].Lag
 }
 
-// SetMaxBulk has snapshots taken after the log has grown by so many bytes.
-func (o *Options) SetMaxBulk(bytes int64) { o.maxBulk = bytes }
-
 // Groups are proposals that wait for each other, as far as their number goes.
 type Groups struct{ groups groups }
 

@@ -1,0 +1,29 @@
+package e2e
+
+import (
+	"context"
+	_ "embed"
+	"os"
+	"testing"
+)
+
+//go:embed purge.sh
+var purgeStory string
+
+// TestPurgeLeavesNothing compares inventories from before a cloud was started and
+// after it was purged: mounts, namespaces, links, addresses, routes, rules,
+// kernel settings, cgroups, processes, sockets and files. The story has a machine
+// made of namespaces to itself, on which nobody else changes anything.
+func TestPurgeLeavesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and containers; make test runs it")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), storyPatience)
+	defer cancel()
+	story := bounded(ctx, "bash", "-euo", "pipefail", "-c", purgeStory)
+	story.Env = append(os.Environ(), "STORY="+purgeStory, "BIN="+bin)
+	if out, err := story.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
