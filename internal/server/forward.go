@@ -66,6 +66,7 @@ type router struct {
 	store     *state.Store
 	peers     *peerConns
 	passing   *passing
+	unknown   *unknownCallers
 	expel     func()        // for one that has learnt that it was removed
 	patience  time.Duration // of a call that is no stream
 	logger    *slog.Logger
@@ -473,15 +474,15 @@ func passOn(up grpc.ClientStream, down grpc.ServerStream, in protoreflect.Messag
 	}
 }
 
-// surely proves a caller. Who is not known is turned away only by a server that knows as much as the leader does: the
-// state of one that was just started, or that is cut off, says nothing about who is missing in it.
-func (r *router) surely(ctx context.Context, prove func() (Principal, error)) (Principal, error) {
+// surely proves a caller. A server turns a caller away only if it knows as much as the leader does: the state of a
+// server that was just started, or that is cut off, says nothing about who is missing in it.
+func (r *router) surely(ctx context.Context, by shown, prove func() (Principal, error)) (Principal, error) {
 	p, err := prove()
 	if notKnown(err) {
-		if behind := r.catchUp(ctx); behind != nil {
-			return Principal{}, r.unproven(ctx, behind)
-		}
-		p, err = prove()
+		p, err = r.unknown.prove(ctx, by, prove)
+	}
+	if late, ok := errors.AsType[behindError](err); ok {
+		return Principal{}, r.unproven(ctx, late)
 	}
 	if err != nil {
 		return Principal{}, unauthenticated(err)
@@ -512,9 +513,6 @@ func withReasons(code codes.Code, message string, reasons ...string) error {
 	}
 	return st.Err()
 }
-
-// catchUpPatience is how long a caller waits that is not known here.
-const catchUpPatience = 2 * time.Second
 
 // catchUp waits until this server knows what the leader knew a moment ago.
 func (r *router) catchUp(ctx context.Context) error {

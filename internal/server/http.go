@@ -59,7 +59,7 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		if registry {
 			writeError = writeRegistryError
 		}
-		p, err := s.router.surely(r.Context(), func() (Principal, error) { return s.identify(r) })
+		p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) { return s.identify(r) })
 		if err != nil {
 			scheme := "Bearer"
 			if registry {
@@ -99,14 +99,8 @@ func (s *Server) identify(r *http.Request) (Principal, error) {
 		}
 		return p, err
 	}
-	if secret, ok := bearer(r.Header.Get("Authorization")); ok {
-		return s.auth.fromToken(secret)
-	}
-	if _, secret, ok := r.BasicAuth(); ok {
-		return s.auth.fromToken(secret)
-	}
-	if secret, ok := socketToken(r); ok {
-		return s.auth.fromToken(secret)
+	if by := shownBy(r); by.token != "" {
+		return s.auth.fromToken(by.token)
 	}
 	return Principal{}, errNoIdentity
 }

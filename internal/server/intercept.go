@@ -48,7 +48,7 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 }
 
 func (g *guard) prove(ctx context.Context) (Principal, error) {
-	return g.router.surely(ctx, func() (Principal, error) { return g.auth.fromContext(ctx) })
+	return g.router.surely(ctx, shownIn(ctx), func() (Principal, error) { return g.auth.fromContext(ctx) })
 }
 
 // noSuchMethod answers calls of what this server does not have. gRPC would answer

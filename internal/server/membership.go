@@ -50,6 +50,7 @@ func (s *Server) join(o Options) {
 		consensus: s.consensus, store: s.store, peers: s.peers, passing: newPassing(),
 		expel: s.expel, patience: leaderPatience, logger: s.logger,
 	}
+	s.router.unknown = newUnknownCallers(s.stopping, s.router.catchUp)
 }
 
 // AdvertisedAddress is where others reach a server that listens on an address: as

@@ -48,6 +48,9 @@ const reasonRemoved = "REMOVED"
 
 // unauthenticated is the answer to a caller who could not be proved.
 func unauthenticated(err error) error {
+	if _, refused := errors.AsType[*refusal](err); refused {
+		return err // it has a code of its own
+	}
 	st := status.New(codes.Unauthenticated, err.Error())
 	if errors.Is(err, errRemovedServer) {
 		if with, detailErr := st.WithDetails(&errdetails.ErrorInfo{Reason: reasonRemoved, Domain: "cloudless"}); detailErr == nil {

@@ -1,0 +1,272 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/cloudless/cloudless/internal/identity"
+)
+
+// A server that lags behind may not have a caller in its state yet, so it catches
+// up with the leader before it turns a caller away. Anybody can make up a token,
+// so this must stay cheap:
+//
+//   - all callers that wait share one catch-up at a time;
+//   - a token that was unknown after a catch-up is refused without one for a moment;
+//   - an address gets only so many unknown tokens looked up in a second.
+//
+// The state is asked before any of this. A token that this server knows works at
+// once, even if it was unknown a moment ago and whatever else its address sends.
+
+const (
+	// catchUpPatience is how long an unknown caller waits for the catch-up.
+	catchUpPatience = 2 * time.Second
+	// catchUpPause is the least time between the beginnings of two catch-ups.
+	catchUpPause = 10 * time.Millisecond
+	// refusalTime is how long a token is refused without another catch-up. A server
+	// that lags refuses a token for so long that somebody tried before it was made.
+	refusalTime = time.Second
+	// maxRefused bounds how many refused tokens are remembered.
+	maxRefused = 8192
+	// maxLookups is how many unknown tokens of one address are looked up in a second.
+	maxLookups = 20
+	// maxLookupAddresses bounds how many addresses are counted in a second.
+	maxLookupAddresses = 4096
+)
+
+// shown is what a caller without a certificate shows, and from where.
+type shown struct {
+	address netip.Addr
+	token   string // empty for callers with a certificate
+}
+
+// shownIn is what a gRPC call shows.
+func shownIn(ctx context.Context) shown {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return shown{}
+	}
+	info, ok := from.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return shown{}
+	}
+	if _, member := identity.PeerID(info.State); member {
+		return shown{}
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	header := md.Get("authorization")
+	if len(header) != 1 {
+		return shown{}
+	}
+	secret, _ := bearer(header[0])
+	return shown{address: machineOf(ctx), token: secret}
+}
+
+// shownBy is what an HTTP request shows. Registry clients send the
+// token as a password, browsers send it in a header of their WebSockets.
+func shownBy(r *http.Request) shown {
+	if r.TLS == nil {
+		return shown{}
+	}
+	if _, member := identity.PeerID(*r.TLS); member {
+		return shown{}
+	}
+	from, _ := netip.ParseAddrPort(r.RemoteAddr)
+	caller := shown{address: from.Addr().Unmap()}
+	if secret, ok := bearer(r.Header.Get("Authorization")); ok {
+		caller.token = secret
+	} else if _, secret, ok := r.BasicAuth(); ok {
+		caller.token = secret
+	} else if secret, ok := socketToken(r); ok {
+		caller.token = secret
+	}
+	return caller
+}
+
+// unknownCallers decides about callers that the state of this server does not have.
+type unknownCallers struct {
+	catchUp *shared
+	refused refusedTokens
+	lookups lookups
+}
+
+func newUnknownCallers(ctx context.Context, catchUp func(context.Context) error) *unknownCallers {
+	return &unknownCallers{catchUp: &shared{ctx: ctx, do: catchUp}}
+}
+
+// behindError says why this server could not catch up with the leader.
+type behindError struct{ error }
+
+// prove proves a caller again once this server knows what the leader knows.
+func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (Principal, error)) (Principal, error) {
+	if by.token == "" {
+		return u.proveLater(ctx, prove)
+	}
+	key := sha256.Sum256([]byte(by.token))
+	if u.refused.has(key) {
+		return Principal{}, errUnknownToken
+	}
+	if !u.lookups.allow(by.address) {
+		return Principal{}, errTooManyTokens(by.address)
+	}
+	p, err := u.proveLater(ctx, prove)
+	if notKnown(err) {
+		u.refused.add(key)
+	}
+	return p, err
+}
+
+func (u *unknownCallers) proveLater(ctx context.Context, prove func() (Principal, error)) (Principal, error) {
+	if err := u.catchUp.wait(ctx); err != nil {
+		return Principal{}, behindError{err}
+	}
+	return prove()
+}
+
+func errTooManyTokens(from netip.Addr) error {
+	return refuse(codes.ResourceExhausted,
+		"too many calls with unknown API tokens come from %s, so this token was not looked up; stop them, or try again in a second", from)
+}
+
+// shared runs one function at a time for all goroutines that need its result. Each
+// gets the result of a run that began after it asked.
+type shared struct {
+	ctx context.Context // of the runs
+	do  func(context.Context) error
+
+	mu      sync.Mutex
+	running bool
+	next    *run
+}
+
+type run struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+func (s *shared) wait(ctx context.Context) error {
+	mine := s.join()
+	select {
+	case <-mine.done:
+		return mine.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// join returns the next run, and makes sure that it happens.
+func (s *shared) join() *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = &run{done: make(chan struct{})}
+	}
+	if !s.running {
+		s.running = true
+		go s.work() // ends when nobody waits any more
+	}
+	return s.next
+}
+
+func (s *shared) work() {
+	for {
+		now := s.take()
+		if now == nil {
+			return
+		}
+		pause := time.NewTimer(catchUpPause)
+		now.err = s.do(s.ctx)
+		close(now.done)
+		select {
+		case <-pause.C:
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+func (s *shared) take() *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.next
+	s.next, s.running = nil, now != nil
+	return now
+}
+
+// refusedTokens are the hashes of tokens that were unknown a moment ago. It keeps
+// two generations, and drops the older one whenever half the time is over.
+type refusedTokens struct {
+	mu         sync.Mutex
+	began      time.Time // of the younger generation
+	young, old map[[sha256.Size]byte]struct{}
+}
+
+func (r *refusedTokens) has(key [sha256.Size]byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turn()
+	_, young := r.young[key]
+	_, old := r.old[key]
+	return young || old
+}
+
+func (r *refusedTokens) add(key [sha256.Size]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turn()
+	if len(r.young) < maxRefused/2 {
+		r.young[key] = struct{}{}
+	}
+}
+
+// turn is called with the lock held.
+func (r *refusedTokens) turn() {
+	switch age := time.Since(r.began); {
+	case age < refusalTime/2:
+		return
+	case age < refusalTime:
+		r.old = r.young
+	default:
+		r.old = nil
+	}
+	r.began, r.young = time.Now(), map[[sha256.Size]byte]struct{}{}
+}
+
+// lookups counts the unknown tokens that each address had looked up in this second.
+type lookups struct {
+	mu    sync.Mutex
+	began time.Time
+	count map[netip.Prefix]int
+}
+
+func (l *lookups) allow(from netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.began) >= time.Second {
+		l.began, l.count = time.Now(), map[netip.Prefix]int{}
+	}
+	network := networkOf(from)
+	if used, counted := l.count[network]; used >= maxLookups || !counted && len(l.count) >= maxLookupAddresses {
+		return false
+	}
+	l.count[network]++
+	return true
+}
+
+// networkOf is the smallest network that one machine usually has to itself.
+func networkOf(a netip.Addr) netip.Prefix {
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	network, _ := a.Prefix(bits)
+	return network
+}
