@@ -146,14 +146,17 @@ func notUndone(err error) error {
 }
 
 // elsewhere sends a caller to another server where the leader does not listen to this
-// one any more: that it was removed is not the caller's fault, unless the caller is a
-// server too and it is that one.
+// one any more: that is not the caller's fault, unless the caller is a server too and
+// it is that one.
 func (r *router) elsewhere(ctx context.Context, err error) error {
-	if hasReason(err, reasonRemoved) {
+	switch {
+	case hasReason(err, reasonRemoved):
 		if caller(ctx).ID.Kind() != identity.KindServer {
 			r.expel()
 		}
 		return withReason(reasonNoLeader, "the server that was asked was removed from the cluster: ask another one")
+	case hasReason(err, reasonNotMember):
+		return withReason(reasonNoLeader, "the server that was asked is not a member of the cluster: ask another one")
 	}
 	return err
 }

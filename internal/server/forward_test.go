@@ -331,6 +331,11 @@ func TestWhoAsksARemovedServerIsSentElsewhere(t *testing.T) {
 	if _ = r.elsewhere(withPrincipal(t.Context(), Principal{ID: server}), unauthenticated(errRemovedServer)); expelled != 1 {
 		t.Error("a server ends because another one was removed")
 	}
+	err = statusOf(elsewhere(unauthenticated(unknownServer("s-1"))))
+	wantCode(t, err, codes.Unavailable, "is not a member", "ask another one")
+	if !hasReason(err, reasonNoLeader) || expelled != 1 {
+		t.Error("the caller is not told to ask another server, or the asked one ends")
+	}
 	wantCode(t, statusOf(elsewhere(unauthenticated(errUnknownToken))), codes.Unauthenticated)
 	if elsewhere(nil) != nil {
 		t.Error("what went well is an error")
@@ -429,7 +434,7 @@ func TestOnlyServersAreBelievedAboutCallers(t *testing.T) {
 	// A token that is gone is gone, whatever a server says that it was.
 	gone := admin
 	gone.TokenUID, gone.Expires = "gone", time.Now().Add(time.Hour)
-	if _, err := leader.auth.fromServer(gone.metadata()); err == nil {
+	if _, err := leader.auth.fromServer(serverID(t, leader, "s-2"), gone.metadata()); err == nil {
 		t.Error("a revoked token is believed when a server says so")
 	}
 }

@@ -95,7 +95,7 @@ func (s *Server) identify(r *http.Request) (Principal, error) {
 	}
 	if p, ok, err := s.auth.fromTLS(credentials.TLSInfo{State: *r.TLS}); ok {
 		if err == nil && p.Role == roleServer && r.Header.Get(metadataID) != "" {
-			return s.auth.fromServer(principalHeaders(r.Header))
+			return s.auth.fromServer(p.ID, principalHeaders(r.Header))
 		}
 		return p, err
 	}

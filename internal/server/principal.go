@@ -6,13 +6,13 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -43,21 +43,26 @@ var (
 
 var errRemovedServer = errors.New("this server was removed from the cluster: remove its data folder with cloudless down --purge, and join again with a new token")
 
-// reasonRemoved, in the details of an error, tells a server that it was removed.
-const reasonRemoved = "REMOVED"
+// Reasons in the details of an error tell a server that it was removed, or that it
+// is not a member.
+const (
+	reasonRemoved   = "REMOVED"
+	reasonNotMember = "NOT_MEMBER"
+)
 
 // unauthenticated is the answer to a caller who could not be proved.
 func unauthenticated(err error) error {
 	if _, refused := errors.AsType[*refusal](err); refused {
 		return err // it has a code of its own
 	}
-	st := status.New(codes.Unauthenticated, err.Error())
-	if errors.Is(err, errRemovedServer) {
-		if with, detailErr := st.WithDetails(&errdetails.ErrorInfo{Reason: reasonRemoved, Domain: "cloudless"}); detailErr == nil {
-			st = with
-		}
+	_, notMember := errors.AsType[unknownServer](err)
+	switch {
+	case errors.Is(err, errRemovedServer):
+		return withReasons(codes.Unauthenticated, err.Error(), reasonRemoved)
+	case notMember:
+		return withReasons(codes.Unauthenticated, err.Error(), reasonNotMember)
 	}
-	return st.Err()
+	return status.Error(codes.Unauthenticated, err.Error())
 }
 
 type principalKey struct{}
@@ -114,7 +119,11 @@ func (a *authenticator) fromToken(secret string) (Principal, error) {
 	if credential == nil || !parsed.Matches(credential.GetHash()) {
 		return Principal{}, errUnknownToken
 	}
-	token := snap.Token(credential.GetTokenUid())
+	return a.ofToken(snap.Token(credential.GetTokenUid()))
+}
+
+// ofToken is the bearer of a token, which may be nil.
+func (a *authenticator) ofToken(token *v1.Token) (Principal, error) {
 	if token == nil {
 		return Principal{}, errUnknownToken
 	}
@@ -142,7 +151,7 @@ func (a *authenticator) fromContext(ctx context.Context) (Principal, error) {
 	case credentials.TLSInfo:
 		if p, ok, err := a.fromTLS(info); ok {
 			if err == nil && p.Role == roleServer && len(md.Get(metadataID)) > 0 {
-				return a.fromServer(md)
+				return a.fromServer(p.ID, md)
 			}
 			return p, err
 		}
@@ -160,23 +169,33 @@ func (a *authenticator) fromContext(ctx context.Context) (Principal, error) {
 	return a.fromToken(secret)
 }
 
-// fromServer takes the word of another server, which has proved the caller and
-// passes its call on; whether the caller is still a member is looked up here.
-func (a *authenticator) fromServer(md metadata.MD) (Principal, error) {
-	p, err := principalFromMetadata(md)
+// fromServer proves a caller whose call another server passes on. That server must
+// be a member, and is believed only about who calls: what the caller may do, and
+// until when, is what the state says here.
+func (a *authenticator) fromServer(by identity.ID, md metadata.MD) (Principal, error) {
+	snap := a.snapshot()
+	if snap.Server(by.Name()) == nil {
+		return Principal{}, unknownServer(by.Name())
+	}
+	named, err := principalFromMetadata(md)
 	if err != nil {
 		return Principal{}, err
 	}
-	snap := a.snapshot()
-	switch {
-	case p.TokenUID != "" && (snap.Token(p.TokenUID) == nil || !a.now().Before(p.Expires)):
-		return Principal{}, errUnknownToken
-	case p.ID.Kind() == identity.KindNode && snap.Node(p.ID.Name()) == nil:
-		return Principal{}, unknownNode(p.ID.Name())
-	case p.ID.Kind() == identity.KindServer && snap.Revocation(p.ID.Name()) != nil:
-		return Principal{}, errRemovedServer // the one that passes it on may not know yet
+	uid := named.ID.Name()
+	switch named.ID.Kind() {
+	case identity.KindNode:
+		if snap.Node(uid) == nil {
+			return Principal{}, unknownNode(uid)
+		}
+		return Principal{ID: named.ID, Role: roleNode}, nil
+	case identity.KindServer:
+		if snap.Revocation(uid) != nil {
+			return Principal{}, errRemovedServer // the server that passes it on may not know yet
+		}
+		return Principal{ID: named.ID, Role: roleServer}, nil
+	default:
+		return a.ofToken(snap.Token(named.TokenUID))
 	}
-	return p, nil
 }
 
 // unknownNode is a node whose certificate is good and that the state does not have.
@@ -186,10 +205,18 @@ func (uid unknownNode) Error() string {
 	return "node " + string(uid) + " is not a member of this cluster any more: join it again with a new token"
 }
 
+// unknownServer is a server whose certificate is good and that is no member.
+type unknownServer string
+
+func (uid unknownServer) Error() string {
+	return "server " + string(uid) + " is not a member of this cluster, so it cannot pass calls on: join it again with a new token"
+}
+
 // notKnown reports whether a caller was turned away only because the state of this server does not have it.
 func notKnown(err error) bool {
 	_, node := errors.AsType[unknownNode](err)
-	return node || errors.Is(err, errUnknownToken)
+	_, server := errors.AsType[unknownServer](err)
+	return node || server || errors.Is(err, errUnknownToken)
 }
 
 func bearer(header string) (string, bool) {

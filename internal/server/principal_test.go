@@ -1,7 +1,11 @@
 package server
 
 import (
+	"context"
+	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -17,10 +21,8 @@ import (
 func TestRemovedServerIsToldInWords(t *testing.T) {
 	c := newCluster(t)
 	const words = "this server was removed from the cluster"
-	gone, err := identity.NewID(c.ca.Trust().Cluster(), identity.KindServer, "gone")
-	must(t, err)
-	known, err := identity.NewID(c.ca.Trust().Cluster(), identity.KindServer, "other")
-	must(t, err)
+	gone, known := serverID(t, c, "gone"), serverID(t, c, "other")
+	c.enter("gone", "other")
 	other := c.dial(c.certificateOf(identity.KindServer, "other"), "")
 	removed := c.dial(c.certificateOf(identity.KindServer, "gone"), "")
 	call := func(as *user, said Principal) error {
@@ -52,4 +54,119 @@ func TestRemovedServerIsToldInWords(t *testing.T) {
 	if err := knock(c.ctx, removed.conn, v1.PeerService_PassCalls_FullMethodName, true); !hasReason(err, reasonRemoved) {
 		t.Errorf("its stream is answered with %v", err)
 	}
+}
+
+// enter makes servers members of the cluster.
+func (c *cluster) enter(uids ...string) {
+	c.t.Helper()
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		for _, uid := range uids {
+			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Spec: &v1.ServerSpec{Address: uid + ".invalid:7700"}})
+		}
+	})
+}
+
+func serverID(t *testing.T, c *cluster, uid string) identity.ID {
+	t.Helper()
+	id, err := identity.NewID(c.ca.Trust().Cluster(), identity.KindServer, uid)
+	must(t, err)
+	return id
+}
+
+// saying is a context in which a server passes on the call of somebody.
+func saying(c *cluster, p Principal) context.Context {
+	return metadata.NewOutgoingContext(c.ctx, p.metadata())
+}
+
+// A certificate of a server that never was a member is enough for what servers ask
+// each other before they know the state, and for nothing that users do.
+func TestOnlyMembersPassCallsOn(t *testing.T) {
+	c := newCluster(t)
+	admin := c.bearerOf(roleAdmin)
+	for _, uid := range []string{"member", "impostor"} {
+		as := c.dial(c.certificateOf(identity.KindServer, uid), "")
+		if uid == "member" {
+			c.enter(uid)
+			_, err := as.ListTokens(saying(c, admin), &v1.ListTokensRequest{})
+			must(t, err)
+			if got := c.passedOn(uid, admin, "/v1/tokens"); got != http.StatusOK {
+				t.Errorf("by HTTP the member gets %d", got)
+			}
+			continue
+		}
+		_, err := as.ListTokens(saying(c, admin), &v1.ListTokensRequest{})
+		wantCode(t, err, codes.Unauthenticated, "server impostor is not a member")
+		if got := c.passedOn(uid, admin, "/v1/tokens"); got != http.StatusUnauthorized {
+			t.Errorf("by HTTP the impostor gets %d", got)
+		}
+		_, err = v1.NewPeerServiceClient(as.conn).GetProgress(c.ctx, &v1.GetProgressRequest{})
+		must(t, err)
+	}
+}
+
+// The leader may learn of a new server while that one passes its first call on.
+func TestMemberIsLookedForOnce(t *testing.T) {
+	c := newCluster(t)
+	catchUps := 0
+	c.router.unknown.catchUp.do = func(context.Context) error {
+		catchUps++
+		c.enter("s-2")
+		return nil
+	}
+	as := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
+	_, err := as.ListTokens(saying(c, c.bearerOf(roleAdmin)), &v1.ListTokensRequest{})
+	must(t, err)
+	if catchUps != 1 {
+		t.Errorf("%d catch-ups", catchUps)
+	}
+}
+
+// What a caller may do is what the state says of its token, whatever a member claims.
+func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
+	c := newCluster(t)
+	c.enter("s-2")
+	as := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
+	create := func(p Principal) error {
+		_, err := as.CreateToken(saying(c, p), &v1.CreateTokenRequest{Role: roleAdmin})
+		return err
+	}
+	viewer := c.bearerOf(roleViewer)
+	viewer.Role = roleAdmin
+	wantCode(t, create(viewer), codes.PermissionDenied, `role "viewer"`)
+	viewer.TokenUID = ""
+	wantCode(t, create(viewer), codes.Unauthenticated, "the API token is not valid")
+	node := Principal{Role: roleAdmin}
+	var err error
+	node.ID, err = identity.NewID(c.ca.Trust().Cluster(), identity.KindNode, c.join("machine").uid())
+	must(t, err)
+	wantCode(t, create(node), codes.PermissionDenied, `role "node"`)
+	wantCode(t, create(Principal{ID: serverID(t, c, "s-2"), Role: roleAdmin}), codes.PermissionDenied, `role "server"`)
+	// Nor for how long.
+	short := c.bearerOf(roleAdmin, "1ms")
+	short.Expires = time.Now().Add(time.Hour)
+	wantCode(t, create(short), codes.Unauthenticated, "has expired")
+}
+
+// bearerOf is the bearer of a new token.
+func (c *cluster) bearerOf(role string, ttl ...string) Principal {
+	c.t.Helper()
+	made, err := c.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: role, Ttl: strings.Join(ttl, "")})
+	must(c.t, err)
+	id, err := identity.NewID(c.ca.Trust().Cluster(), identity.KindUser, made.GetToken().GetMetadata().GetName())
+	must(c.t, err)
+	return Principal{ID: id, Role: role, TokenUID: made.GetToken().GetMetadata().GetUid(), Expires: made.GetToken().GetSpec().GetExpireTime().AsTime()}
+}
+
+// passedOn asks by HTTP, as a server for somebody.
+func (c *cluster) passedOn(server string, p Principal, path string) int {
+	c.t.Helper()
+	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+c.Address()+path, nil)
+	must(c.t, err)
+	for key, values := range p.metadata() {
+		request.Header[http.CanonicalHeaderKey(key)] = values
+	}
+	response, err := c.web(c.certificateOf(identity.KindServer, server)).Do(request)
+	must(c.t, err)
+	must(c.t, response.Body.Close())
+	return response.StatusCode
 }
