@@ -306,3 +306,41 @@ func TestProgressIsShownButNotKept(t *testing.T) {
 		return r.GetReplica() != nil && r.GetReplica().GetStatus().GetProgress() == nil
 	})
 }
+
+// A node speaks for its own replicas only: progress of any other uid is not kept, so
+// that nobody can fill the leader's memory with invented ones.
+func TestProgressIsKeptForTheReplicasOfTheNodeOnly(t *testing.T) {
+	c := newCluster(t)
+	owner, other := c.join("owner"), c.join("other")
+	stream := owner.connect(c.ctx)
+	assignments(t, stream)
+	_, err := c.as(roleOperator).CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	uid := assignments(t, stream).GetAssign()[0].GetReplica().GetMetadata().GetUid()
+	pulling := func(uid string, done int64) *v1.ReplicaReport {
+		return &v1.ReplicaReport{Uid: uid, Status: &v1.ReplicaStatus{Progress: &v1.Progress{What: "pulling app", DoneBytes: done}}}
+	}
+	snap := c.store.Snapshot()
+	c.progress.take(snap, owner.uid(), []*v1.ReplicaReport{pulling(uid, 1), pulling("invented", 1)})
+	rest := c.progress.take(snap, other.uid(), []*v1.ReplicaReport{pulling(uid, 2), pulling("another", 2)})
+	if n := len(c.progress.known); n != 1 {
+		t.Errorf("progress of %d replicas is kept", n)
+	}
+	if done := c.progress.of(snap.Replica(uid)).GetStatus().GetProgress().GetDoneBytes(); done != 1 {
+		t.Errorf("%d bytes are done, in the words of another node", done)
+	}
+	for _, one := range rest {
+		if one.GetStatus().GetProgress() != nil {
+			t.Error("progress that is not kept reaches the state")
+		}
+	}
+	c.route(state.Change{Kind: state.KindReplica, Old: snap.Replica(uid)})
+	if n := len(c.progress.known); n != 0 {
+		t.Error("the progress of a replica that is gone is kept")
+	}
+	c.progress.take(snap, owner.uid(), []*v1.ReplicaReport{pulling(uid, 1)})
+	c.catchUp(state.New().Snapshot())
+	if n := len(c.progress.known); n != 0 {
+		t.Error("the progress of a replica is kept of which it was missed that it is gone")
+	}
+}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -29,9 +30,9 @@ func newProgress() *progress {
 	return &progress{known: map[string]nodeProgress{}, changed: make(chan struct{})}
 }
 
-// take keeps what the reports of a node say about progress, and returns the
-// reports without it: that must not reach the replicated state.
-func (p *progress) take(node string, reports []*v1.ReplicaReport) []*v1.ReplicaReport {
+// take keeps what the reports of a node say about the progress of its replicas, and
+// returns the reports without it: progress must not reach the replicated state.
+func (p *progress) take(snap *state.Snapshot, node string, reports []*v1.ReplicaReport) []*v1.ReplicaReport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var news bool
@@ -49,6 +50,9 @@ func (p *progress) take(node string, reports []*v1.ReplicaReport) []*v1.ReplicaR
 		status := proto.CloneOf(one.GetStatus())
 		status.Progress = nil
 		rest[i] = &v1.ReplicaReport{Uid: one.GetUid(), Status: status}
+		if snap.Replica(one.GetUid()).GetSpec().GetNodeUid() != node {
+			continue // nodes could invent any number of uids
+		}
 		at.What = brief(at.GetWhat())
 		p.known[one.GetUid()] = nodeProgress{node, at}
 		news = true
@@ -57,6 +61,20 @@ func (p *progress) take(node string, reports []*v1.ReplicaReport) []*v1.ReplicaR
 		p.announce()
 	}
 	return rest
+}
+
+// forget drops the progress of a replica that is gone.
+func (p *progress) forget(replica string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, replica)
+}
+
+// forgetMissing does the same for all replicas that a state does not have.
+func (p *progress) forgetMissing(snap *state.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.known, func(uid string, _ nodeProgress) bool { return snap.Replica(uid) == nil })
 }
 
 // drop forgets what a node that is gone has said.

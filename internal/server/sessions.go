@@ -273,7 +273,7 @@ func (s *agentService) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 	}
 	current := s.sessions.enter(stream.Context(), node, hello.GetInstance(), func() {
 		s.nodes.Connected(node, machineOf(stream.Context()), hello.GetStatus())
-		s.reports.submit(node, s.progress.take(node, hello.GetReplicas()))
+		s.reports.submit(node, s.progress.take(s.store.Snapshot(), node, hello.GetReplicas()))
 	})
 	defer s.sessions.leave(current, func() {
 		s.nodes.Disconnected(node)
@@ -318,7 +318,7 @@ func (s *agentService) receive(stream grpc.BidiStreamingServer[v1.SessionUp, v1.
 			current.during(func() { s.nodes.Goodbye(node, brief(m.Goodbye.GetReason())) })
 		case *v1.SessionUp_Report:
 			current.during(func() {
-				s.reports.submit(node, s.progress.take(node, m.Report.GetReplicas()))
+				s.reports.submit(node, s.progress.take(s.store.Snapshot(), node, m.Report.GetReplicas()))
 				s.reports.submitEvents(node, m.Report.GetEvents(), s.now())
 			})
 		default:
@@ -436,6 +436,7 @@ func (s *Server) catchUp(snap *state.Snapshot) {
 			one.cancel(errSilent)
 		}
 	})
+	s.progress.forgetMissing(snap)
 	s.revoked.revokeMissing(snap)
 	s.cutMissing(snap)
 }
@@ -458,6 +459,9 @@ func (s *Server) route(c state.Change) {
 		before, _ := c.Old.(*v1.Replica)
 		after, _ := c.New.(*v1.Replica)
 		uid, nodes := assignment.Concerned(before, after)
+		if after == nil {
+			s.progress.forget(uid)
+		}
 		for _, node := range nodes {
 			if current := s.sessions.get(node); current != nil {
 				current.mark(uid)
