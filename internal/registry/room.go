@@ -2,7 +2,9 @@ package registry
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +14,12 @@ import (
 // cluster needs the same disk more than images do.
 const reserve = 128 << 20
 
-// withRoom refuses what would fill the disk of the folder, before anything of it
-// is written. What is read or deleted always gets through.
+// roomEvery is after how many bytes of a body the disk is looked at again: clients
+// need not say how much they send, and others send at the same time.
+const roomEvery = 2 << 20
+
+// withRoom refuses what would fill the disk of the folder, if possible before
+// anything of it is written. What is read or deleted always gets through.
 func withRoom(dir string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch req.Method {
@@ -22,10 +28,71 @@ func withRoom(dir string, next http.Handler) http.Handler {
 				refuseFull(w, free)
 				return
 			}
+			body := &roomyBody{ReadCloser: req.Body, dir: dir}
+			req = req.Clone(req.Context())
+			req.Body = body
+			w = &roomyWriter{ResponseWriter: w, body: body}
 		}
 		next.ServeHTTP(w, req)
 	})
 }
+
+// errFull ends a body for which there is no room any more.
+var errFull = errors.New("there is no space left on the disk of the registry")
+
+// roomyBody ends with errFull when what it brings would fill the disk.
+type roomyBody struct {
+	io.ReadCloser
+	dir  string
+	read int64 // since the disk was looked at
+	full bool
+	free uint64 // when it was full
+}
+
+func (b *roomyBody) Read(p []byte) (int, error) {
+	if b.read >= roomEvery {
+		b.read = 0
+		free, ok := roomFor(b.dir, 0)
+		b.full, b.free = b.full || !ok, free
+	}
+	if b.full {
+		return 0, errFull
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	return n, err
+}
+
+// roomyWriter answers that the disk is full in place of what the library says when
+// a body ends early.
+type roomyWriter struct {
+	http.ResponseWriter
+	body    *roomyBody
+	refused bool
+}
+
+func (w *roomyWriter) WriteHeader(status int) {
+	if !w.body.full {
+		w.ResponseWriter.WriteHeader(status)
+		return
+	}
+	if !w.refused {
+		w.refused = true
+		w.Header().Del("Content-Length")
+		refuseFull(w.ResponseWriter, w.body.free)
+	}
+}
+
+func (w *roomyWriter) Write(data []byte) (int, error) {
+	if !w.body.full {
+		return w.ResponseWriter.Write(data)
+	}
+	w.WriteHeader(http.StatusInsufficientStorage)
+	return len(data), nil
+}
+
+// Unwrap leads http.ResponseController to what else the writer can do.
+func (w *roomyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // roomFor reports whether so many bytes fit, -1 if it is not known how many. A
 // disk that cannot be asked is left to refuse by itself.
