@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/identity"
 )
 
 // Calls that are passed on together have their own answers and refusals, as the leader gives them.
@@ -62,9 +61,7 @@ func TestALargeCallIsPassedOnAlone(t *testing.T) {
 	request := &v1.ListWorkloadsRequest{Selection: &v1.Selection{Labels: strings.Repeat("x", maxPassed)}}
 	_, out, err := messagesOf(v1.WorkloadService_ListWorkloads_FullMethodName)
 	must(t, err)
-	ann, err := identity.NewID(leader.ca.Trust().Cluster(), identity.KindUser, "ann")
-	must(t, err)
-	ctx := withPrincipal(follower.ctx, Principal{ID: ann, Role: roleViewer})
+	ctx := withPrincipal(follower.ctx, leader.bearerOf(roleViewer))
 	_, err = follower.router.passing.call(ctx, conn, v1.WorkloadService_ListWorkloads_FullMethodName, request, out)
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a request with a selector of %d bytes: %v", maxPassed, err)

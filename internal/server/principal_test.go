@@ -3,12 +3,13 @@ package server
 import (
 	"context"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -142,15 +143,20 @@ func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
 	wantCode(t, create(node), codes.PermissionDenied, `role "node"`)
 	wantCode(t, create(Principal{ID: serverID(t, c, "s-2"), Role: roleAdmin}), codes.PermissionDenied, `role "server"`)
 	// Nor for how long.
-	short := c.bearerOf(roleAdmin, "1ms")
-	short.Expires = time.Now().Add(time.Hour)
-	wantCode(t, create(short), codes.Unauthenticated, "has expired")
+	expired := c.bearerOf(roleAdmin)
+	c.change(func(snap *state.Snapshot, b *state.Batch) {
+		old := snap.Token(expired.TokenUID)
+		token := proto.CloneOf(old)
+		token.Spec.ExpireTime = timestamppb.New(time.Now().Add(-time.Hour))
+		b.Update(token, old.GetMetadata().GetVersion())
+	})
+	wantCode(t, create(expired), codes.Unauthenticated, "has expired")
 }
 
 // bearerOf is the bearer of a new token.
-func (c *cluster) bearerOf(role string, ttl ...string) Principal {
+func (c *cluster) bearerOf(role string) Principal {
 	c.t.Helper()
-	made, err := c.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: role, Ttl: strings.Join(ttl, "")})
+	made, err := c.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: role})
 	must(c.t, err)
 	id, err := identity.NewID(c.ca.Trust().Cluster(), identity.KindUser, made.GetToken().GetMetadata().GetName())
 	must(c.t, err)
