@@ -18,6 +18,15 @@
 // container pauses in the middle of one, as a prompt does: a part is on disk
 // shortly after it was written, however long the rest of the line takes.
 //
+// The first line of a file is no record but its header: an id of the log, an id
+// of the file (its epoch), the number of the file before it and the machine's
+// boot in which it was begun. Files of releases before positions have none.
+//
+// A [Position] is an epoch and an offset. Readers resume by it; stamps are for
+// people and for Since and Until. A file is written in one boot only, because a
+// crash of the machine can take back what was already read: after a restart the
+// log goes on in a new file, whose number is higher than any that was lost.
+//
 // What the package guarantees:
 //   - A [Writer] never blocks on a disk that takes no more. It drops what it
 //     cannot write, and says in the log how much that was as soon as it can.
@@ -29,7 +38,9 @@
 //   - [Read] delivers every record once and in the order of each stream, while
 //     files are written, started and removed, and after a crash of the writer.
 //     The order between the two streams is that of the writer, which reads two
-//     pipes and cannot know more.
+//     pipes and cannot know more. A reader that was interrupted and resumes by
+//     position sees the same, whatever clocks say. Where records are gone before
+//     they were read it is told so.
 //
 // The package must not know of containers, replicas, containerd or the API.
 package logfile

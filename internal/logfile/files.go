@@ -102,8 +102,9 @@ func lastStamp(f *os.File) (stamp time.Time, end int64, err error) {
 // firstStamp returns the stamp of the first record of a file, or the zero time
 // if there is none.
 func firstStamp(f *os.File) time.Time {
+	_, head := readHeader(f)
 	var b [len(stampLayout)]byte
-	if _, err := f.ReadAt(b[:], 0); err != nil {
+	if _, err := f.ReadAt(b[:], head); err != nil {
 		return time.Time{}
 	}
 	stamp, err := parseStamp(b[:])

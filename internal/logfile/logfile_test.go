@@ -111,6 +111,10 @@ func TestRecordsOnDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	head, got, _ := bytes.Cut(got, []byte("\n"))
+	if h, ok := parseHeader(head); !ok || h.log == 0 || h.epoch == 0 || h.boot != currentBoot() {
+		t.Errorf("the file begins with %q", head)
+	}
 	want := `2026-01-02T03:04:05.000000000Z stdout F one
 2026-01-02T03:04:05.000000000Z stdout F 
 2026-01-02T03:04:05.000000000Z stdout F two

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -16,16 +17,26 @@ type Entry struct {
 	Stream  Stream
 	Partial bool // the line goes on in the next entry of the same stream
 	Line    string
-	// Gap is set instead of a line where files were removed by their limits before
-	// they could be read.
+	// Gap is set instead of a line where records are gone that were not read: their files were removed by their
+	// limits, or lost when the machine crashed.
 	Gap bool
+	// Begin is set instead of a line in the entry that Options.Begin asks for.
+	Begin bool
+	// Position is where reading resumes behind this entry.
+	Position Position
 }
 
 // Options says what to read of a log.
 type Options struct {
-	// Since and Until leave out what was written before and after them, if they
-	// are not zero.
-	Since, Until time.Time
+	// After resumes behind an entry that was read before, if it is not nil. Since and Tail then mean nothing.
+	After *Position
+	// Begin asks for a first entry that only says where reading begins.
+	Begin bool
+	// Since leaves out older records, if it is not zero. What is written from now on is delivered whatever its time:
+	// clocks may be set back.
+	Since time.Time
+	// Until leaves out newer records, if it is not zero.
+	Until time.Time
 	// Tail is the number of lines to begin with, counted from the end; all of
 	// them if negative.
 	Tail int
@@ -48,7 +59,7 @@ func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) e
 	r := &reader{dir: dir, opts: opts, fn: fn, buf: make([]byte, readBytes)}
 	defer r.closeFile()
 	if !opts.Follow {
-		if err := r.seekTail(); err != nil {
+		if err := r.seek(ctx); err != nil {
 			return err
 		}
 		if err := r.drain(ctx); err != nil || !r.missed {
@@ -59,12 +70,15 @@ func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) e
 	// Watching begins before reading, so that nothing falls between the two.
 	w := newWaiter(dir, opts)
 	defer w.close()
-	if err := r.seekTail(); err != nil {
+	if err := r.seek(ctx); err != nil {
 		return err
 	}
 	for {
 		if err := r.drain(ctx); err != nil {
 			return err
+		}
+		if w.finished && r.missed {
+			return r.admitGap(r.last)
 		}
 		if w.finished {
 			return nil
@@ -78,7 +92,7 @@ func Read(ctx context.Context, dir string, opts Options, fn func(Entry) error) e
 // readBytes is how much is read at once: more than the longest record.
 const readBytes = 64 << 10
 
-// position is a place in a log.
+// position is a place in a log whose files are known.
 type position struct {
 	seq    uint64
 	offset int64
@@ -93,40 +107,24 @@ type reader struct {
 	dir  string
 	opts Options
 	fn   func(Entry) error
+	// visit is handed the lines at the cursor; deliver if nil.
+	visit func(line []byte) error
 
-	from [2]position // by stream: what comes before is not wanted
-	to   *position   // what comes from here on was written too late; nil if nothing was
-	at   position    // of the next record; file 0 if there is none yet
-	file *os.File    // the file at.seq, if it is open
-	skip bool        // at lies within a line that is no record
+	from     [2]position // by stream: what comes before is not wanted
+	fromHead [2]header   // of the files of from
+
+	old  position  // what comes before was written before reading began
+	to   *position // what comes from here on was written too late; nil if nothing was
+	at   position  // of the next record
+	file *os.File  // the file at.seq, if it is open
+	head header    // of the file at.seq, as far as it is known
+	skip bool      // at lies within a line that is no record
 	buf  []byte
 	open [2]bool // by stream: the last entry was partial
-	// missed is whether files were removed between what was delivered and the cursor.
+	// missed is whether records were lost between what was delivered and the cursor.
 	missed bool
 	last   time.Time // of what was delivered last
-}
-
-// seekEnd has reading end where the log does now: one that is written faster than
-// it is read would have no end otherwise.
-func (r *reader) seekEnd() error {
-	seqs, err := listFiles(r.dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("read log: %w", err)
-	}
-	r.to = &position{}
-	if len(seqs) == 0 {
-		return nil
-	}
-	r.to.seq = seqs[len(seqs)-1]
-	info, err := os.Stat(filePath(r.dir, r.to.seq))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // removed by its limits, and what came before it as well
-	}
-	if err != nil {
-		return fmt.Errorf("read log: %w", err)
-	}
-	r.to.offset = info.Size()
-	return nil
+	said   Position  // behind what was delivered last
 }
 
 // ended reports whether all that remains was written too late.
@@ -158,40 +156,66 @@ func (r *reader) drain(ctx context.Context) error {
 	return nil
 }
 
-// proceed puts the cursor at the beginning of another file.
+// proceed puts the cursor at the beginning of another file. One with a lower number is the first of a log that was
+// begun anew.
 func (r *reader) proceed(next uint64) {
-	r.missed = r.missed || r.at.seq != 0 && next > r.at.seq+1
-	r.at = position{seq: next}
+	before := next - 1
+	if head := headerOf(r.dir, next); head.prev != 0 {
+		before = head.prev
+	}
+	r.missed = r.missed || before != r.at.seq
+	if next <= r.at.seq {
+		r.from = [2]position{}
+	}
+	r.at, r.head = position{seq: next}, header{log: r.head.log}
 }
 
 // successor is the number of the next file, or 0 if there is none.
 func (r *reader) successor() (uint64, error) {
-	seqs, err := listFiles(r.dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return 0, fmt.Errorf("read log: %w", err)
+	seqs, err := r.files()
+	if err != nil || len(seqs) == 0 {
+		return 0, err
 	}
 	for _, seq := range seqs {
 		if seq > r.at.seq {
 			return seq, nil
 		}
 	}
+	if seqs[len(seqs)-1] != r.at.seq && r.isAnew(seqs, r.head.log) {
+		return seqs[0], nil
+	}
 	return 0, nil
+}
+
+// isAnew reports whether the files belong to another log than the one with that id: it was removed, and begun again.
+func (r *reader) isAnew(seqs []uint64, log uint32) bool {
+	for _, seq := range slices.Backward(seqs) {
+		if found := headerOf(r.dir, seq).log; found != 0 {
+			return log != 0 && found != log
+		}
+	}
+	return false
+}
+
+// files are the numbers of the log's files; there are none of a log that does not exist.
+func (r *reader) files() ([]uint64, error) {
+	seqs, err := listFiles(r.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read log: %w", err)
+	}
+	return seqs, nil
 }
 
 // openNext opens the file at the cursor or, if that is not there, the next one.
 // It reports false if there is none.
 func (r *reader) openNext() (bool, error) {
 	for {
-		if r.at.seq == 0 {
-			next, err := r.successor()
-			if next == 0 || err != nil {
-				return false, err
-			}
-			r.proceed(next)
-		}
 		f, err := os.Open(filePath(r.dir, r.at.seq))
 		if err == nil {
 			r.file = f
+			head, _ := readHeader(f)
+			r.identify(head)
+			r.skip = !beginsLine(f, r.at.offset)
 			return true, nil
 		}
 		if !errors.Is(err, os.ErrNotExist) {
@@ -204,6 +228,24 @@ func (r *reader) openNext() (bool, error) {
 		r.missed = true // what was to be read here
 		r.proceed(next)
 	}
+}
+
+// identify remembers the header of the file at the cursor. One without a header belongs to the log in which it lies.
+func (r *reader) identify(head header) {
+	if head.log == 0 {
+		head.log = r.head.log
+	}
+	r.head = head
+}
+
+// beginsLine reports whether a line begins at the offset; a position that was made up may lie anywhere.
+func beginsLine(f *os.File, offset int64) bool {
+	var b [1]byte
+	if offset == 0 {
+		return true
+	}
+	_, err := f.ReadAt(b[:], offset-1)
+	return err == nil && b[0] == '\n'
 }
 
 func (r *reader) closeFile() {
@@ -237,6 +279,10 @@ func (r *reader) readFile(ctx context.Context) error {
 // deliverLines delivers the records in b, which was read at the cursor, and
 // moves the cursor behind the last one.
 func (r *reader) deliverLines(b []byte) error {
+	visit := r.visit
+	if visit == nil {
+		visit = r.deliver
+	}
 	full := len(b) == len(r.buf)
 	for {
 		line, rest, found := bytes.Cut(b, []byte{'\n'})
@@ -244,7 +290,7 @@ func (r *reader) deliverLines(b []byte) error {
 			break
 		}
 		if !r.skip {
-			if err := r.deliver(line); err != nil {
+			if err := visit(line); err != nil {
 				return err
 			}
 		}
@@ -261,14 +307,18 @@ func (r *reader) deliverLines(b []byte) error {
 
 // deliver hands the record at the cursor to the callback if it is wanted.
 func (r *reader) deliver(line []byte) error {
+	if r.at.offset == 0 {
+		head, _ := parseHeader(line)
+		r.identify(head)
+	}
 	rec, err := parseRecord(line)
 	if err != nil {
-		return nil // the log was damaged by other hands; the rest of it still counts
+		return nil // a header, or damage by other hands; the rest of it still counts
 	}
 	s := rec.stream.index()
 	unwanted := r.at.before(r.from[s]) ||
 		r.to != nil && !r.at.before(*r.to) ||
-		!r.opts.Since.IsZero() && rec.time.Before(r.opts.Since) ||
+		r.at.before(r.old) && rec.time.Before(r.opts.Since) ||
 		!r.opts.Until.IsZero() && rec.time.After(r.opts.Until)
 	if unwanted {
 		return nil
@@ -280,25 +330,35 @@ func (r *reader) deliver(line []byte) error {
 	}
 	if rec.begins && r.open[s] {
 		// The writer was killed before the end of the line was written.
-		if err := r.fn(Entry{Time: rec.time, Stream: rec.stream}); err != nil {
+		r.open[s] = false
+		if err := r.hand(Entry{Time: rec.time, Stream: rec.stream}, r.at); err != nil {
 			return err
 		}
 	}
 	r.open[s], r.last = !rec.ends, rec.time
-	return r.fn(Entry{Time: rec.time, Stream: rec.stream, Partial: !rec.ends, Line: string(rec.line)})
+	behind := position{r.at.seq, r.at.offset + int64(len(line)) + 1}
+	return r.hand(Entry{Time: rec.time, Stream: rec.stream, Partial: !rec.ends, Line: string(rec.line)}, behind)
+}
+
+// hand gives an entry to the callback. Reading resumes behind it at a position of the present file.
+func (r *reader) hand(e Entry, behind position) error {
+	e.Position = r.position(behind)
+	r.said = e.Position
+	return r.fn(e)
 }
 
 // admitGap says that something is missing before what was written at a time.
 func (r *reader) admitGap(at time.Time) error {
-	for s, stream := range []Stream{Stdout, Stderr} {
+	// The ends of lines are missing, too. They do not move the position: whoever resumes behind them is told of the gap.
+	for s, place := range []*Place{&r.said.Stdout, &r.said.Stderr} {
 		if !r.open[s] {
 			continue
 		}
-		if err := r.fn(Entry{Time: at, Stream: stream}); err != nil { // the end of its line is missing, too
+		r.open[s], place.Open = false, false
+		if err := r.fn(Entry{Time: at, Stream: streams[s], Position: r.said}); err != nil {
 			return err
 		}
-		r.open[s] = false
 	}
 	r.missed = false
-	return r.fn(Entry{Time: at, Gap: true})
+	return r.hand(Entry{Time: at, Gap: true}, r.at)
 }

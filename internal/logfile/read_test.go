@@ -94,7 +94,7 @@ func TestTailIsNotMoreThanWasAskedFor(t *testing.T) {
 				return nil
 			}}
 			defer r.closeFile()
-			err := r.seekTail()
+			err := r.seek(t.Context())
 			write(t, w, Stdout, meanwhile+"\n")
 			if err := errors.Join(err, r.drain(t.Context())); err != nil {
 				t.Fatal(err)
@@ -137,7 +137,7 @@ func TestReadLooksAtNothingThatCameLater(t *testing.T) {
 	write(t, w, Stdout, "1\n")
 	r := &reader{dir: dir, opts: Options{Tail: 1}, buf: make([]byte, readBytes), fn: func(Entry) error { return nil }}
 	defer r.closeFile()
-	err := r.seekTail()
+	err := r.seek(t.Context())
 	for range 10 {
 		write(t, w, Stdout, strings.Repeat("later", 20)+"\n")
 	}

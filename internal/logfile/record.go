@@ -15,6 +15,9 @@ const (
 	Stderr Stream = "stderr"
 )
 
+// streams are both of them, by their index.
+var streams = [2]Stream{Stdout, Stderr}
+
 // index gives each stream its place in an array of two.
 func (s Stream) index() int {
 	if s == Stderr {

@@ -29,6 +29,8 @@ type WriterOptions struct {
 	// Uptime tells a clock that was set from time that has passed; that since Open
 	// if nil.
 	Uptime func() time.Duration
+	// Boot names the time since the machine was started; what the kernel says if empty.
+	Boot string
 }
 
 // Writer appends to a log. Its methods may be called from several goroutines.
@@ -39,11 +41,16 @@ type Writer struct {
 	uptime func() time.Duration
 	steady *steady.Clock // a clock that is set forward must not make every file look old
 
+	boot string
+	log  uint32 // what all headers of this log have in common
+
 	mu      sync.Mutex
 	closed  bool
-	file    *os.File // nil until there is something to write
-	seq     uint64   // the highest number seen or used
-	size    int64    // of file, up to the last whole record
+	file    *os.File  // nil until there is something to write
+	seq     uint64    // the highest number seen or used
+	skipped [2]uint64 // the numbers around those that were skipped when the machine was restarted
+	head    int64     // length of file's header
+	size    int64     // of file, up to the last whole record
 	started time.Time
 	last    time.Time // stamp of the last record in file
 	older   []olderFile
@@ -56,6 +63,7 @@ type Writer struct {
 type olderFile struct {
 	seq  uint64
 	last time.Time
+	size int64 // of its records
 }
 
 // loss is what could not be written since the log last said so.
@@ -63,6 +71,8 @@ type loss struct {
 	lines, bytes int64
 	cause        error
 }
+
+func (l loss) isNothing() bool { return l.lines == 0 && l.bytes == 0 }
 
 // Open makes the directory if need be and returns a writer that goes on where
 // the last one ended, however that ended. A full disk is no error: what it
@@ -85,20 +95,28 @@ func Open(dir string, opts WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	w := &Writer{dir: dir, limits: opts.Limits.withDefaults(), now: opts.Now, uptime: opts.Uptime}
+	if opts.Boot == "" {
+		opts.Boot = currentBoot()
+	}
+	w := &Writer{dir: dir, limits: opts.Limits.withDefaults(), now: opts.Now, uptime: opts.Uptime, boot: opts.Boot}
 	w.steady = steady.At(w.now().Round(0).Add(-w.uptime()))
 	for i, seq := range seqs {
 		w.seq = seq
 		if i < len(seqs)-1 || !w.resume(seq) {
-			w.older = append(w.older, olderFile{seq, w.lastStampOf(seq)})
+			w.older = append(w.older, w.examine(seq))
 		}
+	}
+	if w.log == 0 {
+		w.log = newID()
 	}
 	return w, nil
 }
 
 // resume goes on writing to an existing file. It reports false if that cannot
 // be, for example because another writer still has it; the next file then
-// takes its place.
+// takes its place. So it does after a restart of the machine: records that were read
+// but had not reached the disk are gone then, and others in their place would be taken
+// for them by a reader that resumes behind them.
 func (w *Writer) resume(seq uint64) bool {
 	f, err := os.OpenFile(filePath(w.dir, seq), os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
@@ -106,6 +124,15 @@ func (w *Writer) resume(seq uint64) bool {
 	}
 	if !claim(f) {
 		f.Close()
+		return false
+	}
+	h, head := readHeader(f)
+	if h.boot == "" || h.boot != w.boot {
+		f.Close()
+		if h.boot != "" {
+			w.skipped = [2]uint64{seq, seq + bootStep}
+			w.seq = seq + bootStep - 1
+		}
 		return false
 	}
 	last, end, err := lastStamp(f)
@@ -117,23 +144,29 @@ func (w *Writer) resume(seq uint64) bool {
 		f.Close()
 		return false
 	}
-	w.file, w.size, w.started, w.last = f, end, firstStamp(f), last
+	w.file, w.head, w.size, w.started, w.last, w.log = f, head, end, firstStamp(f), last, h.log
 	return true
 }
 
-// lastStampOf is the stamp of the last record of a file. One that cannot be
-// read counts as old, so that its age is no reason to keep it.
-func (w *Writer) lastStampOf(seq uint64) time.Time {
+// examine looks at a file that is complete. One that cannot be read counts as
+// old, so that its age is no reason to keep it.
+func (w *Writer) examine(seq uint64) olderFile {
+	about := olderFile{seq: seq}
 	f, err := os.Open(filePath(w.dir, seq))
 	if err != nil {
-		return time.Time{}
+		return about
 	}
 	defer f.Close()
-	last, _, err := lastStamp(f)
-	if err != nil {
-		return time.Time{}
+	h, head := readHeader(f)
+	if h.log != 0 {
+		w.log = h.log
 	}
-	return last
+	last, end, err := lastStamp(f)
+	if err != nil {
+		return about
+	}
+	about.last, about.size = last, end-head
+	return about
 }
 
 // Close ends the log. What is written afterwards is dropped.
@@ -143,7 +176,9 @@ func (w *Writer) Close() error {
 	if w.closed {
 		return nil
 	}
-	w.admitLoss()
+	if !w.lost.isNothing() {
+		w.prepare() // says so in the log, if there is room now
+	}
 	w.closed = true
 	if w.file == nil {
 		return nil
@@ -186,6 +221,9 @@ func (w *Writer) prepare() (stamp time.Time, ready bool) {
 			return now, false
 		}
 	}
+	for len(w.older) > 0 && w.tooMuch() {
+		w.removeOldest()
+	}
 	if now.Before(w.last) && w.last.Sub(now) <= maxStepBack {
 		now = w.last
 	}
@@ -194,20 +232,17 @@ func (w *Writer) prepare() (stamp time.Time, ready bool) {
 
 // isDue reports whether the next file must be started.
 func (w *Writer) isDue(date time.Time) bool {
-	if w.file == nil || w.size >= w.limits.MaxFileBytes {
+	size := w.size - w.head
+	if w.file == nil || size >= w.limits.MaxFileBytes {
 		return true
 	}
 	// A quarter: files go one by one, and with five of them nothing goes early.
-	return w.limits.MaxAge > 0 && w.size > 0 && date.Sub(w.started) > w.limits.MaxAge/4
+	return w.limits.MaxAge > 0 && size > 0 && date.Sub(w.started) > w.limits.MaxAge/4
 }
 
 // nextFile puts a new file in the place of the present one.
 func (w *Writer) nextFile(date time.Time) error {
-	if w.file != nil {
-		w.older = append(w.older, olderFile{w.seq, w.last})
-		w.file.Close() // every write has already been reported
-		w.file, w.size, w.last = nil, 0, time.Time{}
-	}
+	w.retire()
 	w.prune(date)
 	for {
 		w.seq++
@@ -223,24 +258,63 @@ func (w *Writer) nextFile(date time.Time) error {
 			f.Close()
 			continue
 		}
-		w.file, w.started = f, date
+		head := header{log: w.log, epoch: newID(), prev: w.seq - 1, boot: w.boot}
+		if w.seq == w.skipped[1] {
+			head.prev = w.skipped[0]
+		}
+		text := head.line()
+		if _, err := f.Write(text); err != nil {
+			f.Close()
+			_ = os.Remove(f.Name()) // its number will be tried again
+			w.seq--
+			return err
+		}
+		w.file, w.started, w.head, w.size = f, date, int64(len(text)), int64(len(text))
 		return nil
 	}
+}
+
+// retire makes the present file one that is complete.
+func (w *Writer) retire() {
+	if w.file == nil {
+		return
+	}
+	w.older = append(w.older, olderFile{w.seq, w.last, w.size - w.head})
+	w.file.Close() // every write has already been reported
+	w.file, w.head, w.size, w.last = nil, 0, 0, time.Time{}
+}
+
+// spareFiles is by how much the number of files may exceed its limit. Restarts of
+// the machine and ages end files that are far from full.
+const spareFiles = 16
+
+// tooMuch reports whether there are more files than the limits allow, counting
+// several small ones as one.
+func (w *Writer) tooMuch() bool {
+	full := w.limits.MaxFileBytes
+	used := min(w.size-w.head, full)
+	for _, older := range w.older {
+		used += min(older.size, full)
+	}
+	return used/full >= int64(w.limits.MaxFiles) || len(w.older) >= w.limits.MaxFiles+spareFiles
 }
 
 // prune removes the files that are too old, and makes room for one more.
 func (w *Writer) prune(date time.Time) {
 	for len(w.older) > 0 {
-		tooMany := len(w.older) >= w.limits.MaxFiles
 		tooOld := w.limits.MaxAge > 0 && date.Sub(w.older[0].last) > w.limits.MaxAge
-		if !tooMany && !tooOld {
+		if !tooOld && !w.tooMuch() {
 			return
 		}
-		// A file that cannot be removed now will not be removed by trying again
-		// with each batch; the next writer tries.
-		_ = os.Remove(filePath(w.dir, w.older[0].seq))
-		w.older = w.older[1:]
+		w.removeOldest()
 	}
+}
+
+// removeOldest tries once: a file that cannot be removed now will not be removed
+// by trying again with each batch; the next writer tries.
+func (w *Writer) removeOldest() {
+	_ = os.Remove(filePath(w.dir, w.older[0].seq))
+	w.older = w.older[1:]
 }
 
 // fill turns output into a batch of records and returns what did not fit.
@@ -270,10 +344,7 @@ func (w *Writer) flush(stream Stream) error {
 	kept := wholeRecords(w.out[:n])
 	w.size += int64(kept)
 	if truncErr := w.file.Truncate(w.size); truncErr != nil {
-		// Nothing may follow half a record in the same file.
-		w.older = append(w.older, olderFile{w.seq, w.last})
-		w.file.Close()
-		w.file, w.size, w.last = nil, 0, time.Time{}
+		w.retire() // nothing may follow half a record in the same file
 	}
 	w.lose(stream, w.out[kept:], err)
 	return err
@@ -291,7 +362,7 @@ func (w *Writer) lose(stream Stream, records []byte, cause error) {
 // admitLoss says in the log what was lost, if anything was, and reports
 // whether the log is usable.
 func (w *Writer) admitLoss() bool {
-	if w.lost.bytes == 0 && w.lost.lines == 0 {
+	if w.lost.isNothing() {
 		return true
 	}
 	if w.file == nil {
