@@ -105,14 +105,17 @@ test: test-deps build lint ## Everything that must pass: lint, all tests with -r
 test-race:
 	go test -race -count=1 -p 3 -parallel 4 -timeout 20m $$(go list ./... | grep -v '/test/sim$$')
 
+# How many hours of clusters test-sim simulates: 0 is what make test does.
+HOURS ?= 0
+# How long test-chaos does harm.
+CHAOS ?= 3m
+# What test-sim and test-chaos begin with: 0 is a new one, which they print.
+SEED ?= 0
+
 # One goroutine: there is nothing to race with.
 .PHONY: test-sim
-test-sim:
-	go test -v -count=1 -timeout 20m ./test/sim
-
-# How long test-chaos does harm, and in which order: 0 is a new one.
-CHAOS ?= 3m
-SEED ?= 0
+test-sim: ## Simulate clusters on new seeds and check what is promised (HOURS=20000 SEED=7).
+	go test -v -count=1 -timeout $(if $(filter-out 0,$(HOURS)),0,20m) ./test/sim -sim.hours $(HOURS) -sim.seed $(SEED)
 
 .PHONY: test-chaos
 test-chaos: test-deps build ## Break a cluster at random and check what its clients saw (CHAOS=10m SEED=7).

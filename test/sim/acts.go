@@ -38,6 +38,7 @@ var kinds = []struct {
 	{"isolate leader", 2, (*World).actIsolateLeader},
 	{"transfer leader", 2, (*World).actTransfer},
 	{"lose server", 2, (*World).actLoseServer},
+	{"lag", 1, (*World).actLag},
 	{"slow disk", 2, (*World).actSlowDisk},
 	{"full disk", 1, (*World).actFullDisk},
 	{"lose machine", 5, (*World).actLoseMachine},

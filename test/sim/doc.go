@@ -8,7 +8,8 @@
 // that can be told again, word for word. What is simulated is the world; what
 // decides is the product itself: the state and its snapshots (internal/state),
 // the rules of replacing (internal/rollout), the scheduler, the assignments
-// (internal/assignment) and the Tick of the leader's loops (internal/control).
+// (internal/assignment), the engine of replicas and the Tick of the leader's other
+// loops (internal/control).
 // The agent is a model of internal/agent: the same phases, records on a disk
 // that forget nothing, programs that outlive it.
 //
@@ -17,7 +18,8 @@
 // the end is checked; what must be true always is checked after every entry of
 // the log and for every decision of a loop. invariants.go and rest.go have the
 // list. A story that breaks one is told again with fewer and fewer acts, until
-// no act can be left out.
+// no act can be left out. A calm story has no rounds but a month of ordinary life, of
+// which calm.go computes how available the control plane is.
 //
 // The package must not know how the product is wired, and nothing in it waits
 // for real time: an hour in which nothing happens costs nothing.

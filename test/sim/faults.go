@@ -102,6 +102,15 @@ func (w *World) actIsolateLeader(c *rand.Rand) {
 	})
 }
 
+// actLag has the loop of replicas fall behind the changes, so that it begins again.
+func (w *World) actLag(*rand.Rand) {
+	if t := w.leader; t != nil && !t.loops.dead {
+		w.note("the loop of replicas has lagged")
+		t.loops.replicas.lagged = true
+		t.loops.replicas.wake()
+	}
+}
+
 func (w *World) actSlowDisk(c *rand.Rand) {
 	w.slowUntil = w.now + draw(c, time.Second, time.Minute)
 	w.lastTrouble = max(w.lastTrouble, w.slowUntil+5*time.Second)

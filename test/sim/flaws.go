@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -51,6 +53,15 @@ const (
 	Lying Flaw = "lying"
 	// Whoever waits pushes others out, important or not.
 	Ruthless Flaw = "ruthless"
+	// The engine of replicas is not told that a node was taken out of service, so that
+	// its view of the nodes is old.
+	Petrified Flaw = "petrified"
+	// The engine of replicas follows each change twice, so that its tallies are wrong.
+	Stuttering Flaw = "stuttering"
+	// What waits for room is not woken when there is some.
+	Asleep Flaw = "asleep"
+	// Servers take minutes to elect a leader.
+	Undecided Flaw = "undecided"
 )
 
 // crowd puts everything onto the first node.
@@ -98,9 +109,62 @@ func leaveOut(message *v1.Assignments) {
 	}
 }
 
+// without are the changes that do not match. The list itself is shared with others.
+func without(changes []state.Change, match func(state.Change) bool) []state.Change {
+	return slices.DeleteFunc(slices.Clone(changes), match)
+}
+
 // unnoticed are changes without those that nodes report.
 func unnoticed(changes []state.Change) []state.Change {
-	return slices.DeleteFunc(changes, func(c state.Change) bool { return c.Kind == state.KindReplica })
+	return without(changes, func(c state.Change) bool {
+		r, _ := c.New.(*v1.Replica)
+		return r != nil && r.GetStatus().GetPhase() != rollout.PhasePending && r.GetStatus().GetPhase() != rollout.PhasePlaced
+	})
+}
+
+// withoutCordons are changes without those that take a node out of service.
+func withoutCordons(changes []state.Change) []state.Change {
+	return without(changes, func(c state.Change) bool {
+		before, _ := c.Old.(*v1.Node)
+		after, _ := c.New.(*v1.Node)
+		return before.GetStatus().GetState() == "ready" && after.GetSpec().GetAvailability() != ""
+	})
+}
+
+func withoutNamespaces(changes []state.Change) []state.Change {
+	return without(changes, func(c state.Change) bool { return c.Kind == state.KindNamespace })
+}
+
+// twice are changes of which each comes twice.
+func twice(changes []state.Change) (all []state.Change) {
+	for _, c := range changes {
+		all = append(all, c, c)
+	}
+	return all
+}
+
+// keepAsleep returns what takes from an engine, after it has followed changes, the
+// services that it has woken because they may fit now.
+func keepAsleep(e *replicas.Engine, snap *state.Snapshot, changes []state.Change) func() {
+	awake := maps.Clone(e.Due.Workloads)
+	if awake == nil {
+		awake = map[string]bool{}
+	}
+	for _, c := range changes {
+		for _, o := range []state.Object{c.Old, c.New} {
+			switch o := o.(type) {
+			case *v1.Workload:
+				awake[o.GetMetadata().GetUid()] = true
+			case *v1.Replica:
+				awake[o.GetSpec().GetWorkloadUid()] = true
+			}
+		}
+	}
+	return func() {
+		maps.DeleteFunc(e.Due.Workloads, func(uid string, _ bool) bool {
+			return !awake[uid] && snap.Workload(uid).GetSpec().GetKind() == ""
+		})
+	}
 }
 
 // pushOut has the first running replica go for the first that waits.

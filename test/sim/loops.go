@@ -1,11 +1,8 @@
 package sim
 
 import (
-	"errors"
-	"maps"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/state"
@@ -32,10 +29,9 @@ func (t *term) begin() {
 		l.nodes.since -= time.Hour
 	}
 	t.server.watch.take()
-	snap, feed := t.server.store.Subscribe()
-	t.server.watch.resume(t.w, snap)
-	l.replicas = &replicaLoop{loops: l, feed: feed}
-	l.replicas.due = l.replicas.memory.Begin(snap)
+	t.server.watch.resume(t.w, t.server.store.Snapshot())
+	l.replicas = &replicaLoop{loops: l}
+	l.replicas.begin()
 	l.replicas.wake()
 	l.nodes.wake()
 	_, cronFeed := t.server.store.Subscribe()
@@ -73,116 +69,6 @@ func (w *World) loopDelay() time.Duration {
 		return time.Millisecond
 	}
 	return w.between(0, 5*time.Millisecond)
-}
-
-// replicaLoop is replicas.Loop without its goroutine.
-type replicaLoop struct {
-	*loops
-	memory replicas.Memory
-	feed   *state.Subscription
-	due    replicas.Due
-	// busy is set while a tick is planned or its proposal under way.
-	busy bool
-	// until is the time for which a timer is set, zero for none, and reached the one
-	// that came last.
-	until, reached time.Time
-}
-
-func (l *replicaLoop) wake() {
-	if l.busy || l.dead {
-		return
-	}
-	l.busy = true
-	l.t.w.after(l.t.w.loopDelay(), l.tick)
-}
-
-func (l *replicaLoop) tick() {
-	l.busy = false
-	if l.dead || l.t.over {
-		return
-	}
-	w, store := l.t.w, l.t.server.store
-	elapsed := l.memory.Elapsed(latest(w.wall(l.t.server), l.reached))
-	l.reached = time.Time{}
-	if l.due.Empty() {
-		changes, err := l.feed.Next(ended)
-		switch {
-		case errors.Is(err, state.ErrLagged):
-			var snap *state.Snapshot
-			snap, l.feed = store.Subscribe()
-			l.due = l.memory.Begin(snap)
-		case err != nil && elapsed.Empty():
-			l.arm()
-			return // nothing has changed
-		case err != nil:
-			l.due = replicas.Due{Workloads: map[string]bool{}}
-		default:
-			if w.flaw == Blind {
-				changes = unnoticed(changes)
-			}
-			l.due = l.memory.After(changes)
-		}
-	}
-	maps.Copy(l.due.Workloads, elapsed.Workloads)
-	snap := store.Snapshot()
-	seen := snap
-	if w.flaw == Generous {
-		seen = unlimited(store)
-	}
-	batch, left := replicas.Tick(w.wall(l.t.server), seen, l.due, w.uidsOf(l.t.server))
-	if w.flaw == Timeless {
-		left.Later = nil
-	}
-	l.memory.Keep(left)
-	if batch.Len() == 0 {
-		l.due = replicas.Due{}
-		l.wake()
-		return
-	}
-	switch w.flaw {
-	case Crowding:
-		crowd(snap, batch.Transaction(w.clock()))
-	case Ruthless:
-		pushOut(snap, batch)
-	}
-	w.checkPlacement(snap, batch)
-	l.busy = true
-	var p *proposal
-	p = l.t.propose("replicas", batch, snap, func(err error) {
-		if !l.settled(err) {
-			return
-		}
-		if err == nil {
-			l.due = left
-			maps.Copy(l.due.Workloads, replicas.HandedBack(p.tx, p.result).Workloads)
-		}
-		l.busy = false
-		l.wake()
-	})
-}
-
-// arm sets a timer for what is due without a change. A time that was waited for has
-// come even if the clock was set back meanwhile.
-func (l *replicaLoop) arm() {
-	w, next := l.t.w, l.memory.Next()
-	if next.IsZero() || next.Equal(l.until) {
-		return
-	}
-	l.until = next
-	w.after(max(time.Millisecond, next.Sub(w.wall(l.t.server))), func() {
-		if l.dead || l.t.over || !l.until.Equal(next) {
-			return
-		}
-		l.until, l.reached = time.Time{}, next
-		l.wake()
-	})
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 // nodeLoop is nodes.Loop without its goroutine. What it has heard is the

@@ -3,15 +3,29 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
 
 var (
 	hours = flag.Float64("sim.hours", 0, "how many hours of clusters to simulate; 1000 if 0, or 100 with -short")
-	first = flag.Uint64("sim.seed", 1, "seed of the first cluster; the next ones follow")
+	first = flag.Uint64("sim.seed", 0, "seed of the first cluster, the next ones follow; 0 draws one that was never used")
 	told  = flag.Bool("sim.trace", false, "tell every line of the stories")
 )
+
+// onceFailed are seeds that broke an invariant, by a mistake of the product or of the
+// simulator. A seed tells another story when the simulator changes, so each mistake has a
+// test of its own where it was made; the list is there because it costs little.
+var onceFailed = []uint64{7000306, 7000355, 8000027, 9000120}
+
+// firstSeed is the seed to begin with.
+func firstSeed() uint64 {
+	if *first > 0 {
+		return *first
+	}
+	return 1_000_000_000 + rand.Uint64N(1_000_000_000_000_000)
+}
 
 // teller prints a story where that was asked for.
 func teller() func(string) {
@@ -21,8 +35,11 @@ func teller() func(string) {
 	return func(line string) { fmt.Println(line) }
 }
 
+// maxFailures is after how many broken stories the others are not told any more.
+const maxFailures = 10
+
 // Clusters live through everything that kinds in acts.go lists, and what the
-// architecture promises holds all the time.
+// architecture promises holds all the time. Each run has other seeds.
 func TestClusters(t *testing.T) {
 	enough := *hours
 	switch {
@@ -32,11 +49,14 @@ func TestClusters(t *testing.T) {
 	default:
 		enough = 1000
 	}
-	total, entries, clusters, acts, plans := 0.0, uint64(0), 0, 0, 0
-	for seed := *first; total < enough; seed++ {
+	begin := firstSeed()
+	t.Logf("the first seed is %d: the same clusters again with -sim.seed=%d -sim.hours=%g", begin, begin, enough)
+	total, entries, clusters, acts, plans, failures := 0.0, uint64(0), 0, 0, 0, 0
+	for seed := begin; total < enough && failures < maxFailures; seed++ {
 		r := Run(Story{Seed: seed, Tell: teller()})
 		if r.Failure != nil {
-			t.Fatal(describe(r))
+			t.Error(describe(r))
+			failures++
 		}
 		total += r.Hours
 		entries += r.Entries
@@ -44,7 +64,32 @@ func TestClusters(t *testing.T) {
 		plans += r.Plans
 		clusters++
 	}
-	t.Logf("%.0f cluster-hours in %d clusters: %d acts, %d entries of logs, %d plans carried out", total, clusters, acts, entries, plans)
+	t.Logf("%.0f cluster-hours in %d clusters, seeds %d to %d: %d acts, %d entries of logs, %d plans carried out",
+		total, clusters, begin, begin+uint64(clusters)-1, acts, entries, plans)
+}
+
+// Seeds that once failed are told each time.
+func TestSeedsThatOnceFailed(t *testing.T) {
+	t.Logf("seeds %d", onceFailed)
+	for _, seed := range onceFailed {
+		if r := Run(Story{Seed: seed, Tell: teller()}); r.Failure != nil {
+			t.Error(describe(r))
+		}
+	}
+}
+
+// In a month of ordinary life the control plane acknowledges writes as often as it has to.
+func TestAvailability(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates a month")
+	}
+	seed := firstSeed()
+	r := Run(Story{Seed: seed, Calm: Month, Tell: teller()})
+	if r.Failure != nil {
+		t.Errorf("seed %d: %v\nthe last lines:\n%s\ntell it again with: go test ./test/sim -run TestAvailability -sim.seed=%d -sim.trace", seed, r.Failure, r.Tail, seed)
+	}
+	t.Logf("availability of the control plane in a month with %d troubles, seed %d: %.4f %% (%d of %d writes were acknowledged within %s; the target is %.1f %%)",
+		r.Acts, seed, 100*r.Writes.Availability(), r.Writes.InTime, r.Writes.Sent, ackWithin, 100*AvailabilityTarget)
 }
 
 // describe tells how a story ended badly, with as few acts as it takes.
@@ -82,13 +127,14 @@ func only(acts []int) func(int) bool {
 
 // A seed is the same story each time it is told, so that a failure can be looked at.
 func TestSeedIsOneStory(t *testing.T) {
-	for seed := *first; seed < *first+5; seed++ {
+	begin := firstSeed()
+	for seed := begin; seed < begin+5; seed++ {
 		a, b := Run(Story{Seed: seed}), Run(Story{Seed: seed})
 		if a.Hash != b.Hash || a.Entries != b.Entries {
 			t.Errorf("seed %d was told in two ways: %x with %d entries, and %x with %d", seed, a.Hash, a.Entries, b.Hash, b.Entries)
 		}
 	}
-	if Run(Story{Seed: *first}).Hash == Run(Story{Seed: *first + 1}).Hash {
+	if Run(Story{Seed: begin}).Hash == Run(Story{Seed: begin + 1}).Hash {
 		t.Error("two seeds tell the same story")
 	}
 }
@@ -96,23 +142,26 @@ func TestSeedIsOneStory(t *testing.T) {
 // Whatever is made wrong on purpose is found, as what it is.
 func TestFlawsAreFound(t *testing.T) {
 	for flaw, invariants := range map[Flaw][]string{
-		Hasty:     {"a new leader gives everybody time", "a leader change takes nobody offline"},
-		Deaf:      {"nobody is offline who is heard of"},
-		Lenient:   {"who is not heard of is offline in time", "in the end everything is as desired"},
-		Forgetful: {"nothing is stopped that is wanted"},
-		Blind:     {"in the end everything is as desired"},
-		Crowding:  {"replicas go only where they may", "no node is promised more than it has", "a port is promised once"},
-		Greedy:    {"retention never deletes what is needed"},
-		Amnesic:   {"work that is done is not done again", "retention never deletes what is needed"},
-		Timeless:  {"in the end everything is as desired"},
-		Repeating: {"a time of a schedule has one job", "progress"},
-		Wilful:    {"the same log gives the same state to the byte"},
-		Generous:  {"nothing is placed beyond a quota"},
-		Heedless:  {"a score goes on from the one before", "who goes away is trusted less"},
-		Forgiving: {"who goes away is trusted less"},
-		Outdated:  {"in the end everything is as desired", "who is not heard of is offline in time"},
-		Lying:     {"what the plan showed is what was done"},
-		Ruthless:  {"only what is more important pushes others out", "nobody is pushed out in vain"},
+		Hasty:      {"a new leader gives everybody time", "a leader change takes nobody offline"},
+		Deaf:       {"nobody is offline who is heard of"},
+		Lenient:    {"who is not heard of is offline in time", "in the end everything is as desired"},
+		Forgetful:  {"nothing is stopped that is wanted"},
+		Blind:      {"in the end everything is as desired"},
+		Crowding:   {"replicas go only where they may", "no node is promised more than it has", "a port is promised once"},
+		Greedy:     {"retention never deletes what is needed"},
+		Amnesic:    {"work that is done is not done again", "retention never deletes what is needed"},
+		Timeless:   {"in the end everything is as desired"},
+		Repeating:  {"a time of a schedule has one job", "progress"},
+		Wilful:     {"the same log gives the same state to the byte"},
+		Generous:   {"nothing is placed beyond a quota"},
+		Heedless:   {"a score goes on from the one before", "who goes away is trusted less"},
+		Forgiving:  {"who goes away is trusted less"},
+		Outdated:   {"in the end everything is as desired", "who is not heard of is offline in time"},
+		Lying:      {"what the plan showed is what was done"},
+		Ruthless:   {"only what is more important pushes others out", "nobody is pushed out in vain"},
+		Petrified:  {"replicas go only where they may"},
+		Stuttering: {"in the end everything is as desired", "work that is done is not done again"},
+		Asleep:     {"in the end everything is as desired"},
 	} {
 		t.Run(string(flaw), func(t *testing.T) {
 			for seed := uint64(1); seed <= 20; seed++ {
@@ -128,4 +177,19 @@ func TestFlawsAreFound(t *testing.T) {
 			t.Error("twenty clusters lived with it, and nothing was found")
 		})
 	}
+}
+
+// A control plane that is away for too long is found.
+func TestUnavailabilityIsFound(t *testing.T) {
+	for seed := uint64(1); seed <= 20; seed++ {
+		r := Run(Story{Seed: seed, Flaw: Undecided, Calm: week})
+		if r.Failure == nil {
+			continue
+		}
+		if r.Failure.Invariant != "the control plane is available" {
+			t.Errorf("seed %d: found as %v", seed, r.Failure)
+		}
+		return
+	}
+	t.Error("twenty weeks passed, and nothing was found")
 }

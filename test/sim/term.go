@@ -51,7 +51,7 @@ func (w *World) elect() {
 		return
 	}
 	w.electing = true
-	w.after(w.between(100*time.Millisecond, 1500*time.Millisecond), func() {
+	w.after(w.electionTime(), func() {
 		w.electing = false
 		var up []*server
 		for _, s := range w.servers {
@@ -64,6 +64,15 @@ func (w *World) elect() {
 		}
 		w.lead(up[w.rng.IntN(len(up))])
 	})
+}
+
+// electionTime is how long it takes until servers notice that nobody leads, and agree
+// on one.
+func (w *World) electionTime() time.Duration {
+	if w.flaw == Undecided {
+		return 10 * time.Minute
+	}
+	return w.between(100*time.Millisecond, 1500*time.Millisecond)
 }
 
 func (w *World) lead(s *server) {

@@ -54,6 +54,7 @@ type World struct {
 
 	oracle oracle
 	needs  map[string]needs
+	writes writes
 }
 
 // Result is what came of a story.
@@ -64,6 +65,7 @@ type Result struct {
 	Hash    uint64  // of the whole story
 	Acts    int
 	Plans   int // that were shown and then carried out
+	Writes  writes
 	Failure *Failure
 	// Tail are the last lines of the story.
 	Tail string
@@ -78,18 +80,25 @@ type Story struct {
 	Tell func(line string)
 	// Flaw is what is wrong on purpose, empty for nothing.
 	Flaw Flaw
+	// Calm is for how long three servers live with the trouble of ordinary life instead
+	// of rounds of faults, see calm.go; 0 for rounds.
+	Calm time.Duration
 }
 
 // Run lets a story happen.
 func Run(story Story) Result {
 	w := newWorld(story)
 	acts := 0
-	if w.failure == nil {
+	switch {
+	case w.failure != nil:
+	case story.Calm > 0:
+		acts = w.liveCalmly(story.Calm)
+	default:
 		acts = w.live(story.Keep)
 	}
 	return Result{
 		Seed: story.Seed, Hours: w.now.Hours(), Entries: w.log.index, Hash: w.trace.hash.Sum64(), Acts: acts,
-		Plans: w.oracle.plans, Failure: w.failure, Tail: w.trace.tail(),
+		Plans: w.oracle.plans, Writes: w.writes, Failure: w.failure, Tail: w.trace.tail(),
 	}
 }
 
@@ -100,7 +109,11 @@ func newWorld(story Story) *World {
 		needs: map[string]needs{}, oracle: newOracle(),
 	}
 	w.receipts = w.between(10*time.Minute, 24*time.Hour)
-	for i := range []int{1, 3, 3, 3, 5}[w.rng.IntN(5)] {
+	servers := []int{1, 3, 3, 3, 5}[w.rng.IntN(5)]
+	if story.Calm > 0 {
+		servers = 3
+	}
+	for i := range servers {
 		s := &server{name: fmt.Sprintf("s%d", i+1)}
 		s.uid = w.uuid(w.clock(), &s.lastUID)
 		w.servers = append(w.servers, s)

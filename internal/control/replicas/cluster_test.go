@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"context"
 	"reflect"
 	"testing"
 
@@ -72,29 +71,19 @@ func TestPendingWakesWhenItFits(t *testing.T) {
 		t.Fatalf("big is %v", got)
 	}
 	uid := w.snap().WorkloadByName("default", "big").GetMetadata().GetUid()
-	due := func() Due {
-		t.Helper()
-		_, changes, err := d.loop.feed.Newest()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d.loop.follow(changes)
-	}
 	w.addNode("small", "3")
-	if got := due(); got.Workloads[uid] || got.Placement {
+	if got := d.follow(); got.Workloads[uid] || got.Placement {
 		t.Errorf("a node that is too small makes due %v", got)
 	}
 	w.setNode("small", "offline")
 	grown := proto.CloneOf(w.snap().NodeByName("a"))
 	grown.Status.Capacity.Cpu = "8"
 	w.change(func(b *state.Batch) { b.Update(grown, grown.GetMetadata().GetVersion()) })
-	got := due()
+	got := d.follow()
 	if !got.Workloads[uid] {
 		t.Fatalf("room makes due %v", got)
 	}
-	if err := d.loop.settle(context.Background(), got); err != nil {
-		t.Fatal(err)
-	}
+	d.settleLoop()
 	d.rest()
 	if got := w.phases("big"); got[rollout.PhaseRunning] != 1 {
 		t.Errorf("big is %v", got)

@@ -119,7 +119,7 @@ func reasonsByNode(u scheduler.Unplaced) map[string]string {
 
 // followDaemons takes note of which workloads are daemons, and makes them due after
 // a change of where they should be.
-func (m *Memory) followDaemons(changes []state.Change, due *Due) {
+func (m *memory) followDaemons(changes []state.Change, due *Due) {
 	other := false
 	for _, c := range changes {
 		switch c.Kind {
@@ -142,7 +142,7 @@ func (m *Memory) followDaemons(changes []state.Change, due *Due) {
 	}
 }
 
-func (m *Memory) addDaemon(w *v1.Workload) {
+func (m *memory) addDaemon(w *v1.Workload) {
 	if m.daemons == nil {
 		m.daemons = map[string]bool{}
 	}

@@ -22,7 +22,7 @@ import (
 // replicas; the other fields of the changes are empty. Beside them it returns which
 // replicas of whatever workloads would be pushed out. The fork is at the end of it afterwards.
 //
-// It is the loop's own Tick that decides, with what the loop would find due, so
+// It is the loop's own engine that decides, with what the loop would find due, so
 // that carrying out the changes leads to the same places. How far it looks is
 // bounded by the size of the state and nothing else: the same fork gives the
 // same forecast.
@@ -53,10 +53,8 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, tx *statev1.Transacti
 type forecast struct {
 	now  time.Time
 	fork *state.Fork
-	// cluster is the fork as the scheduler sees it, and memory what the loop knows
-	// beside it.
-	cluster *cluster
-	memory  Memory
+	// engine is that of the loop, which follows the fork.
+	engine Engine
 	// acting are the replicas with which a node may have something to do.
 	acting map[string]bool
 	uids   int
@@ -84,108 +82,95 @@ const (
 func newForecast(now time.Time, fork *state.Fork) *forecast {
 	snap := fork.Snapshot()
 	f := &forecast{
-		now: now, fork: fork, cluster: newCluster(snap), acting: map[string]bool{},
+		now: now, fork: fork, acting: map[string]bool{},
 		looks: max(maxLooks, minTicks*snap.Count(state.KindReplica)), open: maxOpen,
 	}
-	f.memory.Begin(snap)
+	f.engine.Begin(snap)
 	return f
 }
 
 // play makes the changes and lets the loop and the nodes take turns. Nodes are slower than
 // the loop, so they act when it has come to rest.
 func (f *forecast) play(tx *statev1.Transaction) error {
-	due := f.begin()
-	changes, err := f.change(tx)
-	for err == nil {
-		due.add(f.due(changes))
-		if err = f.settle(due); err != nil || f.cutShort {
-			break
+	f.begin()
+	if err := f.change(tx); err != nil {
+		return err
+	}
+	for {
+		if err := f.settle(); err != nil || f.cutShort {
+			return err
 		}
-		due = Due{}
-		if changes, err = f.work(); len(changes) == 0 {
-			break
+		if acted, err := f.work(); err != nil || !acted {
+			return err
 		}
 	}
-	return err
 }
 
-// begin finds out who waits before the changes, as the loop has over time. It returns what
-// the loop has still to do, which is nothing where it has come to rest.
-func (f *forecast) begin() Due {
+// begin finds out who waits before the changes, as the loop has over time. What the loop
+// has still to do stays due, which is nothing where it has come to rest.
+func (f *forecast) begin() {
 	snap := f.fork.Snapshot()
 	due := Due{Workloads: map[string]bool{}, Placement: true}
 	for r := range snap.Replicas("", "") {
 		uid := r.GetSpec().GetWorkloadUid()
 		outdated := r.GetStatus().GetPhase() == rollout.PhaseRunning && snap.Workload(uid).GetStatus().GetRevisionUid() != r.GetSpec().GetRevisionUid()
-		if outdated || wanted(r) && f.cluster.offline[r.GetSpec().GetNodeUid()] {
+		if outdated || wanted(r) && f.engine.cluster.offline[r.GetSpec().GetNodeUid()] {
 			due.Workloads[uid] = true
 		}
 	}
 	f.looks -= snap.Count(state.KindReplica)
-	batch, left := f.cluster.tick(f.now, snap, due, f.newUID)
-	f.memory.Keep(left)
-	if batch.Len() == 0 {
-		return Due{}
-	}
-	return due
+	f.engine.Due = due
+	f.engine.Settle(f.now, f.newUID) // which is not made: the changes come first
 }
 
 // change makes the changes that are asked about.
-func (f *forecast) change(tx *statev1.Transaction) ([]state.Change, error) {
-	if len(tx.GetChanges()) == 0 {
-		return nil, nil
+func (f *forecast) change(tx *statev1.Transaction) error {
+	var changes []state.Change
+	if len(tx.GetChanges()) > 0 {
+		var err error
+		if changes, err = f.fork.Apply(proto.CloneOf(tx)); err != nil { // the fork keeps what it is given, and stamps it
+			return err
+		}
 	}
-	changes, err := f.fork.Apply(proto.CloneOf(tx)) // the fork keeps what it is given, and stamps it
-	if err != nil {
-		return nil, err
-	}
-	f.cluster.follow(f.fork.Snapshot(), changes)
-	return changes, nil
+	f.follow(changes)
+	return nil
 }
 
-// due is what the loop finds due after changes, see Loop.follow.
-func (f *forecast) due(changes []state.Change) Due {
+// follow has the engine follow changes of the fork.
+func (f *forecast) follow(changes []state.Change) {
 	for _, c := range changes {
 		if r, ok := c.New.(*v1.Replica); ok {
 			f.acting[r.GetMetadata().GetUid()] = true
 		}
 	}
-	due := f.memory.After(changes)
-	due.Placement = false
-	for _, uid := range f.cluster.view.Wake() {
-		due.Workloads[uid] = true
-	}
-	return due
+	f.engine.Follow(f.fork.Snapshot(), changes)
 }
 
 // waits reports whether an outdated replica is left because its successor fits
 // nowhere. One on an offline node has another beside it, which waits for itself.
 func (f *forecast) waits(r *v1.Replica) bool {
-	return f.memory.waiting[r.GetSpec().GetWorkloadUid()] && !f.cluster.offline[r.GetSpec().GetNodeUid()]
+	return f.engine.memory.waiting[r.GetSpec().GetWorkloadUid()] && !f.engine.cluster.offline[r.GetSpec().GetNodeUid()]
 }
 
 // settle ticks until there is nothing to do, see Loop.settle.
-func (f *forecast) settle(due Due) error {
-	for !due.Empty() {
+func (f *forecast) settle() error {
+	for !f.engine.Due.Empty() {
 		if f.looks -= maxReplicas + f.fork.Snapshot().Count(state.KindReplica); f.looks < 0 {
 			f.cutShort = true
 			return nil
 		}
-		batch, left := f.cluster.tick(f.now, f.fork.Snapshot(), due, f.newUID)
-		f.memory.Keep(left)
-		if batch.Len() == 0 {
+		step := f.engine.Settle(f.now, f.newUID)
+		if step == nil {
 			return nil
 		}
-		tx := batch.Transaction(f.now)
+		tx := step.Batch.Transaction(f.now)
 		changes, result, err := f.fork.ApplyParts(tx)
 		switch {
 		case err == nil:
 			f.looks -= len(changes) * changeCost
-			f.cluster.follow(f.fork.Snapshot(), changes)
 			f.note(changes)
-			due = left
-			due.add(HandedBack(tx, result))
-			due.add(f.due(changes))
+			f.engine.Agreed(step, tx, result)
+			f.follow(changes)
 		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
 			return err
 		}
@@ -199,8 +184,9 @@ func (f *forecast) newUID() string {
 	return fmt.Sprintf("ffffffff-ffff-7fff-bfff-ffff%08x", f.uids)
 }
 
-// work lets the nodes do what they are told: start or stop.
-func (f *forecast) work() ([]state.Change, error) {
+// work lets the nodes do what they are told, start or stop, and reports whether they did
+// anything.
+func (f *forecast) work() (bool, error) {
 	snap := f.fork.Snapshot()
 	var b state.Batch
 	for _, uid := range slices.Sorted(maps.Keys(f.acting)) {
@@ -213,14 +199,14 @@ func (f *forecast) work() ([]state.Change, error) {
 	}
 	clear(f.acting)
 	if b.Len() == 0 {
-		return nil, nil
+		return false, nil
 	}
 	changes, err := f.fork.Apply(b.Transaction(f.now))
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	f.cluster.follow(f.fork.Snapshot(), changes)
-	return changes, nil
+	f.follow(changes)
+	return true, nil
 }
 
 // obey is the phase to which a node brings a replica, empty if it stays as it

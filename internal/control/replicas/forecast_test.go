@@ -26,9 +26,8 @@ func drive(w *world) *driven {
 	w.t.Helper()
 	d := &driven{world: w}
 	d.loop = &Loop{Store: w.store, Proposer: d}
-	if err := d.loop.settle(context.Background(), d.loop.begin()); err != nil {
-		w.t.Fatalf("settle: %v", err)
-	}
+	d.loop.begin()
+	d.settleLoop()
 	return d
 }
 
@@ -36,6 +35,23 @@ func drive(w *world) *driven {
 func (d *driven) Propose(_ context.Context, tx *statev1.Transaction) (state.Result, error) {
 	d.index++
 	return d.store.Apply(d.index, proto.CloneOf(tx))
+}
+
+// settleLoop lets the loop do what is due.
+func (d *driven) settleLoop() {
+	d.t.Helper()
+	if err := d.loop.settle(context.Background()); err != nil {
+		d.t.Fatalf("settle: %v", err)
+	}
+}
+
+// follow lets the loop see what has changed, and returns what is due then.
+func (d *driven) follow() Due {
+	d.t.Helper()
+	if _, err := d.loop.follow(); err != nil {
+		d.t.Fatalf("follow: %v", err)
+	}
+	return d.loop.engine.Due
 }
 
 // react lets the loop see what has changed until it rests.
@@ -48,9 +64,8 @@ func (d *driven) react() {
 		if err != nil {
 			return
 		}
-		if err := d.loop.settle(context.Background(), d.loop.follow(changes)); err != nil {
-			d.t.Fatalf("settle: %v", err)
-		}
+		d.loop.heard = changes
+		d.settleLoop()
 	}
 }
 

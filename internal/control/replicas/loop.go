@@ -36,30 +36,39 @@ type Loop struct {
 	// Pause waits while there is something better to do; nil never does.
 	Pause func(context.Context) bool
 
-	memory Memory
-	// cluster is up to date with what the feed has told so far.
-	cluster *cluster
-	feed    *state.Subscription
+	engine Engine
+	// feed tells the changes that the engine has to follow, and heard are those of them
+	// that it has not followed yet.
+	feed  *state.Subscription
+	heard []state.Change
 }
 
 // Run ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	for {
-		due := l.begin()
-		for {
-			if err := l.settle(ctx, due); errors.Is(err, state.ErrLagged) {
-				break
-			} else if err != nil {
-				return err
-			}
-			var err error
-			due, err = l.next(ctx)
-			if errors.Is(err, state.ErrLagged) {
-				break
-			}
-			if err != nil {
-				return err
-			}
+		l.begin()
+		if err := l.live(ctx); !errors.Is(err, state.ErrLagged) {
+			return err
+		}
+	}
+}
+
+// begin reads the state.
+func (l *Loop) begin() {
+	var snap *state.Snapshot
+	snap, l.feed = l.Store.Subscribe()
+	l.heard = nil
+	l.engine.Begin(snap)
+}
+
+// live settles what is due, waits until something is due again, and so on.
+func (l *Loop) live(ctx context.Context) error {
+	for {
+		if err := l.settle(ctx); err != nil {
+			return err
+		}
+		if err := l.wait(ctx); err != nil {
+			return err
 		}
 	}
 }
@@ -67,10 +76,10 @@ func (l *Loop) Run(ctx context.Context) error {
 // errElapsed ends a wait because the time of something has come.
 var errElapsed = errors.New("a time has come")
 
-// next waits until something is due: after changes, or because it is time. A time
-// that was waited for has come even if the clock was set back meanwhile.
-func (l *Loop) next(ctx context.Context) (Due, error) {
-	at := l.memory.Next()
+// wait waits for changes, or until something is due without one. A time that was
+// waited for has come even if the clock was set back meanwhile.
+func (l *Loop) wait(ctx context.Context) error {
+	at := l.engine.Next()
 	if !at.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, at, errElapsed)
@@ -84,68 +93,56 @@ func (l *Loop) next(ctx context.Context) (Due, error) {
 			now = at
 		}
 	case err != nil:
-		return Due{}, err
+		return err
 	}
-	due := l.follow(changes)
-	due.add(l.memory.Elapsed(now))
-	return due, nil
+	l.heard = changes
+	l.engine.Elapsed(now)
+	return nil
 }
 
-// begin reads the state and finds everything due.
-func (l *Loop) begin() Due {
-	var snap *state.Snapshot
-	snap, l.feed = l.Store.Subscribe()
-	l.cluster = newCluster(snap)
-	return l.memory.Begin(snap)
-}
-
-// follow takes note of changes and returns what they make due: beside what has
-// changed itself, that what waits and would fit now.
-func (l *Loop) follow(changes []state.Change) Due {
-	l.cluster.follow(l.Store.Snapshot(), changes)
-	due := l.memory.After(changes)
-	due.Placement = false
-	for _, uid := range l.cluster.view.Wake() {
-		due.Workloads[uid] = true
+// follow has the engine follow all changes until now.
+func (l *Loop) follow() (*state.Snapshot, error) {
+	snap, changes, err := l.feed.Newest()
+	if err != nil {
+		return nil, err
 	}
-	return due
+	switch {
+	case len(changes) == 0:
+		changes = l.heard
+	case len(l.heard) > 0:
+		changes = slices.Concat(l.heard, changes)
+	}
+	l.heard = nil
+	l.engine.Follow(snap, changes)
+	return snap, nil
 }
 
 // manyChanges are those of a cluster that is being filled: nobody waits for a single
 // one of them.
 const manyChanges = 64
 
-// settle ticks until its changes are accepted. A change that came between the
-// snapshot and the proposal makes it look again.
-func (l *Loop) settle(ctx context.Context, due Due) error {
+// settle ticks until nothing is due. A change that came between the snapshot and the
+// proposal makes it look again.
+func (l *Loop) settle(ctx context.Context) error {
 	for {
-		snap, changes, err := l.feed.Newest()
+		snap, err := l.follow()
 		if err != nil {
 			return err
 		}
-		due.add(l.follow(changes))
-		if due.Empty() {
-			return nil
-		}
 		now := time.Now().UTC()
-		batch, left := l.cluster.tick(now, snap, due, state.NewUID)
-		l.memory.Keep(left)
-		if batch.Len() == 0 {
+		step := l.engine.Settle(now, state.NewUID)
+		if step == nil {
 			return nil
 		}
-		tx, made := batch.Transaction(now), l.cluster.decided
+		tx := step.Batch.Transaction(now)
 		end := l.decided(ctx, snap, tx, now)
 		result, err := l.Proposer.Propose(ctx, tx)
 		end(result, err)
 		switch {
 		case err == nil:
-			for r := range leftOut(tx, result) {
-				made = slices.DeleteFunc(made, func(d decision) bool { return d.replica == r.GetMetadata().GetUid() })
-			}
-			l.Decisions.keep(made)
-			due = left
-			due.add(HandedBack(tx, result))
-			if l.Pause != nil && batch.Len() >= manyChanges {
+			l.engine.Agreed(step, tx, result)
+			l.Decisions.keep(step.decided)
+			if l.Pause != nil && step.Batch.Len() >= manyChanges {
 				l.Pause(ctx)
 			}
 		case !state.MovedOn(err):

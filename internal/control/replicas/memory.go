@@ -8,10 +8,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Memory is what the loop knows beside the state from one tick to the next. It
-// is apart from the loop, which adds clock, log and feed to it, so that others
-// can drive Tick as the loop does. Its zero value has seen nothing.
-type Memory struct {
+// memory is what an engine knows beside the state from one tick to the next. Its zero
+// value has seen nothing.
+type memory struct {
 	waiting map[string]bool // see Due.Waiting
 	// watching are those of them that others may help, see Due.Watching.
 	watching map[string]bool
@@ -19,10 +18,10 @@ type Memory struct {
 	daemons  map[string]bool      // by uid
 }
 
-// Begin forgets what was before, and says what is due in a state that was not
+// begin forgets what was before, and says what is due in a state that was not
 // followed until now: everything.
-func (m *Memory) Begin(snap *state.Snapshot) Due {
-	*m = Memory{}
+func (m *memory) begin(snap *state.Snapshot) Due {
+	*m = memory{}
 	for w := range snap.Workloads("", "") {
 		if w.GetSpec().GetKind() == spec.KindDaemon {
 			m.addDaemon(w)
@@ -31,9 +30,9 @@ func (m *Memory) Begin(snap *state.Snapshot) Due {
 	return everything(snap)
 }
 
-// After says what is due after changes: what they concern, and where there may
+// after says what is due after changes: what they concern, and where there may
 // be room now, also the workloads that wait for it.
-func (m *Memory) After(changes []state.Change) Due {
+func (m *memory) after(changes []state.Change) Due {
 	due := dueAfter(changes)
 	if due.Placement {
 		maps.Copy(due.Workloads, m.waiting)
@@ -47,8 +46,8 @@ func (m *Memory) After(changes []state.Change) Due {
 	return due
 }
 
-// Keep remembers what a tick has left.
-func (m *Memory) Keep(left Due) {
+// keep remembers what a tick has left.
+func (m *memory) keep(left Due) {
 	if m.waiting == nil {
 		m.waiting = map[string]bool{}
 	}
@@ -61,15 +60,15 @@ func (m *Memory) Keep(left Due) {
 }
 
 // keepLater remembers when to look at workloads without a change.
-func (m *Memory) keepLater(later map[string]time.Time) {
+func (m *memory) keepLater(later map[string]time.Time) {
 	if m.later == nil {
 		m.later = map[string]time.Time{}
 	}
 	maps.Copy(m.later, later)
 }
 
-// Next is when the next workload is due without a change, zero if none is.
-func (m *Memory) Next() (at time.Time) {
+// next is when the next workload is due without a change, zero if none is.
+func (m *memory) next() (at time.Time) {
 	for _, later := range m.later {
 		if at.IsZero() || later.Before(at) {
 			at = later
@@ -78,8 +77,8 @@ func (m *Memory) Next() (at time.Time) {
 	return at
 }
 
-// Elapsed says which workloads are due because a time has come.
-func (m *Memory) Elapsed(until time.Time) Due {
+// elapsed says which workloads are due because a time has come.
+func (m *memory) elapsed(until time.Time) Due {
 	due := Due{Workloads: map[string]bool{}}
 	for uid, at := range m.later {
 		if !at.After(until) {

@@ -1,7 +1,6 @@
 package replicas
 
 import (
-	"context"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -96,21 +95,15 @@ func TestAQuotaIsHeldAndWakes(t *testing.T) {
 	labelled := proto.CloneOf(w.snap().NamespaceByName("default"))
 	labelled.Metadata.Labels = map[string]string{"team": "shop"}
 	w.change(func(b *state.Batch) { b.Update(labelled, labelled.GetMetadata().GetVersion()) })
-	if _, changes, _ := d.loop.feed.Newest(); d.loop.memory.After(changes).Placement {
+	if _, changes, _ := d.loop.feed.Newest(); d.loop.engine.memory.after(changes).Placement {
 		t.Errorf("a label makes placement due")
 	}
 	w.quota(&v1.Quota{Replicas: new(int64(3))})
-	_, changes, err := d.loop.feed.Newest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	due := d.loop.follow(changes)
+	due := d.follow()
 	if !due.Workloads[uid] {
 		t.Fatalf("a higher quota makes due %v", due)
 	}
-	if err := d.loop.settle(context.Background(), due); err != nil {
-		t.Fatal(err)
-	}
+	d.settleLoop()
 	d.rest()
 	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 {
 		t.Errorf("with a higher quota web is %v", got)

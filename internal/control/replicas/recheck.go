@@ -239,9 +239,9 @@ func compareNodes(a, b scheduler.Placement) int {
 	return 1
 }
 
-// HandedBack is what is due again of a transaction that was committed, because
+// handedBack is what is due again of a transaction that was committed, because
 // some of it was left out.
-func HandedBack(tx *statev1.Transaction, result state.Result) Due {
+func handedBack(tx *statev1.Transaction, result state.Result) Due {
 	due := Due{Workloads: map[string]bool{}}
 	for r := range leftOut(tx, result) {
 		due.Workloads[r.GetSpec().GetWorkloadUid()] = true

@@ -65,8 +65,8 @@ func TestHeirsAreForgotten(t *testing.T) {
 	d.rest()
 	w.restart("web")
 	d.rest()
-	if len(d.loop.cluster.heirs) != 2 {
-		t.Errorf("%v are remembered", d.loop.cluster.heirs)
+	if len(d.loop.engine.cluster.heirs) != 2 {
+		t.Errorf("%v are remembered", d.loop.engine.cluster.heirs)
 	}
 	w.change(func(b *state.Batch) {
 		for _, r := range w.of("web") {
@@ -76,8 +76,8 @@ func TestHeirsAreForgotten(t *testing.T) {
 		}
 	})
 	d.rest()
-	if len(d.loop.cluster.heirs) != 0 {
-		t.Errorf("%v are remembered", d.loop.cluster.heirs)
+	if len(d.loop.engine.cluster.heirs) != 0 {
+		t.Errorf("%v are remembered", d.loop.engine.cluster.heirs)
 	}
 }
 

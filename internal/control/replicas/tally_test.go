@@ -79,23 +79,19 @@ func TestLargeWorkloadIsNotLookedAtForEachReplica(t *testing.T) {
 	d := drive(w)
 	d.rest()
 	uid := w.snap().WorkloadByName("default", "web").GetMetadata().GetUid()
-	if !d.loop.cluster.settled(w.snap().Workload(uid)) {
-		t.Fatalf("with %v it is not settled: %+v", w.phases("web"), d.loop.cluster.tallies[uid])
+	if !d.loop.engine.cluster.settled(w.snap().Workload(uid)) {
+		t.Fatalf("with %v it is not settled: %+v", w.phases("web"), d.loop.engine.cluster.tallies[uid])
 	}
-	if got := d.loop.cluster.workloads(w.snap(), Due{Stirred: map[string]bool{uid: true}}); len(got) != 0 {
+	if got := d.loop.engine.cluster.workloads(w.snap(), Due{Stirred: map[string]bool{uid: true}}); len(got) != 0 {
 		t.Errorf("it is looked at again: %v", got)
 	}
 	// Who is told to look does so.
-	if got := d.loop.cluster.workloads(w.snap(), Due{Workloads: map[string]bool{uid: true}}); len(got) != 1 {
+	if got := d.loop.engine.cluster.workloads(w.snap(), Due{Workloads: map[string]bool{uid: true}}); len(got) != 1 {
 		t.Errorf("a workload that is due is passed over: %v", got)
 	}
 	w.setNode("a", "offline")
-	_, changes, err := d.loop.feed.Newest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.loop.follow(changes)
-	if d.loop.cluster.settled(w.snap().Workload(uid)) {
+	d.follow()
+	if d.loop.engine.cluster.settled(w.snap().Workload(uid)) {
 		t.Error("it is settled although its node is offline")
 	}
 }

@@ -86,16 +86,11 @@ func (r *room) has(replicas int) bool { return r.replicas >= replicas && r.label
 func (r *room) take(labels int) { r.replicas, r.labels = r.replicas-1, r.labels-labels }
 func (r *room) give(labels int) { r.replicas, r.labels = r.replicas+1, r.labels+labels }
 
-// Tick returns the changes that bring what is due one step nearer to what is
+// tick returns the changes that bring what is due one step nearer to what is
 // desired, and an empty batch when nothing is to be done. What did not fit into
 // the batch is left for the next tick. newUID is the only source of identity,
-// now the only clock.
-func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
-	return newCluster(snap).tick(now, snap, due, newUID)
-}
-
-// tick is Tick for those who keep a cluster that is up to date with the snapshot.
-// What stays unplaced waits in it for something that helps.
+// now the only clock. The cluster must be up to date with the snapshot; what stays
+// unplaced waits in it for something that helps.
 //
 // Some may have taken all the room for others in the place of replicas that are away, and
 // found none to put them: then those have their turn who had no room beside them. They

@@ -194,6 +194,11 @@ func (w *world) delete(name string) {
 	w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Metadata.DeleteTime = timestamppb.New(w.now()) })
 }
 
+// Tick decides as one does who has just read the state.
+func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
+	return newCluster(snap).tick(now, snap, due, newUID)
+}
+
 // tick does one tick about everything, and reports whether it changed anything.
 func (w *world) tick() bool {
 	w.t.Helper()

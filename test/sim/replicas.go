@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cloudless/cloudless/internal/control/replicas"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// replicaLoop is replicas.Loop without its goroutine. It drives the same engine, which
+// follows the changes of the leader's store from the beginning of the term on.
+type replicaLoop struct {
+	*loops
+	engine replicas.Engine
+	feed   *state.Subscription
+	// lagged is whether it has missed changes.
+	lagged bool
+	// busy is set while a tick is planned or its proposal under way.
+	busy bool
+	// until is the time for which a timer is set, zero for none, and reached the one
+	// that came last.
+	until, reached time.Time
+}
+
+// begin reads the state, as the loop does when it starts and when it has lagged.
+func (l *replicaLoop) begin() {
+	var snap *state.Snapshot
+	snap, l.feed = l.t.server.store.Subscribe()
+	if l.t.w.flaw == Generous {
+		snap = unlimited(l.t.server.store)
+	}
+	l.engine.Begin(snap)
+}
+
+func (l *replicaLoop) wake() {
+	if l.busy || l.dead {
+		return
+	}
+	l.busy = true
+	l.t.w.after(l.t.w.loopDelay(), l.tick)
+}
+
+func (l *replicaLoop) tick() {
+	l.busy = false
+	if l.dead || l.t.over {
+		return
+	}
+	w, s := l.t.w, l.t.server
+	snap, changes, err := l.feed.Newest()
+	if l.lagged || errors.Is(err, state.ErrLagged) {
+		l.lagged, changes = false, nil
+		l.begin()
+		snap = s.store.Snapshot()
+	}
+	l.follow(snap, changes)
+	if w.flaw != Timeless {
+		l.engine.Elapsed(latest(w.wall(s), l.reached))
+	}
+	l.reached = time.Time{}
+	step := l.engine.Settle(w.wall(s), w.uidsOf(s))
+	if step == nil {
+		l.arm()
+		return
+	}
+	l.propose(snap, step)
+}
+
+// follow has the engine follow changes, as well as a flaw lets it.
+func (l *replicaLoop) follow(snap *state.Snapshot, changes []state.Change) {
+	switch l.t.w.flaw {
+	case Blind:
+		changes = unnoticed(changes)
+	case Petrified:
+		changes = withoutCordons(changes)
+	case Stuttering:
+		changes = twice(changes)
+	case Generous:
+		snap, changes = unlimited(l.t.server.store), withoutNamespaces(changes)
+	case Asleep:
+		defer keepAsleep(&l.engine, snap, changes)()
+	}
+	l.engine.Follow(snap, changes)
+}
+
+// propose asks the servers to agree on a step. If the state has moved on, what was due
+// still is.
+func (l *replicaLoop) propose(snap *state.Snapshot, step *replicas.Step) {
+	w := l.t.w
+	switch w.flaw {
+	case Crowding:
+		crowd(snap, step.Batch.Transaction(w.clock()))
+	case Ruthless:
+		pushOut(snap, step.Batch)
+	}
+	w.checkPlacement(snap, step.Batch)
+	l.busy = true
+	var p *proposal
+	p = l.t.propose("replicas", step.Batch, snap, func(err error) {
+		if !l.settled(err) {
+			return
+		}
+		if err == nil {
+			l.engine.Agreed(step, p.tx, p.result)
+		}
+		l.busy = false
+		l.wake()
+	})
+}
+
+// arm sets a timer for what is due without a change. A time that was waited for has
+// come even if the clock was set back meanwhile.
+func (l *replicaLoop) arm() {
+	w, next := l.t.w, l.engine.Next()
+	if next.IsZero() || next.Equal(l.until) || w.flaw == Timeless {
+		return
+	}
+	l.until = next
+	w.after(max(time.Millisecond, next.Sub(w.wall(l.t.server))), func() {
+		if l.dead || l.t.over || !l.until.Equal(next) {
+			return
+		}
+		l.until, l.reached = time.Time{}, next
+		l.wake()
+	})
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
