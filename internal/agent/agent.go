@@ -40,6 +40,9 @@ type Options struct {
 	// Quiet is how long nothing at all has come from the servers, not even a part of
 	// a message; nil if that is not known.
 	Quiet func() time.Duration
+	// NoSession is told, each time that a session could not be had or ended, why;
+	// nil if nobody wants to know. It must not block.
+	NoSession func(why error)
 	// Resting says, when the agent is asked to stop, whether that is for a rest of
 	// which the servers should know; nil if it never is.
 	Resting func() bool
@@ -105,6 +108,7 @@ type Agent struct {
 	machine   Machine
 	servers   func([]string)
 	leave     func()
+	noSession func(error)
 	quiet     func() time.Duration
 	pace      pace
 	meter     meter
@@ -112,8 +116,10 @@ type Agent struct {
 	resting   func() bool
 	changed   chan struct{}
 	ready     chan struct{}
+	removed   chan struct{}
 	ran       atomic.Bool
 	work      sync.WaitGroup
+	lives     sync.WaitGroup // of replicas
 	reachable networkCondition
 	clock     *wallClock
 	// instance tells this agent from one that runs on a copy of its data folder.
@@ -142,20 +148,22 @@ func New(opts Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: data folder: %w", err)
 	}
 	a := &Agent{
-		client:   opts.Client,
-		machine:  opts.Machine,
-		servers:  opts.Servers,
-		leave:    opts.Leave,
-		quiet:    opts.Quiet,
-		pace:     newPace(opts.HeartbeatInterval),
-		fitness:  fitness{since: time.Now()},
-		resting:  opts.Resting,
-		clock:    newWallClock(),
-		instance: rand.Text(),
-		changed:  make(chan struct{}, 1),
-		ready:    make(chan struct{}),
-		replicas: map[string]*replica{},
-		found:    map[string][]foundTask{},
+		client:    opts.Client,
+		machine:   opts.Machine,
+		servers:   opts.Servers,
+		leave:     opts.Leave,
+		noSession: opts.NoSession,
+		quiet:     opts.Quiet,
+		pace:      newPace(opts.HeartbeatInterval),
+		fitness:   fitness{since: time.Now()},
+		resting:   opts.Resting,
+		clock:     newWallClock(),
+		instance:  rand.Text(),
+		changed:   make(chan struct{}, 1),
+		ready:     make(chan struct{}),
+		removed:   make(chan struct{}),
+		replicas:  map[string]*replica{},
+		found:     map[string][]foundTask{},
 	}
 	if a.house, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -199,9 +207,13 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 // Ready is closed when the first assignments have been received.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
+// Removed is closed when the agent learns that its node was removed: it stops the
+// replicas, and then Run ends.
+func (a *Agent) Removed() <-chan struct{} { return a.removed }
+
 // Run takes back what runs on this machine, then keeps it as the cluster wants
 // it until ctx ends. It leaves running tasks as they are. An Agent runs once.
-// [ErrCopy] ends it.
+// [ErrCopy] ends it, and so does [ErrRemoved], once nothing runs any more.
 func (a *Agent) Run(ctx context.Context) error {
 	if a.ran.Swap(true) {
 		return errors.New("agent: Run was called twice; make a new Agent")
@@ -269,7 +281,11 @@ func (a *Agent) startReplica(rec record, saved bool, login *v1.RegistryLogin) {
 	delete(a.found, rec.uid())
 	a.replicas[r.uid] = r
 	ctx := a.running
-	a.work.Go(func() { r.run(ctx) })
+	a.lives.Add(1)
+	a.work.Go(func() {
+		defer a.lives.Done()
+		r.run(ctx)
+	})
 }
 
 // replica is nil if this node has none of that uid.

@@ -11,6 +11,8 @@
 //     ends, crashes or is upgraded. Assignments and attempts are on disk: the next
 //     agent takes running tasks back, starts nothing twice and goes on with the
 //     restart policy, with or without a server.
+//   - A node that was removed from its cluster stops its replicas, as soon as a
+//     server of the cluster says so. That a server does not know it is no removal.
 //   - A task whose replica it does not know is only removed once a server has sent
 //     the full set of assignments.
 //   - Assignments of an older epoch than the newest one it has seen are ignored.

@@ -158,7 +158,9 @@ type server struct {
 	mu     sync.Mutex
 	away   bool
 	copied bool
-	tries  int
+	// refusal ends every session, if it is not nil.
+	refusal error
+	tries   int
 }
 
 func newServer(t *testing.T) *server {
@@ -199,8 +201,11 @@ func (s *server) attempts() int {
 func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
 	s.mu.Lock()
 	s.tries++
-	away, copied := s.away, s.copied
+	away, copied, refusal := s.away, s.copied, s.refusal
 	s.mu.Unlock()
+	if refusal != nil {
+		return refusal
+	}
 	if copied {
 		return status.Error(codes.AlreadyExists, "node box runs elsewhere")
 	}

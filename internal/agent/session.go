@@ -49,7 +49,7 @@ type sessionStream = grpc.BidiStreamingClient[v1.SessionUp, v1.SessionDown]
 // whether there is one.
 func (a *Agent) keepSession(ctx context.Context) error {
 	var pause backoff
-	var said complaints
+	var logged complaints
 	accepted, parted := false, false
 	for ctx.Err() == nil {
 		worked, err := a.session(ctx)
@@ -62,12 +62,18 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		if turned := turnedAway(err); turned != nil && !accepted {
 			return turned
 		}
+		if a.isRemoval(err) {
+			return a.endRemoved(ctx, err)
+		}
 		a.metrics.SessionEnded()
+		if a.noSession != nil {
+			a.noSession(err)
+		}
 		if worked {
 			pause.reset()
-			said = complaints{}
+			logged = complaints{}
 		}
-		if said.news(err.Error(), time.Now()) {
+		if logged.news(err.Error(), time.Now()) {
 			a.log.Warn("no session with a server; replicas go on", "error", err)
 		}
 		sleep(ctx, pause.next())
@@ -116,11 +122,7 @@ func turnedAway(err error) error {
 	if !ok || s.Code() != codes.AlreadyExists {
 		return nil
 	}
-	var said interface{ GRPCStatus() *status.Status }
-	if errors.As(err, &said) {
-		s = said.GRPCStatus()
-	}
-	return fmt.Errorf("%w: %s", ErrCopy, s.Message())
+	return fmt.Errorf("%w: %s", ErrCopy, said(err))
 }
 
 // session is one session, from hello to its end. It worked if assignments came.

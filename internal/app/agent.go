@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/cli"
@@ -69,6 +71,15 @@ type member struct {
 	agent   *agent.Agent
 	rotator *identity.Rotator
 	name    string
+	// refusal is why there was no session with a server the last time that one
+	// was tried; nil if none failed yet.
+	refusal atomic.Pointer[string]
+}
+
+// noSession notes why there is no session.
+func (m *member) noSession(err error) {
+	why := client.Message(err)
+	m.refusal.Store(&why)
 }
 
 // clusterLink is a node's way to its cluster: one identity, one address, used
@@ -149,7 +160,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},
-		Leave: link.servers.moveOn, Quiet: link.servers.quiet,
+		Leave: link.servers.moveOn, Quiet: link.servers.quiet, NoSession: p.noSession,
 	})
 	if err != nil {
 		return nil, err
@@ -192,9 +203,6 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 		if err := f.notAmongStrangers(ctx, o.Process); err != nil {
 			return nil, err
 		}
-		if err := f.stillMember(ctx, o.Process); err != nil {
-			return nil, err
-		}
 		return nil, f.sayExpired(logger)
 	})
 }
@@ -234,6 +242,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	if err != nil {
 		return err
 	}
+	leaves := f.clearNetworkIfRemoved(logger, &u)
 	p, err := openMember(ctx, f, link, d, process.Version, i, logger, &u)
 	if err != nil {
 		return err
@@ -250,7 +259,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	})
 	if process.Attended {
 		g.Go(func() error {
-			sayAlone(ctx, p.agent.Ready(), func() { process.Ready(withoutServer(p.name, f.path, link.servers.addresses())) })
+			sayAlone(ctx, p.agent.Ready(), p.agent.Removed(), func() { process.Ready(withoutServer(p, f.path, link.servers.addresses())) })
 			return nil
 		})
 	}
@@ -258,6 +267,10 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	if errors.Is(err, agent.ErrCopy) {
 		// What was taken up from the folder runs on the node itself.
 		return errors.Join(err, restCopy(context.WithoutCancel(ctx), f, d, logger))
+	}
+	if errors.Is(err, agent.ErrRemoved) {
+		leaves()
+		return cli.ForGood(f.wasRemoved(p))
 	}
 	return endedByContext(err)
 }
@@ -267,19 +280,24 @@ const serverHope = 15 * time.Second
 
 // sayAlone lets go whoever waits for a node that hears of no server: what runs here needs none, and the next that he
 // starts may be one.
-func sayAlone(ctx context.Context, ready <-chan struct{}, say func()) {
+func sayAlone(ctx context.Context, ready, removed <-chan struct{}, say func()) {
 	select {
 	case <-ready:
+	case <-removed: // it does not go on, and says so itself
 	case <-ctx.Done():
 	case <-time.After(serverHope):
 		say()
 	}
 }
 
-func withoutServer(node, dataDir string, servers []string) string {
-	return fmt.Sprintf("node %s goes on with what runs here, and waits for a server: they are looked for at %s: start them; "+
+func withoutServer(m *member, dataDir string, servers []string) string {
+	why := ""
+	if refusal := m.refusal.Load(); refusal != nil {
+		why = " (" + *refusal + ")"
+	}
+	return fmt.Sprintf("node %s goes on with what runs here, and waits for a server%s: they are looked for at %s: start them; "+
 		"where all are elsewhere now, stop the agent and join once more at one of them: cloudless join ADDRESS --token-file FILE --data-dir %s",
-		node, strings.Join(servers, ", "), dataDir)
+		m.name, why, strings.Join(servers, ", "), dataDir)
 }
 
 // restCopy stops what a copy of a node has begun to run.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,7 +26,7 @@ func TestNodeWithoutServersLetsGoWhoeverWaits(t *testing.T) {
 					time.AfterFunc(one.ready, func() { close(ready) })
 				}
 				began := time.Now()
-				sayAlone(t.Context(), ready, func() { told++ })
+				sayAlone(t.Context(), ready, nil, func() { told++ })
 				if took := time.Since(began); told != one.told || took > serverHope {
 					t.Errorf("told %d times after %s", told, took)
 				}
@@ -37,10 +38,12 @@ func TestNodeWithoutServersLetsGoWhoeverWaits(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	sayAlone(ctx, nil, func() { t.Error("an agent that ends says that it goes on") })
+	sayAlone(ctx, nil, nil, func() { t.Error("an agent that ends says that it goes on") })
 
-	said := withoutServer("n1", "/data", []string{"192.0.2.1:7700", "192.0.2.2:7700"})
-	for _, want := range []string{"node n1", "192.0.2.1:7700, 192.0.2.2:7700", "cloudless join ADDRESS --token-file FILE --data-dir /data"} {
+	m := &member{name: "n1"}
+	m.noSession(errors.New("node n1 is not a member of this cluster"))
+	said := withoutServer(m, "/data", []string{"192.0.2.1:7700", "192.0.2.2:7700"})
+	for _, want := range []string{"node n1 goes on", "(node n1 is not a member of this cluster)", "192.0.2.1:7700, 192.0.2.2:7700", "cloudless join ADDRESS --token-file FILE --data-dir /data"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q does not say %q", said, want)
 		}

@@ -102,7 +102,7 @@ func (p *controlPlane) heed(changes []state.Change) error {
 		if !ok {
 			continue
 		}
-		if id, err := identity.ParseID(revoked.GetId()); err == nil {
+		if id, err := identity.ParseID(revoked.GetId()); err == nil && id.Kind() == identity.KindServer {
 			p.forgetServer(id.Name())
 		}
 	}

@@ -92,25 +92,6 @@ func (f *folder) joinedVia(ctx context.Context, address string, creds *identity.
 	return f.writeMembership(about)
 }
 
-// stillMember refuses to begin as a node that was removed, if a person waits for
-// it: nothing would ever get ready. Whom nobody waits for goes on with what runs
-// here, and says why it has no session.
-func (f *folder) stillMember(ctx context.Context, process cli.Process) error {
-	if !process.Attended {
-		return nil
-	}
-	about, err := f.readMembership()
-	if err != nil {
-		return err
-	}
-	creds, err := identity.LoadCredentials(f.credentialsPath())
-	if err != nil || !expelled(ctx, f.serversToAsk(""), creds) {
-		return err
-	}
-	return fmt.Errorf("this machine was node %s of cluster %s and has been removed from it: make it a new one with a new token and: cloudless join ADDRESS --data-dir %s; or clear it with: cloudless down --purge --data-dir %s",
-		about.Node, creds.Trust().Cluster(), f.path, f.path)
-}
-
 // sayExpired explains why no server will let this node in. What runs here goes
 // on nevertheless, so it is no reason to end.
 func (f *folder) sayExpired(logger *slog.Logger) error {

@@ -180,7 +180,7 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 	must(t, err)
 	pull := s.slowPull(creds, follower)
 
-	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName()})
+	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})
 	must(t, err)
 	for _, to := range s.running {
 		_, err := v1.NewClusterServiceClient(s.call(as, to)).WhoAmI(s.ctx, &v1.WhoAmIRequest{})
@@ -219,7 +219,7 @@ func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 	if _, ok := errors.AsType[*cli.AlreadyRunningError](again()); !ok {
 		t.Error("the node runs, and that is not said")
 	}
-	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName()})
+	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})
 	must(t, err)
 	if err := again(); err == nil || !strings.Contains(err.Error(), "it was removed from the cluster: stop it first") {
 		t.Errorf("joined: %v", err)

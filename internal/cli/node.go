@@ -61,16 +61,18 @@ func (c *cli) nodeListCommand() *cobra.Command {
 }
 
 func (c *cli) nodeRemoveCommand() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Remove a machine for good",
 		Long: "Rm takes a node's membership away at once: its certificate is worth nothing from then on, and its replicas\n" +
-			"are replaced on other nodes. It is the way to part with a machine that will not come back. What runs on the\n" +
-			"machine itself is stopped there, with cloudless down.",
-		Example: "  cloudless node rm box1",
+			"are replaced on other nodes. The machine stops them as soon as a server tells it that it was removed; one\n" +
+			"that is away, when it is back. The last node, and one with replicas, are removed only with --force.\n" +
+			"The machine becomes a node again with cloudless join and a new token, or with cloudless up if it is a server.",
+		Example: "  cloudless node rm box1\n  cloudless node rm box1 --force",
 		Args:    names("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			removed, err := cl.Nodes().DeleteNode(ctx, &cloudlessv1.DeleteNodeRequest{Name: args[0]})
+			removed, err := cl.Nodes().DeleteNode(ctx, &cloudlessv1.DeleteNodeRequest{Name: args[0], Force: force})
 			if err != nil {
 				return err
 			}
@@ -80,6 +82,8 @@ func (c *cli) nodeRemoveCommand() *cobra.Command {
 			return c.printf("node %s removed\n", args[0])
 		}),
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "even the last node, or one with replicas; these count as lost")
+	return cmd
 }
 
 // share shows what is used of what is there.

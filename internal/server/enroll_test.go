@@ -75,7 +75,7 @@ func TestEnrollmentIsRepeatable(t *testing.T) {
 	must(t, err)
 
 	// Once removed it is a new node, as long as the token has uses.
-	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine"})
+	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "machine", Force: true})
 	must(t, err)
 	anew, err := ask("machine")
 	must(t, err)

@@ -508,9 +508,17 @@ func withReason(reason, message string) error {
 }
 
 func withReasons(code codes.Code, message string, reasons ...string) error {
+	details := make([]*errdetails.ErrorInfo, len(reasons))
+	for i, reason := range reasons {
+		details[i] = &errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}
+	}
+	return withDetails(code, message, details...)
+}
+
+func withDetails(code codes.Code, message string, details ...*errdetails.ErrorInfo) error {
 	st := status.New(code, message)
-	for _, reason := range reasons {
-		if with, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "cloudless"}); err == nil {
+	for _, detail := range details {
+		if with, err := st.WithDetails(detail); err == nil {
 			st = with
 		}
 	}

@@ -408,7 +408,7 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 		t.Errorf("the watch begins with %v", change)
 	}
 	// A node that is removed loses its stream, also behind another server.
-	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1"})
+	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1", Force: true})
 	must(t, err)
 	_, err = agent.Renew(follower.ctx, &v1.RenewRequest{Csr: csr})
 	wantCode(t, err, codes.Unauthenticated, "not a member")

@@ -131,12 +131,14 @@ func (s *Server) admitMember(id identity.ID) error {
 
 // routeServer passes on that a server came, moved or went.
 func (s *Server) routeServer(c state.Change) {
-	if revoked, ok := c.New.(*statev1.Revocation); ok {
-		if id, err := identity.ParseID(revoked.GetId()); err == nil {
-			if id.Name() == s.uid {
-				s.expel()
-				return
-			}
+	if c.Kind == state.KindRevocation {
+		revoked, _ := c.New.(*statev1.Revocation)
+		id, err := identity.ParseID(revoked.GetId())
+		switch {
+		case err != nil, id.Kind() != identity.KindServer: // a node is cut off when it leaves the state
+		case id.Name() == s.uid:
+			s.expel()
+		default:
 			s.cutServer(id)
 		}
 		return

@@ -7,10 +7,12 @@ import (
 	"iter"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -54,7 +56,8 @@ func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesReques
 	return &v1.ListNodesResponse{Items: items, Next: next}, nil
 }
 
-// DeleteNode expels a node. The state refuses its calls from the moment of the
+// DeleteNode expels a node, which then stops its replicas. One that others rely on
+// goes only by force. The state refuses its calls from the moment of the
 // transaction; when this call is answered, every server that can be reached has
 // closed its connections too (see removal.go).
 func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequest) (*v1.Node, error) {
@@ -69,8 +72,16 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 		if err := checkVersion(removed, request.GetVersion()); err != nil {
 			return err
 		}
+		if !request.GetForce() {
+			if err := dispensable(snap, removed); err != nil {
+				return err
+			}
+		}
 		lost := s.loseReplicas(snap, b, removed)
 		b.DeleteVersion(state.KindNode, m.GetUid(), m.GetVersion())
+		if err := s.noteRemoval(b, identity.KindNode, m.GetUid()); err != nil {
+			return err
+		}
 		event = s.event(ctx, removed, "Removed", fmt.Sprintf("%d replicas on it count as lost", lost))
 		b.Create(event)
 		return nil
@@ -80,6 +91,32 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 	}
 	s.untilActedOn(ctx, after, event)
 	return removed, nil
+}
+
+// dispensable refuses to remove a node that has replicas or is the only one.
+func dispensable(snap *state.Snapshot, n *v1.Node) error {
+	name, live := n.GetMetadata().GetName(), 0
+	for r := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
+		if !rollout.Ended(r.GetStatus().GetPhase()) {
+			live++
+		}
+	}
+	switch {
+	case snap.Count(state.KindNode) == 1:
+		return refuse(codes.FailedPrecondition, "node %s is the last node of the cluster, and nothing would run without it (%s on it now): "+
+			"add another node first with: cloudless token create --role node, or remove it all the same with --force", name, replicaCount(live))
+	case live > 0:
+		return refuse(codes.FailedPrecondition, "node %s has %s: move what it has to other nodes first with: cloudless node taint %s leaving:NoExecute, "+
+			"or remove it all the same with --force, and they count as lost", name, replicaCount(live), name)
+	}
+	return nil
+}
+
+func replicaCount(n int) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
 }
 
 // availability wishes for a node, see NodeSpec.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/state"
@@ -55,6 +56,9 @@ func unauthenticated(err error) error {
 	if _, refused := errors.AsType[*refusal](err); refused {
 		return err // it has a code of its own
 	}
+	if removed, ok := errors.AsType[*removedNode](err); ok {
+		return withDetails(codes.Unauthenticated, err.Error(), api.NodeRemoved(removed.epoch))
+	}
 	_, notMember := errors.AsType[unknownServer](err)
 	switch {
 	case errors.Is(err, errRemovedServer):
@@ -94,8 +98,8 @@ func (a *authenticator) fromTLS(info credentials.TLSInfo) (Principal, bool, erro
 	}
 	switch id.Kind() {
 	case identity.KindNode:
-		if a.snapshot().Node(id.Name()) == nil {
-			return Principal{}, true, unknownNode(id.Name())
+		if err := provenNode(a.snapshot(), id.Name()); err != nil {
+			return Principal{}, true, err
 		}
 		return Principal{ID: id, Role: roleNode}, true, nil
 	case identity.KindServer:
@@ -184,8 +188,8 @@ func (a *authenticator) fromServer(by identity.ID, md metadata.MD) (Principal, e
 	uid := named.ID.Name()
 	switch named.ID.Kind() {
 	case identity.KindNode:
-		if snap.Node(uid) == nil {
-			return Principal{}, unknownNode(uid)
+		if err := provenNode(snap, uid); err != nil {
+			return Principal{}, err
 		}
 		return Principal{ID: named.ID, Role: roleNode}, nil
 	case identity.KindServer:
@@ -198,11 +202,34 @@ func (a *authenticator) fromServer(by identity.ID, md metadata.MD) (Principal, e
 	}
 }
 
-// unknownNode is a node whose certificate is good and that the state does not have.
+// provenNode refuses a node that is not in the state.
+func provenNode(snap *state.Snapshot, uid string) error {
+	switch {
+	case snap.Node(uid) != nil:
+		return nil
+	case snap.Revocation(uid) != nil:
+		return &removedNode{uid: uid, epoch: snap.Cluster().GetStatus().GetEpoch()}
+	}
+	return unknownNode(uid)
+}
+
+// removedNode is a node of which the state says that it was removed. That is
+// final: a machine that joins again is another node.
+type removedNode struct {
+	uid   string
+	epoch uint64
+}
+
+func (n *removedNode) Error() string {
+	return "node " + n.uid + " was removed and is not a member of this cluster any more: join it again with a new token"
+}
+
+// unknownNode is a node whose certificate is good and that the state does not
+// have. It may have joined after this state, if that was restored from a copy.
 type unknownNode string
 
 func (uid unknownNode) Error() string {
-	return "node " + string(uid) + " is not a member of this cluster any more: join it again with a new token"
+	return "node " + string(uid) + " is not a member of this cluster: join it again with a new token"
 }
 
 // unknownServer is a server whose certificate is good and that is no member.

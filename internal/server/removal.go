@@ -33,15 +33,24 @@ const cutPause = 5 * time.Millisecond
 // nothing from then on. The key of the gossip must change with it.
 func (s *Server) revoke(ctx context.Context, b *state.Batch, removed *v1.Server, why string) (*v1.Event, error) {
 	uid := removed.GetMetadata().GetUid()
-	id, err := identity.NewID(s.ca.Trust().Cluster(), identity.KindServer, uid)
-	if err != nil {
+	b.Delete(state.KindServer, uid)
+	if err := s.noteRemoval(b, identity.KindServer, uid); err != nil {
 		return nil, err
 	}
-	b.Delete(state.KindServer, uid)
-	b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: uid}, Id: id.String()})
 	event := s.event(ctx, removed, "Removed", why)
 	b.Create(event)
 	return event, nil
+}
+
+// noteRemoval keeps that a member was removed, so that it can be told so: a state
+// that only lacks the member may be older than the member.
+func (s *Server) noteRemoval(b *state.Batch, kind identity.Kind, uid string) error {
+	id, err := identity.NewID(s.ca.Trust().Cluster(), kind, uid)
+	if err != nil {
+		return err
+	}
+	b.Put(&statev1.Revocation{Metadata: &v1.Metadata{Uid: uid}, Id: id.String()})
+	return nil
 }
 
 // RevokeOthers removes all servers but this one, which was made the only one of

@@ -24,3 +24,8 @@ func (s *Snapshot) Servers(after string) iter.Seq[*v1.Server] {
 func (s *Snapshot) Revocation(uid string) *statev1.Revocation {
 	return byUID[*statev1.Revocation](s, KindRevocation, uid)
 }
+
+// Revocations lists the notes that members were removed, by uid.
+func (s *Snapshot) Revocations() iter.Seq[*statev1.Revocation] {
+	return listByPrefix[*statev1.Revocation](s, KindRevocation, indexUID, nil)
+}

@@ -1,6 +1,6 @@
 // Package retention is the leader's loop that lets go of what is kept only for
 // a while: ended replicas, events, receipts of idempotent calls, expired
-// tokens, old configurations. Tick is pure. It decides nothing about what still runs.
+// tokens, old configurations, nodes that were removed long ago. Tick is pure. It decides nothing about what still runs.
 package retention
 
 import (
@@ -10,6 +10,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -30,6 +31,10 @@ type Limits struct {
 	MaxEvents int
 	// Configurations is how many of the newest versions are kept.
 	Configurations int
+	// RemovedNodes is how long it is known that a node was removed: until no
+	// certificate of it can hold any more, with room for wrong clocks. That servers
+	// were removed is never forgotten.
+	RemovedNodes time.Duration
 }
 
 // DefaultLimits are those of a new cluster.
@@ -39,6 +44,7 @@ var DefaultLimits = LimitsOf(nil)
 const (
 	receipts       = 24 * time.Hour
 	configurations = 1000
+	removedNodes   = 90 * 24 * time.Hour
 )
 
 // LimitsOf are the limits that the cluster's configuration sets.
@@ -46,7 +52,7 @@ func LimitsOf(c *v1.ClusterSpec) Limits {
 	r := spec.RetentionOf(c)
 	return Limits{
 		Replicas: r.Replicas, Receipts: receipts, Revisions: r.Revisions, Tokens: r.Tokens,
-		Events: r.Events, MaxEvents: r.MaxEvents, Configurations: configurations,
+		Events: r.Events, MaxEvents: r.MaxEvents, Configurations: configurations, RemovedNodes: removedNodes,
 	}
 }
 
@@ -89,6 +95,12 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 			return batch
 		}
 	}
+	for r := range snap.Revocations() {
+		old := now.Sub(r.GetMetadata().GetCreateTime().AsTime()) > limits.RemovedNodes
+		if old && ofNode(r) && !drop(state.KindRevocation, r.GetMetadata().GetUid()) {
+			return batch
+		}
+	}
 	old := snap.Count(state.KindConfiguration) - limits.Configurations
 	for c := range snap.OldestConfigurations() {
 		if old--; old < 0 || c.GetSpec().GetNumber() == snap.Cluster().GetStatus().GetConfiguration() {
@@ -100,6 +112,11 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 	}
 	forgetEvents(now, snap, limits, batch)
 	return batch
+}
+
+func ofNode(r *statev1.Revocation) bool {
+	id, err := identity.ParseID(r.GetId())
+	return err == nil && id.Kind() == identity.KindNode
 }
 
 // forgetEvents deletes the oldest events, which are found without looking at

@@ -20,7 +20,7 @@ import (
 
 var (
 	now    = time.Date(2026, 1, 10, 0, 0, 0, 0, time.UTC)
-	limits = Limits{Replicas: time.Hour, Receipts: 2 * time.Hour, Revisions: 100, Tokens: 3 * time.Hour, Events: 4 * time.Hour, MaxEvents: 3}
+	limits = Limits{Replicas: time.Hour, Receipts: 2 * time.Hour, Revisions: 100, Tokens: 3 * time.Hour, Events: 4 * time.Hour, MaxEvents: 3, RemovedNodes: 5 * time.Hour}
 )
 
 // log applies proposals at once.
@@ -344,5 +344,22 @@ func TestRunEndsWithAnErrorOfTheProposer(t *testing.T) {
 	l.err = lost
 	if err := Run(t.Context(), l.store, l); !errors.Is(err, lost) {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// That a node was removed is forgotten in time; that a server was, never.
+func TestRemovedNodesAreForgottenInTime(t *testing.T) {
+	l := &log{store: state.New()}
+	l.put(t, now.Add(-6*time.Hour),
+		&statev1.Revocation{Metadata: &v1.Metadata{Uid: "old-node"}, Id: "spiffe://c-1/node/old-node"},
+		&statev1.Revocation{Metadata: &v1.Metadata{Uid: "old-server"}, Id: "spiffe://c-1/server/old-server"})
+	l.put(t, now.Add(-4*time.Hour), &statev1.Revocation{Metadata: &v1.Metadata{Uid: "new-node"}, Id: "spiffe://c-1/node/new-node"})
+	if _, err := l.Propose(t.Context(), Tick(now, l.store.Snapshot(), limits).Transaction(now)); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[string]bool{"old-node": false, "new-node": true, "old-server": true} {
+		if kept := l.store.Snapshot().Revocation(uid) != nil; kept != want {
+			t.Errorf("the removal of %s is kept: %t", uid, kept)
+		}
 	}
 }

@@ -1,0 +1,84 @@
+package server
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/cloudless/cloudless/api"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// A node that was removed is told so, and the epoch in which that holds. One that
+// the state only lacks is not: the state may be older than the node.
+func TestOnlyARemovedNodeIsToldThatItWasRemoved(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	_, err := c.enroll("stays", token)
+	must(t, err)
+	gone, err := c.enroll("gone", token)
+	must(t, err)
+	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "gone"})
+	must(t, err)
+	c.change(func(snap *state.Snapshot, b *state.Batch) { beginEpoch(snap, b) })
+
+	_, err = c.dial(gone.creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	wantCode(t, err, codes.Unauthenticated, "was removed", "join it again")
+	epoch := c.store.Snapshot().Cluster().GetStatus().GetEpoch()
+	if said, removed := api.RemovedNode(err); !removed || said != epoch {
+		t.Errorf("the removed node is told removed %t in epoch %d, want epoch %d", removed, said, epoch)
+	}
+
+	never := c.certificateOf(identity.KindNode, "0190aaaa-0000-7000-8000-000000000000")
+	_, err = c.dial(never, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	wantCode(t, err, codes.Unauthenticated, "not a member")
+	if _, removed := api.RemovedNode(err); removed {
+		t.Error("a node that the state never had is told that it was removed")
+	}
+}
+
+func TestLastNodeIsRemovedByForceOnly(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	_, err := c.enroll("vm", token)
+	must(t, err)
+	admin := c.as(roleAdmin)
+	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "vm"})
+	wantCode(t, err, codes.FailedPrecondition, "node vm is the last node of the cluster", "0 replicas", "--force")
+	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "vm", Force: true})
+	must(t, err)
+}
+
+func TestNodeWithReplicasIsRemovedByForceOnly(t *testing.T) {
+	c := newCluster(t)
+	token := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Uses: 2})
+	_, err := c.enroll("other", token)
+	must(t, err)
+	busy, err := c.enroll("busy", token)
+	must(t, err)
+	place := func(name, phase string) {
+		c.change(func(_ *state.Snapshot, b *state.Batch) {
+			b.Create(&v1.Replica{
+				Metadata: &v1.Metadata{Uid: state.NewUID(), Name: name, Namespace: "default"},
+				Spec:     &v1.ReplicaSpec{Workload: "web", NodeUid: busy.node.GetMetadata().GetUid()},
+				Status:   &v1.ReplicaStatus{Phase: phase},
+			})
+		})
+	}
+	place("web-ended", rollout.PhaseCompleted)
+	place("web-1", rollout.PhaseRunning)
+	admin := c.as(roleAdmin)
+	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy"})
+	wantCode(t, err, codes.FailedPrecondition, "node busy has 1 replica:", "cloudless node taint busy leaving:NoExecute", "--force")
+	_, err = admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "busy", Force: true})
+	must(t, err)
+	for r := range c.store.Snapshot().Replicas("", "") {
+		want := map[string]string{"web-ended": rollout.PhaseCompleted, "web-1": rollout.PhaseLost}[r.GetMetadata().GetName()]
+		if got := r.GetStatus().GetPhase(); got != want {
+			t.Errorf("replica %s is %s, want %s", r.GetMetadata().GetName(), got, want)
+		}
+	}
+}
