@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -186,6 +187,9 @@ func TestRemovedNodeIsCutOffAtEveryServer(t *testing.T) {
 		_, err := v1.NewClusterServiceClient(s.call(as, to)).WhoAmI(s.ctx, &v1.WhoAmIRequest{})
 		if status.Code(err) != codes.Unauthenticated {
 			t.Errorf("server %s answers the removed node with %v", to.name, err)
+		}
+		if _, removed := api.RemovedNode(err); !removed {
+			t.Errorf("server %s does not tell the node that it was removed: %v", to.name, err)
 		}
 	}
 	for err = nil; err == nil; {
