@@ -362,7 +362,7 @@ func TestWhoCannotJoin(t *testing.T) {
 	for what, c := range map[string]struct {
 		path, address, token, want string
 	}{
-		"a token of another cluster":        {t.TempDir(), freeAddress(t), other.token("server"), "does not belong to the cluster that the join token is for"},
+		"a token of another cluster":        {t.TempDir(), freeAddress(t), other.token("server"), "does not belong to the cluster that the token is for"},
 		"a token for nodes":                 {t.TempDir(), freeAddress(t), s.token("node"), "join with --role node"},
 		"the folder of another cluster":     {used.path, freeAddress(t), s.token("server"), "belongs to a server of another cluster"},
 		"the folder that founded another":   {foundedFolder(t), freeAddress(t), s.token("server"), "belongs to a server of another cluster"},

@@ -44,24 +44,31 @@ func ClientTLS(trust *Trust, source CertificateSource) *tls.Config {
 	return config
 }
 
-// JoinTLS is the configuration of a machine that knows nothing of the cluster but the fingerprint in its join
+// JoinTLS is the configuration of a machine or user that knows nothing of the cluster but the fingerprint in its
 // token. The server has to send its CA's certificate along; the handshake fails, before the machine has sent
 // anything of its own, unless that is the very one the token names and the server is a server under it.
 func JoinTLS(ca Fingerprint) *tls.Config {
 	return verifyingClient(func(chain []*x509.Certificate) error {
-		for _, cert := range chain {
-			if sha256.Sum256(cert.Raw) != ca {
-				continue
-			}
-			trust, err := newTrust(cert)
-			if err != nil {
-				return err
-			}
-			return verifyServer(trust, chain)
-		}
-		return errors.New("the server does not belong to the cluster that the join token is for: " +
-			"check the address, or create a token in the cluster that is meant")
+		_, err := TrustByFingerprint(chain, ca)
+		return err
 	})
+}
+
+// TrustByFingerprint is the trust in the CA with this fingerprint, if a server sent that CA's certificate along and is
+// a server under it.
+func TrustByFingerprint(chain []*x509.Certificate, ca Fingerprint) (*Trust, error) {
+	for _, cert := range chain {
+		if sha256.Sum256(cert.Raw) != ca {
+			continue
+		}
+		trust, err := newTrust(cert)
+		if err != nil {
+			return nil, err
+		}
+		return trust, verifyServer(trust, chain)
+	}
+	return nil, errors.New("the server does not belong to the cluster that the token is for: " +
+		"check the address, or create a token in the cluster that is meant")
 }
 
 // verifyingClient replaces the verification by host name with another. VerifyConnection, unlike

@@ -17,7 +17,9 @@ import (
 // click takes all of it:
 //
 //	cljoin_<id>_<secret>_<fingerprint of the CA>_<checksum>
-//	clapi_<id>_<secret>_<checksum>
+//	clapi_<id>_<secret>_<fingerprint of the CA>_<checksum>
+//
+// API tokens that older versions made have no fingerprint. They still let their bearer call.
 //
 // The prefix tells the kinds apart and lets scanners for leaked secrets find them.
 const (
@@ -108,22 +110,46 @@ func (t JoinToken) CA() Fingerprint { return t.ca }
 // Reveal is the whole token, secret included. It is shown once, to whoever created the token.
 func (t JoinToken) Reveal() string { return t.reveal(t.ca[:]) }
 
-// APIToken lets its bearer call the API.
+// APIToken lets its bearer call the API. It carries the fingerprint of the CA, by which the bearer verifies a server
+// that it knows only by its address.
 type APIToken struct {
 	tokenSecret
+	ca *Fingerprint // nil in a token that an older version made
 }
 
-// NewAPIToken makes an API token.
-func NewAPIToken() APIToken { return APIToken{newTokenSecret(apiPrefix)} }
+// NewAPIToken makes an API token of the cluster with this CA.
+func NewAPIToken(ca Fingerprint) APIToken { return APIToken{newTokenSecret(apiPrefix), &ca} }
 
 // ParseAPIToken reads what [APIToken.Reveal] wrote; white space around it is ignored.
 func ParseAPIToken(s string) (APIToken, error) {
-	t, _, err := parseToken(s, apiPrefix, 0)
-	return APIToken{t}, err
+	const separatorsWithoutCA = 3
+	if strings.Count(s, "_") == separatorsWithoutCA {
+		t, _, err := parseToken(s, apiPrefix, 0)
+		return APIToken{tokenSecret: t}, err
+	}
+	t, rest, err := parseToken(s, apiPrefix, len(Fingerprint{}))
+	if err != nil {
+		return APIToken{}, err
+	}
+	ca := Fingerprint(rest)
+	return APIToken{t, &ca}, nil
+}
+
+// CA is the fingerprint of the CA of the token's cluster, if the token carries it.
+func (t APIToken) CA() (ca Fingerprint, ok bool) {
+	if t.ca == nil {
+		return Fingerprint{}, false
+	}
+	return *t.ca, true
 }
 
 // Reveal is the whole token, secret included. It is shown once, to whoever created the token.
-func (t APIToken) Reveal() string { return t.reveal(nil) }
+func (t APIToken) Reveal() string {
+	if t.ca == nil {
+		return t.reveal(nil)
+	}
+	return t.reveal(t.ca[:])
+}
 
 func (t tokenSecret) reveal(rest []byte) string {
 	words := []string{t.kind, t.id, base32Lower.EncodeToString(t.bytes())}

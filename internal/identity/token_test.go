@@ -26,20 +26,36 @@ func TestAJoinTokenCarriesWhatJoiningNeeds(t *testing.T) {
 	}
 }
 
-func TestAnAPITokenSurvivesItsText(t *testing.T) {
-	token := NewAPIToken()
-	parsed, err := ParseAPIToken(token.Reveal())
+func TestAPITokenCarriesTheFingerprintOfTheCA(t *testing.T) {
+	want := newTestCA(t, testCluster).Trust().Fingerprint()
+	token := NewAPIToken(want)
+	parsed, err := ParseAPIToken(" " + token.Reveal() + "\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if parsed.ID() != token.ID() || !parsed.Matches(token.Hash()) {
-		t.Errorf("parsed token %s does not match %s", parsed, token)
+	ca, ok := parsed.CA()
+	if parsed.ID() != token.ID() || !parsed.Matches(token.Hash()) || !ok || ca != want {
+		t.Errorf("parsed token %s of CA %s (%v), want %s of CA %s", parsed, ca, ok, token, want)
+	}
+}
+
+func TestAPITokenOfAnOlderVersionStillCalls(t *testing.T) {
+	old := APIToken{tokenSecret: newTokenSecret(apiPrefix)}
+	if !regexp.MustCompile(`^clapi_[a-z2-7]{16}_[a-z2-7]{52}_[a-z2-7]{7}$`).MatchString(old.Reveal()) {
+		t.Fatalf("an old API token looks like %s", old.Reveal())
+	}
+	parsed, err := ParseAPIToken(old.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := parsed.CA(); ok || !parsed.Matches(old.Hash()) {
+		t.Errorf("parsed token %s carries a CA (%v) or does not match %s", parsed, ok, old)
 	}
 }
 
 func TestNoTokenMatchesTheHashOfAnother(t *testing.T) {
-	token := NewAPIToken()
-	if NewAPIToken().Matches(token.Hash()) {
+	token := NewAPIToken(Fingerprint{})
+	if NewAPIToken(Fingerprint{}).Matches(token.Hash()) {
 		t.Error("two new tokens match")
 	}
 	// The same secret under another id or of another kind is another token.
@@ -73,7 +89,7 @@ func TestADamagedTokenIsCalledDamaged(t *testing.T) {
 }
 
 func TestTheWrongKindOfTokenIsNamed(t *testing.T) {
-	if _, err := ParseJoinToken(NewAPIToken().Reveal()); err == nil || !strings.Contains(err.Error(), "is an API token") {
+	if _, err := ParseJoinToken(NewAPIToken(Fingerprint{}).Reveal()); err == nil || !strings.Contains(err.Error(), "is an API token") {
 		t.Errorf("joining with an API token: %v", err)
 	}
 	if _, err := ParseAPIToken(NewJoinToken(Fingerprint{}).Reveal()); err == nil || !strings.Contains(err.Error(), "is a join token") {
@@ -86,7 +102,7 @@ func TestTheWrongKindOfTokenIsNamed(t *testing.T) {
 
 // Tokens must be safe to leave in any struct that is printed or logged.
 func TestTokensDoNotTellTheirSecret(t *testing.T) {
-	join, api := NewJoinToken(Fingerprint{}), NewAPIToken()
+	join, api := NewJoinToken(Fingerprint{}), NewAPIToken(Fingerprint{})
 	nested := struct {
 		token APIToken
 		Join  *JoinToken
@@ -118,7 +134,7 @@ func TestTokensDoNotTellTheirSecret(t *testing.T) {
 
 func FuzzParseJoinToken(f *testing.F) {
 	f.Add(NewJoinToken(Fingerprint{1, 2, 3}).Reveal())
-	f.Add(NewAPIToken().Reveal())
+	f.Add(NewAPIToken(Fingerprint{}).Reveal())
 	f.Add("cljoin____")
 	f.Fuzz(func(t *testing.T, s string) {
 		token, err := ParseJoinToken(s)
@@ -129,8 +145,9 @@ func FuzzParseJoinToken(f *testing.F) {
 }
 
 func FuzzParseAPIToken(f *testing.F) {
-	f.Add(NewAPIToken().Reveal())
+	f.Add(NewAPIToken(Fingerprint{}).Reveal())
 	f.Add(NewJoinToken(Fingerprint{}).Reveal())
+	f.Add(APIToken{tokenSecret: newTokenSecret(apiPrefix)}.Reveal())
 	f.Add("clapi_")
 	f.Fuzz(func(t *testing.T, s string) {
 		token, err := ParseAPIToken(s)

@@ -119,8 +119,12 @@ type forbidden struct {
 }
 
 func (f *forbidden) Error() string {
-	return fmt.Sprintf("%s has role %q, which may not %s; it needs role %s",
+	refusal := fmt.Sprintf("%s has role %q, which may not %s; it needs role %s",
 		f.principal.ID.Name(), f.principal.Role, f.what, strings.Join(f.roles, " or "))
+	if !slices.Contains(f.roles, roleAdmin) {
+		return refusal // only machines may, and no API token makes its bearer one
+	}
+	return refusal + ": ask an admin for a token made with: cloudless token create --role " + f.roles[0]
 }
 
 func authorize(p Principal, method string) error {

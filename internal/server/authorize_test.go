@@ -107,7 +107,7 @@ func TestEveryMethodIsForTheRolesOfTheTable(t *testing.T) {
 func TestRefusalNamesTheRoleAndTheOnesThatMay(t *testing.T) {
 	c := newCluster(t)
 	_, err := c.as(roleViewer).ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web"})
-	wantCode(t, err, codes.PermissionDenied, `has role "viewer"`, "operator or admin")
+	wantCode(t, err, codes.PermissionDenied, `has role "viewer"`, "ScaleWorkload", "operator or admin", "cloudless token create --role operator")
 }
 
 // strangers are all who have not proved an identity of this cluster.

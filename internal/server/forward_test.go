@@ -566,7 +566,7 @@ func TestMachineThatJoinsIsAskedForAgain(t *testing.T) {
 // TestWhoIsBehindTurnsNobodyAway: a server that cannot ask the leader does not know who is missing in its state.
 func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	leader, follower := pair(t)
-	unknown := identity.NewAPIToken().Reveal()
+	unknown := identity.NewAPIToken(identity.Fingerprint{}).Reveal()
 	_, err := follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unauthenticated, "not valid")
 	leader.stop()

@@ -39,8 +39,24 @@ type Principal struct {
 
 var (
 	errNoIdentity   = errors.New("this call needs an identity: send an API token as 'Authorization: Bearer …' or use a client certificate of this cluster")
-	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; create one with: cloudless token create --role operator")
+	errUnknownToken = errors.New("the API token is not valid: it is unknown, revoked or has expired; " + newTokenWayOut(roleOperator))
 )
+
+// expiredToken is an API token whose time is over.
+type expiredToken struct {
+	name, role string
+	at         time.Time
+}
+
+func (e *expiredToken) Error() string {
+	return "API token " + e.name + " expired at " + e.at.UTC().Format(time.RFC3339) + ": " + newTokenWayOut(e.role)
+}
+
+// newTokenWayOut tells the bearer of a token that is of no use how to get another one.
+func newTokenWayOut(role string) string {
+	return "ask an admin for a new one, made with: cloudless token create --role " + role +
+		"; then log in with it: cloudless login ADDRESS --token-file FILE"
+}
 
 var errRemovedServer = errors.New("this server was removed from the cluster: remove its data folder with cloudless down --purge, and join again with a new token")
 
@@ -133,7 +149,7 @@ func (a *authenticator) ofToken(token *v1.Token) (Principal, error) {
 	}
 	expires := token.GetSpec().GetExpireTime().AsTime()
 	if !a.now().Before(expires) {
-		return Principal{}, errUnknownToken
+		return Principal{}, &expiredToken{name: token.GetMetadata().GetName(), role: token.GetSpec().GetRole(), at: expires}
 	}
 	id, err := identity.NewID(a.cluster, identity.KindUser, token.GetMetadata().GetName())
 	if err != nil {

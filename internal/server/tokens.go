@@ -110,11 +110,12 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	}
 	uses := request.GetUses()
 	var secret tokenSecret
+	ca := s.ca.Trust().Fingerprint()
 	if request.GetRole() == roleNode || request.GetRole() == roleServer {
-		secret = identity.NewJoinToken(s.ca.Trust().Fingerprint())
+		secret = identity.NewJoinToken(ca)
 		uses = max(uses, 1)
 	} else {
-		secret = identity.NewAPIToken()
+		secret = identity.NewAPIToken(ca)
 		if uses != 0 {
 			return nil, nil, &spec.Error{Violations: []spec.Violation{{
 				Field: "uses", Message: "is only for tokens of role node and server; an API token may be used until it expires",

@@ -33,10 +33,20 @@ func TestTokenIsForItsRoleUntilItExpires(t *testing.T) {
 	if me.GetRole() != roleOperator || !strings.HasSuffix(me.GetId(), "/user/ci") {
 		t.Errorf("the token's bearer is %v", me)
 	}
-	short, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Role: roleOperator, Ttl: "1ms"})
+	short, err := admin.CreateToken(c.ctx, &v1.CreateTokenRequest{Name: "short", Role: roleOperator, Ttl: "1ms"})
 	must(t, err)
 	_, err = c.dial(nil, short.GetSecret()).WhoAmI(c.ctx, &v1.WhoAmIRequest{})
-	wantCode(t, err, codes.Unauthenticated, "has expired", "cloudless token create")
+	wantCode(t, err, codes.Unauthenticated, "API token short expired at 20", "cloudless token create --role operator", "cloudless login")
+}
+
+// The CLI verifies a server that it knows only by its address with the fingerprint in the token.
+func TestAPITokenNamesTheCAOfItsCluster(t *testing.T) {
+	c := newCluster(t)
+	token, err := identity.ParseAPIToken(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}))
+	must(t, err)
+	if ca, ok := token.CA(); !ok || ca != c.ca.Trust().Fingerprint() {
+		t.Errorf("the token names CA %s (%v), want %s", ca, ok, c.ca.Trust().Fingerprint())
+	}
 }
 
 func TestTokenRequestsThatMakeNoSense(t *testing.T) {
