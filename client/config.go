@@ -100,7 +100,7 @@ func (c *Config) Context(name string) (Context, error) {
 	case i >= 0:
 		return c.Contexts[i], nil
 	case len(c.Contexts) == 0:
-		return Context{}, errors.New("no cluster is known yet: start one with: cloudless up")
+		return Context{}, errors.New("no cluster is known yet: start one with: cloudless up, or log in to one with: cloudless login")
 	case name == "":
 		return Context{}, fmt.Errorf("no context is chosen: choose one of %s with: cloudless context use", c.names())
 	}
@@ -170,6 +170,15 @@ func (c *Config) NameFor(cluster, wish string) string {
 	}
 	name := wish
 	for n := 2; c.index(name) >= 0; n++ {
+		name = fmt.Sprintf("%s-%d", wish, n)
+	}
+	return name
+}
+
+// FreeName is the wished name, with a number behind it if a context of another cluster has that name.
+func (c *Config) FreeName(cluster, wish string) string {
+	name := wish
+	for n := 2; c.index(name) >= 0 && c.Contexts[c.index(name)].Cluster != cluster; n++ {
 		name = fmt.Sprintf("%s-%d", wish, n)
 	}
 	return name

@@ -108,7 +108,7 @@ func answers(ctx context.Context, config *tls.Config, address string) bool {
 	return err == nil
 }
 
-func shakeHands(ctx context.Context, config *tls.Config, address string) (net.Conn, error) {
+func shakeHands(ctx context.Context, config *tls.Config, address string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	raw, err := dialer.DialContext(ctx, "tcp", address)

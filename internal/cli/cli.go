@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/cloudless/cloudless/client"
@@ -66,6 +67,10 @@ type cli struct {
 	began client.Context
 	// stale lets one server answer alone.
 	stale bool
+	// tokenFile is the flag for an API token. Some commands have a flag of the same name for a join token.
+	tokenFile *pflag.Flag
+	// tokenSource is where the token is from that the command calls with, for people.
+	tokenSource string
 	// tracing is nil unless the environment says where traces go.
 	tracing *telemetry.Tracing
 }
@@ -104,6 +109,8 @@ func (c *cli) rootCommand() *cobra.Command {
 	flags.StringVar(&c.config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
 	flags.StringVar(&c.context, "context", os.Getenv(contextEnv), "`name` of the cluster's context (default: $"+contextEnv+", else the current one)")
 	flags.StringVar(&c.server, "server", "", "`address` of a server, where none is any more that the context names; it is remembered")
+	flags.String("token-file", "", "`file` that holds the API token to call with, - for standard input (default: $"+TokenEnv+", else the context's)")
+	c.tokenFile = flags.Lookup("token-file")
 	flags.StringVarP(&c.namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
 	flags.StringVarP(&c.output, "output", "o", "table", "`format` of the output: table, json or yaml")
 	flags.BoolVar(&c.stale, "stale", false, "let commands that only read be answered by what one server knows, which may be behind: also while no server leads")
@@ -115,7 +122,7 @@ func (c *cli) rootCommand() *cobra.Command {
 	)
 	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.copyCommand(), c.statsCommand(), c.topCommand())
-	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.contextCommand(),
+	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.loginCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())
 	add(root, groupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand(),
 		c.installCommand(), c.uninstallCommand(), c.doctorCommand())
@@ -155,7 +162,7 @@ func groupRun(cmd *cobra.Command, args []string) error {
 
 // dial connects to the cluster that the global flags choose.
 func (c *cli) dial(ctx context.Context) (*client.Client, error) {
-	where, err := c.where()
+	where, err := c.where(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -164,18 +171,6 @@ func (c *cli) dial(ctx context.Context) (*client.Client, error) {
 		where.Addresses = []string{c.server}
 	}
 	return client.Dial(ctx, where, client.WithDialOptions(c.tracing.DialOptions()...))
-}
-
-func (c *cli) where() (client.Context, error) {
-	path, err := c.configPath()
-	if err != nil {
-		return client.Context{}, err
-	}
-	config, err := client.LoadConfig(path)
-	if err != nil {
-		return client.Context{}, err
-	}
-	return config.Context(c.context)
 }
 
 func (c *cli) configPath() (string, error) {

@@ -80,9 +80,9 @@ func TestExitCodeOfWhatEndsForGood(t *testing.T) {
 func TestWithoutACluster(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	t.Setenv(client.ConfigEnv, path)
-	runCLI(t.Context(), Options{}, "ps").expect(t, 1, "", "cloudless: no cluster is known yet: start one with: cloudless up\n")
+	runCLI(t.Context(), Options{}, "ps").expect(t, 1, "", "cloudless: no cluster is known yet: start one with: cloudless up, or log in to one with: cloudless login\n")
 	runCLI(t.Context(), Options{}, "version").expect(t, 0,
-		"Client:  v1.2.3\nServer:  not known: no cluster is known yet: start one with: cloudless up\n", "")
+		"Client:  v1.2.3\nServer:  not known: no cluster is known yet: start one with: cloudless up, or log in to one with: cloudless login\n", "")
 
 	ca, err := identity.NewCA("gone", time.Now())
 	if err != nil {

@@ -57,9 +57,13 @@ type cluster struct {
 	cloudlessv1.UnimplementedExplainServiceServer
 
 	config   string       // client configuration that leads here
+	address  string       // where it listens
+	ca       *identity.Trust
+	revoked  string // the secret of a token that is
 	registry http.Handler // answers what is not gRPC
 
 	mu         sync.Mutex
+	lastAuth   string // the authorization header of the newest call
 	workloads  map[string]*cloudlessv1.Workload
 	version    uint64
 	replicas   []*cloudlessv1.Replica
@@ -113,7 +117,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{
 		workloads: map[string]*cloudlessv1.Workload{}, namespaces: map[string]*cloudlessv1.Namespace{},
-		config: filepath.Join(t.TempDir(), "config.yaml"),
+		config: filepath.Join(t.TempDir(), "config.yaml"), address: listener.Addr().String(), ca: ca.Trust(),
 	}
 	server := grpc.NewServer()
 	cloudlessv1.RegisterWorkloadServiceServer(server, c)
@@ -127,6 +131,9 @@ func newCluster(t *testing.T) *cluster {
 	cloudlessv1.RegisterExplainServiceServer(server, c)
 	edge := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c.mu.Lock()
+			c.lastAuth = r.Header.Get("Authorization")
+			c.mu.Unlock()
 			if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 				server.ServeHTTP(w, r)
 				return
@@ -140,7 +147,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Cleanup(func() { _ = edge.Close() })
 	err = client.UpdateConfig(c.config, func(config *client.Config) error {
 		config.Set(client.Context{
-			Name: "test", Addresses: []string{listener.Addr().String()},
+			Name: "test", Addresses: []string{c.address},
 			Cluster: "test", CA: string(ca.Trust().PEM()), Token: "clapi_secret",
 		})
 		return nil

@@ -116,6 +116,9 @@ func (c *cli) ask(ctx context.Context, list lister, have []string, typed string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
+	if c.tokenFile.Value.String() == "-" {
+		return nil // standard input is the shell's
+	}
 	cl, err := c.dial(ctx)
 	if err != nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 
 func (c *cli) contextCommand() *cobra.Command {
 	cmd := group("context", "Choose among the clusters that you know", "  cloudless context ls\n  cloudless context use home\n  cloudless context rm old",
-		c.contextListCommand(), c.contextUseCommand(), c.contextRemoveCommand())
+		c.contextListCommand(), c.contextAddCommand(), c.contextUseCommand(), c.contextRemoveCommand())
 	cmd.Aliases = []string{"contexts"}
 	return cmd
 }
@@ -78,11 +78,12 @@ func (c *cli) contextUseCommand() *cobra.Command {
 
 func (c *cli) contextRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "rm NAME",
-		Aliases: []string{"remove", "delete"},
-		Short:   "Forget a context; the cluster itself is left as it is",
-		Example: "  cloudless context rm old",
-		Args:    names("NAME"),
+		Use:        "rm NAME",
+		Aliases:    []string{"remove", "delete"},
+		SuggestFor: []string{"logout"},
+		Short:      "Forget a context; the cluster itself is left as it is",
+		Example:    "  cloudless context rm old",
+		Args:       names("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := c.changeContext(args[0], func(config *client.Config) { config.Remove(args[0]) })
 			if err != nil || !c.forPeople() {

@@ -77,7 +77,7 @@ func (c *cli) complain(err error) {
 		}
 		return
 	}
-	c.note("%s %s", who, client.Message(err))
+	c.note("%s %s%s", who, client.Message(err), c.tokenUsed(err))
 	if misused, ok := errors.AsType[*usageError](err); ok {
 		c.note("See: %s --help", misused.command)
 	}

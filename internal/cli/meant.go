@@ -32,7 +32,7 @@ func meantCommand(cmd *cobra.Command, word string) string {
 			return ": did you mean " + below.CommandPath() + "?"
 		}
 		for _, deeper := range below.Commands() {
-			if deeper.Name() == word || slices.Contains(deeper.Aliases, word) {
+			if deeper.Name() == word || slices.Contains(deeper.Aliases, word) || slices.Contains(deeper.SuggestFor, word) {
 				elsewhere = append(elsewhere, deeper.CommandPath())
 			}
 		}

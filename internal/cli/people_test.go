@@ -325,7 +325,7 @@ func TestContextsCanBeForgotten(t *testing.T) {
 	c := newCluster(t)
 	c.run(t.Context(), "", "context", "rm", "tset").expect(t, 1, "", "cloudless: context \"tset\" does not exist; did you mean test?\n")
 	c.run(t.Context(), "", "context", "rm", "test").expect(t, 0, "context test removed\n", "")
-	c.run(t.Context(), "", "ps").expect(t, 1, "", "cloudless: no cluster is known yet: start one with: cloudless up\n")
+	c.run(t.Context(), "", "ps").expect(t, 1, "", "cloudless: no cluster is known yet: start one with: cloudless up, or log in to one with: cloudless login\n")
 }
 
 func sendArchive(s copyServer, archive []byte, failure string) error {

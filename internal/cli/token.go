@@ -45,7 +45,7 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 				if !c.forPeople() {
 					return c.printObject(answer)
 				}
-				return c.printToken(answer)
+				return c.printToken(answer, cl.Addresses()[0])
 			})(cmd, args)
 		},
 	}
@@ -58,19 +58,20 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 }
 
 // printToken prints the secret alone on standard output, so that it can be piped into a file.
-func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse) error {
+func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse, server string) error {
 	token := answer.GetToken()
 	c.note("Token %s, role %s, ends %s. Its secret is shown only this once:",
 		token.GetMetadata().GetName(), token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Local().Format(time.DateTime))
 	if err := c.printf("%s\n", answer.GetSecret()); err != nil {
 		return err
 	}
-	if role := token.GetSpec().GetRole(); role == "node" || role == "server" {
-		if where, err := c.where(); err == nil {
-			c.note("On the machine that should join: cloudless join %s --token-file FILE%s", where.Addresses[0], roleFlag(role))
-			c.note("On the same network, --discover finds a server in place of the address.")
-		}
+	role := token.GetSpec().GetRole()
+	if role != "node" && role != "server" {
+		c.note("Where it should be used: cloudless login %s --token-file FILE", server)
+		return nil
 	}
+	c.note("On the machine that should join: cloudless join %s --token-file FILE%s", server, roleFlag(role))
+	c.note("On the same network, --discover finds a server in place of the address.")
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// TokenEnv names the environment variable that holds the join token.
+// TokenEnv names the environment variable that holds the token: an API token, or a join token for cloudless join.
 const TokenEnv = "CLOUDLESS_TOKEN"
 
 // DefaultAPIAddr is where a server listens that was never told where.
