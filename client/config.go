@@ -162,19 +162,6 @@ func (c *Config) remove(which func(Context) bool) []string {
 	return removed
 }
 
-// NameFor is the name under which a context of the cluster should be set: that of the context it has already, or
-// else the wished one, with a number behind it if another cluster has that.
-func (c *Config) NameFor(cluster, wish string) string {
-	if i := slices.IndexFunc(c.Contexts, func(have Context) bool { return have.Cluster == cluster }); i >= 0 {
-		return c.Contexts[i].Name
-	}
-	name := wish
-	for n := 2; c.index(name) >= 0; n++ {
-		name = fmt.Sprintf("%s-%d", wish, n)
-	}
-	return name
-}
-
 // FreeName is the wished name, with a number behind it if a context of another cluster has that name.
 func (c *Config) FreeName(cluster, wish string) string {
 	name := wish

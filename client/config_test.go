@@ -155,11 +155,10 @@ func TestChoosingAContext(t *testing.T) {
 	if _, err := config.Context("wrok"); err == nil || !strings.Contains(err.Error(), "did you mean work?") {
 		t.Errorf("of an unknown name: %v", err)
 	}
-	if got := config.NameFor("h", "local"); got != "home" {
-		t.Errorf("NameFor a known cluster = %q", got)
-	}
-	if got := config.NameFor("x", "work"); got != "work-2" {
-		t.Errorf("NameFor a new cluster = %q", got)
+	for _, test := range []struct{ cluster, wish, want string }{{"w", "work", "work"}, {"x", "work", "work-2"}, {"x", "local", "local"}} {
+		if got := config.FreeName(test.cluster, test.wish); got != test.want {
+			t.Errorf("FreeName(%s, %s) = %q, want %q", test.cluster, test.wish, got, test.want)
+		}
 	}
 	many := client.Config{Current: "one", Contexts: []client.Context{
 		{Name: "one", Cluster: "h", Addresses: []string{"a:1"}}, {Name: "two", Cluster: "h", Addresses: []string{"a:1", "b:1"}}, {Name: "other", Cluster: "o", Addresses: []string{"a:1"}},

@@ -285,12 +285,10 @@ func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (nam
 	}
 	trust := p.ca.Trust()
 	err = client.UpdateConfig(path, func(config *client.Config) error {
-		made := client.Context{
-			Name: config.NameFor(trust.Cluster(), wish), Cluster: trust.Cluster(), CA: string(trust.PEM()),
-			Addresses: p.contextAddresses(),
-		}
+		made := client.Context{Cluster: trust.Cluster(), CA: string(trust.PEM()), Addresses: p.contextAddresses()}
+		made.Name, made.Token = p.adminContext(config, wish)
 		name = made.Name
-		if made.Token = p.workingToken(config); made.Token == "" {
+		if made.Token == "" {
 			token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
 			if err != nil {
 				return fmt.Errorf("create admin token: %w", err)
@@ -320,14 +318,20 @@ func (p *controlPlane) createToken(ctx context.Context, request *v1.CreateTokenR
 	}
 }
 
-// workingToken is the admin token of this cluster that the configuration has.
-func (p *controlPlane) workingToken(config *client.Config) string {
+// adminContext is the name and token of the context that the configuration has for this cluster's admin. Without one
+// it is a name and no token. Contexts that hold a token of another role are left alone.
+func (p *controlPlane) adminContext(config *client.Config, wish string) (name, token string) {
+	cluster := p.ca.Trust().Cluster()
 	for _, context := range config.Contexts {
-		if context.Cluster == p.ca.Trust().Cluster() && context.Token != "" && (p.server.AcceptsAdmin(context.Token) || !p.consensus.IsLeader()) {
-			return context.Token
+		if context.Cluster != cluster || context.Token == "" {
+			continue
+		}
+		role, known := p.server.RoleOf(context.Token)
+		if role == "admin" || !known && !p.consensus.IsLeader() { // a server that does not lead may be behind
+			return context.Name, context.Token
 		}
 	}
-	return ""
+	return config.FreeName(cluster, wish), ""
 }
 
 // reachable turns the address of a listener on all interfaces into one that

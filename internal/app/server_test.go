@@ -95,6 +95,34 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	must(t, again.stop())
 }
 
+// Somebody who has logged in as a viewer stays one when the server starts again.
+func TestServerLeavesContextsOfOtherRolesAlone(t *testing.T) {
+	t.Parallel()
+	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
+	first := startServer(t, path, config)
+	made, err := first.client.Tokens().CreateToken(t.Context(), &v1.CreateTokenRequest{Role: "viewer", Name: "ci"})
+	must(t, err)
+	viewer, err := client.Locate(t.Context(), first.client.Addresses()[0], made.GetSecret())
+	must(t, err)
+	must(t, first.stop())
+	viewer.Name = "ci"
+	must(t, client.UpdateConfig(config, func(c *client.Config) error {
+		*c = client.Config{Current: viewer.Name, Contexts: []client.Context{viewer}}
+		return nil
+	}))
+
+	again := startServer(t, path, config)
+	contexts, err := client.LoadConfig(config)
+	must(t, err)
+	if kept, err := contexts.Context("ci"); err != nil || kept.Token != viewer.Token {
+		t.Errorf("the viewer's context has become another one: %v", err)
+	}
+	if me, err := again.client.Cluster().WhoAmI(t.Context(), &v1.WhoAmIRequest{}); err != nil || me.GetRole() != "admin" {
+		t.Errorf("the server's own context is that of %v, %v", me, err)
+	}
+	must(t, again.stop())
+}
+
 func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, t.TempDir(), filepath.Join(t.TempDir(), "config.yaml"))

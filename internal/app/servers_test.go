@@ -211,6 +211,20 @@ func (s *several) at(o *one) *client.Client {
 	return c
 }
 
+// login is the context that somebody has who logged in at a server with an API token.
+func (s *several) login(o *one, token string) client.Context {
+	s.t.Helper()
+	where, err := client.Locate(s.ctx, o.address, token)
+	must(s.t, err)
+	c, err := client.Dial(s.ctx, where)
+	must(s.t, err)
+	defer c.Close()
+	_, err = c.Cluster().WhoAmI(s.ctx, &v1.WhoAmIRequest{})
+	must(s.t, err)
+	where.Addresses = c.Addresses()
+	return where
+}
+
 func (s *several) write(c *client.Client, name string) error {
 	_, err := c.Tokens().CreateToken(s.ctx, &v1.CreateTokenRequest{Role: "viewer", Name: name})
 	return err
@@ -256,8 +270,15 @@ func TestThreeServers(t *testing.T) {
 		t.Errorf("the client knows the servers %v", got)
 	}
 	leader := s.leader()
+	viewer := s.login(s.running[leader], s.token("viewer"))
 	s.stop(leader)
 	must(t, s.write(s.client, "after")) // it finds another server by itself
+	c, err := client.Dial(s.ctx, viewer)
+	must(t, err)
+	defer c.Close()
+	if _, err := c.Nodes().ListNodes(s.ctx, &v1.ListNodesRequest{}); err != nil {
+		t.Errorf("who logged in at the server that is gone cannot call: %v", err)
+	}
 	if all := names(t, s.client, s.ctx); !slices.Contains(all, "by-0") || !slices.Contains(all, "by-1") || !slices.Contains(all, "after") {
 		t.Errorf("after the leader has gone there is %v", all)
 	}

@@ -56,10 +56,10 @@ type cluster struct {
 	cloudlessv1.UnimplementedNamespaceServiceServer
 	cloudlessv1.UnimplementedExplainServiceServer
 
-	config   string       // client configuration that leads here
-	address  string       // where it listens
+	config   string // client configuration that leads here
+	address  string // where it listens
 	ca       *identity.Trust
-	revoked  string // the secret of a token that is
+	revoked  string       // the secret of a token that is
 	registry http.Handler // answers what is not gRPC
 
 	mu         sync.Mutex

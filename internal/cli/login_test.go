@@ -227,7 +227,9 @@ func TestTokenAndServerNeedNoContext(t *testing.T) {
 	secret, _ := c.token(t)
 	t.Setenv(TokenEnv, secret)
 	nothing := filepath.Join(t.TempDir(), "config.yaml")
-	run := func(args ...string) result { return runCLI(t.Context(), Options{}, append(args, "--config", nothing)...) }
+	run := func(args ...string) result {
+		return runCLI(t.Context(), Options{}, append(args, "--config", nothing)...)
+	}
 	run("ps").expect(t, 1, "", "cloudless: the token in $"+TokenEnv+" is for a cluster that is not known here: "+
 		"name one of its servers with --server ADDRESS, or keep them with: cloudless login ADDRESS --token-file FILE\n")
 	if got := run("ps", "--server", c.address); got.code != 0 || c.usedToken() != secret {

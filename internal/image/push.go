@@ -75,7 +75,7 @@ func Push(ctx context.Context, what Content, to Name, opts PushOptions) (string,
 // blobMissing reports whether the registry lacks something that it had or was said to have.
 func blobMissing(err error) bool {
 	r, refused := errors.AsType[*refusal](err)
-	return refused && strings.Contains(r.text, "BLOB_UNKNOWN")
+	return refused && strings.HasSuffix(r.code, "BLOB_UNKNOWN") // also MANIFEST_BLOB_UNKNOWN
 }
 
 func (u *uploader) push(ctx context.Context, parts parts, reference string) error {

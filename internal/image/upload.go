@@ -2,7 +2,9 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +38,7 @@ const (
 // refusal is an answer that trying again will not change.
 type refusal struct {
 	status int
+	code   string // of the OCI specification, if the registry gave one
 	text   string
 }
 
@@ -77,18 +80,30 @@ func failure(status int, answer []byte) error {
 	case status < 300, status == http.StatusNotFound:
 		return nil
 	case status >= 500, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
-		return fmt.Errorf("the registry answers %d: %s", status, firstLine(answer))
+		_, why := explain(answer)
+		return fmt.Errorf("the registry answers %d: %s", status, why)
 	}
-	return &refusal{status, fmt.Sprintf("the registry answers %d: %s", status, firstLine(answer))}
+	code, why := explain(answer)
+	return &refusal{status: status, code: code, text: fmt.Sprintf("the registry answers %d: %s", status, why)}
 }
 
-func firstLine(answer []byte) string {
-	const longest = 500
-	line, _, _ := strings.Cut(strings.TrimSpace(string(answer)), "\n")
-	if line == "" {
-		return "without a reason"
+// explain is why a registry refused something: the code and the message of the error that the OCI specification has it
+// answer with, or else the first line of whatever it said.
+func explain(answer []byte) (code, why string) {
+	var told struct {
+		Errors []struct{ Code, Message string }
 	}
-	return strings.ToValidUTF8(line[:min(len(line), longest)], "")
+	why = string(answer)
+	if json.Unmarshal(answer, &told) == nil && len(told.Errors) > 0 {
+		code = told.Errors[0].Code
+		why = cmp.Or(told.Errors[0].Message, code)
+	}
+	const longest = 500
+	why, _, _ = strings.Cut(strings.TrimSpace(why), "\n")
+	if why == "" {
+		return code, "without a reason"
+	}
+	return code, strings.ToValidUTF8(why[:min(len(why), longest)], "")
 }
 
 // persist calls try until it succeeds, is refused, or has failed often without
@@ -172,7 +187,7 @@ func (u *upload) begin(ctx context.Context) error {
 		return err
 	}
 	if status != http.StatusAccepted {
-		return &refusal{status, fmt.Sprintf("the registry does not take uploads: it answers %d", status)}
+		return &refusal{status: status, text: fmt.Sprintf("the registry does not take uploads: it answers %d", status)}
 	}
 	return u.moveOn(u.url("/blobs/uploads/"), header, 0)
 }
@@ -205,7 +220,7 @@ func (u *upload) restart() {
 func (u *upload) moveOn(from *url.URL, header http.Header, offset int64) error {
 	next, err := from.Parse(header.Get("Location"))
 	if err != nil || header.Get("Location") == "" {
-		return &refusal{0, "the registry does not say where the upload goes on"}
+		return &refusal{text: "the registry does not say where the upload goes on"}
 	}
 	u.at, u.offset = next, offset
 	u.meter.set(u.sent, offset)
@@ -216,16 +231,16 @@ func (u *upload) moveOn(from *url.URL, header http.Header, offset int64) error {
 func (u *upload) send(ctx context.Context) error {
 	content, err := u.blob.open()
 	if err != nil {
-		return &refusal{0, err.Error()}
+		return &refusal{text: err.Error()}
 	}
 	defer content.Close()
 	if _, err := io.CopyN(io.Discard, content, u.offset); err != nil {
-		return &refusal{0, fmt.Sprintf("read %s: %v", u.blob.digest, err)}
+		return &refusal{text: fmt.Sprintf("read %s: %v", u.blob.digest, err)}
 	}
 	body := &countingBody{content: content, meter: u.meter, sent: u.sent}
 	status, header, err := u.do(ctx, http.MethodPatch, u.at, body, "Content-Type", "application/octet-stream")
 	if err := body.stop(); err != nil {
-		return &refusal{0, err.Error()} // it is our side that cannot be read
+		return &refusal{text: err.Error()} // it is our side that cannot be read
 	}
 	if r, refused := errors.AsType[*refusal](err); refused && r.status == http.StatusRequestedRangeNotSatisfiable {
 		return errors.New(r.text) // the next attempt asks where to go on
@@ -288,7 +303,7 @@ func (u *uploader) manifest(ctx context.Context, m manifest, reference string) e
 	return persist(ctx, func() int64 { return 0 }, func() error {
 		status, _, err := u.do(ctx, http.MethodPut, u.url("/manifests/"+reference), bytes.NewReader(m.raw), "Content-Type", m.mediaType)
 		if err == nil && status != http.StatusCreated {
-			err = &refusal{status, fmt.Sprintf("the registry does not take the manifest: it answers %d", status)}
+			err = &refusal{status: status, text: fmt.Sprintf("the registry does not take the manifest: it answers %d", status)}
 		}
 		return err
 	})

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -135,10 +136,10 @@ func (s *Server) newToken(request *v1.CreateTokenRequest) (*v1.Token, tokenSecre
 	}, secret, nil
 }
 
-// AcceptsAdmin reports whether the secret is that of a valid admin token.
-func (s *Server) AcceptsAdmin(secret string) bool {
+// RoleOf is the role that an API token gives its bearer now. It is known if this server knows the token.
+func (s *Server) RoleOf(secret string) (role string, known bool) {
 	p, err := s.auth.fromToken(secret)
-	return err == nil && p.Role == roleAdmin
+	return p.Role, !errors.Is(err, errUnknownToken)
 }
 
 func (s *tokenService) ListTokens(ctx context.Context, request *v1.ListTokensRequest) (*v1.ListTokensResponse, error) {

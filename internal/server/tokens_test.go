@@ -242,10 +242,22 @@ func TestJoinTokenIsNoAPIToken(t *testing.T) {
 	if strings.Contains(parsed.String(), strings.Split(join, "_")[2]) {
 		t.Error("a token shows its secret")
 	}
-	if c.AcceptsAdmin(join) || c.AcceptsAdmin("") || c.AcceptsAdmin(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleOperator})) {
-		t.Error("what is no admin token was accepted as one")
-	}
-	if !c.AcceptsAdmin(c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})) {
-		t.Error("an admin token was not accepted")
+}
+
+func TestRoleOfAToken(t *testing.T) {
+	c := newCluster(t)
+	for _, test := range []struct {
+		secret, role string
+		known        bool
+	}{
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}), roleAdmin, true},
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), roleViewer, true},
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Ttl: "1ms"}), "", true},
+		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}), "", true},
+		{identity.NewAPIToken(c.ca.Trust().Fingerprint()).Reveal(), "", false},
+	} {
+		if role, known := c.RoleOf(test.secret); role != test.role || known != test.known {
+			t.Errorf("role %q, known %v; want %q, %v", role, known, test.role, test.known)
+		}
 	}
 }
