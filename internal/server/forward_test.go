@@ -570,7 +570,7 @@ func TestWhoIsBehindTurnsNobodyAway(t *testing.T) {
 	_, err := follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unauthenticated, "not valid")
 	leader.stop()
-	unknown = identity.NewAPIToken().Reveal() // the other one may be refused from memory
+	unknown = identity.NewAPIToken(identity.Fingerprint{}).Reveal() // the other one may be refused from memory
 	_, err = follower.dial(nil, unknown).ListTokens(follower.ctx, &v1.ListTokensRequest{})
 	wantCode(t, err, codes.Unavailable, "behind")
 	if !hasReason(err, reasonNoLeader) {

@@ -150,7 +150,7 @@ func TestMembersAreNotBelievedAboutRoles(t *testing.T) {
 		token.Spec.ExpireTime = timestamppb.New(time.Now().Add(-time.Hour))
 		b.Update(token, old.GetMetadata().GetVersion())
 	})
-	wantCode(t, create(expired), codes.Unauthenticated, "has expired")
+	wantCode(t, create(expired), codes.Unauthenticated, "expired at")
 }
 
 // bearerOf is the bearer of a new token.

@@ -252,7 +252,6 @@ func TestRoleOfAToken(t *testing.T) {
 	}{
 		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin}), roleAdmin, true},
 		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleViewer}), roleViewer, true},
-		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Ttl: "1ms"}), "", true},
 		{c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode}), "", true},
 		{identity.NewAPIToken(c.ca.Trust().Fingerprint()).Reveal(), "", false},
 	} {
