@@ -50,11 +50,11 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.consensus.Read(ctx); err != nil { // the fork is of the newest state
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
 		return nil, err
 	}
-	fork := s.store.Fork()
-	p := &planned{plan: &v1.Plan{}, batch: &state.Batch{}, base: fork.Snapshot()}
+	fork, p := snap.Fork(), newPlanned(snap)
 	if err := s.planOne(ctx, p, wish.workloads[0]); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/state"
@@ -53,7 +54,9 @@ func (s *Server) pinIn(ctx context.Context, snap *state.Snapshot, n namedImage) 
 	}
 	var p pinned
 	digest := n.name.Reference()
-	if !isDigest(digest) {
+	if isDigest(digest) {
+		p.tag = tagFor(snap, n.name.Repository, digest)
+	} else {
 		p.tag = snap.Tag(n.name.Repository, digest)
 		digest = p.tag.GetDigest()
 	}
@@ -73,22 +76,20 @@ func (s *Server) pinIn(ctx context.Context, snap *state.Snapshot, n namedImage) 
 	return p, nil
 }
 
+// tagFor is a tag that stands for an image, which keeps the image from being
+// collected; nil if there is none.
+func tagFor(snap *state.Snapshot, repository, digest string) *statev1.Tag {
+	for t := range snap.TagsOf(repository) {
+		if t.GetDigest() == digest {
+			return t
+		}
+	}
+	return nil
+}
+
 // relyOn lets a transaction happen only while the tag still says so.
 func (p pinned) relyOn(b *state.Batch) {
 	if p.tag != nil {
 		b.Check(state.KindTag, p.tag.GetMetadata().GetUid(), p.tag.GetMetadata().GetVersion())
 	}
-}
-
-// pin says what an image stands for now, for who writes nothing.
-func (s *Server) pin(ctx context.Context, from string) (pinned, error) {
-	n, err := s.nameImage(ctx, from, receipt{})
-	if err != nil || n.foreign.image != "" {
-		return n.foreign, err
-	}
-	snap, err := s.readTags(ctx)
-	if err != nil {
-		return pinned{}, err
-	}
-	return s.pinIn(ctx, snap, n)
 }

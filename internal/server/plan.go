@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -42,7 +43,11 @@ func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.plan(ctx, wish)
+	snap, err := s.consensus.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.plan(ctx, wish, snap)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +76,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		if done, err = receipt.find(snap); done != nil || err != nil {
 			return err
 		}
-		if p, err = s.plan(ctx, wish); err != nil {
+		if p, err = s.plan(ctx, wish, snap); err != nil {
 			return err
 		}
 		if p.plan.GetFingerprint() != request.GetFingerprint() {
@@ -118,8 +123,8 @@ func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.Ap
 	return &v1.ApplyPlanResponse{Plan: plan, Workloads: s.planWorkloads(snap, plan), Namespaces: s.planNamespaces(snap, plan)}, nil
 }
 
-// wish is what a request asks for, checked, in canonical form and with images
-// pinned.
+// wish is what a request asks for, checked and in canonical form. What the names of
+// images stand for is looked up in the state that the plan is made on.
 type wish struct {
 	workloads  []wanted
 	namespaces []*v1.Namespace
@@ -129,7 +134,7 @@ type wish struct {
 
 type wanted struct {
 	given, workload *v1.Workload
-	image           pinned
+	image           namedImage
 }
 
 func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, error) {
@@ -141,7 +146,7 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 	if made.namespaces, err = wishNamespaces(request.GetNamespaces()); err != nil {
 		return nil, err
 	}
-	images, seen := map[string]pinned{}, map[string]bool{}
+	images, seen := map[string]namedImage{}, map[string]bool{}
 	for i, given := range request.GetWorkloads() {
 		if err := checkAt(i, given); err != nil {
 			return nil, err
@@ -153,8 +158,8 @@ func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, erro
 		}
 		seen[path] = true
 		from := w.workload.GetSpec().GetImage()
-		if images[from].image == "" {
-			if images[from], err = s.pin(ctx, from); err != nil {
+		if _, named := images[from]; !named {
+			if images[from], err = s.nameImage(ctx, from, receipt{}); err != nil {
 				return nil, fmt.Errorf("workload %s: %w", path, err)
 			}
 		}
@@ -192,17 +197,22 @@ func parsePrune(text string) (spec.Selector, error) {
 type planned struct {
 	plan  *v1.Plan
 	batch *state.Batch
-	// base is the state that the plan rests on.
-	base *state.Snapshot
+	// base is the state that the plan rests on, and images what the names of images
+	// stand for in it.
+	base   *state.Snapshot
+	images map[string]pinned
 	// uids are those of the workloads, in the order of the changes, and namespaces
 	// those of the namespaces in theirs.
 	uids, namespaces []string
 }
 
-// plan works out a wish on the newest state.
-func (s *Server) plan(ctx context.Context, wish *wish) (*planned, error) {
-	fork := s.store.Fork()
-	p := &planned{plan: &v1.Plan{}, batch: &state.Batch{}, base: fork.Snapshot()}
+func newPlanned(base *state.Snapshot) *planned {
+	return &planned{plan: &v1.Plan{}, batch: &state.Batch{}, base: base, images: map[string]pinned{}}
+}
+
+// plan works out a wish on a state.
+func (s *Server) plan(ctx context.Context, wish *wish, snap *state.Snapshot) (*planned, error) {
+	p := newPlanned(snap)
 	for _, n := range wish.namespaces {
 		if err := s.planNamespace(ctx, p, n); err != nil {
 			return nil, err
@@ -223,7 +233,7 @@ func (s *Server) plan(ctx context.Context, wish *wish) (*planned, error) {
 			}
 		}
 	}
-	if err := s.forecast(p, fork); err != nil {
+	if err := s.forecast(p, snap.Fork()); err != nil {
 		return nil, err
 	}
 	p.plan.Fingerprint = fingerprint(wish, p.plan)
@@ -236,6 +246,10 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 	old := p.base.WorkloadByName(m.GetNamespace(), m.GetName())
 	// Its messages go into the transaction, and the wish may be planned again.
 	wish := proto.CloneOf(wanted.workload)
+	image, err := s.pinFor(ctx, p, wanted)
+	if err != nil {
+		return err
+	}
 	if old == nil {
 		if m.GetVersion() != 0 {
 			return vanished(m)
@@ -243,9 +257,9 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 		if err := creatable(p.base, wish, p.creates()); err != nil {
 			return err
 		}
-		w := s.create(ctx, p.batch, wish, wanted.image)
+		w := s.create(ctx, p.batch, wish, image)
 		given := withClusterDefaults(p.base, wanted)
-		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(given)), Image: wanted.image.image})
+		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(given)), Image: image.image})
 		return nil
 	}
 	if err := changeable(old, m.GetVersion()); err != nil {
@@ -254,19 +268,33 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 	if err := updatable(p.base, old, wish); err != nil {
 		return err
 	}
-	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: wanted.image.image}
-	w, changed := s.update(ctx, p.base, p.batch, old, wish, wanted.image)
+	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: image.image}
+	w, changed := s.update(ctx, p.base, p.batch, old, wish, image)
 	if changed {
 		change.Action = actionUpdate
 		change.Fields = fieldChanges(spec.DiffWorkload(old, wanted.workload))
 		before := p.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
-		if before != wanted.image.image && old.GetSpec().GetImage() == wanted.workload.GetSpec().GetImage() {
+		if before != image.image && old.GetSpec().GetImage() == wanted.workload.GetSpec().GetImage() {
 			// The same name means another image now.
-			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: wanted.image.image})
+			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: image.image})
 		}
 	}
 	p.add(w, change)
 	return nil
+}
+
+// pinFor says what the image of a workload stands for in the state of a plan, once
+// for all workloads that name it.
+func (s *Server) pinFor(ctx context.Context, p *planned, wanted wanted) (pinned, error) {
+	if known, ok := p.images[wanted.image.from]; ok {
+		return known, nil
+	}
+	image, err := s.pinIn(ctx, p.base, wanted.image)
+	if err != nil {
+		return pinned{}, fmt.Errorf("workload %s: %w", state.Path(wanted.workload), err)
+	}
+	p.images[wanted.image.from] = image
+	return image, nil
 }
 
 func (p *planned) add(w *v1.Workload, change *v1.PlanChange) {
@@ -319,6 +347,9 @@ func (p *planned) propose(b *state.Batch, receipt receipt) error {
 		return nil
 	}
 	*b = *p.batch
+	for _, from := range slices.Sorted(maps.Keys(p.images)) {
+		p.images[from].relyOn(b)
+	}
 	kept := &v1.Plan{}
 	p.proposeNamespaces(b, kept)
 	for i, change := range p.plan.GetChanges() {

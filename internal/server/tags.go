@@ -228,7 +228,7 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now boo
 			s.logger.WarnContext(ctx, "a deleted image could not be removed here", "image", repository, "error", err)
 		}
 		s.dropEverywhere(ctx, repository, nonEmpty(d.Tag, d.Digest), now)
-		if now && hasTag(s.store.Snapshot(), repository, d.Digest) {
+		if now && tagFor(s.store.Snapshot(), repository, d.Digest) != nil {
 			s.reclaimEverywhere(ctx, &v1.ImageCopy{Repository: repository, Digest: d.Digest})
 		}
 	}
@@ -255,16 +255,6 @@ func tagsNamed(snap *state.Snapshot, repository, ref string) []string {
 		tags = []string{""}
 	}
 	return tags
-}
-
-// hasTag reports whether any tag stands for an image.
-func hasTag(snap *state.Snapshot, repository, digest string) bool {
-	for t := range snap.TagsOf(repository) {
-		if t.GetDigest() == digest {
-			return true
-		}
-	}
-	return false
 }
 
 func nonEmpty(first, second string) string {

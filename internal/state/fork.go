@@ -4,15 +4,18 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// Fork is a state of its own that begins as the store's newest one: what is applied to it stays in it. It shares
-// everything that it does not change, so that making one costs nothing however large the state is. It is for one
-// goroutine, and nobody can subscribe to it.
+// Fork is a state of its own that begins as a snapshot: what is applied to it stays in it. It shares everything that
+// it does not change, so that making one costs nothing however large the state is. It is for one goroutine, and nobody
+// can subscribe to it.
 type Fork struct {
 	snapshot *Snapshot
 }
 
 // Fork returns a fork of the newest state.
-func (s *Store) Fork() *Fork { return &Fork{snapshot: s.Snapshot()} }
+func (s *Store) Fork() *Fork { return s.Snapshot().Fork() }
+
+// Fork returns a fork of this state.
+func (s *Snapshot) Fork() *Fork { return &Fork{snapshot: s} }
 
 // Snapshot returns the fork's newest state.
 func (f *Fork) Snapshot() *Snapshot { return f.snapshot }

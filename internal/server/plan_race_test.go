@@ -1,0 +1,139 @@
+package server
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// While others push and delete what a tag stands for, every revision that a plan
+// writes has the image that the tag stands for at that very entry of the log.
+func TestPlansRacePushesAndDeletions(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.push("web:1")
+	start, feed := c.store.Subscribe()
+	var others, appliers sync.WaitGroup
+	var over atomic.Bool
+	others.Go(func() {
+		for !over.Load() {
+			c.push("web:1")
+			c.push("web:1")
+			_, err := op.DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1", Force: true})
+			check(t, err)
+		}
+	})
+	var applied atomic.Int64
+	for i := range 4 {
+		appliers.Go(func() {
+			for round := range 50 {
+				request := asking(workload(fmt.Sprintf("web-%d", i), replicasOf(0), imageOf("web:1"), func(w *v1.Workload) {
+					w.Spec.Env = map[string]string{"ROUND": fmt.Sprint(round)}
+				}))
+				plan, err := op.MakePlan(c.ctx, request)
+				if err == nil {
+					_, err = op.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: request, Fingerprint: plan.GetFingerprint()})
+				}
+				switch status.Code(err) {
+				case codes.OK:
+					applied.Add(1)
+				case codes.Aborted, codes.FailedPrecondition: // it moved, or is deleted
+				default:
+					t.Errorf("apply: %v", err)
+				}
+			}
+		})
+	}
+	appliers.Wait()
+	over.Store(true)
+	others.Wait()
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("the-end", "")}})
+	})
+	stands, written := start.Tag("web", "1").GetDigest(), 0
+	for stands != "the end" {
+		changes, err := feed.Next(c.ctx)
+		must(t, err)
+		for _, change := range changes {
+			switch now := change.New.(type) {
+			case *statev1.Tag:
+				switch now.GetMetadata().GetUid() {
+				case state.TagUID("web", "1"):
+					stands = now.GetDigest()
+				case state.TagUID("the-end", ""):
+					stands = "the end"
+				}
+			case *v1.Revision:
+				written++
+				name, err := image.ParseName(now.GetSpec().GetImage())
+				must(t, err)
+				if name.Digest != stands {
+					t.Errorf("revision %s was written with %s while the tag stood for %q", now.GetMetadata().GetName(), name.Digest, stands)
+				}
+			}
+		}
+	}
+	if written == 0 || int64(written) != applied.Load() {
+		t.Errorf("%d plans were carried out and %d revisions written", applied.Load(), written)
+	}
+	t.Logf("%d of 200 plans were carried out", written)
+}
+
+// A plan says what would happen to the state that it is made on, not to a newer one:
+// else the transaction would rest on two states at once.
+func TestPlanRestsOnOneState(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	first := c.push("web:1")
+	wish, err := c.wish(c.ctx, asking(workload("web", replicasOf(0), imageOf("web:1"))))
+	must(t, err)
+	before := c.store.Snapshot()
+	c.carryOut(op, asking(workload("web", replicasOf(0), imageOf("web:1"))))
+	second := c.push("web:1")
+	for _, at := range []struct {
+		snap           *state.Snapshot
+		action, digest string
+	}{{before, actionCreate, first}, {c.store.Snapshot(), actionUpdate, second}} {
+		p, err := c.Server.plan(c.ctx, wish, at.snap)
+		must(t, err)
+		name, err := image.ParseName(p.plan.GetChanges()[0].GetImage())
+		must(t, err)
+		if action := p.plan.GetChanges()[0].GetAction(); action != at.action || name.Digest != at.digest {
+			t.Errorf("at entry %d the plan is to %s with %s, want %s with %s", at.snap.Index(), action, name.Digest, at.action, at.digest)
+		}
+	}
+}
+
+// An image that is named by its digest relies on a tag that keeps it, too.
+func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
+	c := newCluster(t)
+	digest := c.push("web:1")
+	wish, err := c.wish(c.ctx, asking(workload("web", replicasOf(0), imageOf("web@"+digest))))
+	must(t, err)
+	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+		p, err := c.Server.plan(c.ctx, wish, snap)
+		if err != nil {
+			return err
+		}
+		if snap.Tag("web", "1").GetDigest() == digest {
+			_, err := c.imageService().DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "web:1", Now: true, Force: true})
+			must(t, err)
+		}
+		return p.propose(b, receipt{})
+	})
+	wantCode(t, statusOf(err), codes.FailedPrecondition, "is not in the cluster's registry")
+	if c.store.Snapshot().WorkloadByName("default", "web") != nil {
+		t.Error("a workload was written with an image that is gone")
+	}
+}
+
+func (c *cluster) imageService() *imageService { return &imageService{Server: c.Server} }
