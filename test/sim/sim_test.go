@@ -35,8 +35,12 @@ func teller() func(string) {
 	return func(line string) { fmt.Println(line) }
 }
 
-// maxFailures is after how many broken stories the others are not told any more.
-const maxFailures = 10
+// maxFailures is after how many broken stories the others are not told any more, and
+// progressEvery after how many hours a long run says how far it is.
+const (
+	maxFailures   = 10
+	progressEvery = 2000
+)
 
 // Clusters live through everything that kinds in acts.go lists, and what the
 // architecture promises holds all the time. Each run has other seeds.
@@ -57,6 +61,9 @@ func TestClusters(t *testing.T) {
 		if r.Failure != nil {
 			t.Error(describe(r))
 			failures++
+		}
+		if before := total; int(before)/progressEvery != int(before+r.Hours)/progressEvery {
+			t.Logf("%.0f hours, up to seed %d", before+r.Hours, seed)
 		}
 		total += r.Hours
 		entries += r.Entries

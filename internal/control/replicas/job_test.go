@@ -51,6 +51,20 @@ func (w *world) end(name, phase string, at time.Time) {
 	})
 }
 
+// endOn ends all replicas that run on a node.
+func (w *world) endOn(node, phase string) {
+	w.t.Helper()
+	w.change(func(b *state.Batch) {
+		for old := range w.snap().ReplicasOn(w.snap().NodeByName(node).GetMetadata().GetUid()) {
+			if old.GetStatus().GetPhase() == rollout.PhaseRunning {
+				r := proto.CloneOf(old)
+				r.Status.Phase, r.Status.EndTime = phase, timestamppb.New(w.now())
+				b.Update(r, old.GetMetadata().GetVersion())
+			}
+		}
+	})
+}
+
 func (w *world) outcome(name string) *v1.JobStatus {
 	return w.snap().WorkloadByName("default", name).GetStatus().GetJob()
 }

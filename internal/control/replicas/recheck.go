@@ -8,9 +8,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
-	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -29,8 +27,9 @@ import (
 // them, which could be thousands, but of the marks that the state moves when one does.
 // Labels that rules may be about are those of the workloads, whose versions are checked.
 //
-// A replica that is to do the work of one on an offline node is made only if nothing of
-// its workload has ended in between: that one may just have reported that it is done.
+// Replicas that are to do the work of others on offline nodes are made only if those have
+// not ended in between: one may just have reported that it is done. Those of one workload
+// are one part, too.
 //
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what is in that part.
@@ -80,16 +79,23 @@ func (t *tick) commit(moves []move) {
 	slices.SortStableFunc(moves, func(a, b move) int { return compareNodes(a.to, b.to) })
 	rules := t.ruled(moves)
 	var free, ruled []move
+	covering := map[string][]move{} // by workload
 	for _, m := range moves {
-		if rules.revisions[m.of] {
+		switch {
+		case rules.revisions[m.of]:
 			ruled = append(ruled, m)
-		} else {
+		case t.coversWork(m.replica):
+			covering[m.of.Workload] = append(covering[m.of.Workload], m)
+		default:
 			free = append(free, m)
 		}
 	}
 	t.many = len(moves) > fewPlaced
 	t.commitEach(free, rules)
-	t.commitTogether(ruled, rules)
+	for _, uid := range slices.Sorted(maps.Keys(covering)) {
+		t.commitTogether(covering[uid], rules, func() { t.checkAway(uid) })
+	}
+	t.commitTogether(ruled, rules, func() { t.checkRuled(ruled, rules) })
 	t.checkWhole(moves)
 }
 
@@ -107,13 +113,14 @@ func (t *tick) commitEach(moves []move, rules ruled) {
 	t.announce()
 }
 
-// commitTogether adds what is placed by rules about where others are, as one part.
-func (t *tick) commitTogether(moves []move, rules ruled) {
+// commitTogether adds moves as one part, which begins with checks of what all of them rely
+// on.
+func (t *tick) commitTogether(moves []move, rules ruled, check func()) {
 	if len(moves) == 0 {
 		return
 	}
 	t.batch.Part()
-	t.checkMarks(rules)
+	check()
 	checked := map[string]bool{}
 	for _, m := range moves {
 		t.move(m, rules, checked)
@@ -132,9 +139,6 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		}
 	}
 	check(state.KindNode, m.to.Node)
-	if t.coversWork(m.replica) {
-		t.checkMark(m.of.Workload, checked)
-	}
 	if rules.labels[m.of] || m.to.Preempts {
 		check(state.KindWorkload, m.of.Workload)
 	}
@@ -145,22 +149,6 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 		t.reserve(m)
 	} else {
 		t.assign(m.replica, m.to)
-	}
-}
-
-// coversWork reports whether a new replica is to do the work of one that is away. Work
-// that ends by itself is not done twice, so nothing of its workload may end before the
-// commit: an agent that is back reports at once what became of its replicas.
-func (t *tick) coversWork(r *v1.Replica) bool {
-	s := t.snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec()
-	return t.covers[r.GetMetadata().GetUid()] != "" && (s.GetKind() == spec.KindJob || s.GetRestart().GetPolicy() != rollout.PolicyAlways)
-}
-
-// checkMark adds a check that no replica of a workload leaves its place, once in a part.
-func (t *tick) checkMark(workloadUID string, checked map[string]bool) {
-	if key := "mark of " + workloadUID; !checked[key] {
-		t.batch.Check(state.KindMark, workloadUID, t.snap.MarkVersion(workloadUID))
-		checked[key] = true
 	}
 }
 
@@ -219,6 +207,18 @@ func (t *tick) ruled(moves []move) ruled {
 		}
 	}
 	return r
+}
+
+// checkRuled adds what those that are placed by rules about others rely on.
+func (t *tick) checkRuled(moves []move, r ruled) {
+	t.checkMarks(r)
+	checked := map[string]bool{}
+	for _, m := range moves {
+		if uid := m.of.Workload; t.coversWork(m.replica) && !checked[uid] {
+			t.checkAway(uid)
+			checked[uid] = true
+		}
+	}
 }
 
 // checkMarks adds a check that nothing has changed that rules rely on.

@@ -289,6 +289,25 @@ func TestFinishedWorkIsNotCovered(t *testing.T) {
 	}
 }
 
+// A job whose replicas end all the time has those of an offline node covered all the same.
+func TestEndOfAnotherReplicaDoesNotDelayACover(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "1")
+	w.addJob("work", 9, 2, 0)
+	w.settle()
+	w.addNode("b", "1")
+	w.settle()
+	w.addNode("c", "1")
+	d := drive(w)
+	d.loop.Proposer = &meddled{driven: d, before: []func(){
+		func() { w.endOn("b", rollout.PhaseCompleted) },
+		func() { w.wantWhere("work", "a running", "c placed") },
+	}}
+	w.setNode("a", "offline")
+	d.react()
+	w.wantWhere("work", "a running", "b placed", "c placed")
+}
+
 // Giving up one replica of an offline node does not delay the cover of another.
 func TestLossDoesNotDelayACover(t *testing.T) {
 	w := newWorld(t)
