@@ -77,7 +77,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
 		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
-		Nodes: p.nodes, Placement: replicas.Placement{Decisions: p.decisions}, Logger: logger, Clock: o.clock,
+		Nodes: p.nodes, Placement: replicas.Placement{Decisions: p.decisions}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector,
 	})
 	if err != nil {
@@ -258,7 +258,7 @@ func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.
 	o.Progress("opening the replicated state")
 	told := f.asBefore(planeOptions{
 		address: o.APIAddr, advertise: o.Advertise, peer: o.Peer, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
-		maxLogGrowth: o.MaxLogGrowth,
+		maxLogGrowth: o.MaxLogGrowth, certificateTTL: o.CertificateTTL,
 	}, o.Zone)
 	p, err := openControlPlane(ctx, f, told, i, logger, &u)
 	if err != nil {

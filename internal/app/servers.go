@@ -35,6 +35,8 @@ type planeOptions struct {
 	election time.Duration
 	// maxLogGrowth is by how many bytes its log may grow before it is shortened; 0 stands for the default.
 	maxLogGrowth int64
+	// certificateTTL is how long the certificates that it issues hold; 0 stands for the default.
+	certificateTTL time.Duration
 }
 
 // fellowship is how a server finds and reaches the others.

@@ -60,7 +60,7 @@ func up(ctx context.Context, o cli.UpOptions) error {
 	o.Progress("starting the control plane and the container runtime")
 	told := f.asBefore(planeOptions{
 		address: o.APIAddr, version: o.Version, name: o.Machine.Name, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
-		maxLogGrowth: o.MaxLogGrowth,
+		maxLogGrowth: o.MaxLogGrowth, certificateTTL: o.CertificateTTL,
 	}, nil)
 	p, d, err := openBoth(ctx, f, o, told, link, i, logger, &u)
 	if err != nil {

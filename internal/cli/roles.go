@@ -65,6 +65,8 @@ type Process struct {
 	ElectionTimeout time.Duration
 	// MaxLogGrowth is by how many bytes a server's log may grow before it is shortened; 0 stands for the usual size.
 	MaxLogGrowth int64
+	// CertificateTTL is how long the certificates that a server issues hold; 0 stands for the usual time.
+	CertificateTTL time.Duration
 	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
 	// why, rather than to go on trying.
 	Attended bool

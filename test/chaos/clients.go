@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -210,10 +211,27 @@ func (c *caller) failed(what verb, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures[code]++
-	explained := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.ResourceExhausted, codes.Aborted}
-	if !slices.Contains(explained, code) {
+	if !explained(what, err) {
 		c.odd = append(c.odd, fmt.Sprintf("%s by client %d: %s: %v", what, c.number, code, err))
 	}
+}
+
+// uncertain is the reason with which a server says that a change may have been made.
+const uncertain = "UNCERTAIN"
+
+// explained reports whether a fault explains an error. Only a change can be uncertain, and its answer must say so:
+// without that a client cannot tell it from a bug of the server.
+func explained(what verb, err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted:
+		return true
+	case codes.Unknown:
+		return what != read && what != staleRead && slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
+			info, ok := detail.(*errdetails.ErrorInfo)
+			return ok && info.GetReason() == uncertain
+		})
+	}
+	return false
 }
 
 // readStale asks one server for what it knows.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,24 +205,33 @@ func processes() map[int]string {
 //
 //	unbroken stdout 100
 func unbroken(ts *testscript.TestScript, _ bool, args []string) {
+	least, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	text := ts.ReadFile(args[0])
+	ts.Check(inOrder(text))
+	if lines := strings.Count(text, "line "); lines < least {
+		ts.Fatalf("only %d lines, want at least %d", lines, least)
+	}
+}
+
+// inOrder is an error unless all lines that have a number are "line 0", "line 1" and so on.
+func inOrder(text string) error {
 	want := 0
-	for _, line := range strings.Split(strings.TrimSpace(ts.ReadFile(args[0])), "\n") {
-		_, rest, ok := strings.Cut(line, "line ")
+	for line := range strings.Lines(text) {
+		_, number, ok := strings.Cut(line, "line ")
 		if !ok {
 			continue
 		}
-		n, err := strconv.Atoi(strings.TrimSpace(rest))
-		ts.Check(err)
+		n, err := strconv.Atoi(strings.TrimSpace(number))
+		if err != nil {
+			return err
+		}
 		if n != want {
-			ts.Fatalf("after line %d comes line %d", want-1, n)
+			return fmt.Errorf("after line %d comes line %d", want-1, n)
 		}
 		want++
 	}
-	least, err := strconv.Atoi(args[1])
-	ts.Check(err)
-	if want < least {
-		ts.Fatalf("only %d lines, want at least %d", want, least)
-	}
+	return nil
 }
 
 // traces writes down everything on the machine that belongs to the cloud of a
