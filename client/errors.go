@@ -172,7 +172,7 @@ func (i interceptor) unary(ctx context.Context, method string, req, reply any, u
 	for asked := 1; left && ctx.Err() == nil && asked < max(2, len(i.link.all())); asked++ {
 		earlier := err
 		left, err = i.once(ctx, method, req, reply, usual, invoke, opts...)
-		if hasReason(earlier, reasonUncertain) && status.Code(err) == codes.Unavailable {
+		if Uncertain(earlier) && status.Code(err) == codes.Unavailable {
 			err = earlier // that the later one did nothing says nothing of it
 		}
 	}

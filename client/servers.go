@@ -80,6 +80,9 @@ const (
 // NoLeader reports whether a server refused a call because it cannot reach one that leads. Another server may.
 func NoLeader(err error) bool { return hasReason(err, reasonNoLeader) }
 
+// Uncertain reports whether a call that failed may have changed something: read again before you repeat it.
+func Uncertain(err error) bool { return hasReason(err, reasonUncertain) }
+
 func hasReason(err error, reason string) bool {
 	return slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
 		info, ok := detail.(*errdetails.ErrorInfo)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -216,9 +214,6 @@ func (c *caller) failed(what verb, err error) {
 	}
 }
 
-// uncertain is the reason with which a server says that a change may have been made.
-const uncertain = "UNCERTAIN"
-
 // explained reports whether a fault explains an error. Only a change can be uncertain, and its answer must say so:
 // without that a client cannot tell it from a bug of the server.
 func explained(what verb, err error) bool {
@@ -226,10 +221,7 @@ func explained(what verb, err error) bool {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Aborted:
 		return true
 	case codes.Unknown:
-		return what != read && what != staleRead && slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
-			info, ok := detail.(*errdetails.ErrorInfo)
-			return ok && info.GetReason() == uncertain
-		})
+		return what != read && what != staleRead && client.Uncertain(err)
 	}
 	return false
 }
