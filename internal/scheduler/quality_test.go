@@ -32,12 +32,15 @@ func TestSpreadAndAffinityAreExact(t *testing.T) {
 	for seed := range uint64(5) {
 		v := schedulertest.New(schedulertest.Options{Seed: seed, Nodes: 500, Fill: 50})
 		for _, r := range benchAsks()[:2] {
-			if skew := schedulertest.Skew(v, r, 997); skew > 1 {
-				t.Errorf("seed %d: the skew of %s is %d", seed, r.Name, skew)
+			if skew, err := schedulertest.Skew(v, r, 997); err != nil || skew > 1 {
+				t.Errorf("seed %d: the skew of %s is %d, %v", seed, r.Name, skew, err)
 			}
 		}
-		if hit := schedulertest.Hit(v, schedulertest.Preferring("preferring"), 1000); hit != 1000 {
-			t.Errorf("seed %d: %d of 1000 are on a preferred node", seed, hit)
+		if hit, err := schedulertest.Hit(v, schedulertest.Preferring("preferring"), "disk", "ssd", 1000); err != nil || hit != 1000 {
+			t.Errorf("seed %d: %d of 1000 are on a preferred node, %v", seed, hit, err)
+		}
+		if skew, err := schedulertest.Skew(v, schedulertest.Small("crowd", 64_000), 997); err == nil {
+			t.Errorf("seed %d: of what does not fit the skew is %d", seed, skew)
 		}
 	}
 }

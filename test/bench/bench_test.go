@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,10 +35,10 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-func TestFigureHasItsRatio(t *testing.T) {
-	m := measurement{name: "start_p50", unit: "ms", target: "ratio at most 1.5"}
-	f := m.figure(result{value: 81.694, floor: 69.35, notes: []string{"a note"}})
-	if f.Value != 81.69 || f.Floor != 69.35 || f.Ratio != 1.18 {
+func TestFigureIsNotRounded(t *testing.T) {
+	m := measurement{name: "start_p50", unit: "ms", target: ratioAtMost(1.5)}
+	f := m.figure(result{value: 81.694, floor: 69.35})
+	if *f.Value != 81.694 || f.Floor != 69.35 || f.Ratio != 81.694/69.35 {
 		t.Errorf("got %+v", f)
 	}
 	if f := m.figure(result{value: 5}); f.Ratio != 0 {
@@ -53,20 +53,59 @@ func TestFigureRecordsEveryQualifier(t *testing.T) {
 	}
 }
 
+func TestTargetsAreComparedBeforeRounding(t *testing.T) {
+	for _, c := range []struct {
+		target       target
+		value, floor float64
+		want         string
+	}{
+		{ratioAtLeast(0.6), 596, 1000, "no"}, // which two digits show as 0.60
+		{ratioAtLeast(0.6), 600, 1000, "yes"},
+		{ratioAtLeast(0.6), 600, 0, "no"},
+		{ratioAtMost(1.3), 1.304, 1, "no"},
+		{ratioAtMost(1.3), 1.3, 1, "yes"},
+		{atMost(1), 1.004, 0, "no"},
+		{atMost(1), 1, 0, "yes"},
+		{under(90), 90, 0, "no"},
+		{under(90), 89.999, 0, "yes"},
+		{exactly(1), 0.999, 0, "no"},
+		{exactly(0), 0, 0, "yes"},
+		{atMostFloorPlus(3), 14.001, 11, "no"},
+		{atMostFloorPlus(3), 14, 11, "yes"},
+		{underFloorPlus(1), 1.5, 0.5, "no"},
+		{underFloorPlus(1), 1.499, 0.5, "yes"},
+		{noTarget, 7, 0, "-"},
+	} {
+		f := measurement{name: "x", target: c.target}.figure(result{value: c.value, floor: c.floor})
+		if got := f.met(); got != c.want {
+			t.Errorf("%g with the floor %g meets %q: %s, want %s", c.value, c.floor, c.target.text, got, c.want)
+		}
+	}
+}
+
+func TestFloorsOfWritesAreInSeries(t *testing.T) {
+	if got := inSeries(3000, 6000); math.Abs(got-2000) > 1e-6 {
+		t.Errorf("3000 calls and 6000 entries a second come to %g", got)
+	}
+}
+
 func TestTableShowsEveryFigureAndNote(t *testing.T) {
 	var out bytes.Buffer
 	err := printTable(&out, []figure{
-		{Name: "start_p50", Value: 81.69, Unit: "ms", Floor: 69.35, Ratio: 1.18, target: "ratio at most 1.5", notes: []string{"20 starts"}},
-		{Name: "write_1", Value: 12345, Unit: "per s", Floor: 20000, Ratio: 0.62, target: "ratio at least 0.5"},
+		{Name: "start_p50", Value: new(81.694), Unit: "ms", Floor: 69.35, Ratio: 1.178, target: ratioAtMost(1.5), notes: []string{"20 starts"}},
+		{Name: "write_1", Value: new(11920.4), Unit: "per s", Floor: 20000, Ratio: 0.59602, target: ratioAtLeast(0.6)},
+		{Name: "c2m_snapshot_stall", Unit: "ms", Floor: 4, target: under(100), notes: []string{"no snapshot"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
-		"NAME       VALUE  UNIT   FLOOR  RATIO  TARGET",
-		"start_p50  81.69  ms     69.35  1.18   ratio at most 1.5",
-		"write_1    12345  per s  20000  0.62   ratio at least 0.5",
+		"NAME                VALUE  UNIT   FLOOR  RATIO  TARGET              MET",
+		"start_p50           81.69  ms     69.35  1.18   ratio at most 1.5   yes",
+		"write_1             11920  per s  20000  0.60   ratio at least 0.6  no",
+		"c2m_snapshot_stall  none   ms     4      0.00   under 100           -",
 		"start_p50: 20 starts",
+		"c2m_snapshot_stall: no snapshot",
 		"",
 	}, "\n")
 	if out.String() != want {
@@ -76,8 +115,11 @@ func TestTableShowsEveryFigureAndNote(t *testing.T) {
 
 func TestFiguresAreAppendedAsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "build", "bench.jsonl")
-	for _, name := range []string{"shim_rss", "up_ready"} {
-		if err := appendFigure(path, figure{Name: name, Value: 11.4, Unit: "MB", Floor: 11.23, Ratio: 1.02, Note: "9 shims; all idle", target: "t"}); err != nil {
+	for _, f := range []figure{
+		{Name: "shim_rss", Value: new(11.4567), Unit: "MB", Floor: 11.23, Ratio: 1.02, Note: "9 shims; all idle", target: under(1)},
+		measurement{name: "c2m_snapshot_stall", unit: "ms"}.figure(result{absent: true, floor: 4, notes: []string{"no snapshot"}}),
+	} {
+		if err := appendFigure(path, f); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,13 +127,11 @@ func TestFiguresAreAppendedAsLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	if want := `{"name":"shim_rss","value":11.4,"unit":"MB","floor":11.23,"ratio":1.02,"note":"9 shims; all idle"}`; len(lines) != 2 || lines[0] != want {
-		t.Fatalf("got %q, want two lines, the first one %s", lines, want)
-	}
-	var last figure
-	if err := json.Unmarshal([]byte(lines[1]), &last); err != nil || last.Name != "up_ready" {
-		t.Errorf("the last line is %q, %v", lines[1], err)
+	want := `{"name":"shim_rss","value":11.4567,"unit":"MB","floor":11.23,"ratio":1.02,"note":"9 shims; all idle"}
+{"name":"c2m_snapshot_stall","value":null,"unit":"ms","floor":4,"ratio":0,"note":"no snapshot"}
+`
+	if string(data) != want {
+		t.Fatalf("got\n%s\nwant\n%s", data, want)
 	}
 }
 

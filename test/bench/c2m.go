@@ -50,18 +50,18 @@ func (c *crowd) of(i int) int { return (i+1)*c.replicas/c.workloads - i*c.replic
 // named.
 var crowdMeasurements = []measurement{
 	{
-		name: "c2m_seconds", unit: "s", measure: measureCrowd((*crowdRun).time), target: "at most 180",
+		name: "c2m_seconds", unit: "s", measure: measureCrowd("seconds", (*crowdRun).time), target: atMost(180),
 		what:  "2,000,000 replicas in 1,000 workloads with constraints on 6,100 simulated nodes: from the first workload that is created through the API of one server with fsync to the last replica that the API shows running",
 		floor: "none",
 	},
 	{
-		name: "c2m_rss_gb", unit: "GiB", measure: measureCrowd((*crowdRun).memory), target: "at most 8",
+		name: "c2m_rss_gb", unit: "GiB", measure: measureCrowd("rss_gb", (*crowdRun).memory), target: atMost(8),
 		what:  "the most that the server had resident in that time",
 		floor: "none",
 	},
 	{
-		name: "c2m_snapshot_stall", unit: "ms", measure: measureCrowd((*crowdRun).stall), target: "under 100",
-		what:  "the longest of the small writes that one client makes all the time, of those during a snapshot, less what was stolen of a core meanwhile",
+		name: "c2m_snapshot_stall", unit: "ms", measure: measureCrowd("snapshot_stall", (*crowdRun).stall), target: under(100),
+		what:  "the longest of the small writes that one client makes all the time, of those during a snapshot, by the clock",
 		floor: "the longest of all others",
 	},
 }
@@ -80,7 +80,8 @@ type crowdRun struct {
 	plot, late           string
 }
 
-func measureCrowd(figure func(*crowdRun) result) func(context.Context, *lab) (result, error) {
+// measureCrowd has one part of what a run found. A run of another size than the challenge has other names.
+func measureCrowd(part string, found func(*crowdRun) result) func(context.Context, *lab) (result, error) {
 	return func(ctx context.Context, l *lab) (result, error) {
 		if l.crowded == nil {
 			r, err := l.gather(ctx, l.crowd)
@@ -89,22 +90,33 @@ func measureCrowd(figure func(*crowdRun) result) func(context.Context, *lab) (re
 			}
 			l.crowded = r
 		}
-		return figure(l.crowded), nil
+		r := found(l.crowded)
+		r.notes = append([]string{l.crowded.about()}, r.notes...)
+		if l.crowded.crowd != theCrowd {
+			r.name = fmt.Sprintf("c2m_%d_on_%d_%s", l.crowded.replicas, l.crowded.nodes, part)
+		}
+		return r, nil
 	}
+}
+
+// about is what was placed where.
+func (c *crowd) about() string {
+	text := fmt.Sprintf("%d replicas in %d workloads on %d simulated nodes", c.replicas, c.workloads, c.nodes)
+	if c.heartbeat != "" {
+		text += ", which report every " + c.heartbeat
+	}
+	return text
 }
 
 func (r *crowdRun) time() result {
 	per := func(seconds float64) float64 { return seconds * 1e6 / float64(r.replicas) }
-	notes := []string{
-		fmt.Sprintf("%d replicas in %d workloads on %d nodes: %.0f a second", r.replicas, r.workloads, r.nodes, float64(r.replicas)/r.took.Seconds()),
+	return result{value: r.took.Seconds(), notes: []string{
+		fmt.Sprintf("%.0f replicas a second", float64(r.replicas)/r.took.Seconds()),
 		fmt.Sprintf("CPU time: server %.4g s (%.3g us for each replica), fleet %.4g s (%.3g us), this program %.3g s; %.3g cores in all",
 			r.server, per(r.server), r.fleet, per(r.fleet), r.bench, (r.server+r.fleet+r.bench)/r.took.Seconds()),
 		fmt.Sprintf("the log has %d MB, the snapshots have %d MB; drawn in %s", r.logBytes/1e6, r.savedBytes/1e6, r.plot),
-	}
-	if r.crowd != theCrowd {
-		notes = append(notes, "this is not the whole challenge")
-	}
-	return result{value: r.took.Seconds(), notes: append(notes, r.late)}
+		r.late,
+	}}
 }
 
 func (r *crowdRun) memory() result {
@@ -114,16 +126,20 @@ func (r *crowdRun) memory() result {
 func (r *crowdRun) stall() result {
 	inside, outside := split(r.writes, r.snapshots)
 	during, otherwise := timesOf(inside), timesOf(outside)
-	res := result{value: during.quantile(1), floor: otherwise.quantile(1), notes: []string{during.spread("writes during a snapshot in ms"), otherwise.spread("others in ms")}}
-	res.notes = append(res.notes, fmt.Sprintf("the middle one takes %.3g ms longer during a snapshot, of ten the longest but one %.3g ms, of a hundred %.3g ms",
-		during.median()-otherwise.median(), during.quantile(0.9)-otherwise.quantile(0.9), during.quantile(0.99)-otherwise.quantile(0.99)))
-	most := longest(inside)
-	res.notes = append(res.notes, fmt.Sprintf("what whoever runs this machine took of a core is not counted: the longest during a snapshot took %.3g ms by the clock, and for %.3g ms of it a core was not there",
-		milliseconds(most.end.Sub(most.begin)), milliseconds(most.stolen)))
-	for _, s := range r.snapshots {
-		res.notes = append(res.notes, fmt.Sprintf("a snapshot took %.3g s", s.end.Sub(s.begin).Seconds()))
+	if len(inside) == 0 {
+		return result{absent: true, floor: otherwise.quantile(1), notes: []string{"no snapshot was taken while small writes were made", otherwise.spread("all writes in ms")}}
 	}
-	return res
+	most := longest(inside)
+	notes := []string{
+		during.spread("writes during a snapshot in ms"), otherwise.spread("others in ms"),
+		fmt.Sprintf("the middle one takes %.3g ms longer during a snapshot, of ten the longest but one %.3g ms, of a hundred %.3g ms",
+			during.median()-otherwise.median(), during.quantile(0.9)-otherwise.quantile(0.9), during.quantile(0.99)-otherwise.quantile(0.99)),
+		fmt.Sprintf("for %.3g ms of the longest, which count, this machine's host had given a core to others", milliseconds(most.stolen)),
+	}
+	for _, s := range r.snapshots {
+		notes = append(notes, fmt.Sprintf("a snapshot took %.3g s", s.end.Sub(s.begin).Seconds()))
+	}
+	return result{value: during.quantile(1), floor: otherwise.quantile(1), notes: notes}
 }
 
 // gather makes a cluster of one server and the nodes, and has it place the replicas.

@@ -144,8 +144,8 @@ type smallWrite struct {
 	stolen time.Duration
 }
 
-// took is how long it took, without what the machine itself was not there.
-func (w smallWrite) took() time.Duration { return max(0, w.end.Sub(w.begin)-w.stolen) }
+// took is how long it took by the clock.
+func (w smallWrite) took() time.Duration { return w.end.Sub(w.begin) }
 
 type span struct{ begin, end time.Time }
 
@@ -240,10 +240,10 @@ func timesOf(writes []smallWrite) (all sample) {
 	return all
 }
 
-// longest is the write that took longest by the clock.
+// longest is the write that took longest.
 func longest(writes []smallWrite) (most smallWrite) {
 	for _, w := range writes {
-		if w.end.Sub(w.begin) >= most.end.Sub(most.begin) {
+		if w.took() >= most.took() {
 			most = w
 		}
 	}

@@ -39,6 +39,40 @@ func TestTheChallengeInSmall(t *testing.T) {
 	}
 }
 
+func TestSmallChallengeHasAnotherName(t *testing.T) {
+	name := func(size crowd) string {
+		l := &lab{crowded: &crowdRun{crowd: size, took: time.Second}}
+		r, err := measureCrowd("seconds", (*crowdRun).time)(t.Context(), l)
+		if err != nil || !strings.HasPrefix(r.notes[0], size.about()) {
+			t.Errorf("%v: got %v, %v", size, r, err)
+		}
+		return measurement{name: "c2m_seconds", target: atMost(180)}.figure(r).Name
+	}
+	slow := theCrowd
+	slow.heartbeat = "10s"
+	for want, size := range map[string]crowd{
+		"c2m_seconds":                 theCrowd,
+		"c2m_50000_on_610_seconds":    {nodes: 610, workloads: 100, replicas: 50_000},
+		"c2m_2000000_on_6100_seconds": slow,
+	} {
+		if got := name(size); got != want {
+			t.Errorf("%s is recorded as %s, want %s", size.about(), got, want)
+		}
+	}
+}
+
+func TestStallWithoutSnapshotHasNoValue(t *testing.T) {
+	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+	r := &crowdRun{writes: []smallWrite{{span{at(0), at(5)}, 0}, {span{at(10), at(40)}, 20 * time.Millisecond}}}
+	if got := r.stall(); !got.absent || got.floor != 30 {
+		t.Errorf("without a snapshot the result is %+v", got)
+	}
+	r.snapshots = []span{{at(35), at(50)}}
+	if got := r.stall(); got.absent || got.value != 30 || got.floor != 5 {
+		t.Errorf("with a snapshot the result is %+v, want 30 ms with nothing subtracted", got)
+	}
+}
+
 func TestEveryWorkloadHasItsShareOfTheCrowd(t *testing.T) {
 	c := crowd{nodes: 1, workloads: 7, replicas: 100}
 	sum := 0
@@ -83,7 +117,7 @@ func TestWritesDuringSnapshotsAreApart(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
 	writes := []smallWrite{{span{at(0), at(5)}, 0}, {span{at(10), at(40)}, 20 * time.Millisecond}, {span{at(30), at(37)}, 10 * time.Millisecond}, {span{at(30), at(43)}, 0}, {span{at(60), at(61)}, 0}}
 	inside, outside := split(writes, []span{{at(35), at(50)}})
-	if during := timesOf(inside); !slices.Equal(during, sample{10, 0, 13}) {
+	if during := timesOf(inside); !slices.Equal(during, sample{30, 7, 13}) {
 		t.Errorf("during a snapshot they took %v", during)
 	}
 	if otherwise := timesOf(outside); !slices.Equal(otherwise, sample{5, 1}) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,35 +18,64 @@ type result struct {
 	value, floor float64
 	// notes qualify the two numbers: spreads, and what was measured beside them.
 	notes []string
+	// absent is whether there is no value, for a reason that the notes give.
+	absent bool
+	// name is instead of the measurement's where something else was measured, which has no target.
+	name string
 }
 
-// figure is one line of the record. Note holds everything that qualifies the numbers.
+// figure is one line of the record. Numbers are not rounded, and Value is missing where there was nothing to measure.
+// Note holds everything that qualifies the numbers.
 type figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	Floor float64 `json:"floor"`
-	Ratio float64 `json:"ratio"`
-	Note  string  `json:"note"`
+	Name  string   `json:"name"`
+	Value *float64 `json:"value"`
+	Unit  string   `json:"unit"`
+	Floor float64  `json:"floor"`
+	Ratio float64  `json:"ratio"`
+	Note  string   `json:"note"`
 
-	target string
+	target target
 	notes  []string
 }
 
 func (m measurement) figure(r result) figure {
-	f := figure{Name: m.name, Unit: m.unit, Value: round(r.value), Floor: round(r.floor), target: m.target, notes: r.notes, Note: strings.Join(r.notes, "; ")}
+	f := figure{Name: m.name, Unit: m.unit, Value: &r.value, Floor: r.floor, target: m.target, notes: r.notes, Note: strings.Join(r.notes, "; ")}
 	if r.floor > 0 {
-		f.Ratio = round(r.value / r.floor)
+		f.Ratio = r.value / r.floor
+	}
+	if r.absent {
+		f.Value, f.Ratio = nil, 0
+	}
+	if r.name != "" {
+		f.Name, f.target = r.name, noTarget
 	}
 	return f
 }
 
-// round keeps what a measurement can tell.
+// met is yes or no where there is a value and a target for it.
+func (f figure) met() string {
+	switch {
+	case f.Value == nil || f.target.met == nil:
+		return "-"
+	case f.target.met(*f.Value, f.Floor):
+		return "yes"
+	}
+	return "no"
+}
+
+// round keeps what people can use of a number.
 func round(x float64) float64 {
 	if x >= 1000 {
-		return float64(int64(x + 0.5))
+		return math.Round(x)
 	}
-	return float64(int64(x*100+0.5)) / 100
+	return math.Round(x*100) / 100
+}
+
+func (f figure) shownValue() string {
+	if f.Value == nil {
+		return "none"
+	}
+	return fmt.Sprint(round(*f.Value))
 }
 
 // sample is one quantity measured several times.
@@ -76,9 +106,9 @@ func printTable(to io.Writer, figures []figure) error {
 		return nil
 	}
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tVALUE\tUNIT\tFLOOR\tRATIO\tTARGET")
+	fmt.Fprintln(table, "NAME\tVALUE\tUNIT\tFLOOR\tRATIO\tTARGET\tMET")
 	for _, f := range figures {
-		fmt.Fprintf(table, "%s\t%g\t%s\t%g\t%.2f\t%s\n", f.Name, f.Value, f.Unit, f.Floor, f.Ratio, f.target)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%g\t%.2f\t%s\t%s\n", f.Name, f.shownValue(), f.Unit, round(f.Floor), f.Ratio, f.target.text, f.met())
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -355,8 +355,9 @@ func measureNodeLost(ctx context.Context, l *lab) (result, error) {
 	return result{
 		value: lost.median(), floor: starts.median(),
 		notes: []string{
+			"the loss of a whole machine: all its processes are killed, and nothing answers at its address any more",
 			lost.spread("kill to running elsewhere"), starts.spread("start of a replica on the same cluster"),
-			fmt.Sprintf("%.2f s where only the agent dies and its machine still answers, which is given the reconnect window of 10 s", slow.Seconds()),
+			fmt.Sprintf("another kind of loss, measured once and not part of the value: %.2f s where only the agent dies and its machine still answers, which is given the reconnect window of 10 s", slow.Seconds()),
 		},
 	}, nil
 }

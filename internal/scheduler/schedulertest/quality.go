@@ -160,37 +160,62 @@ func firstFit(nodes []scheduler.Node, items []scheduler.Resources) int {
 	return len(used)
 }
 
+// placeAll places replicas of one workload; that some find no place is an error.
+func placeAll(v *scheduler.View, r *scheduler.Revision, count int) ([]scheduler.Placement, error) {
+	placements := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: count}}}).Placements
+	if len(placements) != count {
+		return nil, fmt.Errorf("%d of %d replicas of %s were placed", len(placements), count, r.Name)
+	}
+	return placements, nil
+}
+
 // Skew places replicas of one workload and returns by how many those of the zone
 // with the most exceed those of the one with the fewest.
-func Skew(v *scheduler.View, r *scheduler.Revision, count int) int {
+func Skew(v *scheduler.View, r *scheduler.Revision, count int) (int, error) {
+	placements, err := placeAll(v, r, count)
+	if err != nil {
+		return 0, err
+	}
 	zones := map[string]int{}
-	for _, p := range v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: count}}}).Placements {
-		zones[Zone(p.NodeName)]++
+	for _, p := range placements {
+		n, err := nodeNamed(p.NodeName)
+		if err != nil {
+			return 0, err
+		}
+		zones[n.Zone]++
 	}
 	least, most := count, 0
 	for zone := range Zones {
 		n := zones[fmt.Sprint("zone", zone)]
 		least, most = min(least, n), max(most, n)
 	}
-	return most - least
+	return most - least, nil
 }
 
-// Zone is that of a node of New.
-func Zone(name string) string {
+// nodeNamed is a node of New as it was made; its size and what follows from it may differ.
+func nodeNamed(name string) (scheduler.Node, error) {
 	var i int
 	if _, err := fmt.Sscanf(name, "node%d", &i); err != nil {
-		return ""
+		return scheduler.Node{}, fmt.Errorf("node %q is not of this fleet: %w", name, err)
 	}
-	return fmt.Sprint("zone", i%Zones)
+	return Node(i, 0), nil
 }
 
-// Hit places replicas that prefer a label and returns how many of them are on a
-// node that has it.
-func Hit(v *scheduler.View, r *scheduler.Revision, count int) (hit int) {
-	for _, p := range v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: count}}}).Placements {
-		if p.Score.Affinity > 0 {
+// Hit places replicas that prefer nodes by a label, and returns how many of them are on
+// a node that has it. What the scheduler itself thinks of the placement does not count.
+func Hit(v *scheduler.View, r *scheduler.Revision, key, value string, count int) (hit int, err error) {
+	placements, err := placeAll(v, r, count)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range placements {
+		n, err := nodeNamed(p.NodeName)
+		if err != nil {
+			return 0, err
+		}
+		if n.Labels[key] == value {
 			hit++
 		}
 	}
-	return hit
+	return hit, nil
 }
