@@ -23,11 +23,13 @@ const (
 	// AvailabilityTarget is what it must be at least.
 	AvailabilityTarget = 0.999
 
-	// ackWithin is how long a client waits for a write, and writeEvery how often one is
-	// sent, each at a random moment of its interval.
+	// ackWithin is how long a client waits for a write, and writeRetry when it tries again.
 	ackWithin  = time.Second
-	writeEvery = 20 * time.Second
 	writeRetry = 50 * time.Millisecond
+	// A write is sent when something begins that may hold writes up, soon after one that
+	// has not been acknowledged by then, and now and then otherwise.
+	writeSoon = 100 * time.Millisecond
+	writeElse = time.Minute
 )
 
 // trouble is something that happens now and then, on average once in every.
@@ -79,11 +81,38 @@ func (w *World) upgrade(c *rand.Rand) {
 	}
 }
 
-// writes are those of clients, and how many of them were acknowledged in time.
-type writes struct{ Sent, InTime int }
+// sample is one write of a client. It speaks for the time from its sending to that of
+// the next one.
+type sample struct {
+	sent   time.Duration
+	inTime bool
+}
 
-// Availability is the share that was acknowledged in time.
-func (a writes) Availability() float64 { return float64(a.InTime) / float64(max(1, a.Sent)) }
+// writes are those of a client, in the order of their sending.
+type writes struct {
+	samples []*sample
+	end     time.Duration
+}
+
+// Unavailable is for how long writes were not acknowledged in time.
+func (a writes) Unavailable() (lost time.Duration) {
+	until := a.end
+	for _, s := range slices.Backward(a.samples) {
+		if !s.inTime {
+			lost += until - s.sent
+		}
+		until = s.sent
+	}
+	return lost
+}
+
+// Availability is the share of time in which they were.
+func (a writes) Availability() float64 {
+	if len(a.samples) == 0 {
+		return 0
+	}
+	return 1 - float64(a.Unavailable())/float64(a.end-a.samples[0].sent)
+}
 
 // liveCalmly lets ordinary life happen and returns how much trouble there was.
 func (w *World) liveCalmly(length time.Duration) (troubles int) {
@@ -101,13 +130,14 @@ func (w *World) liveCalmly(length time.Duration) (troubles int) {
 			})
 		}
 	}
-	w.after(0, func() { w.sendWrites(begin + length) })
+	w.writes.end = begin + length
+	w.write()
 	w.run(begin + length)
 	w.heal()
 	w.rest()
 	if got := w.writes.Availability(); w.failure == nil && got < AvailabilityTarget {
-		w.fail("the control plane is available", "%d of %d writes were acknowledged within %s, which is %.4f %%, and %.1f %% should be",
-			w.writes.InTime, w.writes.Sent, ackWithin, 100*got, 100*AvailabilityTarget)
+		w.fail("the control plane is available", "for %s writes were not acknowledged within %s, so that it was available for %.4f %% of %s, and should be for %.1f %%",
+			w.writes.Unavailable(), ackWithin, 100*got, length, 100*AvailabilityTarget)
 	}
 	return troubles
 }
@@ -117,23 +147,40 @@ func (w *World) until(every time.Duration) time.Duration {
 	return time.Duration(w.rng.ExpFloat64() * float64(every))
 }
 
-// sendWrites has a client write something now and then until a moment.
-func (w *World) sendWrites(end time.Duration) {
-	if w.now >= end {
+// write sends a write, and plans the next.
+func (w *World) write() {
+	if w.now >= w.writes.end {
 		return
 	}
-	w.after(w.between(0, writeEvery-time.Millisecond), func() {
-		w.writes.Sent++
-		w.tryWrite(w.now + ackWithin)
+	s := &sample{sent: w.now}
+	w.writes.samples = append(w.writes.samples, s)
+	w.tryWrite(s)
+	next := func() {
+		if s == w.writes.samples[len(w.writes.samples)-1] { // and nothing came in between
+			w.write()
+		}
+	}
+	w.after(writeSoon, func() {
+		if s.inTime {
+			w.after(writeElse-writeSoon, next)
+		} else {
+			next()
+		}
 	})
-	w.after(writeEvery, func() { w.sendWrites(end) })
+}
+
+// disturbed is called when something begins that may hold writes up.
+func (w *World) disturbed() {
+	if len(w.writes.samples) > 0 {
+		w.after(0, w.write)
+	}
 }
 
 // tryWrite is the client: it waits for a leader and tries again, as long as it is in time.
-func (w *World) tryWrite(limit time.Duration) {
-	again := func() { w.after(writeRetry, func() { w.tryWrite(limit) }) }
+func (w *World) tryWrite(s *sample) {
+	again := func() { w.after(writeRetry, func() { w.tryWrite(s) }) }
 	switch t := w.leader; {
-	case w.now > limit:
+	case w.now > s.sent+ackWithin:
 	case t == nil:
 		again()
 	default:
@@ -143,12 +190,11 @@ func (w *World) tryWrite(limit time.Duration) {
 			Spec: &v1.TokenSpec{Role: "node", ExpireTime: timestamppb.New(dawn.Add(100 * Month)), Uses: 1}, Status: &v1.TokenStatus{},
 		})
 		t.propose("client", &b, t.server.store.Snapshot(), func(err error) {
-			switch {
-			case err != nil:
+			if err != nil {
 				again()
-			case w.now <= limit:
-				w.writes.InTime++
+				return
 			}
+			s.inTime = w.now <= s.sent+ackWithin
 		})
 	}
 }

@@ -89,6 +89,7 @@ func (w *World) actIsolateLeader(c *rand.Rand) {
 	w.note("server %s is isolated", t.server.name)
 	t.frozen, w.isolated = true, t.server
 	w.troubled()
+	w.disturbed()
 	w.after(draw(c, 300*time.Millisecond, time.Second), func() {
 		if w.leader == t {
 			w.depose("it has no majority")
@@ -114,11 +115,13 @@ func (w *World) actLag(*rand.Rand) {
 func (w *World) actSlowDisk(c *rand.Rand) {
 	w.slowUntil = w.now + draw(c, time.Second, time.Minute)
 	w.lastTrouble = max(w.lastTrouble, w.slowUntil+5*time.Second)
+	w.disturbed()
 }
 
 func (w *World) actFullDisk(c *rand.Rand) {
 	w.fullUntil = w.now + draw(c, time.Second, time.Minute)
 	w.lastTrouble = max(w.lastTrouble, w.fullUntil+5*time.Second)
+	w.disturbed()
 }
 
 func (w *World) actLoseMachine(c *rand.Rand) {

@@ -101,6 +101,7 @@ func (w *World) depose(why string) {
 		return
 	}
 	w.note("server %s leads no more: %s", t.server.name, why)
+	w.disturbed()
 	t.over, w.leader = true, nil
 	if t.loops != nil {
 		t.loops.dead = true
