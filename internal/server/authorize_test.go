@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
 // methods are all that the server has registered, and whether they stream.
@@ -129,7 +130,10 @@ func (c *cluster) strangers() map[string]*user {
 }
 
 func TestNothingAnswersAStranger(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, func(o *Options) {
+		o.Strangers = oneport.DefaultLimits()
+		o.Strangers.Refusals = 1000 // which are asked for on one connection
+	})
 	for who, as := range c.strangers() {
 		for method, streams := range c.methods() {
 			if open(method) {

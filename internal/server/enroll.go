@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -37,6 +38,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if err := s.proveSurely(ctx, secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
+	oneport.StrangerOf(ctx).Proved()
 	if err := validate(request); err != nil {
 		return nil, err
 	}

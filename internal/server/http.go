@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
 // newHTTP is everything that is not gRPC: HTTP/JSON, the registry, metrics.
@@ -61,6 +62,10 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		}
 		p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) { return s.identify(r) })
 		if err != nil {
+			oneport.StrangerOf(r.Context()).Refused()
+			if r.ProtoMajor == 1 && r.ContentLength != 0 {
+				w.Header().Set("Connection", "close") // else its body is read before the answer is sent
+			}
 			scheme := "Bearer"
 			if registry {
 				scheme = "Basic"
@@ -71,6 +76,7 @@ func (s *Server) identified(next http.Handler) http.Handler {
 			writeError(w, err)
 			return
 		}
+		oneport.StrangerOf(r.Context()).Proved()
 		r = r.WithContext(withPrincipal(r.Context(), p))
 		if strings.HasPrefix(r.URL.Path, "/v1/") { // the API asks for itself, and says itself why it ends
 			next.ServeHTTP(w, r)

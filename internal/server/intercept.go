@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -69,7 +70,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		return nil, err
 	}
 	g.tellServers(ctx)
-	return g.router.unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
+	response, err = g.router.unary(ctx, request, info.FullMethod, func(ctx context.Context, request any) (any, error) {
 		// Validated by the server that answers, not by those that pass the call on.
 		// The handler of an open method proves its caller first.
 		if !open(info.FullMethod) {
@@ -79,6 +80,10 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 		}
 		return handler(ctx, request)
 	})
+	if err == nil {
+		oneport.StrangerOf(ctx).Proved()
+	}
+	return response, err
 }
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {

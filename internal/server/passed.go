@@ -28,20 +28,6 @@ type passable struct {
 	call    grpc.MethodHandler
 }
 
-// recorder remembers the methods of the services that are registered with it.
-type recorder struct {
-	*grpc.Server
-	methods map[string]passable
-}
-
-// RegisterService implements grpc.ServiceRegistrar.
-func (r *recorder) RegisterService(about *grpc.ServiceDesc, service any) {
-	for _, m := range about.Methods {
-		r.methods["/"+about.ServiceName+"/"+m.MethodName] = passable{service: service, call: m.Handler}
-	}
-	r.Server.RegisterService(about, service)
-}
-
 // PassCalls answers until the asking server ends the stream. A server that
 // stops says so, and still answers what was asked before that was heard.
 func (s *peerService) PassCalls(stream grpc.BidiStreamingServer[v1.PassCallsRequest, v1.PassCallsResponse]) error {

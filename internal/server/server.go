@@ -17,10 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/cloudless/cloudless/api"
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
@@ -117,6 +115,9 @@ type Options struct {
 	// Clock is that of this server; nil stands for the machine's.
 	Clock func() time.Time
 
+	// Strangers is what callers without an identity may use; zero stands for the defaults.
+	Strangers oneport.Limits
+
 	// Foreign carries questions to registries of others; nil asks as the
 	// environment of the process says.
 	Foreign http.RoundTripper
@@ -173,7 +174,7 @@ type Server struct {
 	expelled <-chan struct{}
 	expel    func()
 
-	grpc  *grpc.Server
+	grpc  *edge
 	http  *http.Server
 	inner *innerListener
 	// stopping ends when the server does; every stream ends with it.
@@ -195,6 +196,9 @@ const (
 // readBuffer is small, because every connected agent has one for as long as it
 // is connected, and TLS beneath it reads whole records anyway.
 const readBuffer = 1 << 10
+
+// httpStreams is how many requests one connection of HTTP/2 may have open.
+const httpStreams = 250
 
 // streamWorkers is how many goroutines are kept for calls, so that their stacks
 // need not grow again for each. More calls at once get goroutines of their own.
@@ -242,7 +246,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.port, err = oneport.Listen(ctx, oneport.Options{
 		Address: o.Address, Trust: o.CA.Trust(), Certificate: s.certificate.Certificate, Log: o.Logger,
-		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys, Hold: holdNodes(o.Collector),
+		Peers: peers.Protocols(), Admit: s.admitMember, TicketKeys: o.CA.TicketKeys, Hold: holdNodes(o.Collector), Limits: o.Strangers,
 	})
 	if err != nil {
 		return nil, err
@@ -255,10 +259,21 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, errors.Join(err, s.port.Close())
 	}
 	s.http = &http.Server{
-		Handler:           oneport.Handler(s.grpc, handler),
+		Handler:           oneport.Handler(s.overHTTP(), handler),
 		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
-		BaseContext:       func(net.Listener) context.Context { return s.stopping },
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaders,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          httpStreams,
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			SendPingTimeout:               30 * time.Second,
+			PingTimeout:                   20 * time.Second,
+			WriteByteTimeout:              2 * time.Minute,
+		},
+		ErrorLog:    slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return s.stopping },
+		ConnContext: oneport.ConnContext,
 	}
 	return s, nil
 }
@@ -266,26 +281,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 // Address is where the server listens.
 func (s *Server) Address() string { return s.address }
 
-func (s *Server) newGRPC() *grpc.Server {
+func (s *Server) newGRPC() *edge {
 	guard := &guard{
 		auth: s.auth, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
 		metrics: s.metrics, tracing: s.tracing, stopping: s.stopping,
 	}
-	s.passed = &passedCalls{guard: guard, methods: map[string]passable{}}
-	server := &recorder{Server: grpc.NewServer(
-		grpc.Creds(edgeCredentials{s.port.GRPCCredentials()}),
-		grpc.ForceServerCodecV2(api.ServerCodec()),
-		grpc.UnaryInterceptor(guard.unary),
-		grpc.StreamInterceptor(guard.stream),
-		grpc.UnknownServiceHandler(noSuchMethod),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.ReadBufferSize(readBuffer),
-		grpc.NumStreamWorkers(streamWorkers),
-		grpc.InitialWindowSize(streamWindow),
-		grpc.InitialConnWindowSize(connWindow),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	), methods: s.passed.methods}
+	server := newEdge(s.port, guard)
+	s.passed = &passedCalls{guard: guard, methods: server.methods}
 	v1.RegisterWorkloadServiceServer(server, &workloads{Server: s})
 	v1.RegisterNodeServiceServer(server, &nodeService{Server: s})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
@@ -301,7 +303,7 @@ func (s *Server) newGRPC() *grpc.Server {
 	v1.RegisterPeerServiceServer(server, &peerService{Server: s})
 	healthv1.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
-	return server.Server
+	return server
 }
 
 // Run serves until ctx ends.
@@ -316,8 +318,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.record(ctx) })
 	g.Go(func() error { return (&enrollment{Server: s}).admitMachines(ctx) })
 	g.Go(func() error { return s.pruneBlobs(ctx) })
-	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.port.GRPC())) })
-	g.Go(func() error { return ignoreClosed(s.grpc.Serve(s.inner)) })
+	g.Go(func() error { return s.grpc.serve(s.port, s.inner) })
 	g.Go(func() error { return ignoreClosed(s.http.Serve(s.port.HTTP())) })
 	g.Go(func() error {
 		<-ctx.Done()
@@ -336,11 +337,10 @@ func (s *Server) shutdown() {
 	s.stop(errStopping)
 	patience, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	defer context.AfterFunc(patience, s.grpc.Stop)()
 	if err := s.http.Shutdown(patience); err != nil {
 		_ = s.http.Close()
 	}
-	s.grpc.GracefulStop()
+	s.grpc.stop(patience)
 	_ = s.inner.Close()
 	s.mirrors.close()
 	s.peers.close()

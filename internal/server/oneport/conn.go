@@ -1,11 +1,15 @@
 package oneport
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -20,6 +24,18 @@ type conn struct {
 	route   *route
 	working bool   // holds one of port.slots
 	hold    func() // may let what has come wait; nil if it never does
+
+	// These are guarded by port.gate.mu.
+	stage   stage
+	since   time.Time // of the stage
+	source  *source
+	element *list.Element // of the gate's list for the stage
+	timer   *time.Timer   // that ends a stranger's time
+	calls   int           // of a stranger, that are under way
+
+	unproved atomic.Bool  // whether it is a stranger's
+	budget   atomic.Int64 // bytes that a stranger may still send
+	refused  atomic.Int64 // calls of a stranger that led to no proof
 }
 
 // track takes a connection into the port's care, or closes it if the port is closed.
@@ -42,13 +58,25 @@ func (p *Port) identify(c *conn, state tls.ConnectionState) error {
 	p.mu.Lock()
 	c.id = id
 	p.mu.Unlock()
-	if member && c.route == p.grpc && p.hold != nil {
-		c.hold = p.hold(id)
+	if !p.gate.finished(c, member) {
+		return net.ErrClosed
 	}
-	if !member || c.route == p.grpc {
+	if c.route != p.grpc {
+		if member {
+			return p.wanted(id)
+		}
 		return nil
 	}
-	return p.wanted(id)
+	if member && p.hold != nil {
+		c.hold = p.hold(id)
+	}
+	switch {
+	case !member:
+		c.route = p.grpcStrangers
+	case id.Kind() == identity.KindServer:
+		c.route = p.grpcServers
+	}
+	return nil
 }
 
 // enter waits for one of the port's slots.
@@ -74,18 +102,26 @@ func (c *conn) leave() {
 func (c *conn) Read(b []byte) (int, error) {
 	c.leave()
 	n, err := c.Conn.Read(b)
+	if c.unproved.Load() && c.budget.Add(-int64(n)) < 0 {
+		_ = c.Close()
+		return 0, errTooMuch
+	}
 	if c.hold != nil && n > 0 {
 		c.hold()
 	}
 	return n, err
 }
 
+var errTooMuch = errors.New("too much was sent before the caller had proved who it is")
+
 // Close takes the connection out of the port's care. It may be called more than once.
 func (c *conn) Close() error {
 	c.port.mu.Lock()
 	delete(c.port.conns, c)
 	c.port.mu.Unlock()
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	c.port.gate.leave(c)
+	return err
 }
 
 // route leads to one of the servers behind the port; for that server it is a net.Listener.

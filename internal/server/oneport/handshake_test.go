@@ -133,6 +133,12 @@ func stop(t *testing.T, port *Port, ran <-chan error) {
 	if len(port.conns) != 0 || len(port.slots) != 0 {
 		t.Errorf("left behind: %d connections, %d slots", len(port.conns), len(port.slots))
 	}
+	g := port.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := g.waiting + g.shaking.Len() + g.strangers.Len() + len(g.byRemote) + g.calls; n != 0 {
+		t.Errorf("the gate still counts %d", n)
+	}
 }
 
 func TestASilentClientIsCutOffWhenItsTimeIsUp(t *testing.T) {

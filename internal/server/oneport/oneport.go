@@ -11,6 +11,7 @@
 //   - a client that stalls in its handshake delays nobody else and is cut off when its time is up;
 //   - a rush of clients is admitted a few at a time, in the order of arrival, so that the first are served while the
 //     last still wait, instead of all timing out together;
+//   - clients that prove nothing use no more than [Limits] say, and do not keep others out;
 //   - all connections of an identity can be cut at once.
 //
 // It must not know what is served, nor who may do what.
@@ -56,6 +57,8 @@ type Options struct {
 	// MaxHandshakes is how many handshakes are worked on at once; four for each core by default. One that waits for
 	// its client does not count.
 	MaxHandshakes int
+	// Limits are [DefaultLimits] if they are zero.
+	Limits Limits
 
 	// Peers are the names, in ALPN, of protocols that only servers of the cluster may speak.
 	Peers []string
@@ -76,12 +79,15 @@ type Options struct {
 type Port struct {
 	listener net.Listener
 	tls      *tls.Config
-	grpc     *route
+	grpc     *route // of members
 	http     *route
 	peers    map[string]*route
+	gate     *gate
 	timeout  time.Duration
 	slots    chan struct{} // one for each handshake that is worked on
 	log      *slog.Logger
+	// Which of the routes of gRPC it is is known when the handshake is done.
+	grpcServers, grpcStrangers *route
 	// wanted is Options.Admit, never nil.
 	wanted func(identity.ID) error
 	// hold and ticketKeys may be nil.
@@ -123,6 +129,9 @@ func newPort(listener net.Listener, o Options) *Port {
 	if o.MaxHandshakes == 0 {
 		o.MaxHandshakes = defaultMaxHandshakes()
 	}
+	if o.Limits == (Limits{}) {
+		o.Limits = DefaultLimits()
+	}
 	if o.Admit == nil {
 		o.Admit = func(identity.ID) error { return nil }
 	}
@@ -133,11 +142,15 @@ func newPort(listener net.Listener, o Options) *Port {
 		tls:      config,
 		grpc:     newRoute(listener.Addr(), config, "h2"),
 		http:     newRoute(listener.Addr(), strict, "h2", "http/1.1"),
+		gate:     newGate(o.Limits, o.HandshakeTimeout),
 		peers:    newPeerRoutes(listener.Addr(), strict, o.Peers),
 		timeout:  o.HandshakeTimeout,
 		slots:    make(chan struct{}, o.MaxHandshakes),
 		log:      o.Log,
 		conns:    make(map[*conn]struct{}),
+
+		grpcServers:   newRoute(listener.Addr(), config, "h2"),
+		grpcStrangers: newRoute(listener.Addr(), config, "h2"),
 
 		wanted:     o.Admit,
 		hold:       o.Hold,
@@ -150,8 +163,14 @@ func newPort(listener net.Listener, o Options) *Port {
 // Addr is the address that the port listens on.
 func (p *Port) Addr() net.Addr { return p.listener.Addr() }
 
-// GRPC gives the connections of gRPC clients, for a grpc.Server with [Port.GRPCCredentials].
+// GRPC gives the connections of gRPC clients with a certificate, for a grpc.Server with [Port.GRPCCredentials].
 func (p *Port) GRPC() net.Listener { return p.grpc }
+
+// GRPCServers gives those of other servers.
+func (p *Port) GRPCServers() net.Listener { return p.grpcServers }
+
+// GRPCStrangers gives those without a certificate, for a grpc.Server that has [Port.GRPCStats], too.
+func (p *Port) GRPCStrangers() net.Listener { return p.grpcStrangers }
 
 // HTTP gives the connections of all other clients as *tls.Conn, for an http.Server without a TLSConfig of its own,
 // which then speaks HTTP/2 or HTTP/1.1 as agreed in the handshake.
@@ -170,8 +189,10 @@ func (p *Port) Run(ctx context.Context) error {
 	if p.ticketKeys != nil {
 		pending.Go(func() { p.renewTicketKeys(ctx) })
 	}
+	p.gate.start = func(c *conn) { pending.Go(func() { p.handshake(ctx, c) }) }
 	defer func() {
 		cancel()
+		p.gate.close()
 		p.closeRoutes()
 		pending.Wait()
 	}()
@@ -184,7 +205,7 @@ func (p *Port) Run(ctx context.Context) error {
 			return fmt.Errorf("accept connections on %s: %w", p.Addr(), err)
 		}
 		if c := p.track(raw); c != nil {
-			pending.Go(func() { p.handshake(ctx, c) })
+			p.gate.arrive(c)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func serve(t *testing.T, c cluster, o Options) *service {
 	}
 	s := &service{cluster: c, port: port}
 
-	rpc := grpc.NewServer(grpc.Creds(port.GRPCCredentials()), grpc.UnaryInterceptor(s.noteCaller))
+	rpc := grpc.NewServer(grpc.Creds(port.GRPCCredentials()), grpc.UnaryInterceptor(s.noteCaller), grpc.StatsHandler(port.GRPCStats()))
 	healthpb.RegisterHealthServer(rpc, health.NewServer())
 	handler := Handler(rpc, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, _ := identity.PeerID(*r.TLS)
@@ -94,9 +94,11 @@ func serve(t *testing.T, c cluster, o Options) *service {
 		handler.ServeHTTP(w, r)
 	})}
 
-	ran, rpcDone, webDone := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	ran, rpcDone, webDone := make(chan error, 1), make(chan error, 3), make(chan error, 1)
 	go func() { ran <- port.Run(context.WithoutCancel(t.Context())) }()
-	go func() { rpcDone <- rpc.Serve(port.GRPC()) }()
+	for _, listener := range []net.Listener{port.GRPC(), port.GRPCServers(), port.GRPCStrangers()} {
+		go func() { rpcDone <- rpc.Serve(listener) }()
+	}
 	go func() { webDone <- web.Serve(port.HTTP()) }()
 	t.Cleanup(func() {
 		if err := port.Close(); err != nil {
@@ -105,7 +107,9 @@ func serve(t *testing.T, c cluster, o Options) *service {
 		if err := <-ran; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		<-rpcDone
+		for range 3 {
+			<-rpcDone
+		}
 		<-webDone
 		rpc.Stop()
 		if err := web.Close(); err != nil {

@@ -76,8 +76,9 @@ func (p *Port) peerRoute(protocols []string) *route {
 }
 
 func (p *Port) closeRoutes() {
-	_ = p.grpc.Close()
-	_ = p.http.Close()
+	for _, r := range []*route{p.grpc, p.grpcServers, p.grpcStrangers, p.http} {
+		_ = r.Close()
+	}
 	for _, r := range p.peers {
 		_ = r.Close()
 	}

@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/server/oneport"
+)
+
+// edge is the gRPC server. It is one for each kind of caller, with the same services, because gRPC limits the streams of
+// a connection by server.
+type edge struct {
+	// servers serves other servers, which relay the sessions of thousands of agents over one connection, and the
+	// gateway, which has one connection for all HTTP requests.
+	servers *grpc.Server
+	// members serves agents, by their certificates.
+	members *grpc.Server
+	// strangers serves all others. They show a token with each call, or want to join.
+	strangers *grpc.Server
+	methods   map[string]passable
+}
+
+const (
+	// memberStreams is how many streams an agent may have open: its session, and one for each log, command and copy.
+	memberStreams = 10_000
+	// callerStreams is the same for callers without a certificate.
+	callerStreams = 1_000
+	// idleTimeout is how long a connection may be open without a call.
+	idleTimeout = 5 * time.Minute
+	// maxHeaders is how long the headers of a call may be in bytes.
+	maxHeaders = 64 << 10
+)
+
+func newEdge(port *oneport.Port, guard *guard) *edge {
+	build := func(alive keepalive.ServerParameters, more ...grpc.ServerOption) *grpc.Server {
+		alive.Time, alive.Timeout = 30*time.Second, 20*time.Second
+		return grpc.NewServer(append(more,
+			grpc.KeepaliveParams(alive),
+			grpc.Creds(edgeCredentials{port.GRPCCredentials()}),
+			grpc.ForceServerCodecV2(api.ServerCodec()),
+			grpc.UnaryInterceptor(guard.unary),
+			grpc.StreamInterceptor(guard.stream),
+			grpc.UnknownServiceHandler(noSuchMethod),
+			grpc.MaxRecvMsgSize(maxMessage),
+			grpc.ReadBufferSize(readBuffer),
+			grpc.InitialWindowSize(streamWindow),
+			grpc.InitialConnWindowSize(connWindow),
+			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		)...)
+	}
+	idle := keepalive.ServerParameters{MaxConnectionIdle: idleTimeout}
+	return &edge{
+		methods: map[string]passable{},
+		servers: build(keepalive.ServerParameters{}, grpc.NumStreamWorkers(streamWorkers/2)),
+		members: build(idle, grpc.MaxConcurrentStreams(memberStreams)),
+		strangers: build(idle, grpc.MaxConcurrentStreams(callerStreams), grpc.NumStreamWorkers(streamWorkers/2),
+			grpc.MaxHeaderListSize(maxHeaders), grpc.StatsHandler(port.GRPCStats()), grpc.InTapHandle(guard.tap)),
+	}
+}
+
+func (e *edge) all() []*grpc.Server { return []*grpc.Server{e.servers, e.members, e.strangers} }
+
+// RegisterService implements grpc.ServiceRegistrar, and remembers the methods.
+func (e *edge) RegisterService(about *grpc.ServiceDesc, service any) {
+	for _, m := range about.Methods {
+		e.methods["/"+about.ServiceName+"/"+m.MethodName] = passable{service: service, call: m.Handler}
+	}
+	for _, server := range e.all() {
+		server.RegisterService(about, service)
+	}
+}
+
+// GetServiceInfo implements reflection.ServiceInfoProvider.
+func (e *edge) GetServiceInfo() map[string]grpc.ServiceInfo { return e.strangers.GetServiceInfo() }
+
+// serve serves the connections of a port and of the gateway until the listeners are closed.
+func (e *edge) serve(port *oneport.Port, inner net.Listener) error {
+	var g errgroup.Group
+	for listener, server := range map[net.Listener]*grpc.Server{
+		inner: e.servers, port.GRPCServers(): e.servers, port.GRPC(): e.members, port.GRPCStrangers(): e.strangers,
+	} {
+		g.Go(func() error { return ignoreClosed(server.Serve(listener)) })
+	}
+	return g.Wait()
+}
+
+// stop ends all connections; those with calls that are not answered yet when the context ends.
+func (e *edge) stop(ctx context.Context) {
+	var g errgroup.Group
+	for _, server := range e.all() {
+		g.Go(func() error {
+			defer context.AfterFunc(ctx, server.Stop)()
+			server.GracefulStop()
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// tap sees the headers of a call by somebody without a certificate, before its message is read: who has no identity
+// cannot have the server keep megabytes. It runs in the goroutine that reads the connection.
+func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, error) {
+	from := oneport.StrangerOf(ctx)
+	if open(about.FullMethodName) {
+		if !from.Begin(ctx) {
+			return ctx, statusOf(errTooManyCalls())
+		}
+		return ctx, nil
+	}
+	if !from.Unproved() {
+		return ctx, nil // the interceptors look at every call
+	}
+	if _, err := g.prove(ctx); err != nil {
+		from.Refused()
+		return ctx, statusOf(err)
+	}
+	from.Proved()
+	return ctx, nil
+}
+
+func errTooManyCalls() error {
+	return refuse(codes.Unavailable, "too many machines ask to join at this moment; ask again")
+}
+
+// overHTTP has gRPC calls answered that come through net/http, which has no tap.
+func (s *Server) overHTTP() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from := oneport.StrangerOf(r.Context())
+		var err error
+		switch {
+		case open(r.URL.Path):
+			if !from.Begin(r.Context()) {
+				err = errTooManyCalls()
+			}
+		default:
+			_, err = s.router.surely(r.Context(), shownBy(r), func() (Principal, error) { return s.identify(r) })
+		}
+		if err != nil {
+			if !open(r.URL.Path) {
+				from.Refused()
+			}
+			writeStatus(w, status.Convert(statusOf(err)))
+			return
+		}
+		if !open(r.URL.Path) {
+			from.Proved()
+		}
+		s.grpc.strangers.ServeHTTP(w, r)
+	})
+}
+
+// writeStatus answers a gRPC call with an error and nothing else.
+func writeStatus(w http.ResponseWriter, st *status.Status) {
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", strconv.Itoa(int(st.Code())))
+	w.Header().Set("Grpc-Message", url.PathEscape(st.Message()))
+	w.WriteHeader(http.StatusOK)
+}

@@ -1,0 +1,96 @@
+package oneport
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+
+	"google.golang.org/grpc/stats"
+)
+
+// Stranger is a connection on which nobody had proved who calls when its handshake was done. All methods of a nil one
+// do nothing.
+type Stranger struct{ conn *conn }
+
+type strangerKey struct{}
+
+// StrangerOf returns the connection of a call, nil if it is that of a member.
+func StrangerOf(ctx context.Context) *Stranger {
+	s, _ := ctx.Value(strangerKey{}).(*Stranger)
+	return s
+}
+
+// Proved says that the caller has proved who it is. The limits for strangers do not hold for the connection any more.
+func (s *Stranger) Proved() {
+	if s.Unproved() {
+		s.conn.port.gate.prove(s.conn)
+	}
+}
+
+// Unproved reports whether the limits for strangers hold for the connection.
+func (s *Stranger) Unproved() bool { return s != nil && s.conn.unproved.Load() }
+
+// Refused says that a call has ended without a proof. A connection with many of them is cut.
+func (s *Stranger) Refused() {
+	if s.Unproved() && s.conn.refused.Add(1) > int64(s.conn.port.gate.limits.Refusals) {
+		_ = s.conn.Close()
+	}
+}
+
+// Begin reports whether a caller without a proof may make a call, which lasts as long as its context.
+func (s *Stranger) Begin(ctx context.Context) bool {
+	if !s.Unproved() {
+		return true
+	}
+	g, c := s.conn.port.gate, s.conn
+	counted, may := g.call(c)
+	if counted {
+		context.AfterFunc(ctx, func() {
+			g.callEnded(c)
+			s.Refused() // unless it was a proof
+		})
+	}
+	return may
+}
+
+// ConnContext is for the http.Server that serves [Port.HTTP].
+func ConnContext(ctx context.Context, raw net.Conn) context.Context {
+	secure, ok := raw.(*tls.Conn)
+	if !ok {
+		return ctx
+	}
+	c, ok := secure.NetConn().(*conn)
+	if !ok || !c.unproved.Load() {
+		return ctx
+	}
+	return context.WithValue(ctx, strangerKey{}, &Stranger{c})
+}
+
+// GRPCStats is for the grpc.Server that serves [Port.GRPC] of strangers. It lets calls find their connection by
+// [StrangerOf], and ends their contexts with it: gRPC does not end that of a call which InTapHandle refuses.
+func (p *Port) GRPCStats() stats.Handler { return connStats{p} }
+
+type connStats struct{ port *Port }
+
+type endKey struct{}
+
+func (h connStats) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+	if StrangerOf(ctx) == nil {
+		if c := h.port.gate.find(info.RemoteAddr); c != nil {
+			ctx = context.WithValue(ctx, strangerKey{}, &Stranger{c})
+		}
+	}
+	ctx, end := context.WithCancel(ctx)
+	return context.WithValue(ctx, endKey{}, end)
+}
+
+func (connStats) HandleConn(ctx context.Context, event stats.ConnStats) {
+	if _, ended := event.(*stats.ConnEnd); ended {
+		if end, ok := ctx.Value(endKey{}).(context.CancelFunc); ok {
+			end()
+		}
+	}
+}
+
+func (connStats) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (connStats) HandleRPC(context.Context, stats.RPCStats)                       {}
