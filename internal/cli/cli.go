@@ -42,7 +42,7 @@ const (
 func Main(ctx context.Context, o Options) int {
 	c := &cli{Options: o}
 	root := c.rootCommand()
-	root.SetArgs(o.Args)
+	root.SetArgs(listPlural(root, o.Args))
 	ctx, traced := c.trace(ctx, root)
 	cmd, err := root.ExecuteContextC(ctx)
 	traced(err)
@@ -157,7 +157,11 @@ func groupRun(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	return usage(cmd, "there is no command %q under %s%s", args[0], cmd.CommandPath(), meantCommand(cmd, args[0]))
+	return unknownCommand(cmd, args[0])
+}
+
+func unknownCommand(cmd *cobra.Command, word string) error {
+	return usage(cmd, "there is no command %q under %s%s", word, cmd.CommandPath(), meantCommand(cmd, word))
 }
 
 // dial connects to the cluster that the global flags choose.

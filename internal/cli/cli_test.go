@@ -38,6 +38,10 @@ func TestUsageErrors(t *testing.T) {
 	t.Setenv(client.ConfigEnv, filepath.Join(t.TempDir(), "none"))
 	for _, test := range []struct{ line, want string }{
 		{"lgos web", `there is no command "lgos" under cloudless: did you mean logs?`},
+		{"aplly -f x", `there is no command "aplly" under cloudless: did you mean apply?`},
+		{"workload lst --wide", `there is no command "lst" under cloudless workload: did you mean ls?`},
+		{"stop web", `there is no command "stop" under cloudless: did you mean cloudless down or cloudless workload rm or cloudless workload scale?`},
+		{"start web", `there is no command "start" under cloudless: did you mean cloudless run or cloudless up?`},
 		{"workload lst", `there is no command "lst" under cloudless workload: did you mean ls?`},
 		{"ps --foo", "there is no flag --foo"},
 		{"ps a b", `"b" is too much`},
@@ -65,6 +69,32 @@ func TestUsageErrors(t *testing.T) {
 			!strings.Contains(got.stderr, "\nSee: cloudless") || strings.Count(got.stderr, "\n") != 2 {
 			t.Errorf("%s: %+v, want a usage error about %q", test.line, got, test.want)
 		}
+	}
+}
+
+// A noun in the plural asks for the list.
+func TestPluralLists(t *testing.T) {
+	c := newCluster(t)
+	c.run(t.Context(), "", "run", "nginx", "-d")
+	for plural, singular := range map[string]string{
+		"images": "image", "nodes": "node", "workloads": "workload", "tokens": "token", "contexts": "context", "namespaces": "namespace", "ns": "namespace",
+	} {
+		want := c.run(t.Context(), "", singular, "ls")
+		if got := c.run(t.Context(), "", plural); got.code != 0 || got.stdout == "" || strings.Contains(got.stdout, "Usage:") || got != want {
+			t.Errorf("%s: %+v, want %+v", plural, got, want)
+		}
+		if got := c.run(t.Context(), "", plural, "--help"); !strings.Contains(got.stdout, "Available Commands") {
+			t.Errorf("%s --help: %+v", plural, got)
+		}
+	}
+	if got := c.run(t.Context(), "", "workloads", "-A"); got.code != 0 || !strings.HasPrefix(got.stdout, "NAMESPACE") {
+		t.Errorf("with a flag of the list: %+v", got)
+	}
+	if got := c.run(t.Context(), "", "workloads", "get", "nginx"); got.code != 0 || !strings.Contains(got.stdout, "nginx") {
+		t.Errorf("with a command: %+v", got)
+	}
+	if got := c.run(t.Context(), "", "nodes", "lst"); got.code != 2 || !strings.Contains(got.stderr, "did you mean ls?") {
+		t.Errorf("with a mistake: %+v", got)
 	}
 }
 

@@ -14,6 +14,10 @@ import (
 // flagError says in words for people what is wrong with a flag.
 func flagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		// The flag may be one of the command that was mistyped.
+		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+			return unknownCommand(cmd, words[0])
+		}
 		if short := e.GetSpecifiedShortnames(); short != "" {
 			return usage(cmd, "there is no flag -%s", e.GetSpecifiedName())
 		}

@@ -19,8 +19,7 @@ func meant(name string, among iter.Seq[string], otherwise string) string {
 	return "; " + otherwise
 }
 
-// meantCommand is the same for a command: one under another noun, one that is called otherwise elsewhere, or the
-// nearest one.
+// meantCommand is the same for a command: one under another noun, those that other tools call so, or the nearest one.
 func meantCommand(cmd *cobra.Command, word string) string {
 	var all, elsewhere []string
 	for _, below := range cmd.Commands() {
@@ -29,7 +28,7 @@ func meantCommand(cmd *cobra.Command, word string) string {
 		}
 		all = append(append(all, below.Name()), below.Aliases...)
 		if slices.Contains(below.SuggestFor, word) {
-			return ": did you mean " + below.CommandPath() + "?"
+			elsewhere = append(elsewhere, below.CommandPath())
 		}
 		for _, deeper := range below.Commands() {
 			if deeper.Name() == word || slices.Contains(deeper.Aliases, word) || slices.Contains(deeper.SuggestFor, word) {

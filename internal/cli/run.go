@@ -30,8 +30,9 @@ type runFlags struct {
 func (c *cli) runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run ./PROGRAM|IMAGE [--name NAME] [-- ARG...]",
-		Short: "Run a program of this machine, or an image",
+		Use:        "run ./PROGRAM|IMAGE [--name NAME] [-- ARG...]",
+		SuggestFor: []string{"start"},
+		Short:      "Run a program of this machine, or an image",
 		Long: "Run makes a workload. What begins with a dot or a slash is a static Linux program of this machine: it\n" +
 			"becomes an image in the cluster's own registry. Anything else is the name of an image.",
 		Example: "  cloudless run ./hello --name web --publish 8080:8080 -- --greeting hi\n" +

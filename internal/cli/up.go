@@ -148,8 +148,9 @@ func (c *cli) upCommand() *cobra.Command {
 	var address string
 	var announce bool
 	cmd := &cobra.Command{
-		Use:   "up",
-		Short: "Make this machine a cloud of its own",
+		Use:        "up",
+		SuggestFor: []string{"start"},
+		Short:      "Make this machine a cloud of its own",
 		Long: "Up runs a server and an agent in one process and writes a context with admin credentials to the client\n" +
 			"configuration. It runs until it is interrupted; containers go on running and are taken back by the next up.",
 		Example: "  cloudless up --detach\n  cloudless up --data-dir ./cloud2 --api-addr 127.0.0.1:7701 --context second",
@@ -210,6 +211,7 @@ func (c *cli) serverCommand() *cobra.Command {
 	r.register(cmd, listenedBefore)
 	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
 	cmd.Flags().StringVar(&r.Peer, "peer", "", "`address` of another server that runs, if all of them have moved since this one ran")
+	cmd.Aliases = []string{"servers"}
 	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
 	return cmd
 }
@@ -386,8 +388,9 @@ func (c *cli) downCommand() *cobra.Command {
 	var p processFlags
 	var purge bool
 	cmd := &cobra.Command{
-		Use:   "down",
-		Short: "Stop what runs here, containers included",
+		Use:        "down",
+		SuggestFor: []string{"stop"},
+		Short:      "Stop what runs here, containers included",
 		Long: "Down stops the process that runs on the data folder and its containers. The next up starts everything again,\n" +
 			"except replicas whose restart policy is never: these count as failed. With --purge nothing is left: neither data\n" +
 			"nor images, logs or the context in the client configuration.",

@@ -114,10 +114,11 @@ func (c *cli) showWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Repl
 func (c *cli) workloadScaleCommand() *cobra.Command {
 	var w waiting
 	cmd := &cobra.Command{
-		Use:     "scale NAME REPLICAS",
-		Short:   "Change how many replicas run",
-		Example: "  cloudless workload scale web 3\n  cloudless workload scale web 0",
-		Args:    names("NAME", "REPLICAS"),
+		Use:        "scale NAME REPLICAS",
+		SuggestFor: []string{"stop"},
+		Short:      "Change how many replicas run",
+		Example:    "  cloudless workload scale web 3\n  cloudless workload scale web 0",
+		Args:       names("NAME", "REPLICAS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			replicas, err := strconv.ParseInt(args[1], 10, 32)
 			if err != nil || replicas < 0 {
@@ -180,10 +181,11 @@ func (c *cli) changeWorkload(w waiting, done string, change func(context.Context
 func (c *cli) workloadRemoveCommand() *cobra.Command {
 	var w waiting
 	cmd := &cobra.Command{
-		Use:     "rm NAME...",
-		Aliases: []string{"remove", "delete"},
-		Short:   "Stop workloads and remove them",
-		Example: "  cloudless workload rm web\n  cloudless workload rm web db --wait=false",
+		Use:        "rm NAME...",
+		SuggestFor: []string{"stop", "kill"},
+		Aliases:    []string{"remove", "delete"},
+		Short:      "Stop workloads and remove them",
+		Example:    "  cloudless workload rm web\n  cloudless workload rm web db --wait=false",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
