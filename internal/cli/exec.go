@@ -25,10 +25,10 @@ func (c *cli) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec NAME -- COMMAND [ARG...]",
 		Short: "Run a command inside a replica",
-		Long: "Exec runs a command inside a running replica and ends with the command's own exit code, or with 127 if\n" +
-			"there is no such command there and 126 if it may not be run. Without a terminal, signals are handed on to\n" +
-			"the command.",
-		Example: "  cloudless exec -it web -- sh\n  cloudless exec web -- cat /etc/hosts\n  tar c . | cloudless exec -i web -- tar x -C /tmp",
+		Long: "Exec runs a command inside a running replica: NAME is that of a replica, or of a workload of which any\n" +
+			"replica will do. It ends with the command's own exit code, or with 127 if there is no such command there and\n" +
+			"126 if it may not be run. Without a terminal, signals are handed on to the command.",
+		Example: "  cloudless exec -it web -- sh\n  cloudless exec web -- cat /etc/hosts\n  cloudless exec web-8d996b73 -- ps\n  tar c . | cloudless exec -i web -- tar x -C /tmp",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 || cmd.ArgsLenAtDash() == 0:

@@ -70,24 +70,25 @@ type logWorkload struct {
 
 func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, error) {
 	namespace := orDefault(request.GetNamespace())
-	target := logWorkload{replica: request.GetReplica()}
-	if w := snap.WorkloadByName(namespace, request.GetWorkload()); w != nil {
+	workload, replica := meantReplica(snap, namespace, request)
+	target := logWorkload{replica: replica}
+	if w := snap.WorkloadByName(namespace, workload); w != nil {
 		if err := hasOutput(snap, w); err != nil {
 			return target, err
 		}
 		target.uid = w.GetMetadata().GetUid()
 	} else {
-		target.uid = deletedWorkload(snap, namespace, request.GetWorkload())
+		target.uid = deletedWorkload(snap, namespace, workload)
 	}
 	if target.uid == "" {
-		return target, missingWorkload(snap, namespace, request.GetWorkload())
+		return target, missingWorkload(snap, namespace, workload)
 	}
 	if target.replica == "" {
 		return target, nil
 	}
 	r := snap.ReplicaByName(namespace, target.replica)
-	if r.GetSpec().GetWorkload() != request.GetWorkload() {
-		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps --all", request.GetWorkload(), target.replica)
+	if r.GetSpec().GetWorkload() != workload {
+		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps --all", workload, target.replica)
 	}
 	target.uid = r.GetSpec().GetWorkloadUid() // which may be that of an earlier workload of the name
 	return target, nil

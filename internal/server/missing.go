@@ -21,7 +21,7 @@ const maxCandidates = 20_000
 func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	missing := fmt.Sprintf("workload %s does not exist in namespace %s", name, namespace)
 	if r := snap.ReplicaByName(namespace, name); r != nil {
-		return refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one, for logs and exec with --replica %s", missing, r.GetSpec().GetWorkload(), name)
+		return refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one", missing, r.GetSpec().GetWorkload())
 	}
 	if near := nearest.To(name, objectNames(snap.Workloads(namespace, ""))); near != "" {
 		return refuse(codes.NotFound, "%s; did you mean %s?", missing, near)

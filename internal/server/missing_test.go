@@ -37,7 +37,7 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Replica{Metadata: &v1.Metadata{Uid: "r", Name: "frontend-1", Namespace: "default"}, Spec: &v1.ReplicaSpec{Workload: "frontend"}})
 	})
-	wantCode(t, get("", "frontend-1"), codes.NotFound, "it is a replica of workload frontend; name that one, for logs and exec with --replica frontend-1")
+	wantCode(t, get("", "frontend-1"), codes.NotFound, "it is a replica of workload frontend; name that one")
 	for _, call := range []func(name string) error{
 		func(name string) error {
 			_, err := admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: name, Replicas: proto.Int32(1)})

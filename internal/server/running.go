@@ -22,13 +22,14 @@ type inReplica interface {
 // runningReplica finds the replica that is meant, or says why there is none.
 func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error) {
 	namespace := orDefault(wanted.GetNamespace())
-	w := snap.WorkloadByName(namespace, wanted.GetWorkload())
+	workload, replica := meantReplica(snap, namespace, wanted)
+	w := snap.WorkloadByName(namespace, workload)
 	if w == nil {
-		return nil, missingWorkload(snap, namespace, wanted.GetWorkload())
+		return nil, missingWorkload(snap, namespace, workload)
 	}
 	var other *v1.Replica
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
-		if wanted.GetReplica() != "" && wanted.GetReplica() != r.GetMetadata().GetName() {
+		if replica != "" && replica != r.GetMetadata().GetName() {
 			continue
 		}
 		if r.GetStatus().GetPhase() == rollout.PhaseRunning {
@@ -42,12 +43,25 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 	switch {
 	case other != nil:
 		return nil, refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: cloudless ps --all",
-			wanted.GetWorkload(), other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other))
-	case wanted.GetReplica() != "":
-		return nil, missingReplica(snap, w, wanted.GetReplica())
+			workload, other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other))
+	case replica != "":
+		return nil, missingReplica(snap, w, replica)
 	default:
-		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: cloudless workload scale %s 1", wanted.GetWorkload(), wanted.GetWorkload())
+		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: cloudless workload scale %s 1", workload, workload)
 	}
+}
+
+// meantReplica is the workload and the replica that a caller means, who may name a replica where a workload is
+// expected.
+func meantReplica(snap *state.Snapshot, namespace string, wanted inReplica) (workload, replica string) {
+	workload, replica = wanted.GetWorkload(), wanted.GetReplica()
+	if replica != "" || snap.WorkloadByName(namespace, workload) != nil {
+		return workload, replica
+	}
+	if r := snap.ReplicaByName(namespace, workload); r != nil {
+		return r.GetSpec().GetWorkload(), workload
+	}
+	return workload, ""
 }
 
 // because is why a replica does not run, as far as that is known.
