@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // serveExec runs a process inside a replica. The process ends with the stream.
@@ -75,7 +76,7 @@ func execProblem(r *replica, start *v1.ExecStart, err error) (code int32, proble
 	command := start.GetCommand()
 	switch text := err.Error(); {
 	case errors.Is(err, driver.ErrNotRunning):
-		return 0, fmt.Errorf("replica %s does not run any more; see: cloudless ps --all", r.name())
+		return 0, fmt.Errorf("replica %s does not run any more; see: %s", r.name(), spec.Hint(start.GetNamespace(), "cloudless ps --all"))
 	case !errors.Is(err, driver.ErrInvalid) || len(command) == 0:
 		return 0, err
 	case strings.Contains(text, fmt.Sprintf("user %q does not exist", start.GetUser())):

@@ -51,16 +51,16 @@ func (c *cli) awaitScene(ctx context.Context, cl *client.Client, w waiting, s *s
 // late names the first workload that has not arrived in time.
 func (s *scene) late(timeout time.Duration) error {
 	for _, a := range s.actors {
-		name := a.asked.GetMetadata().GetName()
+		meta := a.asked.GetMetadata()
 		if there, _ := a.arrived(); !there {
 			how := standing(a.now)
 			if a.action == actionDelete {
 				how = "it is still being removed"
 			}
-			return fmt.Errorf("workload %s is not there yet after %s: %s: the cluster goes on with it: see: cloudless workload get %s", name, timeout, how, name)
+			return fmt.Errorf("workload %s is not there yet after %s: %s: the cluster goes on with it: see: %s", meta.GetName(), timeout, how, getHint(meta))
 		}
 	}
-	return fmt.Errorf("not everything is there yet after %s: the cluster goes on with it: see: cloudless ps", timeout)
+	return fmt.Errorf("not everything is there yet after %s: the cluster goes on with it: see: %s", timeout, psHint(s.asked()))
 }
 
 // seen is an update of one namespace.
@@ -145,8 +145,8 @@ func (c *cli) brokenError(ctx context.Context, cl *client.Client, a *actor, r *c
 		reason = "the cluster gives no reason"
 	}
 	if exit := status.GetLastExit(); exit == nil {
-		return fmt.Errorf("workload %s cannot be started: replica %s on %s: %s: see: cloudless workload get %s",
-			name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), plain(reason), name)
+		return fmt.Errorf("workload %s cannot be started: replica %s on %s: %s: see: %s",
+			name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), plain(reason), getHint(a.asked.GetMetadata()))
 	}
 	last := ""
 	if line := lastLine(ctx, cl, r); line != "" {
@@ -156,8 +156,8 @@ func (c *cli) brokenError(ctx context.Context, cl *client.Client, a *actor, r *c
 	if n := a.failures[r.GetMetadata().GetUid()]; n > 1 {
 		again = fmt.Sprintf(" (%d times)", n)
 	}
-	return fmt.Errorf("workload %s does not stay up: replica %s on %s: %s%s%s: see its output with: cloudless logs %s",
-		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), clause(plain(reason)), again, last, name)
+	return fmt.Errorf("workload %s does not stay up: replica %s on %s: %s%s%s: see its output with: %s",
+		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), clause(plain(reason)), again, last, logsHint(a.asked.GetMetadata()))
 }
 
 // clause is a sentence about a replica as it stands within another one.
@@ -192,7 +192,9 @@ func lastLine(ctx context.Context, cl *client.Client, r *cloudlessv1.Replica) st
 // make room for the others. offline are the names of nodes that could have had room.
 func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) (offline []string, err error) {
 	var why []string
+	var waiting []*cloudlessv1.Workload
 	for _, a := range stuck {
+		waiting = append(waiting, a.asked)
 		meta := a.asked.GetMetadata()
 		if a.action == actionDelete {
 			return nil, nil
@@ -218,7 +220,7 @@ func stuckError(ctx context.Context, cl *client.Client, stuck []*actor) (offline
 		}
 		why = append(why, fmt.Sprintf("workload %s %s, %s%s", meta.GetName(), what, counts(w.GetStatus()), noPlace(quota, reasons)))
 	}
-	return offline, fmt.Errorf("%s: the cluster goes on as soon as there is room: see: cloudless ps", strings.Join(why, "; "))
+	return offline, fmt.Errorf("%s: the cluster goes on as soon as there is room: see: %s", strings.Join(why, "; "), psHint(waiting))
 }
 
 // backSoon reports whether one of the nodes is offline for a moment only: most are back soon.

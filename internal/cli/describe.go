@@ -316,7 +316,7 @@ func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name strin
 					return
 				}
 			}
-		}, "see: cloudless ps --all"))
+		}, "see: "+spec.Hint(c.namespace, "cloudless ps --all")))
 	}
 	r := replicas[at]
 	if !c.forPeople() {

@@ -188,8 +188,8 @@ func (a *actor) arrivedByKind() (there, decided bool, err error) {
 	switch status := a.now.GetStatus(); kindOf(a.now) {
 	case spec.KindJob:
 		if status.GetPhase() == "failed" {
-			name := a.now.GetMetadata().GetName()
-			return false, true, fmt.Errorf("workload %s failed: %s: see its output with: cloudless logs %s", name, status.GetReason(), name)
+			meta := a.now.GetMetadata()
+			return false, true, fmt.Errorf("workload %s failed: %s: see its output with: %s", meta.GetName(), status.GetReason(), logsHint(meta))
 		}
 		return status.GetPhase() == "completed", true, nil
 	case spec.KindCron:

@@ -51,8 +51,8 @@ func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, remov
 		case err != nil && interrupted.Err() != nil:
 			return c.stoppedWaiting(workload)
 		case err != nil && errors.Is(context.Cause(ctx), errWaitedEnough):
-			return fmt.Errorf("workload %s is not gone yet after %s: %s: the cluster goes on with it: see: cloudless workload get %s",
-				meta.GetName(), w.timeout, standing(last), meta.GetName())
+			return fmt.Errorf("workload %s is not gone yet after %s: %s: the cluster goes on with it: see: %s",
+				meta.GetName(), w.timeout, standing(last), getHint(meta))
 		case err != nil:
 			return err
 		}
@@ -63,12 +63,35 @@ func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, remov
 // stoppedWaiting says that an interrupt has ended the waiting and nothing else.
 func (c *cli) stoppedWaiting(forWhat ...*cloudlessv1.Workload) error {
 	if len(forWhat) == 1 {
-		name := forWhat[0].GetMetadata().GetName()
-		c.note("Stopped waiting. The cluster goes on with %s: see: cloudless workload get %s", name, name)
+		meta := forWhat[0].GetMetadata()
+		c.note("Stopped waiting. The cluster goes on with %s: see: %s", meta.GetName(), getHint(meta))
 	} else {
-		c.note("Stopped waiting. The cluster goes on with what was asked: see: cloudless ps")
+		c.note("Stopped waiting. The cluster goes on with what was asked: see: %s", psHint(forWhat))
 	}
 	return &exitCodeError{code: exitInterrupted}
+}
+
+// getHint is the command that shows how a workload gets on.
+func getHint(m *cloudlessv1.Metadata) string {
+	return spec.Hint(m.GetNamespace(), "cloudless workload get "+m.GetName())
+}
+
+// logsHint is the command that shows the output of a workload.
+func logsHint(m *cloudlessv1.Metadata) string {
+	return spec.Hint(m.GetNamespace(), "cloudless logs "+m.GetName())
+}
+
+// psHint is the command that shows the replicas of workloads, which may be in several namespaces.
+func psHint(workloads []*cloudlessv1.Workload) string {
+	for _, w := range workloads {
+		if w.GetMetadata().GetNamespace() != workloads[0].GetMetadata().GetNamespace() {
+			return "cloudless ps --all-namespaces"
+		}
+	}
+	if len(workloads) == 0 {
+		return "cloudless ps"
+	}
+	return spec.Hint(workloads[0].GetMetadata().GetNamespace(), "cloudless ps")
 }
 
 func desired(w *cloudlessv1.Workload) int32 {

@@ -7,6 +7,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -65,7 +66,8 @@ func waits(r *v1.Replica) bool {
 // what was free then, so that replicas of one workload may differ in it.
 func presentWaiting(stored *v1.Replica) *v1.Replica {
 	status := proto.CloneOf(stored.GetStatus())
-	status.Reason = fmt.Sprintf("when it began to wait: %s; for now, see: cloudless explain %s", status.GetReason(), stored.GetSpec().GetWorkload())
+	status.Reason = fmt.Sprintf("when it began to wait: %s; for now, see: %s", status.GetReason(),
+		spec.Hint(stored.GetMetadata().GetNamespace(), "cloudless explain "+stored.GetSpec().GetWorkload()))
 	return &v1.Replica{
 		ApiVersion: stored.GetApiVersion(), Kind: stored.GetKind(),
 		Metadata: stored.GetMetadata(), Spec: stored.GetSpec(), Status: status,

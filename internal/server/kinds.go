@@ -38,8 +38,8 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 			return nil, err
 		}
 		if cron.GetSpec().GetKind() != spec.KindCron {
-			return nil, refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: cloudless workload restart %s",
-				request.GetName(), spec.KindOf(cron.GetSpec()), request.GetName())
+			return nil, refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: %s",
+				request.GetName(), spec.KindOf(cron.GetSpec()), spec.Hint(namespace, "cloudless workload restart "+request.GetName()))
 		}
 		uid := state.NewUID()
 		run, revision := rollout.NewRun(cron, snap.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), state.NewUID)
@@ -93,8 +93,13 @@ func restartable(w *v1.Workload) error {
 	if w.GetSpec().GetKind() != spec.KindCron {
 		return nil
 	}
-	name := w.GetMetadata().GetName()
-	return refuse(codes.FailedPrecondition, "workload %s is a cron and has no replicas of its own; make a job of it now with: cloudless workload run %s", name, name)
+	return refuse(codes.FailedPrecondition, "workload %s is a cron and has no replicas of its own; make a job of it now with: %s",
+		w.GetMetadata().GetName(), runHint(w))
+}
+
+// runHint is the command that makes a job of a cron.
+func runHint(cron *v1.Workload) string {
+	return spec.Hint(cron.GetMetadata().GetNamespace(), "cloudless workload run "+cron.GetMetadata().GetName())
 }
 
 // hasOutput refuses to show the output of a cron, which is that of its jobs.
@@ -109,10 +114,10 @@ func hasOutput(snap *state.Snapshot, w *v1.Workload) error {
 		}
 	}
 	if newest == nil {
-		return refuse(codes.FailedPrecondition, "workload %s is a cron and has made no job yet; make one now with: cloudless workload run %s", name, name)
+		return refuse(codes.FailedPrecondition, "workload %s is a cron and has made no job yet; make one now with: %s", name, runHint(w))
 	}
-	return refuse(codes.FailedPrecondition, "workload %s is a cron, and the output is that of its jobs; see that of the newest with: cloudless logs %s",
-		name, newest.GetMetadata().GetName())
+	return refuse(codes.FailedPrecondition, "workload %s is a cron, and the output is that of its jobs; see that of the newest with: %s",
+		name, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless logs "+newest.GetMetadata().GetName()))
 }
 
 // runsOf are the jobs of a cron, which all begin with its name.

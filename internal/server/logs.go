@@ -88,7 +88,7 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 	}
 	r := snap.ReplicaByName(namespace, target.replica)
 	if r.GetSpec().GetWorkload() != workload {
-		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: cloudless ps --all", workload, target.replica)
+		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: %s", workload, target.replica, spec.Hint(namespace, "cloudless ps --all"))
 	}
 	target.uid = r.GetSpec().GetWorkloadUid() // which may be that of an earlier workload of the name
 	return target, nil

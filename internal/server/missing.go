@@ -10,6 +10,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/nearest"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -41,7 +42,7 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	case elsewhere != "":
 		return refuse(codes.NotFound, "%s, but in namespace %s: add -n %s", missing, elsewhere, elsewhere)
 	case slices.Contains(namespaces, namespace):
-		return refuse(codes.NotFound, "%s; see: cloudless workload ls", missing)
+		return refuse(codes.NotFound, "%s; see: %s", missing, spec.Hint(namespace, "cloudless workload ls"))
 	}
 	if near := nearest.To(namespace, slices.Values(namespaces)); near != "" {
 		return refuse(codes.NotFound, "%s, which is empty; did you mean namespace %s?", missing, near)
@@ -51,7 +52,7 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 
 func missingReplica(snap *state.Snapshot, w *v1.Workload, name string) error {
 	near := nearest.To(name, objectNames(snap.ReplicasOf(w.GetMetadata().GetUid())))
-	return refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, meant(near, "cloudless ps"))
+	return refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, meant(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
 }
 
 func missingNode(snap *state.Snapshot, name string) error {

@@ -34,6 +34,7 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	wantCode(t, get("nihgtly", "batch"), codes.NotFound, "but in namespace nightly: add -n nightly")
 	wantCode(t, get("nihgtly", "other"), codes.NotFound, "in namespace nihgtly, which is empty; did you mean namespace nightly?")
 	wantCode(t, get("", "unheard-of"), codes.NotFound, "see: cloudless workload ls")
+	wantCode(t, get("nightly", "unheard-of"), codes.NotFound, "see: cloudless workload ls -n nightly")
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Replica{Metadata: &v1.Metadata{Uid: "r", Name: "frontend-1", Namespace: "default"}, Spec: &v1.ReplicaSpec{Workload: "frontend"}})
 	})

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -87,7 +88,7 @@ func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool
 		st.Reason = making
 	}
 	if st.Reason == "" && waiting > 0 && !explain {
-		st.Reason = fmt.Sprintf("%d wait for a place: see: cloudless explain %s", waiting, w.GetMetadata().GetName())
+		st.Reason = fmt.Sprintf("%d wait for a place: see: %s", waiting, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless explain "+w.GetMetadata().GetName()))
 	}
 	st.Phase = phaseOf(w, completed)
 	s.presentKind(snap, stored, w, completed)

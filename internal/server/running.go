@@ -8,6 +8,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -42,12 +43,12 @@ func runningReplica(snap *state.Snapshot, wanted inReplica) (*v1.Replica, error)
 	}
 	switch {
 	case other != nil:
-		return nil, refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: cloudless ps --all",
-			workload, other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other))
+		return nil, refuse(codes.FailedPrecondition, "no replica of %s is running: %s is in phase %s%s; see: %s",
+			workload, other.GetMetadata().GetName(), other.GetStatus().GetPhase(), because(other), spec.Hint(namespace, "cloudless ps --all"))
 	case replica != "":
 		return nil, missingReplica(snap, w, replica)
 	default:
-		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: cloudless workload scale %s 1", workload, workload)
+		return nil, refuse(codes.FailedPrecondition, "workload %s has no replicas; scale it up with: %s", workload, spec.Hint(namespace, "cloudless workload scale "+workload+" 1"))
 	}
 }
 

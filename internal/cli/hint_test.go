@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"testing"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+)
+
+func TestHintsReachTheNamespaceOfTheWorkloads(t *testing.T) {
+	in := func(namespace string) *cloudlessv1.Workload {
+		return &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web", Namespace: namespace}}
+	}
+	for _, test := range []struct{ got, want string }{
+		{getHint(in("default").GetMetadata()), "cloudless workload get web"},
+		{getHint(in("team").GetMetadata()), "cloudless workload get web -n team"},
+		{logsHint(in("team").GetMetadata()), "cloudless logs web -n team"},
+		{psHint(nil), "cloudless ps"},
+		{psHint([]*cloudlessv1.Workload{in("team"), in("team")}), "cloudless ps -n team"},
+		{psHint([]*cloudlessv1.Workload{in("team"), in("default")}), "cloudless ps --all-namespaces"},
+	} {
+		if test.got != test.want {
+			t.Errorf("the hint is %q, want %q", test.got, test.want)
+		}
+	}
+}
+
+// What is shown after a wait in another namespace can be run as it stands there.
+func TestHintAfterATimeoutNamesTheNamespace(t *testing.T) {
+	c := newCluster(t)
+	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{Phase: "progressing", Desired: 1}
+	}
+	c.run(t.Context(), "", "run", "hello", "-n", "team", "--timeout", "10ms").expect(t, 1, "workload hello created\n",
+		"cloudless: workload hello is not there yet after 10ms: 0 of 1 running: the cluster goes on with it: see: cloudless workload get hello -n team\n")
+}
