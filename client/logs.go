@@ -61,7 +61,9 @@ func (c *Client) LogEntries(ctx context.Context, request *cloudlessv1.LogsReques
 		log, err := c.followLogs(ctx, request)
 		for err == nil {
 			var entry *cloudlessv1.LogEntry
-			if entry, err = log.next(ctx); err == nil && !yield(entry, nil) {
+			entry, err = log.next(ctx)
+			wanted := err == nil && (!entry.GetMark() || request.GetMarks())
+			if wanted && !yield(entry, nil) {
 				return
 			}
 		}
@@ -78,6 +80,9 @@ type lineJoiner struct{ open map[logSource]*LogLine }
 
 // add takes the next entry and returns a line if it completes one.
 func (j *lineJoiner) add(entry *cloudlessv1.LogEntry) (LogLine, bool) {
+	if entry.GetMark() {
+		return LogLine{}, false
+	}
 	if entry.GetError() != "" {
 		return LogLine{Time: entry.GetTime().AsTime(), Replica: entry.GetReplica(), Missing: entry.GetError()}, true
 	}

@@ -2,12 +2,12 @@ package client
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
@@ -21,24 +21,22 @@ const (
 	followProof = 5 * time.Second
 )
 
-// logFollower receives a log, and knows how far each replica's has come.
+// logFollower receives a log, and knows how far each replica's was read.
 type logFollower struct {
-	client  *Client
-	request *cloudlessv1.LogsRequest
-	stream  cloudlessv1.WorkloadService_LogsClient
-	places  map[string]*logPlace
-	// called is when the log was asked for first, opened when a server answered last, and broken since when none does.
-	called, opened, broken time.Time
-}
-
-// logPlace counts the entries of the newest time, because entries may share theirs.
-type logPlace struct {
-	last         time.Time
-	count, again int
+	client    *Client
+	request   *cloudlessv1.LogsRequest
+	stream    cloudlessv1.WorkloadService_LogsClient
+	positions map[string]string // by the name of the replica
+	// blind is whether lines came without a position: the server is of an older version, and nothing can be resumed.
+	blind bool
+	// opened is when a server answered last, and broken since when none does.
+	opened, broken time.Time
 }
 
 func (c *Client) followLogs(ctx context.Context, request *cloudlessv1.LogsRequest) (*logFollower, error) {
-	f := &logFollower{client: c, request: proto.CloneOf(request), places: map[string]*logPlace{}, called: time.Now()}
+	f := &logFollower{client: c, request: proto.CloneOf(request), positions: map[string]string{}}
+	f.request.Marks = f.request.GetMarks() || f.request.GetFollow()
+	maps.Copy(f.positions, request.GetResume().GetReplicas())
 	return f, f.open(ctx)
 }
 
@@ -55,16 +53,14 @@ func (f *logFollower) open(ctx context.Context) error {
 	return nil
 }
 
-// next returns the next entry that was not returned before.
+// next returns the next entry, at whatever server it is.
 func (f *logFollower) next(ctx context.Context) (*cloudlessv1.LogEntry, error) {
 	for {
 		entry, err := f.stream.Recv()
 		if err == nil {
 			f.broken = time.Time{}
-			if f.isNew(entry) {
-				return entry, nil
-			}
-			continue
+			f.note(entry)
+			return entry, nil
 		}
 		if f.broken.IsZero() || time.Since(f.opened) > followProof {
 			f.broken = time.Now()
@@ -75,56 +71,28 @@ func (f *logFollower) next(ctx context.Context) (*cloudlessv1.LogEntry, error) {
 	}
 }
 
+// note remembers where reading resumes behind the entry.
+func (f *logFollower) note(entry *cloudlessv1.LogEntry) {
+	switch {
+	case entry.GetPosition() != "":
+		f.positions[entry.GetReplica()] = entry.GetPosition()
+	case entry.GetError() == "":
+		f.blind = true
+	}
+}
+
 // resume goes on at a server that is there, after an error that may mean that the last one is not.
 func (f *logFollower) resume(ctx context.Context, err error) error {
-	for f.request.GetFollow() && status.Code(err) == codes.Unavailable && time.Since(f.broken) < followPatience {
+	for f.request.GetFollow() && !f.blind && status.Code(err) == codes.Unavailable && time.Since(f.broken) < followPatience {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(followPause):
 		}
-		f.rewind()
+		f.request.Resume = &cloudlessv1.LogPositions{Replicas: f.positions}
 		if err = f.open(ctx); err == nil {
 			return nil
 		}
 	}
 	return err
-}
-
-// rewind asks for what comes after the entries that were returned. Who wanted no old ones and has got none is given
-// those since he called.
-func (f *logFollower) rewind() {
-	var since time.Time
-	for _, place := range f.places {
-		place.again, place.count = max(place.again, place.count), 0
-		if since.IsZero() || place.last.Before(since) {
-			since = place.last
-		}
-	}
-	if since.IsZero() && f.request.Tail != nil && f.request.GetTail() == 0 {
-		since = f.called
-	}
-	if !since.IsZero() {
-		f.request.Since, f.request.Tail = timestamppb.New(since), nil
-	}
-}
-
-func (f *logFollower) isNew(entry *cloudlessv1.LogEntry) bool {
-	if entry.GetError() != "" {
-		return true
-	}
-	place := f.places[entry.GetReplica()]
-	if place == nil {
-		place = &logPlace{}
-		f.places[entry.GetReplica()] = place
-	}
-	at := entry.GetTime().AsTime()
-	if at.Before(place.last) && place.again > 0 {
-		return false
-	}
-	if !at.Equal(place.last) {
-		place.last, place.count, place.again = at, 0, 0
-	}
-	place.count++
-	return place.count > place.again
 }

@@ -1,56 +1,97 @@
-package client
+package client_test
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// TestFollowedLogGoesOnWithoutLossOrDouble plays a log to a follower that is interrupted after every entry and given
-// everything again from the time it asks for on.
-func TestFollowedLogGoesOnWithoutLossOrDouble(t *testing.T) {
-	start := time.Unix(1_700_000_000, 0)
-	var log []*cloudlessv1.LogEntry
-	for i, step := range []int{0, 1, 1, 1, 2, 5, 5, 6} { // several entries share a time
-		for _, replica := range []string{"a", "b"} {
-			log = append(log, &cloudlessv1.LogEntry{
-				Time: timestamppb.New(start.Add(time.Duration(step) * time.Second)), Replica: replica, Text: fmt.Sprintf("%s-%d", replica, i),
-			})
+// logOfServers is the output of replicas, which any server gives from the position that it is asked for. Its servers go
+// away after random numbers of entries.
+type logOfServers struct {
+	lines map[string]int // of each replica
+	stops []int          // after how many entries each server goes away; the last one stays
+}
+
+// serve sends the entries of all replicas in turn, with times that mean nothing.
+func (l *logOfServers) serve(asked *cloudlessv1.LogsRequest, s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error {
+	left := -1
+	if len(l.stops) > 0 {
+		left, l.stops = l.stops[0], l.stops[1:]
+	}
+	gone := status.Error(codes.Unavailable, "the server stops")
+	send := func(e *cloudlessv1.LogEntry) error {
+		if left == 0 {
+			return gone
+		}
+		left--
+		return s.Send(e)
+	}
+	if err := s.SendHeader(nil); err != nil {
+		return err
+	}
+	next := map[string]int{}
+	for replica := range l.lines {
+		next[replica], _ = strconv.Atoi(asked.GetResume().GetReplicas()[replica])
+		if !asked.GetMarks() {
+			return status.Error(codes.InvalidArgument, "without marks nothing can be resumed")
+		}
+		if err := send(&cloudlessv1.LogEntry{Replica: replica, Mark: true, Position: strconv.Itoa(next[replica])}); err != nil {
+			return err
 		}
 	}
-	for stop := 1; stop < len(log); stop++ {
-		tail := int32(1)
-		f := &logFollower{request: &cloudlessv1.LogsRequest{Follow: true, Tail: &tail}, places: map[string]*logPlace{}}
-		var got []string
-		play := func(until int) {
-			for _, entry := range log[:until] {
-				if since := f.request.GetSince(); since != nil && entry.GetTime().AsTime().Before(since.AsTime()) {
-					continue
-				}
-				if f.isNew(entry) {
-					got = append(got, entry.GetText())
+	for more := true; more; {
+		more = false
+		for replica, lines := range l.lines {
+			if i := next[replica]; i < lines {
+				more, next[replica] = true, i+1
+				err := send(&cloudlessv1.LogEntry{
+					Time: timestamppb.New(time.Unix(int64(1000-i*7%5), 0)), Replica: replica, Text: strconv.Itoa(i), Position: strconv.Itoa(i + 1),
+				})
+				if err != nil {
+					return err
 				}
 			}
 		}
-		play(stop)
-		f.rewind()
-		play(stop) // interrupted again before anything new came
-		f.rewind()
-		play(len(log))
-		if f.request.Tail != nil {
-			t.Error("it asks for the last lines only, again")
-		}
-		if len(got) != len(log) {
-			t.Fatalf("interrupted after %d: got %d of %d: %v", stop, len(got), len(log), got)
-		}
-		for i, entry := range log {
-			if got[i] != entry.GetText() {
-				t.Fatalf("interrupted after %d: entry %d is %s, want %s", stop, i, got[i], entry.GetText())
+	}
+	return nil
+}
+
+// However often servers go away, and whatever the times of lines: each line of each replica comes once, in order.
+func TestFollowedLogResumesByPosition(t *testing.T) {
+	srv := &workloads{}
+	c := srv.dial(t)
+	rapid.Check(t, func(t *rapid.T) {
+		log := &logOfServers{lines: map[string]int{"a": rapid.IntRange(0, 6).Draw(t, "a"), "b": rapid.IntRange(0, 6).Draw(t, "b")}}
+		log.stops = rapid.SliceOfN(rapid.IntRange(0, 6), 0, 2).Draw(t, "stops")
+		want := []string{}
+		for replica, lines := range log.lines {
+			for i := range lines {
+				want = append(want, fmt.Sprintf("%s %d", replica, i))
 			}
 		}
-	}
+		srv.logs = func(s grpc.ServerStreamingServer[cloudlessv1.LogEntry]) error { return log.serve(srv.asked, s) }
+		got := []string{}
+		for entry, err := range c.LogEntries(t.Context(), &cloudlessv1.LogsRequest{Workload: "web", Follow: true, Tail: new(int32)}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, entry.GetReplica()+" "+entry.GetText())
+		}
+		slices.SortStableFunc(got, func(a, b string) int { return int(a[0]) - int(b[0]) })
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	})
 }

@@ -15,7 +15,10 @@ import (
 // ends when the replica has ended for good.
 func (a *Agent) serveLogs(ctx context.Context, at *attachment, open *v1.OpenLogs) error {
 	at.listen(nil)
-	opts := logOptions(open)
+	opts, err := logOptions(open)
+	if err != nil {
+		return at.refuse(err)
+	}
 	uid := open.GetReplicaUid()
 	var name string
 	switch r := a.replica(uid); {
@@ -27,7 +30,7 @@ func (a *Agent) serveLogs(ctx context.Context, at *attachment, open *v1.OpenLogs
 		return at.refuse(fmt.Errorf("this node has no log of replica %q: it never ran here, or its log's retention has passed", uid))
 	}
 	var sendErr error
-	err := logfile.Read(ctx, a.logs.path(uid), opts, func(e logfile.Entry) error {
+	err = logfile.Read(ctx, a.logs.path(uid), opts, func(e logfile.Entry) error {
 		sendErr = at.send(&v1.AttachUp{Message: &v1.AttachUp_Log{Log: logEntry(name, e)}})
 		return sendErr
 	})
@@ -40,8 +43,8 @@ func (a *Agent) serveLogs(ctx context.Context, at *attachment, open *v1.OpenLogs
 	return at.finish()
 }
 
-func logOptions(open *v1.OpenLogs) logfile.Options {
-	opts := logfile.Options{Follow: open.GetFollow(), Tail: -1}
+func logOptions(open *v1.OpenLogs) (logfile.Options, error) {
+	opts := logfile.Options{Follow: open.GetFollow(), Begin: open.GetMark(), Tail: -1}
 	if open.Tail != nil {
 		opts.Tail = int(open.GetTail())
 	}
@@ -51,22 +54,31 @@ func logOptions(open *v1.OpenLogs) logfile.Options {
 	if until := open.GetUntil(); until != nil {
 		opts.Until = until.AsTime()
 	}
-	return opts
+	if open.GetAfter() == "" {
+		return opts, nil
+	}
+	after, err := logfile.ParsePosition(open.GetAfter())
+	opts.After = &after
+	return opts, err
 }
 
-// gapText is said where a reader was slower than the limits of the log allow.
-const gapText = "more was written than is kept before it was read; read faster, or write less"
+// gapText is said where a reader was slower than the limits of the log allow, or the disk after a crash.
+const gapText = "lines are missing here: they were removed by the log's limits before they were read, or lost in a crash of the machine"
 
 func logEntry(replica string, e logfile.Entry) *v1.LogEntry {
-	if e.Gap {
-		return &v1.LogEntry{Time: timestamppb.New(e.Time), Replica: replica, Error: gapText}
+	entry := &v1.LogEntry{Replica: replica, Position: e.Position.String()}
+	if !e.Time.IsZero() {
+		entry.Time = timestamppb.New(e.Time)
 	}
-	entry := &v1.LogEntry{
-		Time:    timestamppb.New(e.Time),
-		Replica: replica,
-		Stream:  string(e.Stream),
-		Partial: e.Partial,
+	switch {
+	case e.Begin:
+		entry.Mark = true
+		return entry
+	case e.Gap:
+		entry.Error = gapText
+		return entry
 	}
+	entry.Stream, entry.Partial = string(e.Stream), e.Partial
 	if utf8.ValidString(e.Line) {
 		entry.Text = e.Line
 	} else {

@@ -88,6 +88,48 @@ func TestLogsFollowOverAttemptsUntilTheEnd(t *testing.T) {
 	}
 }
 
+// A server that asks for what comes behind a position gets exactly that, beginning with a mark.
+func TestLogsResumeBehindAPosition(t *testing.T) {
+	n, s := running(t)
+	for i := range 3 {
+		n.tasks.print(t, "a-1", fmt.Sprint("line ", i))
+	}
+	entry := func(log *attached) *v1.LogEntry {
+		t.Helper()
+		up, err := log.stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return up.GetLog()
+	}
+	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "a", Follow: true, Mark: true}))
+	log := <-n.server.attached
+	if mark := entry(log); !mark.GetMark() || mark.GetPosition() == "" || mark.GetStream() != "" {
+		t.Errorf("first came %v", mark)
+	}
+	second := []*v1.LogEntry{entry(log), entry(log)}[1]
+	close(log.end)
+	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "a", Follow: true, Mark: true, Tail: new(int32(0)), After: second.GetPosition()}))
+	log = <-n.server.attached
+	defer close(log.end)
+	if mark := entry(log); !mark.GetMark() || mark.GetPosition() != second.GetPosition() {
+		t.Errorf("resumed with %v", mark)
+	}
+	if got := entry(log); second.GetText() != "line 1" || got.GetText() != "line 2" {
+		t.Errorf("behind %q came %q", second.GetText(), got.GetText())
+	}
+}
+
+func TestLogsAreRefusedBehindWhatIsNoPosition(t *testing.T) {
+	n, s := running(t)
+	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "a", After: "yesterday"}))
+	log := <-n.server.attached
+	defer close(log.end)
+	if _, refusal := log.lines(t, -1); !strings.Contains(refusal, `"yesterday" is not a position in a log`) {
+		t.Errorf("refusal: %q", refusal)
+	}
+}
+
 func TestAGapInALogIsNoLineOfIt(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	got := logEntry("web-1", logfile.Entry{Time: at, Gap: true})

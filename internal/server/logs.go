@@ -18,9 +18,13 @@ import (
 )
 
 // Logs merges the output of a workload's replicas. What is already written is
-// merged by time; while following, entries come as they arrive.
+// merged by time, for people; while following, entries come as they arrive. What is
+// sent is decided by positions alone: no clock can drop or repeat a line.
 func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingServer[v1.LogEntry]) error {
 	if err := checkSpan(request); err != nil {
+		return err
+	}
+	if err := checkPositions(request); err != nil {
 		return err
 	}
 	snap, err := s.consensus.Read(stream.Context()) // which has what was started a moment ago
@@ -46,7 +50,7 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 	defer cancel()
 	var sources []<-chan *v1.LogEntry
 	for _, r := range target.replicas(s.store.Snapshot()) {
-		sources = append(sources, s.logSource(ctx, r, request))
+		sources = append(sources, s.logSource(ctx, r, openLogs(request, r, false)))
 	}
 	return mergeLogs(sources, stream.Send)
 }
@@ -126,11 +130,11 @@ func (t logWorkload) replicas(snap *state.Snapshot) []*v1.Replica {
 
 // logSource reads one replica's log from its node in the background, until it
 // ends or ctx does.
-func (s *Server) logSource(ctx context.Context, r *v1.Replica, request *v1.LogsRequest) <-chan *v1.LogEntry {
+func (s *Server) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs) <-chan *v1.LogEntry {
 	entries := make(chan *v1.LogEntry, 64)
 	go func() {
 		defer close(entries)
-		err := s.readLog(ctx, r, request, func(e *v1.LogEntry) error {
+		err := s.readLog(ctx, r, open, func(e *v1.LogEntry) error {
 			select {
 			case entries <- e:
 				return nil
@@ -148,21 +152,15 @@ func (s *Server) logSource(ctx context.Context, r *v1.Replica, request *v1.LogsR
 	return entries
 }
 
-func (s *Server) readLog(ctx context.Context, r *v1.Replica, request *v1.LogsRequest, emit func(*v1.LogEntry) error) error {
-	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: &v1.OpenLogs{
-		ReplicaUid: r.GetMetadata().GetUid(),
-		Follow:     request.GetFollow(),
-		Tail:       request.Tail,
-		Since:      request.GetSince(),
-		Until:      request.GetUntil(),
-	}}})
+func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, emit func(*v1.LogEntry) error) error {
+	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: open}})
 	if err != nil {
 		return err
 	}
 	defer release()
 	// Recv knows only the agent's context; let go of the stream when the reader leaves.
 	defer context.AfterFunc(ctx, release)()
-	for {
+	for first := true; ; first = false {
 		up, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -174,6 +172,9 @@ func (s *Server) readLog(ctx context.Context, r *v1.Replica, request *v1.LogsReq
 		case *v1.AttachUp_Error:
 			return refuse(codes.FailedPrecondition, "%s", m.Error)
 		case *v1.AttachUp_Log:
+			if first && open.GetAfter() != "" && !m.Log.GetMark() {
+				return refuse(codes.FailedPrecondition, "node %s runs an older version, which cannot resume a log; upgrade it", s.nodeName(r.GetSpec().GetNodeUid()))
+			}
 			m.Log.Replica = r.GetMetadata().GetName()
 			if err := emit(m.Log); err != nil {
 				return err

@@ -8,8 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/state"
@@ -41,18 +39,22 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 	ended := make(chan struct{})
 	following := map[string]bool{}
 	active := 0
-	follow := func(r *v1.Replica, request *v1.LogsRequest) {
+	follow := func(r *v1.Replica, isNew bool) {
 		uid := r.GetMetadata().GetUid()
 		if following[uid] || !target.wants(r) {
 			return
 		}
 		following[uid] = true
 		active++
-		go s.followReplica(ctx, r, request, merged, ended)
+		go s.followReplica(ctx, r, openLogs(request, r, isNew), merged, ended)
 	}
 	snap, feed := s.store.Subscribe()
-	for _, r := range target.replicas(snap) {
-		follow(r, request)
+	replicas := target.replicas(snap)
+	if err := sendMarks(stream, request, replicas); err != nil {
+		return err
+	}
+	for _, r := range replicas {
+		follow(r, false)
 	}
 	newcomers := s.newcomers(ctx, feed, target)
 	for {
@@ -65,6 +67,9 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 		case <-over:
 			return nil
 		case e := <-merged:
+			if e.GetMark() && !request.GetMarks() {
+				continue
+			}
 			if err := stream.Send(e); err != nil {
 				return err
 			}
@@ -77,16 +82,29 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 			if r == nil {
 				continue // the workload is gone
 			}
-			// A replica that is new has nothing from before: show all of it.
-			follow(r, &v1.LogsRequest{Follow: true, Until: request.GetUntil()})
+			follow(r, true) // it has nothing from before: show all of it
 		}
 	}
 }
 
+// sendMarks names the replicas that a reader begins with, before their nodes have said anything: should the reader
+// resume, only the others are new.
+func sendMarks(stream grpc.ServerStreamingServer[v1.LogEntry], request *v1.LogsRequest, replicas []*v1.Replica) error {
+	if !request.GetMarks() || request.GetResume() != nil {
+		return nil
+	}
+	for _, r := range replicas {
+		if err := stream.Send(&v1.LogEntry{Replica: r.GetMetadata().GetName(), Mark: true, Position: positionStart}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // followReplica follows one log to its end. When the agent goes away it waits for
-// it, and goes on after the last line that it has passed on. It says so only if
+// it, and resumes behind the last line that it has passed on. It says so only if
 // that takes long: nothing is lost by it.
-func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.LogsRequest, merged chan<- *v1.LogEntry, ended chan<- struct{}) {
+func (s *Server) followReplica(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, merged chan<- *v1.LogEntry, ended chan<- struct{}) {
 	defer func() {
 		select {
 		case ended <- struct{}{}:
@@ -102,7 +120,7 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.L
 		}
 	}
 	node := r.GetSpec().GetNodeUid()
-	place := bookmark{request: proto.CloneOf(request)}
+	place := logPlace{open: open}
 	var absence absence
 	complain := func(why string) {
 		absence.said = true
@@ -110,11 +128,9 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.L
 	}
 	for {
 		began := time.Now()
-		err := s.readLog(ctx, r, place.next(), func(e *v1.LogEntry) error {
+		err := s.readLog(ctx, r, place.open, func(e *v1.LogEntry) error {
 			absence.end()
-			if !place.isNew(e) {
-				return nil
-			}
+			place.note(e)
 			return pass(e)
 		})
 		if err == nil || ctx.Err() != nil {
@@ -123,6 +139,9 @@ func (s *Server) followReplica(ctx context.Context, r *v1.Replica, request *v1.L
 		if isRefusal(err) {
 			complain(err.Error())
 			return
+		}
+		if !place.resume() {
+			complain("its node runs an older version, which cannot say where its log was left: lines may be missing here")
 		}
 		if time.Since(began) > followHush {
 			absence.end() // it was there, and had nothing to say
@@ -186,37 +205,6 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 			return false
 		}
 	}
-}
-
-// bookmark is how far a log has been read, so that reading can go on there:
-// lines may share their time stamp, so those of the last one are counted.
-type bookmark struct {
-	request *v1.LogsRequest
-	last    time.Time
-	count   int // lines passed on that have the time last
-	again   int // lines with the time last that will come once more
-}
-
-// next is what to ask for now.
-func (b *bookmark) next() *v1.LogsRequest {
-	if !b.last.IsZero() {
-		b.request.Since, b.request.Tail = timestamppb.New(b.last), nil
-		b.again, b.count = max(b.again, b.count), 0
-	}
-	return b.request
-}
-
-// isNew counts a line and reports whether it has not been passed on before.
-func (b *bookmark) isNew(e *v1.LogEntry) bool {
-	if e.GetError() != "" {
-		return true // no line, and does not come once more
-	}
-	at := e.GetTime().AsTime()
-	if !at.Equal(b.last) {
-		b.last, b.count, b.again = at, 0, 0
-	}
-	b.count++
-	return b.count > b.again
 }
 
 // newcomers gives every replica of the target that changes, and nil when its

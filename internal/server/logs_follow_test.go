@@ -1,96 +1,163 @@
 package server
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Wherever a log is cut off, however often, and however many lines share a time
-// stamp: going on at the bookmark passes on every line once and in order.
-func TestBookmarkLosesAndDoublesNothing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		var log []*v1.LogEntry
-		at := begin
-		for i := range rapid.IntRange(0, 30).Draw(t, "lines") {
-			at = at.Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "later")) * time.Nanosecond)
-			log = append(log, &v1.LogEntry{Time: timestamppb.New(at), Text: string(rune('a' + i))})
+// place is the position behind so many lines.
+func place(lines int) string { return fmt.Sprintf("1.00000001.00000001.%d", lines) }
+
+// serveLines is an agent whose log has these lines and goes on for ever. Each line is older than the one before it: the
+// clock is being set back all the time.
+func serveLines(asked chan<- *v1.OpenLogs, lines ...string) serveOpen {
+	return func(open *v1.Open, stream attachClient) {
+		logs := open.GetLogs()
+		asked <- logs
+		from := 0
+		if logs.GetAfter() != "" {
+			from, _ = strconv.Atoi(logs.GetAfter()[strings.LastIndexByte(logs.GetAfter(), '.')+1:])
 		}
-		place := bookmark{request: &v1.LogsRequest{Follow: true, Tail: proto.Int32(1000)}}
-		var got []string
-		for again := true; again; {
-			again = rapid.Bool().Draw(t, "breaks")
-			left := len(log)
-			if again {
-				left = rapid.IntRange(0, len(log)).Draw(t, "after")
-			}
-			since := place.next().GetSince().AsTime()
-			for _, e := range log {
-				if e.GetTime().AsTime().Before(since) {
-					continue
-				}
-				if left == 0 {
-					break
-				}
-				left--
-				// A note about the log is no line of it, and not there when it is read again.
-				if rapid.Bool().Draw(t, "a note") && !place.isNew(&v1.LogEntry{Time: e.GetTime(), Error: "something is missing"}) {
-					t.Fatal("a note is not passed on")
-				}
-				if place.isNew(e) {
-					got = append(got, e.GetText())
-				}
-			}
+		send := func(e *v1.LogEntry) { _ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Log{Log: e}}) }
+		if logs.GetMark() {
+			send(&v1.LogEntry{Mark: true, Position: place(from)})
 		}
-		if want := texts(log); !slices.Equal(got, want) {
-			t.Fatalf("passed on %v, want %v", got, want)
+		for i, line := range lines[from:] {
+			send(&v1.LogEntry{
+				Time: timestamppb.New(logStart.Add(-time.Duration(from+i) * time.Hour)), Stream: "stdout",
+				Text: line, Position: place(from + i + 1),
+			})
 		}
-	})
+		awaitEnd(stream)
+	}
 }
 
-// A followed log goes on where it was when the agent comes back.
-func TestFollowedLogGoesOnWhenItsAgentIsBack(t *testing.T) {
+func nextEntry(t *testing.T, logs grpc.ServerStreamingClient[v1.LogEntry]) *v1.LogEntry {
+	t.Helper()
+	e, err := logs.Recv()
+	must(t, err)
+	return e
+}
+
+// A followed log goes on behind its last line when the agent comes back, whatever the node's clock says.
+func TestFollowedLogResumesByPositionWhenItsAgentIsBack(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)
 	asked := make(chan *v1.OpenLogs, 2)
-	// serve sends so many lines, as an agent that has only these yet.
-	serve := func(lines int) serveOpen {
-		return func(open *v1.Open, stream attachClient) {
-			asked <- open.GetLogs()
-			for second, line := range []string{"first", "second", "third"}[:lines] {
-				sendLine(stream, time.Duration(second)*time.Second, line)
-			}
-			awaitEnd(stream)
-		}
-	}
-	first := c.work("n1", serve(2))
+	first := c.work("n1", serveLines(asked, "first", "second"))
 	c.create(op, workload("web"))
 	logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Follow: true, Tail: proto.Int32(5)})
 	must(t, err)
-	next := func() *v1.LogEntry {
-		t.Helper()
-		e, err := logs.Recv()
-		must(t, err)
-		return e
-	}
-	if a, b := next().GetText(), next().GetText(); a != "first" || b != "second" {
+	if a, b := nextEntry(t, logs).GetText(), nextEntry(t, logs).GetText(); a != "first" || b != "second" {
 		t.Fatalf("began with %q and %q", a, b)
 	}
 	first.leave()
-	first.work(serve(3)) // soon enough to say nothing of it
-	// The played agent sends everything once more; a real one begins at the time that it is asked for.
-	if e := next(); e.GetText() != "first" {
+	first.work(serveLines(asked, "first", "second", "third")) // soon enough to say nothing of it
+	if e := nextEntry(t, logs); e.GetText() != "third" {
 		t.Errorf("after the agent is back came %v", e)
 	}
 	<-asked
-	if again := <-asked; again.Tail != nil || !again.GetSince().AsTime().Equal(logStart.Add(time.Second)) {
+	if again := <-asked; again.GetAfter() != place(2) {
 		t.Errorf("the agent was asked for %v", again)
+	}
+}
+
+// An agent that gives no positions cannot resume. The reader is told, and gets nothing twice.
+func TestFollowedLogOfAnOlderAgentSaysThatLinesMayBeMissing(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	asked := make(chan *v1.OpenLogs, 2)
+	older := func(open *v1.Open, stream attachClient) {
+		asked <- open.GetLogs()
+		_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Log{Log: &v1.LogEntry{Stream: "stdout", Text: "line"}}})
+		awaitEnd(stream)
+	}
+	first := c.work("n1", older)
+	c.create(op, workload("web"))
+	logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Follow: true})
+	must(t, err)
+	nextEntry(t, logs)
+	first.leave()
+	first.work(older)
+	if e := nextEntry(t, logs); !strings.Contains(e.GetError(), "lines may be missing here") {
+		t.Errorf("after the agent was away came %v", e)
+	}
+	<-asked
+	if again := <-asked; again.Tail == nil || again.GetTail() != 0 {
+		t.Errorf("the agent was asked for %v", again)
+	}
+}
+
+// A reader that resumes gives back its positions. What it has not seen yet is new, and comes whole: a time or a number
+// of lines from the first call would leave out what was printed since.
+func TestResumedLogHasAPositionForEachReplica(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	asked := make(chan *v1.OpenLogs, 3)
+	c.work("n1", serveLines(asked, "first", "second"))
+	made := c.create(op, workload("web", replicasOf(3)))
+	replicas := c.running(made.GetMetadata().GetUid(), 3)
+	resume := &v1.LogPositions{Replicas: map[string]string{
+		replicas[0].GetMetadata().GetName(): place(1),
+		replicas[1].GetMetadata().GetName(): positionStart,
+	}}
+	since := timestamppb.New(logStart)
+	logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Follow: true, Tail: proto.Int32(0), Since: since, Resume: resume})
+	must(t, err)
+	byReplica := map[string]*v1.OpenLogs{}
+	for range 3 {
+		open := <-asked
+		byReplica[open.GetReplicaUid()] = open
+	}
+	known, begun, unseen := byReplica[replicas[0].GetMetadata().GetUid()], byReplica[replicas[1].GetMetadata().GetUid()], byReplica[replicas[2].GetMetadata().GetUid()]
+	if known.GetAfter() != place(1) || known.Tail != nil || known.GetSince() != nil {
+		t.Errorf("of the replica that was read, the node is asked for %v", known)
+	}
+	if begun.GetAfter() != "" || begun.Tail == nil || !proto.Equal(begun.GetSince(), since) {
+		t.Errorf("of the replica that was asked for and said nothing, the node is asked for %v", begun)
+	}
+	if unseen.GetAfter() != "" || unseen.Tail != nil || unseen.GetSince() != nil {
+		t.Errorf("of the replica that is new, the node is asked for %v", unseen)
+	}
+	var got []string
+	for range 5 {
+		got = append(got, nextEntry(t, logs).GetText())
+	}
+	slices.Sort(got)
+	if want := []string{"first", "first", "second", "second", "second"}; !slices.Equal(got, want) {
+		t.Errorf("the log goes on with %v", got)
+	}
+	_, err = recvOne(op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Resume: &v1.LogPositions{Replicas: map[string]string{"web-x": "yesterday"}}}))
+	wantCode(t, err, codes.InvalidArgument, `"yesterday" is not a position in a log`)
+}
+
+// Marks name the replicas at once, also those whose nodes do not answer, and then where reading each of them begins.
+func TestMarksComeBeforeAnyLine(t *testing.T) {
+	c := newCluster(t)
+	op := c.as(roleOperator)
+	c.work("n1", serveLines(make(chan *v1.OpenLogs, 1), "first"))
+	made := c.create(op, workload("web"))
+	name := c.running(made.GetMetadata().GetUid(), 1)[0].GetMetadata().GetName()
+	logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Follow: true, Marks: true})
+	must(t, err)
+	for _, want := range []*v1.LogEntry{
+		{Replica: name, Mark: true, Position: positionStart},
+		{Replica: name, Mark: true, Position: place(0)},
+		{Replica: name, Time: timestamppb.New(logStart), Stream: "stdout", Text: "first", Position: place(1)},
+	} {
+		if got := nextEntry(t, logs); !proto.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
 	}
 }

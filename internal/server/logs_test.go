@@ -22,7 +22,7 @@ var logStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func sendLine(stream attachClient, after time.Duration, text string) {
 	_ = stream.Send(&v1.AttachUp{Message: &v1.AttachUp_Log{Log: &v1.LogEntry{
-		Time: timestamppb.New(logStart.Add(after)), Stream: "stdout", Text: text,
+		Time: timestamppb.New(logStart.Add(after)), Stream: "stdout", Text: text, Position: place(int(after/time.Second) + 1),
 	}}})
 }
 

@@ -1469,12 +1469,16 @@ func (*Open_Exec) isOpen_What() {}
 func (*Open_Copy) isOpen_What() {}
 
 type OpenLogs struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ReplicaUid    string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
-	Follow        bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
-	Tail          *int32                 `protobuf:"varint,3,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
-	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaUid string                 `protobuf:"bytes,1,opt,name=replica_uid,json=replicaUid,proto3" json:"replica_uid,omitempty"`
+	Follow     bool                   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	Tail       *int32                 `protobuf:"varint,3,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
+	Since      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Until      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	// Resumes behind the entry that had this position; tail and since then mean nothing.
+	After string `protobuf:"bytes,6,opt,name=after,proto3" json:"after,omitempty"`
+	// The first entry is to be a mark.
+	Mark          bool `protobuf:"varint,7,opt,name=mark,proto3" json:"mark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1542,6 +1546,20 @@ func (x *OpenLogs) GetUntil() *timestamppb.Timestamp {
 		return x.Until
 	}
 	return nil
+}
+
+func (x *OpenLogs) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *OpenLogs) GetMark() bool {
+	if x != nil {
+		return x.Mark
+	}
+	return false
 }
 
 type OpenExec struct {
@@ -1970,14 +1988,16 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x04logs\x18\x02 \x01(\v2\x16.cloudless.v1.OpenLogsH\x00R\x04logs\x12,\n" +
 	"\x04exec\x18\x03 \x01(\v2\x16.cloudless.v1.OpenExecH\x00R\x04exec\x12,\n" +
 	"\x04copy\x18\x04 \x01(\v2\x16.cloudless.v1.OpenCopyH\x00R\x04copyB\x06\n" +
-	"\x04what\"\xc9\x01\n" +
+	"\x04what\"\xf3\x01\n" +
 	"\bOpenLogs\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +
 	"replicaUid\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12\x17\n" +
 	"\x04tail\x18\x03 \x01(\x05H\x00R\x04tail\x88\x01\x01\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05untilB\a\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
+	"\x05after\x18\x06 \x01(\tR\x05after\x12\x12\n" +
+	"\x04mark\x18\a \x01(\bR\x04markB\a\n" +
 	"\x05_tail\"Z\n" +
 	"\bOpenExec\x12\x1f\n" +
 	"\vreplica_uid\x18\x01 \x01(\tR\n" +

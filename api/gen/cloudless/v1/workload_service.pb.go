@@ -978,9 +978,16 @@ type LogsRequest struct {
 	Replica string `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
 	Follow  bool   `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
 	// The last so many lines of each replica; all if not set.
-	Tail          *int32                 `protobuf:"varint,5,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	Until         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	Tail *int32 `protobuf:"varint,5,opt,name=tail,proto3,oneof" json:"tail,omitempty"`
+	// Leaves out lines that were written before it by the clock of their node. Lines that are written while the log is
+	// followed come whatever that clock says.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// Resumes a log that was read before.
+	Resume *LogPositions `protobuf:"bytes,8,opt,name=resume,proto3" json:"resume,omitempty"`
+	// Also sends marks: entries without a line that say where reading begins. A reader that may have to resume needs
+	// them, because it may be interrupted before a line has come.
+	Marks         bool `protobuf:"varint,9,opt,name=marks,proto3" json:"marks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1064,6 +1071,66 @@ func (x *LogsRequest) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *LogsRequest) GetResume() *LogPositions {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
+func (x *LogsRequest) GetMarks() bool {
+	if x != nil {
+		return x.Marks
+	}
+	return false
+}
+
+// How far each replica's log was read: the position of its newest entry or mark, by the name of the replica. The log of
+// a replica that is not named is new to the reader and comes whole.
+type LogPositions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replicas      map[string]string      `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogPositions) Reset() {
+	*x = LogPositions{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogPositions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogPositions) ProtoMessage() {}
+
+func (x *LogPositions) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogPositions.ProtoReflect.Descriptor instead.
+func (*LogPositions) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LogPositions) GetReplicas() map[string]string {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
 // A line of output. A line that is too long for one entry comes in parts.
 type LogEntry struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1080,14 +1147,18 @@ type LogEntry struct {
 	// Set instead of a line when a node's part of the log cannot be had, or when
 	// something is missing here that was removed before it was read. A log that is
 	// followed goes on where it was when the node is back.
-	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// Where reading this replica's log resumes behind the entry. It means nothing but that: give it back as it is.
+	Position string `protobuf:"bytes,8,opt,name=position,proto3" json:"position,omitempty"`
+	// Set instead of a line in marks.
+	Mark          bool `protobuf:"varint,9,opt,name=mark,proto3" json:"mark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1170,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1183,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LogEntry) GetTime() *timestamppb.Timestamp {
@@ -1164,6 +1235,20 @@ func (x *LogEntry) GetError() string {
 	return ""
 }
 
+func (x *LogEntry) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+func (x *LogEntry) GetMark() bool {
+	if x != nil {
+		return x.Mark
+	}
+	return false
+}
+
 type ExecRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -1180,7 +1265,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1277,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1290,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -1317,7 +1402,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1414,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1427,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExecStart) GetNamespace() string {
@@ -1426,7 +1511,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1523,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1536,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRevisionsRequest) GetNamespace() string {
@@ -1485,7 +1570,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1582,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1595,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRevisionsResponse) GetItems() []*Revision {
@@ -1539,7 +1624,7 @@ type GetUsageRequest struct {
 
 func (x *GetUsageRequest) Reset() {
 	*x = GetUsageRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1636,7 @@ func (x *GetUsageRequest) String() string {
 func (*GetUsageRequest) ProtoMessage() {}
 
 func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1649,7 @@ func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetUsageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetUsageRequest) GetNamespace() string {
@@ -1592,7 +1677,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1689,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1702,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Usage) GetTime() *timestamppb.Timestamp {
@@ -1654,7 +1739,7 @@ type NodeUsage struct {
 
 func (x *NodeUsage) Reset() {
 	*x = NodeUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1751,7 @@ func (x *NodeUsage) String() string {
 func (*NodeUsage) ProtoMessage() {}
 
 func (x *NodeUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1764,7 @@ func (x *NodeUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeUsage.ProtoReflect.Descriptor instead.
 func (*NodeUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeUsage) GetNode() string {
@@ -1745,7 +1830,7 @@ type ReplicaUsage struct {
 
 func (x *ReplicaUsage) Reset() {
 	*x = ReplicaUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +1842,7 @@ func (x *ReplicaUsage) String() string {
 func (*ReplicaUsage) ProtoMessage() {}
 
 func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +1855,7 @@ func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaUsage.ProtoReflect.Descriptor instead.
 func (*ReplicaUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReplicaUsage) GetUid() string {
@@ -1906,7 +1991,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2003,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2016,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CopyRequest) GetMessage() isCopyRequest_Message {
@@ -2008,7 +2093,7 @@ type CopyStart struct {
 
 func (x *CopyStart) Reset() {
 	*x = CopyStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2105,7 @@ func (x *CopyStart) String() string {
 func (*CopyStart) ProtoMessage() {}
 
 func (x *CopyStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2118,7 @@ func (x *CopyStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStart.ProtoReflect.Descriptor instead.
 func (*CopyStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CopyStart) GetNamespace() string {
@@ -2085,7 +2170,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2182,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2195,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CopyResponse) GetMessage() isCopyResponse_Message {
@@ -2182,7 +2267,7 @@ type CopyStarted struct {
 
 func (x *CopyStarted) Reset() {
 	*x = CopyStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2279,7 @@ func (x *CopyStarted) String() string {
 func (*CopyStarted) ProtoMessage() {}
 
 func (x *CopyStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2292,7 @@ func (x *CopyStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStarted.ProtoReflect.Descriptor instead.
 func (*CopyStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CopyStarted) GetReplica() string {
@@ -2234,7 +2319,7 @@ type CopyDone struct {
 
 func (x *CopyDone) Reset() {
 	*x = CopyDone{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2331,7 @@ func (x *CopyDone) String() string {
 func (*CopyDone) ProtoMessage() {}
 
 func (x *CopyDone) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2344,7 @@ func (x *CopyDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyDone.ProtoReflect.Descriptor instead.
 func (*CopyDone) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CopyDone) GetError() string {
@@ -2279,7 +2364,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2291,7 +2376,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2304,7 +2389,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -2336,7 +2421,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2433,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2446,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2446,7 +2531,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2543,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2556,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -2493,7 +2578,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2590,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2603,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -2597,7 +2682,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\bworkload\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\"X\n" +
 	"\rReplicaChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12/\n" +
-	"\areplica\x18\x02 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\"\xab\x02\n" +
+	"\areplica\x18\x02 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\"\xf5\x02\n" +
 	"\vLogsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
@@ -2605,8 +2690,15 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x06follow\x18\x04 \x01(\bR\x06follow\x12 \n" +
 	"\x04tail\x18\x05 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\x04tail\x88\x01\x01\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05untilB\a\n" +
-	"\x05_tail\"\xc2\x01\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x122\n" +
+	"\x06resume\x18\b \x01(\v2\x1a.cloudless.v1.LogPositionsR\x06resume\x12\x14\n" +
+	"\x05marks\x18\t \x01(\bR\x05marksB\a\n" +
+	"\x05_tail\"\xa7\x01\n" +
+	"\fLogPositions\x12Z\n" +
+	"\breplicas\x18\x01 \x03(\v2(.cloudless.v1.LogPositions.ReplicasEntryB\x14\xbaH\x11\x9a\x01\x0e\"\x05r\x03\x18\x80\x01*\x05r\x03\x18\x80\x02R\breplicas\x1a;\n" +
+	"\rReplicasEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf2\x01\n" +
 	"\bLogEntry\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x16\n" +
@@ -2614,7 +2706,9 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x18\n" +
 	"\apartial\x18\x05 \x01(\bR\apartial\x12\x10\n" +
 	"\x03raw\x18\a \x01(\fR\x03raw\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\"\xb4\x05\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x1a\n" +
+	"\bposition\x18\b \x01(\tR\bposition\x12\x12\n" +
+	"\x04mark\x18\t \x01(\bR\x04mark\"\xb4\x05\n" +
 	"\vExecRequest\x12/\n" +
 	"\x05start\x18\x01 \x01(\v2\x17.cloudless.v1.ExecStartH\x00R\x05start\x12\x16\n" +
 	"\x05stdin\x18\x02 \x01(\fH\x00R\x05stdin\x12d\n" +
@@ -2754,7 +2848,7 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*CreateWorkloadRequest)(nil),  // 0: cloudless.v1.CreateWorkloadRequest
 	(*ApplyWorkloadRequest)(nil),   // 1: cloudless.v1.ApplyWorkloadRequest
@@ -2774,109 +2868,113 @@ var file_cloudless_v1_workload_service_proto_goTypes = []any{
 	(*WatchReplicasRequest)(nil),   // 15: cloudless.v1.WatchReplicasRequest
 	(*ReplicaChange)(nil),          // 16: cloudless.v1.ReplicaChange
 	(*LogsRequest)(nil),            // 17: cloudless.v1.LogsRequest
-	(*LogEntry)(nil),               // 18: cloudless.v1.LogEntry
-	(*ExecRequest)(nil),            // 19: cloudless.v1.ExecRequest
-	(*ExecStart)(nil),              // 20: cloudless.v1.ExecStart
-	(*ListRevisionsRequest)(nil),   // 21: cloudless.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),  // 22: cloudless.v1.ListRevisionsResponse
-	(*GetUsageRequest)(nil),        // 23: cloudless.v1.GetUsageRequest
-	(*Usage)(nil),                  // 24: cloudless.v1.Usage
-	(*NodeUsage)(nil),              // 25: cloudless.v1.NodeUsage
-	(*ReplicaUsage)(nil),           // 26: cloudless.v1.ReplicaUsage
-	(*CopyRequest)(nil),            // 27: cloudless.v1.CopyRequest
-	(*CopyStart)(nil),              // 28: cloudless.v1.CopyStart
-	(*CopyResponse)(nil),           // 29: cloudless.v1.CopyResponse
-	(*CopyStarted)(nil),            // 30: cloudless.v1.CopyStarted
-	(*CopyDone)(nil),               // 31: cloudless.v1.CopyDone
-	(*TerminalSize)(nil),           // 32: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),           // 33: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),            // 34: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),               // 35: cloudless.v1.ExecExit
-	nil,                            // 36: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),               // 37: cloudless.v1.Workload
-	(*Selection)(nil),              // 38: cloudless.v1.Selection
-	(*Page)(nil),                   // 39: cloudless.v1.Page
-	(*Replica)(nil),                // 40: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),  // 41: google.protobuf.Timestamp
-	(*Revision)(nil),               // 42: cloudless.v1.Revision
-	(*NodeResources)(nil),          // 43: cloudless.v1.NodeResources
+	(*LogPositions)(nil),           // 18: cloudless.v1.LogPositions
+	(*LogEntry)(nil),               // 19: cloudless.v1.LogEntry
+	(*ExecRequest)(nil),            // 20: cloudless.v1.ExecRequest
+	(*ExecStart)(nil),              // 21: cloudless.v1.ExecStart
+	(*ListRevisionsRequest)(nil),   // 22: cloudless.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),  // 23: cloudless.v1.ListRevisionsResponse
+	(*GetUsageRequest)(nil),        // 24: cloudless.v1.GetUsageRequest
+	(*Usage)(nil),                  // 25: cloudless.v1.Usage
+	(*NodeUsage)(nil),              // 26: cloudless.v1.NodeUsage
+	(*ReplicaUsage)(nil),           // 27: cloudless.v1.ReplicaUsage
+	(*CopyRequest)(nil),            // 28: cloudless.v1.CopyRequest
+	(*CopyStart)(nil),              // 29: cloudless.v1.CopyStart
+	(*CopyResponse)(nil),           // 30: cloudless.v1.CopyResponse
+	(*CopyStarted)(nil),            // 31: cloudless.v1.CopyStarted
+	(*CopyDone)(nil),               // 32: cloudless.v1.CopyDone
+	(*TerminalSize)(nil),           // 33: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),           // 34: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),            // 35: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),               // 36: cloudless.v1.ExecExit
+	nil,                            // 37: cloudless.v1.LogPositions.ReplicasEntry
+	nil,                            // 38: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),               // 39: cloudless.v1.Workload
+	(*Selection)(nil),              // 40: cloudless.v1.Selection
+	(*Page)(nil),                   // 41: cloudless.v1.Page
+	(*Replica)(nil),                // 42: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
+	(*Revision)(nil),               // 44: cloudless.v1.Revision
+	(*NodeResources)(nil),          // 45: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	37, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	37, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	37, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	37, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	38, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	39, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	37, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	38, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	37, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	38, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	39, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	40, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	38, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	40, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	41, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	41, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	41, // 16: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
-	20, // 17: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	32, // 18: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	32, // 19: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	36, // 20: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	39, // 21: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
-	42, // 22: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
-	41, // 23: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
-	25, // 24: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
-	26, // 25: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
-	43, // 26: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
-	43, // 27: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
-	41, // 28: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
-	28, // 29: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
-	30, // 30: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
-	31, // 31: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
-	34, // 32: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	35, // 33: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
-	0,  // 34: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
-	1,  // 35: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
-	3,  // 36: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
-	4,  // 37: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
-	5,  // 38: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
-	6,  // 39: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
-	7,  // 40: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
-	8,  // 41: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
-	9,  // 42: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
-	11, // 43: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	13, // 44: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	15, // 45: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	17, // 46: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	21, // 47: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
-	23, // 48: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
-	23, // 49: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
-	27, // 50: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
-	19, // 51: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	37, // 52: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 53: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	37, // 54: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	37, // 55: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	37, // 56: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	37, // 57: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	37, // 58: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
-	37, // 59: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	10, // 60: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	12, // 61: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	14, // 62: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	16, // 63: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	18, // 64: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	22, // 65: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
-	24, // 66: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
-	24, // 67: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
-	29, // 68: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
-	33, // 69: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	52, // [52:70] is the sub-list for method output_type
-	34, // [34:52] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	39, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	39, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	39, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	39, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	40, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	41, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	39, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	40, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	39, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	40, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	41, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	42, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	40, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	42, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	43, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	43, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	18, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
+	37, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
+	43, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	21, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
+	33, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	33, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	38, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	41, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	44, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	43, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	26, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
+	27, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
+	45, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	45, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	43, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	29, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
+	31, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
+	32, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
+	35, // 34: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	36, // 35: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	0,  // 36: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
+	1,  // 37: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
+	3,  // 38: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
+	4,  // 39: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
+	5,  // 40: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
+	6,  // 41: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
+	7,  // 42: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
+	8,  // 43: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
+	9,  // 44: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
+	11, // 45: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
+	13, // 46: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	15, // 47: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	17, // 48: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	22, // 49: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	24, // 50: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	24, // 51: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	28, // 52: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	20, // 53: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	39, // 54: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 55: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	39, // 56: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	39, // 57: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	39, // 58: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	39, // 59: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	39, // 60: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
+	39, // 61: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	10, // 62: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	12, // 63: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	14, // 64: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	16, // 65: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	19, // 66: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	23, // 67: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	25, // 68: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	25, // 69: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	30, // 70: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	34, // 71: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	54, // [54:72] is the sub-list for method output_type
+	36, // [36:54] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_workload_service_proto_init() }
@@ -2890,24 +2988,24 @@ func file_cloudless_v1_workload_service_proto_init() {
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_msgTypes[5].OneofWrappers = []any{}
 	file_cloudless_v1_workload_service_proto_msgTypes[17].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[20].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_CloseStdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[27].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[28].OneofWrappers = []any{
 		(*CopyRequest_Start)(nil),
 		(*CopyRequest_Data)(nil),
 		(*CopyRequest_End)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[29].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[30].OneofWrappers = []any{
 		(*CopyResponse_Started)(nil),
 		(*CopyResponse_Data)(nil),
 		(*CopyResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[33].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[34].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -2919,7 +3017,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
