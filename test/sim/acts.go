@@ -28,6 +28,7 @@ var kinds = []struct {
 	{"delete", 4, (*World).actDelete},
 	{"token", 1, (*World).actToken},
 	{"remove node", 2, (*World).actRemoveNode},
+	{"reinstall", 1, (*World).actReinstall},
 	{"cordon", 3, (*World).actCordon},
 	{"mark", 4, (*World).actMark},
 	{"taint", 4, (*World).actTaint},
@@ -186,6 +187,7 @@ func (w *World) heal() {
 	}
 	w.dropClones()
 	w.suspend(true)
+	w.removeOrphans()
 }
 
 func (w *World) dropClones() {

@@ -181,7 +181,7 @@ func (w *World) actClone(c *rand.Rand) {
 	w.note("%s is cloned", m.name)
 	w.oracle.cloned[m.uid] = true
 	twin := &machine{
-		w: w, name: m.name + "-clone", uid: m.uid, labels: m.labels, cpu: m.cpu, memory: m.memory, clone: true,
+		w: w, hostname: m.hostname, name: m.name + "-clone", uid: m.uid, labels: m.labels, cpu: m.cpu, memory: m.memory, clone: true,
 		boot: m.boot, tasks: map[string]*task{}, records: map[string]*record{},
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.records)) {

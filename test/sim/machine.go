@@ -12,7 +12,9 @@ import (
 // disk and outlive everything but a wipe; its programs outlive the agent but
 // not the power.
 type machine struct {
-	w           *World
+	w *World
+	// hostname is what it calls itself, name and uid are those of its node.
+	hostname    string
 	name, uid   string
 	labels      map[string]string
 	cpu, memory string
@@ -99,7 +101,7 @@ func (m *machine) status() *v1.NodeStatus {
 		Conditions: []*v1.Condition{{Type: "Ready", Status: !m.broken}},
 		Capacity:   &v1.NodeResources{Cpu: m.cpu, Memory: m.memory},
 		Drivers:    []*v1.DriverInfo{{Name: "container", Version: "sim"}},
-		Info:       &v1.NodeInfo{Hostname: m.name, Os: "linux"},
+		Info:       &v1.NodeInfo{Hostname: m.hostname, Os: "linux"},
 	}
 }
 

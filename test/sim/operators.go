@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -12,7 +11,6 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -226,47 +224,6 @@ func (w *World) actToken(c *rand.Rand) {
 		})
 		return true
 	}, nil)
-}
-
-// actRemoveNode expels a node. Its machine goes on for a while, is wiped and
-// joins again as another node.
-func (w *World) actRemoveNode(c *rand.Rand) {
-	m := w.machine(c)
-	if m == nil {
-		return
-	}
-	uid := m.uid
-	w.operate("remove "+m.name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
-		n := snap.Node(uid)
-		if n == nil {
-			return false
-		}
-		for _, old := range slices.Collect(snap.ReplicasOn(uid)) {
-			if rollout.Live(old.GetStatus().GetPhase()) {
-				r := proto.CloneOf(old)
-				r.Status.Phase, r.Status.Reason = rollout.PhaseLost, "its node was removed"
-				r.Status.EndTime = timestamppb.New(w.wall(s))
-				b.Update(r, old.GetMetadata().GetVersion())
-			}
-		}
-		b.DeleteVersion(state.KindNode, uid, n.GetMetadata().GetVersion())
-		return true
-	}, func() {
-		w.after(draw(c, time.Second, 10*time.Minute), func() { w.startOver(m, uid) })
-	})
-}
-
-// startOver wipes a machine whose node was removed and has it join again.
-func (w *World) startOver(m *machine, uid string) {
-	if m.uid != uid || m.clone || uid == "" || w.newest().Node(uid) != nil {
-		return
-	}
-	w.note("%s is wiped and joins again", m.name)
-	m.powerOff()
-	m.wipe()
-	m.uid = ""
-	m.cutUp, m.cutDown = false, false
-	w.join(m)
 }
 
 // actCordon takes a node out of service, for a while or to empty it, or puts it

@@ -43,6 +43,7 @@ func (w *World) rest() {
 			return
 		}
 		w.suspend(true) // one may have been created since
+		w.removeOrphans()
 		w.run(w.now + restLook)
 	}
 	if w.failure != nil {

@@ -37,6 +37,8 @@ type World struct {
 	inherited [][]byte
 
 	machines []*machine
+	// orphans are the names of nodes whose machine was wiped, by uid.
+	orphans  map[string]string
 	receipts time.Duration // how long they are kept
 	names    int           // given to workloads so far
 	// ambushes are acts that wait for a proposal to be under way.
@@ -106,7 +108,7 @@ func newWorld(story Story) *World {
 	w := &World{
 		seed: story.Seed, flaw: story.Flaw, rng: rand.New(rand.NewPCG(story.Seed, 0x5eed)), trace: newTrace(story.Tell),
 		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{},
-		needs: map[string]needs{}, oracle: newOracle(),
+		needs: map[string]needs{}, oracle: newOracle(), orphans: map[string]string{},
 	}
 	w.receipts = w.between(10*time.Minute, 24*time.Hour)
 	servers := []int{1, 3, 3, 3, 5}[w.rng.IntN(5)]
@@ -122,7 +124,7 @@ func newWorld(story Story) *World {
 	w.found()
 	for i := range 3 + w.rng.IntN(8) {
 		w.machines = append(w.machines, &machine{
-			w: w, name: fmt.Sprintf("m%02d", i+1), records: map[string]*record{}, tasks: map[string]*task{},
+			w: w, hostname: fmt.Sprintf("m%02d", i+1), records: map[string]*record{}, tasks: map[string]*task{},
 			labels: map[string]string{"zone": string(rune('a' + i%3)), "disk": []string{"ssd", "hdd"}[w.rng.IntN(2)]},
 			cpu:    fmt.Sprint(1 + w.rng.IntN(4)), memory: fmt.Sprintf("%dGi", 1+w.rng.IntN(8)), boot: 1, mute: w.rng.IntN(4) == 0,
 		})
@@ -151,30 +153,6 @@ func (w *World) limits(snap *state.Snapshot) retention.Limits {
 	limits := retention.LimitsOf(snap.Cluster().GetSpec())
 	limits.Receipts, limits.Configurations = w.receipts, 2
 	return limits
-}
-
-// join enrolls a machine and starts its agent. The machine has no uid until the
-// servers have agreed on its node, so that nobody can act on it before.
-func (w *World) join(m *machine) {
-	uid := ""
-	w.operate("join "+m.name, func(s *server, snap *state.Snapshot, b *state.Batch) bool {
-		if n := snap.NodeByName(m.name); n != nil {
-			if n.GetMetadata().GetUid() != uid {
-				w.fail("simulation", "%s joins, and its name is taken", m.name)
-			}
-			return false // an earlier attempt was agreed on after all
-		}
-		uid = w.uidsOf(s)()
-		b.Create(&v1.Node{
-			ApiVersion: spec.APIVersion, Kind: "Node",
-			Metadata: &v1.Metadata{Uid: uid, Name: m.name, Labels: m.labels},
-			Spec:     &v1.NodeSpec{}, Status: &v1.NodeStatus{State: "enrolling"},
-		})
-		return true
-	}, func() {
-		m.uid, m.on, m.agent = uid, true, false
-		m.startAgent()
-	})
 }
 
 // clock is the true time.
