@@ -129,6 +129,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
 	g.Go(func() error { return p.collector.Run(ctx) })
+	g.Go(func() error { return garbage.Rest(ctx) })
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():

@@ -25,9 +25,10 @@ const (
 	// largeGarbage bounds what a server with a large state may have beside it: so
 	// much and a quarter of the state.
 	largeGarbage = 2 << 30
-	// busyLook is how often the collector is looked at. Who collects nothing in
-	// between is not busy.
-	busyLook = 5 * time.Second
+	// busyLook is how often the collector is looked at. A server that collects
+	// nothing in between is not busy, and one that has collected for less than
+	// busyAfter is not yet: a burst of work should not leave a large heap behind.
+	busyLook, busyAfter = 5 * time.Second, 15 * time.Second
 )
 
 // ownGC reports whether nobody else has said how to collect: who sets GOGC knows
@@ -62,7 +63,7 @@ func followAllowance(ctx context.Context) {
 				collected = collections(ctx)
 			}
 		}
-		if before := a.told; a.tell(readHeap()) != before {
+		if before := a.told; a.tell(readHeap(), time.Now()) != before {
 			debug.SetGCPercent(a.told)
 		}
 	}
@@ -102,6 +103,8 @@ func busyGarbageOf(memory uint64) uint64 { return min(busyGarbage, memory/busySh
 // allowance is what was seen of the garbage collector at the last look.
 type allowance struct {
 	cycles uint64
+	// since is when it began to collect at every look.
+	since time.Time
 	// garbage is what a busy server may have of it.
 	garbage uint64
 	// told is what the runtime was told.
@@ -110,8 +113,8 @@ type allowance struct {
 
 // tell returns what the runtime is told now. There is never less allowed of a large heap than there is already, which
 // would begin a collection that nobody is prepared for.
-func (a *allowance) tell(h heap) int {
-	next := a.limit(h.cycles, h.kept)
+func (a *allowance) tell(h heap, now time.Time) int {
+	next := a.limit(h.cycles, h.kept, now)
 	if next < a.told && h.large() && h.size >= h.kept+h.kept/100*uint64(next)/100*share {
 		return a.told
 	}
@@ -121,18 +124,31 @@ func (a *allowance) tell(h heap) int {
 
 // limit is what the runtime is told. A [Collector] begins with a large heap before that is reached: when there is as
 // much as there may be.
-func (a *allowance) limit(cycles, live uint64) int {
-	percent := a.percent(cycles, live)
+func (a *allowance) limit(cycles, live uint64, now time.Time) int {
+	percent := a.percent(cycles, live, now)
 	if live/100*uint64(100+percent) >= largeHeap {
 		percent = percent * 100 / share
 	}
 	return percent
 }
 
-// percent says how much garbage there may be beside so many bytes that are kept.
-func (a *allowance) percent(cycles, live uint64) int {
-	busy := cycles > a.cycles
+// busy reports whether it has collected at every look for a while.
+func (a *allowance) busy(cycles uint64, now time.Time) bool {
+	collected := cycles > a.cycles
 	a.cycles = cycles
+	if !collected {
+		a.since = time.Time{}
+		return false
+	}
+	if a.since.IsZero() {
+		a.since = now
+	}
+	return now.Sub(a.since) >= busyAfter
+}
+
+// percent says how much garbage there may be beside so many bytes that are kept.
+func (a *allowance) percent(cycles, live uint64, now time.Time) int {
+	busy := a.busy(cycles, now)
 	if live == 0 {
 		return serverGCPercent
 	}

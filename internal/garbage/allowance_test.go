@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+	"time"
 )
 
 func gcPercent() uint64 {
@@ -29,8 +30,36 @@ func TestServersCollectLessOftenUnlessToldOtherwise(t *testing.T) {
 	}
 }
 
+// busyNow is an allowance of a server that has been busy for long, and the time.
+func busyNow(garbage uint64) (allowance, time.Time) {
+	now := time.Now()
+	return allowance{garbage: garbage, since: now.Add(-time.Hour)}, now
+}
+
+func TestServerIsBusyWhenItCollectsForLong(t *testing.T) {
+	a, began := allowance{}, time.Now()
+	for _, look := range []struct {
+		cycles uint64
+		after  time.Duration
+		want   bool
+		why    string
+	}{
+		{1, 0, false, "it collects for the first time"},
+		{9, 14 * time.Second, false, "a burst of work"},
+		{10, 15 * time.Second, true, "it goes on"},
+		{10, 20 * time.Second, false, "nothing was collected since"},
+		{11, 25 * time.Second, false, "it begins anew"},
+		{12, 39 * time.Second, false, "another burst"},
+		{13, 40 * time.Second, true, "it goes on again"},
+	} {
+		if got := a.busy(look.cycles, began.Add(look.after)); got != look.want {
+			t.Errorf("%s: busy is %v", look.why, got)
+		}
+	}
+}
+
 func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
-	a := allowance{garbage: busyGarbageOf(64 << 30)}
+	a, now := busyNow(busyGarbageOf(64 << 30))
 	for _, look := range []struct {
 		cycles, live uint64
 		want         int
@@ -45,7 +74,10 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 		{cycles: 11, live: 3 << 30, want: 91, why: "nor is it when nothing is collected"},
 		{cycles: 12, live: 0, want: serverGCPercent, why: "nothing is known yet"},
 	} {
-		if got := a.percent(look.cycles, look.live); got != look.want {
+		if a.since.IsZero() {
+			a.since = now.Add(-time.Hour)
+		}
+		if got := a.percent(look.cycles, look.live, now); got != look.want {
 			t.Errorf("%s: %d percent, want %d", look.why, got, look.want)
 		}
 	}
@@ -53,9 +85,9 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 
 // What the runtime may have, it is not to reach.
 func TestTheRuntimeIsToldMoreThanThereMayBeOfALargeHeap(t *testing.T) {
-	a := allowance{garbage: busyGarbageOf(64 << 30)}
+	a, now := busyNow(busyGarbageOf(64 << 30))
 	for live, want := range map[uint64]int{10 << 20: busyGCPercent, 20 << 20: busyGCPercent * 100 / share, 256 << 20: 400 * 100 / share, 1 << 30: serverGCPercent * 100 / share} {
-		if got := a.limit(a.cycles+1, live); got != want {
+		if got := a.limit(a.cycles+1, live, now); got != want {
 			t.Errorf("beside %d bytes the runtime may have %d percent, want %d", live, got, want)
 		}
 	}
@@ -64,30 +96,31 @@ func TestTheRuntimeIsToldMoreThanThereMayBeOfALargeHeap(t *testing.T) {
 // A limit below what is there already would begin a collection at once, with nobody prepared for it.
 func TestALargeHeapIsNotTakenByWhatItIsAllowed(t *testing.T) {
 	const mb = 1 << 20
-	a := allowance{garbage: busyGarbageOf(64 << 30), told: serverGCPercent}
-	busy := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 300 * mb, size: 100 * mb})
+	a, now := busyNow(busyGarbageOf(64 << 30))
+	a.told = serverGCPercent
+	busy := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 300 * mb, size: 100 * mb}, now)
 	if busy != 1024*100/share {
 		t.Fatalf("a busy server may have %d percent", busy)
 	}
-	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 600 * mb}); got != busy {
+	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 600 * mb}, now); got != busy {
 		t.Errorf("with 500 MiB of garbage already there may be %d percent", got)
 	}
-	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 110 * mb}); got != serverGCPercent*100/share {
+	if got := a.tell(heap{cycles: 1, kept: 100 * mb, goal: 1800 * mb, size: 110 * mb}, now); got != serverGCPercent*100/share {
 		t.Errorf("with little garbage there may be %d percent", got)
 	}
 	// A small one is collected in no time.
 	a = allowance{garbage: busyGarbageOf(64 << 30), told: busyGCPercent}
-	if got := a.tell(heap{kept: 10 * mb, goal: 170 * mb, size: 100 * mb}); got != serverGCPercent {
+	if got := a.tell(heap{kept: 10 * mb, goal: 170 * mb, size: 100 * mb}, now); got != serverGCPercent {
 		t.Errorf("a small server that has nothing to do may have %d percent", got)
 	}
 }
 
 func TestASmallMachineIsNotFilledWithGarbage(t *testing.T) {
-	a := allowance{garbage: busyGarbageOf(1 << 30)}
-	if got := a.percent(1, 16<<20); got != 266 {
+	a, now := busyNow(busyGarbageOf(1 << 30))
+	if got := a.percent(1, 16<<20, now); got != 266 {
 		t.Errorf("beside 16 MiB there may be %d percent", got)
 	}
-	if a = (allowance{garbage: busyGarbageOf(0)}); a.percent(1, 16<<20) != serverGCPercent {
+	if a, now = busyNow(busyGarbageOf(0)); a.percent(1, 16<<20, now) != serverGCPercent {
 		t.Error("where nothing is known of the machine, a busy server may have more garbage")
 	}
 }

@@ -22,12 +22,8 @@ const (
 // measureIdleRSS looks at a whole cloud in one process that nobody uses.
 func measureIdleRSS(ctx context.Context, l *lab) (result, error) {
 	return l.idle(ctx, "idle-rss", func(pid int) (float64, []string, error) {
-		rss, err := procStatus(pid, "VmRSS")
-		if err != nil {
-			return 0, nil, err
-		}
-		anonymous, err := procStatus(pid, "RssAnon")
-		return megabytes(rss), []string{fmt.Sprintf("of it %.4g MB are the process's own, the rest is the binary mapped from its file", megabytes(anonymous))}, err
+		m, err := memoryOf(pid)
+		return m.resident, []string{m.String()}, err
 	})
 }
 

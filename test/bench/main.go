@@ -68,6 +68,11 @@ var measurements = slices.Concat([]measurement{
 		floor: "none",
 	},
 	{
+		name: "after_work_rss", unit: "MB", measure: measureAfterWork, target: ratioAtMost(1.3),
+		what:  "VmRSS of the same two minutes after 60 replicas were removed",
+		floor: "that of the same process before them, after 30 s without anything to do",
+	},
+	{
 		name: "idle_cpu", unit: "percent", measure: measureIdleCPU, target: under(1),
 		what:  "of one core that everything in one process uses without anything to do, over 60 s",
 		floor: "none",
