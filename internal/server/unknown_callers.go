@@ -22,7 +22,8 @@ import (
 //
 //   - all callers that wait share one catch-up at a time;
 //   - a token that was unknown after a catch-up is refused without one for a moment;
-//   - an address gets only so many unknown tokens looked up in a second.
+//   - an address whose tokens were unknown too often gets none looked up for the
+//     rest of a second.
 //
 // The state is asked before any of this. A token that this server knows works at
 // once, even if it was unknown a moment ago and whatever else its address sends.
@@ -37,10 +38,11 @@ const (
 	refusalTime = time.Second
 	// maxRefused bounds how many refused tokens are remembered.
 	maxRefused = 8192
-	// maxLookups is how many unknown tokens of one address are looked up in a second.
-	maxLookups = 20
-	// maxLookupAddresses bounds how many addresses are counted in a second.
-	maxLookupAddresses = 4096
+	// maxFailures is how many tokens of one address may turn out to be unknown in a
+	// second before no more are looked up.
+	maxFailures = 20
+	// maxFailing bounds how many addresses are counted in a second.
+	maxFailing = 4096
 )
 
 // shown is what a caller without a certificate shows, and from where.
@@ -94,9 +96,9 @@ func shownBy(r *http.Request) shown {
 
 // unknownCallers decides about callers that the state of this server does not have.
 type unknownCallers struct {
-	catchUp *shared
-	refused refusedTokens
-	lookups lookups
+	catchUp  *shared
+	refused  refusedTokens
+	failures failures
 }
 
 func newUnknownCallers(ctx context.Context, catchUp func(context.Context) error) *unknownCallers {
@@ -115,12 +117,13 @@ func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (Prin
 	if u.refused.has(key) {
 		return Principal{}, errUnknownToken
 	}
-	if !u.lookups.allow(by.address) {
+	if u.failures.tooMany(by.address) {
 		return Principal{}, errTooManyTokens(by.address)
 	}
 	p, err := u.proveLater(ctx, prove)
 	if notKnown(err) {
 		u.refused.add(key)
+		u.failures.count(by.address)
 	}
 	return p, err
 }
@@ -240,25 +243,37 @@ func (r *refusedTokens) turn() {
 	r.began, r.young = time.Now(), map[[sha256.Size]byte]struct{}{}
 }
 
-// lookups counts the unknown tokens that each address had looked up in this second.
-type lookups struct {
-	mu    sync.Mutex
-	began time.Time
-	count map[netip.Prefix]int
+// failures counts the tokens of each address that were unknown in this second. Those
+// that are just being looked up do not count: many users may be behind one address.
+type failures struct {
+	mu     sync.Mutex
+	began  time.Time
+	counts map[netip.Prefix]int
 }
 
-func (l *lookups) allow(from netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.began) >= time.Second {
-		l.began, l.count = time.Now(), map[netip.Prefix]int{}
-	}
+func (f *failures) tooMany(from netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.turn()
+	known, counted := f.counts[networkOf(from)]
+	return known >= maxFailures || !counted && len(f.counts) >= maxFailing
+}
+
+func (f *failures) count(from netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.turn()
 	network := networkOf(from)
-	if used, counted := l.count[network]; used >= maxLookups || !counted && len(l.count) >= maxLookupAddresses {
-		return false
+	if _, counted := f.counts[network]; counted || len(f.counts) < maxFailing {
+		f.counts[network]++
 	}
-	l.count[network]++
-	return true
+}
+
+// turn is called with the lock held.
+func (f *failures) turn() {
+	if time.Since(f.began) >= time.Second {
+		f.began, f.counts = time.Now(), map[netip.Prefix]int{}
+	}
 }
 
 // networkOf is the smallest network that one machine usually has to itself.

@@ -59,7 +59,7 @@ func TestUnknownCallersShareOneCatchUp(t *testing.T) {
 		call(0, 0, errUnknownToken)
 		synctest.Wait() // its catch-up runs
 		for i := range 1000 {
-			call(1+i/maxLookups, i+1, nil)
+			call(1, i+1, nil)
 		}
 		time.Sleep(time.Second + catchUpPause/2)
 		made.Store(true)
@@ -141,19 +141,19 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 			_, err := unknown.prove(t.Context(), shown{address: netip.MustParseAddr(from), token: fmt.Sprint(token)}, nobody)
 			return err
 		}
-		for i := range maxLookups {
+		for i := range maxFailures {
 			if err := lookUp("2001:db8::1", i); !errors.Is(err, errUnknownToken) {
 				t.Errorf("token %d: %v", i, err)
 			}
 		}
-		wantCode(t, statusOf(lookUp("2001:db8::2", maxLookups)), codes.ResourceExhausted, "2001:db8::2", "try again in a second")
+		wantCode(t, statusOf(lookUp("2001:db8::2", maxFailures)), codes.ResourceExhausted, "2001:db8::2", "try again in a second")
 		for _, other := range []string{"2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"} {
 			if err := lookUp(other, 0); !errors.Is(err, errUnknownToken) {
 				t.Errorf("from %s: %v", other, err)
 			}
 		}
 		time.Sleep(time.Second)
-		if err := lookUp("2001:db8::2", maxLookups); !errors.Is(err, errUnknownToken) {
+		if err := lookUp("2001:db8::2", maxFailures); !errors.Is(err, errUnknownToken) {
 			t.Errorf("a second later: %v", err)
 		}
 	})
@@ -163,15 +163,15 @@ func TestUnknownTokensOfOneAddressAreLimited(t *testing.T) {
 func TestMemoryOfUnknownTokensIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tokens refusedTokens
-		var from lookups
+		var from failures
 		for i := range 100_000 {
 			tokens.add(sha256.Sum256(fmt.Append(nil, i)))
-			from.allow(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))
+			from.count(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))
 		}
 		if n := len(tokens.young) + len(tokens.old); n > maxRefused {
 			t.Errorf("%d refused tokens are remembered", n)
 		}
-		if n := len(from.count); n > maxLookupAddresses {
+		if n := len(from.counts); n > maxFailing {
 			t.Errorf("%d addresses are remembered", n)
 		}
 	})
@@ -186,7 +186,7 @@ func TestUnknownTokensDoNotHarmKnownOnes(t *testing.T) {
 	must(t, err)
 	later := time.Now().Add(time.Hour) // so that neither is forgotten during the test
 	unknown := c.router.unknown
-	unknown.lookups.began, unknown.lookups.count = later, map[netip.Prefix]int{netip.MustParsePrefix("127.0.0.1/32"): maxLookups}
+	unknown.failures.began, unknown.failures.counts = later, map[netip.Prefix]int{netip.MustParsePrefix("127.0.0.1/32"): maxFailures}
 	_, err = c.dial(nil, stranger).ListNodes(c.ctx, &v1.ListNodesRequest{})
 	wantCode(t, err, codes.ResourceExhausted, "unknown API tokens", "127.0.0.1")
 	if got := c.get(t, stranger, "/v1/nodes"); got != http.StatusTooManyRequests {
