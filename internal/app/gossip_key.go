@@ -46,23 +46,11 @@ const lonelyPause = time.Second
 // the servers that are removed, and asks others for the key while this server
 // hears of none of them: it may have been away when the key changed, or be new.
 func (p *controlPlane) followGossipKey(ctx context.Context) error {
-	for {
-		snap, feed := p.store.Subscribe()
-		if err := p.takeStoredKey(); err != nil {
-			return err
-		}
-		for _, s := range p.fellows.gossip.Load().Servers() { // their removal may have been missed
-			if snap.Revocation(s.ID) != nil {
-				p.forgetServer(s.ID)
-			}
-		}
-		if err := p.followFeed(ctx, feed); !errors.Is(err, state.ErrLagged) {
-			return err
-		}
+	feed := p.store.Follow()
+	seen := feed.Newest()
+	if err := p.takeAnew(seen.Snapshot); err != nil {
+		return err
 	}
-}
-
-func (p *controlPlane) followFeed(ctx context.Context, feed *state.Subscription) error {
 	var asked time.Time
 	for {
 		if time.Since(asked) >= lonelyPause && p.lonely() {
@@ -72,19 +60,39 @@ func (p *controlPlane) followFeed(ctx context.Context, feed *state.Subscription)
 			asked = time.Now()
 		}
 		patience, cancel := context.WithTimeout(ctx, lonelyPause)
-		changes, err := feed.Next(patience)
+		news, err := feed.Next(patience)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err != nil && !errors.Is(err, context.DeadlineExceeded):
+		case errors.Is(err, context.DeadlineExceeded):
+			continue
+		case err != nil:
+			return err
+		case news.Anew:
+			err = p.takeAnew(news.Snapshot)
+		default:
+			err = p.heed(news.Changes)
+		}
+		if err != nil {
 			return err
 		}
-		if err := p.heed(changes); err != nil {
-			return err
-		}
-		p.noteMoves(changes)
+		p.noteMoves(seen.Snapshot, news)
+		seen = news
 	}
+}
+
+// takeAnew does what heed does, for all that may have been missed.
+func (p *controlPlane) takeAnew(snap *state.Snapshot) error {
+	if err := p.takeStoredKey(); err != nil {
+		return err
+	}
+	for _, s := range p.fellows.gossip.Load().Servers() {
+		if snap.Revocation(s.ID) != nil {
+			p.forgetServer(s.ID)
+		}
+	}
+	return nil
 }
 
 // heed acts on the changes that concern the gossip: first it speaks as the others

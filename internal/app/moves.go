@@ -9,13 +9,24 @@ import (
 )
 
 // noteMoves lets keepPlaces know of servers that are elsewhere now.
-func (p *controlPlane) noteMoves(changes []state.Change) {
-	if slices.ContainsFunc(changes, isMove) {
+func (p *controlPlane) noteMoves(before *state.Snapshot, news state.News) {
+	if slices.ContainsFunc(news.Changes, isMove) || news.Anew && moved(before, news.Snapshot) {
 		select {
 		case p.fellows.moved <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// moved reports whether a server is elsewhere in a later state.
+func moved(before, after *state.Snapshot) bool {
+	for was := range before.Servers("") {
+		is := after.Server(was.GetMetadata().GetUid())
+		if is != nil && is.GetSpec().GetAddress() != was.GetSpec().GetAddress() {
+			return true
+		}
+	}
+	return false
 }
 
 func isMove(c state.Change) bool {

@@ -48,8 +48,8 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 		active++
 		go s.followReplica(ctx, r, openLogs(request, r, isNew), merged, ended)
 	}
-	snap, feed := s.store.Subscribe()
-	replicas := target.replicas(snap)
+	feed := s.store.Follow()
+	replicas := target.replicas(feed.Newest().Snapshot)
 	if err := sendMarks(stream, request, replicas); err != nil {
 		return err
 	}
@@ -209,16 +209,16 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 
 // newcomers gives every replica of the target that changes, and nil when its
 // workload is gone. It is closed when changes were lost.
-func (s *Server) newcomers(ctx context.Context, feed *state.Subscription, target logWorkload) <-chan *v1.Replica {
+func (s *Server) newcomers(ctx context.Context, feed *state.Follower, target logWorkload) <-chan *v1.Replica {
 	found := make(chan *v1.Replica)
 	go func() {
 		defer close(found)
 		for {
-			changes, err := feed.Next(ctx)
-			if err != nil {
+			news, err := feed.Next(ctx)
+			if err != nil || news.Anew {
 				return
 			}
-			for _, c := range changes {
+			for _, c := range news.Changes {
 				r, isReplica := c.New.(*v1.Replica)
 				gone := c.Kind == state.KindWorkload && c.New == nil && c.Old.GetMetadata().GetUid() == target.uid
 				if !gone && !(isReplica && target.wants(r)) {

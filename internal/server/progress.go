@@ -2,11 +2,9 @@ package server
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -125,11 +123,12 @@ func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) 
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	news := s.progress.news()
-	snap, feed := s.store.Subscribe()
+	progressed := s.progress.news()
+	feed := s.store.Follow()
+	begin := feed.Newest().Snapshot
 	type batch struct {
-		changes []state.Change
-		err     error
+		state.News
+		err error
 	}
 	batches := make(chan batch)
 	var reader sync.WaitGroup
@@ -137,9 +136,9 @@ func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) 
 	defer cancel()
 	reader.Go(func() {
 		for {
-			changes, err := feed.Next(ctx)
+			news, err := feed.Next(ctx)
 			select {
-			case batches <- batch{changes, err}:
+			case batches <- batch{news, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -148,26 +147,26 @@ func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) 
 			}
 		}
 	})
-	if err := start(snap); err != nil {
+	if err := start(begin); err != nil {
 		return err
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-news:
-			news = s.progress.news()
+		case <-progressed:
+			progressed = s.progress.news()
 			if err := refresh(s.store.Snapshot()); err != nil {
 				return err
 			}
 		case b := <-batches:
-			if errors.Is(b.err, state.ErrLagged) {
-				return refuse(codes.Unavailable, "this watch fell too far behind; begin again")
-			}
 			if b.err != nil {
 				return b.err
 			}
-			if err := change(b.changes); err != nil {
+			if b.Anew {
+				return errBehind
+			}
+			if err := change(b.Changes); err != nil {
 				return err
 			}
 		}

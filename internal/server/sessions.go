@@ -407,22 +407,19 @@ func (s *agentService) assignments(node string, full bool, dirty []string) *v1.A
 // it concerns. One loop serves all sessions, so that a change costs the same
 // however many agents are connected.
 func (s *Server) dispatch(ctx context.Context) error {
-	for {
-		snap, feed := s.store.Subscribe()
-		s.catchUp(snap)
-		for {
-			changes, err := feed.Next(ctx)
-			if errors.Is(err, state.ErrLagged) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			for _, c := range changes {
-				s.route(c)
-			}
-			s.actedOn(changes)
+	for feed := s.store.Follow(); ; {
+		news, err := feed.Next(ctx)
+		if err != nil {
+			return err
 		}
+		if news.Anew {
+			s.catchUp(news.Snapshot)
+			continue
+		}
+		for _, c := range news.Changes {
+			s.route(c)
+		}
+		s.actedOn(news.Changes)
 	}
 }
 

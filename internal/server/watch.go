@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,23 +28,27 @@ func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, c
 	if _, err := s.consensus.Read(ctx); err != nil {
 		return err
 	}
-	snap, feed := s.store.Subscribe()
-	if err := start(snap); err != nil {
+	feed := s.store.Follow()
+	if err := start(feed.Newest().Snapshot); err != nil {
 		return err
 	}
 	for {
-		changes, err := feed.Next(ctx)
-		if errors.Is(err, state.ErrLagged) {
-			return refuse(codes.Unavailable, "this watch fell too far behind; begin again")
-		}
+		news, err := feed.Next(ctx)
 		if err != nil {
 			return err
 		}
-		if err := change(s.store.Snapshot(), changes); err != nil {
+		if news.Anew {
+			return errBehind
+		}
+		if err := change(news.Snapshot, news.Changes); err != nil {
 			return err
 		}
 	}
 }
+
+// errBehind ends what a caller watches when changes were lost: the caller may have
+// acted on what it was told.
+var errBehind = refuse(codes.Unavailable, "this watch fell too far behind; begin again")
 
 // tracker turns "this object may differ" into added, changed and removed, and
 // leaves out what looks the same as before.

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -84,6 +86,7 @@ var shimMayImport = map[string]bool{"internal/logfile": true}
 
 type pkg struct {
 	ImportPath string
+	Dir        string
 	Doc        string
 	Imports    []string
 	GoFiles    []string
@@ -92,7 +95,7 @@ type pkg struct {
 // packages lists those of this repository.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Doc,Imports,GoFiles", "./...")
 	cmd.Dir = "../.."
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -198,4 +201,26 @@ func contains(all []string, one string) bool {
 		}
 	}
 	return false
+}
+
+// TestNobodyHandlesLagByItself: whatever follows the change feed does so by state.Follower, which handles lag in one
+// way for all.
+func TestNobodyHandlesLagByItself(t *testing.T) {
+	for _, p := range packages(t) {
+		from := strings.TrimPrefix(p.ImportPath, module)
+		if from == "internal/state" || strings.HasPrefix(from, "test/") {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			code, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, word := range []string{".Subscribe()", "ErrLagged"} {
+				if strings.Contains(string(code), word) {
+					t.Errorf("%s/%s uses %s: use Follow of state.Store", from, file, word)
+				}
+			}
+		}
+	}
 }

@@ -25,18 +25,14 @@ type Loop struct {
 
 // Run ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
-	for {
-		_, feed := l.Store.Subscribe()
-		for {
-			next, err := l.settle(ctx)
-			if err != nil {
-				return err
-			}
-			if err := wait(ctx, feed, next); errors.Is(err, state.ErrLagged) {
-				break
-			} else if err != nil {
-				return err
-			}
+	feed := l.Store.Follow()
+	for next := (time.Time{}); ; {
+		err := wait(ctx, feed, next)
+		if err != nil {
+			return err
+		}
+		if next, err = l.settle(ctx); err != nil {
+			return err
 		}
 	}
 }
@@ -62,7 +58,7 @@ const Glance = time.Minute
 var errElapsed = errors.New("a time has come")
 
 // wait returns when a change concerns crons, or the time has come to look.
-func wait(ctx context.Context, feed *state.Subscription, next time.Time) error {
+func wait(ctx context.Context, feed *state.Follower, next time.Time) error {
 	within := ctx
 	if !next.IsZero() {
 		var cancel context.CancelFunc
@@ -70,13 +66,13 @@ func wait(ctx context.Context, feed *state.Subscription, next time.Time) error {
 		defer cancel()
 	}
 	for {
-		changes, err := feed.Next(within)
+		news, err := feed.Next(within)
 		switch {
 		case errors.Is(err, errElapsed):
 			return nil
 		case err != nil:
 			return err
-		case Concerned(changes):
+		case news.Anew || Concerned(news.Changes):
 			return nil
 		}
 	}

@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -14,19 +13,16 @@ import (
 )
 
 // follow keeps what is remembered in line with the state, until ctx ends.
-func (l *Loop) follow(ctx context.Context, feed *state.Subscription) {
+func (l *Loop) follow(ctx context.Context, feed *state.Follower) {
 	for {
-		changes, err := feed.Next(ctx)
-		if errors.Is(err, state.ErrLagged) {
-			var snap *state.Snapshot
-			snap, feed = l.store.Subscribe()
-			l.adoptEverything(snap)
-			continue
-		}
+		news, err := feed.Next(ctx)
 		if err != nil {
 			return
 		}
-		l.learnChanges(changes)
+		if news.Anew {
+			l.adoptEverything(news.Snapshot)
+		}
+		l.learnChanges(news.Changes)
 	}
 }
 

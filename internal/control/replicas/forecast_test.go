@@ -48,9 +48,7 @@ func (d *driven) settleLoop() {
 // follow lets the loop see what has changed, and returns what is due then.
 func (d *driven) follow() Due {
 	d.t.Helper()
-	if _, err := d.loop.follow(); err != nil {
-		d.t.Fatalf("follow: %v", err)
-	}
+	d.loop.follow()
 	return d.loop.engine.Due
 }
 
@@ -60,11 +58,11 @@ func (d *driven) react() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel() // what is there is returned all the same
 	for {
-		changes, err := d.loop.feed.Next(ended)
+		news, err := d.loop.feed.Next(ended)
 		if err != nil {
 			return
 		}
-		d.loop.heard = changes
+		d.loop.heed(news)
 		d.settleLoop()
 	}
 }

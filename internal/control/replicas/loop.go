@@ -39,30 +39,14 @@ type Loop struct {
 	engine Engine
 	// feed tells the changes that the engine has to follow, and heard are those of them
 	// that it has not followed yet.
-	feed  *state.Subscription
+	feed  *state.Follower
 	heard []state.Change
 }
 
-// Run ticks until ctx ends.
+// Run settles what is due, waits until something is due again, and so on, until ctx
+// ends.
 func (l *Loop) Run(ctx context.Context) error {
-	for {
-		l.begin()
-		if err := l.live(ctx); !errors.Is(err, state.ErrLagged) {
-			return err
-		}
-	}
-}
-
-// begin reads the state.
-func (l *Loop) begin() {
-	var snap *state.Snapshot
-	snap, l.feed = l.Store.Subscribe()
-	l.heard = nil
-	l.engine.Begin(snap)
-}
-
-// live settles what is due, waits until something is due again, and so on.
-func (l *Loop) live(ctx context.Context) error {
+	l.begin()
 	for {
 		if err := l.settle(ctx); err != nil {
 			return err
@@ -71,6 +55,12 @@ func (l *Loop) live(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// begin reads the state.
+func (l *Loop) begin() {
+	l.feed = l.Store.Follow()
+	l.follow()
 }
 
 // errElapsed ends a wait because the time of something has come.
@@ -85,7 +75,7 @@ func (l *Loop) wait(ctx context.Context) error {
 		ctx, cancel = context.WithDeadlineCause(ctx, at, errElapsed)
 		defer cancel()
 	}
-	changes, err := l.feed.Next(ctx)
+	news, err := l.feed.Next(ctx)
 	now := time.Now()
 	switch {
 	case errors.Is(err, errElapsed):
@@ -95,26 +85,32 @@ func (l *Loop) wait(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	l.heard = changes
+	l.heed(news)
 	l.engine.Elapsed(now)
 	return nil
 }
 
-// follow has the engine follow all changes until now.
-func (l *Loop) follow() (*state.Snapshot, error) {
-	snap, changes, err := l.feed.Newest()
-	if err != nil {
-		return nil, err
-	}
+// heed takes note of news that the engine follows later, or begins anew.
+func (l *Loop) heed(news state.News) {
 	switch {
-	case len(changes) == 0:
-		changes = l.heard
-	case len(l.heard) > 0:
-		changes = slices.Concat(l.heard, changes)
+	case news.Anew:
+		l.heard = nil
+		l.engine.Begin(news.Snapshot)
+	case len(l.heard) == 0:
+		l.heard = news.Changes
+	case len(news.Changes) > 0:
+		l.heard = slices.Concat(l.heard, news.Changes)
 	}
+}
+
+// follow has the engine follow all changes until now.
+func (l *Loop) follow() *state.Snapshot {
+	news := l.feed.Newest()
+	l.heed(news)
+	changes := l.heard
 	l.heard = nil
-	l.engine.Follow(snap, changes)
-	return snap, nil
+	l.engine.Follow(news.Snapshot, changes)
+	return news.Snapshot
 }
 
 // manyChanges are those of a cluster that is being filled: nobody waits for a single
@@ -125,10 +121,7 @@ const manyChanges = 64
 // proposal makes it look again.
 func (l *Loop) settle(ctx context.Context) error {
 	for {
-		snap, err := l.follow()
-		if err != nil {
-			return err
-		}
+		snap := l.follow()
 		now := time.Now().UTC()
 		step := l.engine.Settle(now, state.NewUID)
 		if step == nil {

@@ -95,7 +95,7 @@ func TestAQuotaIsHeldAndWakes(t *testing.T) {
 	labelled := proto.CloneOf(w.snap().NamespaceByName("default"))
 	labelled.Metadata.Labels = map[string]string{"team": "shop"}
 	w.change(func(b *state.Batch) { b.Update(labelled, labelled.GetMetadata().GetVersion()) })
-	if _, changes, _ := d.loop.feed.Newest(); d.loop.engine.memory.after(changes).Placement {
+	if news := d.loop.feed.Newest(); d.loop.engine.memory.after(news.Changes).Placement {
 		t.Errorf("a label makes placement due")
 	}
 	w.quota(&v1.Quota{Replicas: new(int64(3))})
