@@ -49,7 +49,7 @@ scrape_configs:
 
 The authority's certificate is the ` + "`ca`" + ` of the context in the client configuration.
 
-**An agent alone** listens on no port, and no server ever connects to a node. What its
+**An agent alone** listens on no port, so there is nothing for Prometheus to scrape. What its
 replicas use reaches the leader with the heartbeats and is part of the leader's metrics.
 The agent's own metrics are on a socket that only its user can open (mode 0600),
 ` + "`metrics.sock`" + ` in the run folder ` + "`/run/cloudless/ID`" + `, where ID is the ` + "`id`" + ` in

@@ -2,9 +2,13 @@ package nodes
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -363,4 +367,33 @@ func TestSettleFollowsTheWish(t *testing.T) {
 		l.Heartbeat("n", &v1.Heartbeat{Status: &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}}})
 		want(t, s, "cordoned")
 	})
+}
+
+// The pages say that servers try to connect to nodes, to which port and how often.
+func TestPagesTellOfTheProbe(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	pages = append(pages, "../../../README.md")
+	tells := fmt.Sprintf("every %s minutes", map[time.Duration]string{5 * time.Minute: "five"}[learnEvery])
+	told := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Join(strings.Fields(string(text)), " ")
+		for _, wrong := range []string{"never connect to", "ever connects to a node", "calls no node", "only knocks"} {
+			if strings.Contains(words, wrong) {
+				t.Errorf("%s says %q", page, wrong)
+			}
+		}
+		if strings.Contains(words, fmt.Sprintf("TCP port %d", probePort)) && strings.Contains(words, tells) {
+			told++
+		}
+	}
+	if told < 3 { // README, nodes.md and architecture.md
+		t.Errorf("%d pages tell of it", told)
+	}
 }
