@@ -28,6 +28,8 @@ type oracle struct {
 	cloned map[string]bool
 	// scored are the last writes of the scores of nodes.
 	scored map[string]scored
+	// lastWork is when a replica last ended by itself.
+	lastWork time.Duration
 	// epoch is the newest that was agreed on.
 	epoch uint64
 	plans int
@@ -107,6 +109,9 @@ func (w *World) checkReplica(p *proposal, snapBefore *state.Snapshot, old, now *
 		w.checkNew(p, now, after)
 	}
 	w.remember(now, after)
+	if phase == rollout.PhaseCompleted || phase == rollout.PhaseFailed {
+		w.oracle.lastWork = w.now
+	}
 	switch {
 	case old == nil || !wanted(old) || wanted(now) || p.who == "reports":
 	case now.GetSpec().GetPreemptedFor() != "":

@@ -51,7 +51,7 @@ func (v *watch) enter(w *World, n *v1.Node) {
 // broke notes that a session of a node has broken.
 func (v *watch) broke(w *World, uid string) {
 	v.lossesOf(uid).broken++
-	v.standing(uid, w.clock()).Broke()
+	v.standing(uid, w.clock()).Broke(w.clock())
 }
 
 // losses are how often a node went offline, of which half is forgotten in six

@@ -162,7 +162,7 @@ func (l *Loop) broke(uid string, e *entry) {
 	}
 	e.Connected, e.Broken = false, time.Now()
 	if l.leading != nil {
-		e.Broke()
+		e.Broke(e.Broken)
 		if e.answers && e.Goodbye == "" {
 			ctx, cancel := context.WithCancel(l.leading)
 			e.relieve = cancel

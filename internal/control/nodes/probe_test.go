@@ -248,11 +248,25 @@ func TestALossOfANodeThatIsHardlyBackIsCountedOnce(t *testing.T) {
 	s := NewStanding(time.Now())
 	s.Enter(stateOffline, time.Now())
 	s.Mended()
-	s.Broke()
+	s.Broke(time.Now())
 	s.Enter(stateReady, time.Now())
 	s.Enter(stateOffline, time.Now())
 	if got := s.record.GetLosses(); math.Abs(got-1) > 0.01 {
 		t.Errorf("%.2f losses were counted", got)
+	}
+}
+
+// A session that breaks after a long calm counts from then on, not from the beginning of
+// the calm: together with the loss that follows it is one.
+func TestALossAfterALongCalmIsCountedInFull(t *testing.T) {
+	start := time.Now()
+	s := NewStanding(start)
+	s.Enter(stateReady, start)
+	end := start.Add(lossesHalfLife)
+	s.Broke(end)
+	s.Enter(stateOffline, end)
+	if got := s.record.GetLosses(); math.Abs(got-1) > 0.001 {
+		t.Errorf("%.3f losses were counted", got)
 	}
 }
 

@@ -54,8 +54,9 @@ func (s *Standing) Enter(state string, now time.Time) {
 
 // Broke notes that the node's session has broken. That of one which is offline is
 // ended because it is.
-func (s *Standing) Broke() {
+func (s *Standing) Broke(now time.Time) {
 	if !s.waits() {
+		s.pass(now) // what was before does not make it count less
 		s.record.Losses += brokenSession
 		s.broken = true
 	}
