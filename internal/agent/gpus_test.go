@@ -60,8 +60,7 @@ func TestReplicasGetGPUsOfTheirOwn(t *testing.T) {
 		}
 		// It keeps its card from attempt to attempt.
 		n.tasks.exit("b-1", driver.Exit{Code: 1})
-		s.await(t, "b", "backoff")
-		s.await(t, "b", "running")
+		s.awaitRestart(t, "b", 1)
 		if got := n.devices("b-2"); got != "/dev/nvidia1 /dev/nvidiactl" {
 			t.Errorf("restarted, it has %q", got)
 		}

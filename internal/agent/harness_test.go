@@ -294,6 +294,14 @@ func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 	return s.awaitStatus(t, uid, phase, func(status *v1.ReplicaStatus) bool { return status.GetPhase() == phase })
 }
 
+// awaitRestart waits until the node says that a replica runs after so many restarts.
+func (s *session) awaitRestart(t *testing.T, uid string, restarts int32) *v1.ReplicaStatus {
+	t.Helper()
+	return s.awaitStatus(t, uid, "restarted", func(status *v1.ReplicaStatus) bool {
+		return status.GetPhase() == phaseRunning && status.GetRestarts() == restarts
+	})
+}
+
 // awaitStatus is the same for anything that a status can say.
 func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.ReplicaStatus) bool) *v1.ReplicaStatus {
 	t.Helper()

@@ -153,11 +153,13 @@ func TestNetworkOfAReplica(t *testing.T) {
 			t.Errorf("while it runs: %s", got)
 		}
 		n.tasks.exit("a-1", driver.Exit{Code: 1})
+		s.awaitRestart(t, "a", 1)
+		n.tasks.exit("a-2", driver.Exit{Code: 1})
 		s.await(t, "a", phaseBackoff)
 		if got := n.network.String(); got != "[a]" {
 			t.Errorf("while it does not run: %s", got)
 		}
-		if got := s.await(t, "a", phaseRunning).GetAddresses(); !slices.Equal(got, []string{"10.64.0.2"}) {
+		if got := s.awaitRestart(t, "a", 2).GetAddresses(); !slices.Equal(got, []string{"10.64.0.2"}) {
 			t.Errorf("after a restart it has %v", got)
 		}
 		s.send(t, full())
@@ -180,6 +182,8 @@ func TestNetworkAfterACrash(t *testing.T) {
 		s.await(t, "a", phaseRunning)
 		s.await(t, "b", phaseRunning)
 		n.tasks.exit("b-1", driver.Exit{Code: 1})
+		s.awaitRestart(t, "b", 1) // at once
+		n.tasks.exit("b-2", driver.Exit{Code: 1})
 		s.await(t, "b", phaseBackoff)
 		n.crash()
 		_, _ = n.network.Attach(t.Context(), nodenet.Endpoint{UID: "orphan"})

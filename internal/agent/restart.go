@@ -74,6 +74,9 @@ type decision struct {
 // What could not be started is tried again under every policy, because nothing
 // has run yet and the reason may pass: the image may be pushed, the disk freed.
 // Only a task that is itself wrong and may not be restarted is given up.
+//
+// A program that ends for the first time, or after a long run, is started again
+// at once.
 func (p restartPolicy) after(e ending, failures int, jitter float64) decision {
 	final := "completed"
 	if e.failed {
@@ -88,7 +91,13 @@ func (p restartPolicy) after(e ending, failures int, jitter float64) decision {
 	if e.started && e.ran >= p.reset {
 		failures = 0
 	}
-	pause := grow(p.first, p.max, failures)
+	var pause time.Duration
+	switch {
+	case failures > 0:
+		pause = grow(p.first, p.max, failures-1)
+	case !e.started:
+		pause = p.first
+	}
 	// The jitter only shortens, so that max is the longest pause.
 	pause -= time.Duration(jitter * 0.1 * float64(pause))
 	return decision{phase: phaseBackoff, pause: pause, failures: failures + 1}

@@ -53,9 +53,26 @@ func TestPausesStayWithinTheirBounds(t *testing.T) {
 	})
 }
 
+// Most programs that fail once run when they are started again; those that fail again get growing pauses.
+func TestFirstRestartIsImmediate(t *testing.T) {
+	p, _ := restartPolicyOf(nil)
+	failures := 0
+	for _, want := range []time.Duration{0, p.first, 2 * p.first, 4 * p.first} {
+		d := p.after(ending{started: true, failed: true}, failures, 0)
+		if d.phase != phaseBackoff || d.pause != want {
+			t.Errorf("after %d failures: %+v, want a pause of %s", failures+1, d, want)
+		}
+		failures = d.failures
+	}
+	// What could not even be started would only fail in the same way.
+	if d := p.after(ending{failed: true}, 0, 0); d.pause != p.first {
+		t.Errorf("after a start that failed: %+v, want a pause of %s", d, p.first)
+	}
+}
+
 func TestALongRunResetsThePause(t *testing.T) {
 	p, _ := restartPolicyOf(nil)
-	if d := p.after(ending{started: true, failed: true, ran: p.reset}, 50, 0); d.pause != p.first || d.failures != 1 {
+	if d := p.after(ending{started: true, failed: true, ran: p.reset}, 50, 0); d.pause != 0 || d.failures != 1 {
 		t.Errorf("after a long run: %+v", d)
 	}
 	if d := p.after(ending{started: true, failed: true, ran: p.reset - 1}, 50, 0); d.pause != p.max {

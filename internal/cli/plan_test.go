@@ -492,6 +492,30 @@ func TestTreeFitsTheScreen(t *testing.T) {
 	}
 }
 
+// The first restart is immediate, so that a watch may show nothing of the end before it.
+func TestRestartThatNobodySawIsAFailure(t *testing.T) {
+	a := &actor{
+		action: actionCreate, now: &cloudlessv1.Workload{}, replicas: map[string]*cloudlessv1.Replica{},
+		failures: map[string]int{}, since: map[string]time.Duration{},
+	}
+	running := func(restarts int32) *cloudlessv1.Replica {
+		return &cloudlessv1.Replica{
+			Metadata: &cloudlessv1.Metadata{Uid: "r"}, Status: &cloudlessv1.ReplicaStatus{Phase: "running", Restarts: restarts},
+		}
+	}
+	a.seeReplica(running(4), false, 0)
+	if !a.steady(steadyFor) {
+		t.Error("restarts of long ago count")
+	}
+	a.seeReplica(running(5), false, steadyFor)
+	if a.steady(2 * steadyFor) {
+		t.Error("a program that has just ended counts as up")
+	}
+	if !a.steady(6 * steadyFor) {
+		t.Error("a program that runs after a restart never counts as up")
+	}
+}
+
 func TestSceneJudges(t *testing.T) {
 	applied := &cloudlessv1.ApplyPlanResponse{
 		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{

@@ -131,8 +131,13 @@ func (a *actor) seeReplica(r *cloudlessv1.Replica, removed bool, now time.Durati
 		return
 	}
 	before, known := a.replicas[uid]
-	if !known || before.GetStatus().GetPhase() != r.GetStatus().GetPhase() {
+	restarted := known && r.GetStatus().GetRestarts() > before.GetStatus().GetRestarts()
+	if !known || restarted || before.GetStatus().GetPhase() != r.GetStatus().GetPhase() {
 		a.since[uid] = now
+	}
+	// The first restart is immediate, so that nobody may have seen the pause before it.
+	if restarted && before.GetStatus().GetPhase() != "backoff" {
+		a.failures[uid]++
 	}
 	if r.GetStatus().GetPhase() == "backoff" {
 		if known && before.GetStatus().GetPhase() != "backoff" || a.failures[uid] == 0 {

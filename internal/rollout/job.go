@@ -18,8 +18,8 @@ type Job struct {
 	// Completions is how many replicas must complete, Parallelism how many may live
 	// at a time, Retries how many may fail.
 	Completions, Parallelism, Retries int
-	// Backoff is the pause after a failure, doubled with each that follows without a
-	// success, up to MaxBackoff.
+	// Backoff is the pause after the second failure in a row, doubled with each that
+	// follows without a success, up to MaxBackoff.
 	Backoff, MaxBackoff time.Duration
 	// Deadline is when its time is over, zero for never.
 	Deadline time.Time
@@ -177,16 +177,16 @@ func (j Job) pauseUntil(w work, now time.Time) time.Time {
 			row++
 		}
 	}
-	if row == 0 {
-		return time.Time{}
+	if row <= 1 {
+		return time.Time{} // the first failure in a row is replaced at once
 	}
 	last := w.failures[len(w.failures)-1]
 	if last.After(now) {
 		return time.Time{}
 	}
 	pause := cmp.Or(j.MaxBackoff, j.Backoff)
-	if doubled := j.Backoff << min(row-1, 30); row <= 31 && doubled>>min(row-1, 30) == j.Backoff {
-		pause = min(pause, doubled)
+	if times := min(row-2, 30); row <= 32 && j.Backoff<<times>>times == j.Backoff {
+		pause = min(pause, j.Backoff<<times)
 	}
 	return last.Add(pause)
 }

@@ -116,7 +116,7 @@ func TestJobPausesBetweenFailures(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	err := runLoop(t, l, func() {
 		l.do(func() { l.addNode("a", "8") })
-		l.do(func() { l.addJob("import", 1, 1, 2) })
+		l.do(func() { l.addJob("import", 1, 1, 3) })
 		fail := func() {
 			l.do(func() { l.work() })
 			l.do(func() { l.work() })
@@ -124,6 +124,11 @@ func TestJobPausesBetweenFailures(t *testing.T) {
 		}
 		live := func() int {
 			return l.phases("import")[rollout.PhasePlaced] + l.phases("import")[rollout.PhaseRunning] + l.phases("import")[rollout.PhasePreparing]
+		}
+		fail()
+		synctest.Wait()
+		if live() != 1 {
+			t.Errorf("the first failure is not replaced at once: %v", l.phases("import"))
 		}
 		for _, pause := range []time.Duration{time.Second, 2 * time.Second} {
 			fail()
@@ -145,7 +150,7 @@ func TestJobPausesBetweenFailures(t *testing.T) {
 		fail()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got := l.outcome("import"); got.GetOutcome() != rollout.PhaseFailed || got.GetReason() != "3 of its replicas failed, and 2 may" || live() != 0 {
+		if got := l.outcome("import"); got.GetOutcome() != rollout.PhaseFailed || got.GetReason() != "4 of its replicas failed, and 3 may" || live() != 0 {
 			t.Errorf("in the end: %v with %v", got, l.phases("import"))
 		}
 	})

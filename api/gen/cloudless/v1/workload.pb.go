@@ -753,11 +753,12 @@ type Restart struct {
 	// When an ended replica is started again: "always", "on-failure" or "never";
 	// "always" if empty.
 	Policy string `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// The pause before the first restart, doubled each time; "1s" if empty.
+	// The pause before the second restart, doubled each time; "1s" if empty. A
+	// program that ends for the first time is restarted at once.
 	Backoff string `protobuf:"bytes,2,opt,name=backoff,proto3" json:"backoff,omitempty"`
 	// The longest pause; "1m" if empty.
 	MaxBackoff string `protobuf:"bytes,3,opt,name=max_backoff,json=maxBackoff,proto3" json:"max_backoff,omitempty"`
-	// A replica that ran this long starts again with the first pause; "5m" if empty.
+	// A replica that ran this long is restarted at once again; "5m" if empty.
 	Reset_        string `protobuf:"bytes,4,opt,name=reset,proto3" json:"reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
