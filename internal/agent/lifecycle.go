@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // The life of a replica on its node. Every transition is in this file; step
@@ -200,16 +201,24 @@ func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	return seenExit(exit), nil
+	return r.rec.seenExit(exit), nil
 }
 
 // seenExit is an exit in the words of the API.
-func seenExit(exit driver.Exit) *v1.Exit {
+func (r *record) seenExit(exit driver.Exit) *v1.Exit {
+	if exit.OOMKilled {
+		exit.Reason = spec.OutOfMemory(memoryLimit(r.Assignment))
+	}
 	seen := &v1.Exit{Code: int32(exit.Code), OomKilled: exit.OOMKilled, Reason: sentence(exit.Reason), Time: now()}
 	if !exit.At.IsZero() {
 		seen.Time = timestamppb.New(exit.At)
 	}
 	return seen
+}
+
+// memoryLimit is how much memory a replica may use, empty if nothing says so.
+func memoryLimit(a *v1.Assignment) string {
+	return a.GetRevision().GetSpec().GetWorkload().GetResources().GetLimits().GetMemory()
 }
 
 // exited ends an attempt that ran and decides what follows.
@@ -237,8 +246,6 @@ func (r *record) conclude(e ending, at *timestamppb.Timestamp) {
 // explain says what a bare exit code does not.
 func explain(exit *v1.Exit) string {
 	switch {
-	case exit.GetOomKilled():
-		return "It was killed because it used more memory than it may."
 	case exit.GetReason() != "":
 		return exit.GetReason()
 	case exit.GetCode() != 0:

@@ -317,3 +317,23 @@ func TestRemovedReplicaLeavesOnlyItsLogUntilRetentionEnds(t *testing.T) {
 		}
 	})
 }
+
+// Whoever shows the exit shows the limit with it.
+func TestExitForMemoryNamesTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a", restart("never", "", ""), func(w *v1.WorkloadSpec) {
+			w.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "64Mi"}}
+		})))
+		s.await(t, "a", "running")
+		n.tasks.exit("a-1", driver.Exit{Code: 137, OOMKilled: true})
+		got := s.await(t, "a", "failed")
+		for _, told := range []string{got.GetReason(), got.GetLastExit().GetReason()} {
+			if want := "It ran out of memory (OOM): its limit is 64Mi; raise spec.resources.limits.memory, or make it use less"; told != want {
+				t.Errorf("it is told as %q, want %q", told, want)
+			}
+		}
+	})
+}

@@ -131,7 +131,7 @@ func (r *record) rest(boot string, tasks []foundTask, now time.Time) record {
 	wanted := wish{assignment: next.Assignment, removed: next.Removed}
 	switch status := tasks[present].status; {
 	case status.Exit != nil:
-		next.exited(seenExit(*status.Exit))
+		next.exited(next.seenExit(*status.Exit))
 	case wanted.stop():
 		next.Started = false
 		next.Status.Phase, next.Status.Pid = phaseStopping, 0

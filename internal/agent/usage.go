@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 const (
@@ -48,6 +49,7 @@ type runningTask struct {
 	id      string
 	meter   driver.Meter
 	replica *v1.Replica
+	limit   string // of its memory
 }
 
 func (a *Agent) runningTasks() []runningTask {
@@ -57,7 +59,7 @@ func (a *Agent) runningTasks() []runningTask {
 	for _, r := range a.replicas {
 		id, _ := r.running()
 		if m, ok := r.driver.(driver.Meter); ok && id != "" {
-			all = append(all, runningTask{id: id, meter: m, replica: r.wanted().assignment.GetReplica()})
+			all = append(all, runningTask{id: id, meter: m, replica: r.wanted().assignment.GetReplica(), limit: memoryLimit(r.wanted().assignment)})
 		}
 	}
 	return all
@@ -122,7 +124,7 @@ func (a *Agent) noticeKills(t runningTask, now measurement, kills uint64) measur
 		return now
 	}
 	a.tell("warning", "OutOfMemory", t.replica.GetMetadata().GetUid(),
-		fmt.Sprintf("Processes of it, %d since it was started, were killed because it used more memory than it may; it goes on.", kills))
+		fmt.Sprintf("%s. Processes of it were killed, %d since it was started; it goes on.", spec.OutOfMemory(t.limit), kills))
 	now.told = now.at
 	return now
 }

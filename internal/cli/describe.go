@@ -212,10 +212,8 @@ func (c *cli) showDescription(d *description) error {
 
 func exitReason(exit *cloudlessv1.Exit) string {
 	switch {
-	case exit.GetOomKilled():
-		return "ran out of memory"
-	case exit.GetReason() != "":
-		return exit.GetReason()
+	case spec.ExitReason(exit) != "":
+		return spec.ExitReason(exit)
 	case exit.GetCode() > 128 && exit.GetCode() < 160:
 		return fmt.Sprintf("ended by signal %d", exit.GetCode()-128)
 	}

@@ -259,7 +259,7 @@ func TestPs(t *testing.T) {
 	c.replicas[2].Status.Reason = "line one\nline two\x1b[31m"
 	c.run(t.Context(), "", "ps").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS            PORTS  REASON
 web-a  web       box   running  0         2d   10.64.0.2,fd00::2  -      -
-web-b  web       box   backoff  4         3h   -                  -      ran out of memory (exit code 137)
+web-b  web       box   backoff  4         3h   -                  -      It ran out of memory (OOM)
 `, "")
 	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   RESTARTS  AGE  ADDRESS  PORTS  REASON
 default    db-a  db        box   failed  0         5m   -        -      line one line two [31m

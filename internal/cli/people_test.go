@@ -124,7 +124,7 @@ func TestDescribeShowsAllThatIsKnown(t *testing.T) {
 		"\nEnvironment:  COLOUR=blue\n", "\nPorts:        http 8080 on the node's 80\n",
 		"\nWhy it is pending, node by node:\nNODE  REASON\nbox   needs 2 CPU, 1 of 4 free\n",
 		"\nReplicas\nNAME   NODE  PHASE    REVISION  RESTARTS  AGE  ADDRESSES           REASON\nweb-a  box   running  4         2         3h   10.64.0.2, fd00::2  -\n",
-		"\nLast exits\nREPLICA  AGO  CODE  REASON\nweb-a    60m  137   ran out of memory\nweb-b    60m  3     -\n",
+		"\nLast exits\nREPLICA  AGO  CODE  REASON\nweb-a    60m  137   It ran out of memory (OOM)\nweb-b    60m  3     -\n",
 		"\nRevisions\nREVISION", "restarted\n",
 		"\nEvents\nAGO", "Created  Workload web  1 replica of hello:1\n",
 	} {

@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // scope are the flags that choose among workloads and replicas.
@@ -192,10 +193,8 @@ func replicaReason(r *cloudlessv1.Replica) string {
 		return status.GetReason()
 	case exit == nil:
 		return ""
-	case exit.GetOomKilled():
-		return "ran out of memory (exit code " + strconv.Itoa(int(exit.GetCode())) + ")"
-	case exit.GetReason() != "":
-		return exit.GetReason()
+	case spec.ExitReason(exit) != "":
+		return spec.ExitReason(exit)
 	}
 	return "exit code " + strconv.Itoa(int(exit.GetCode()))
 }

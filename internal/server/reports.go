@@ -16,6 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/assignment"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -191,10 +192,8 @@ func transition(before, after *v1.ReplicaStatus) (reason, message string, severe
 	switch {
 	case exit != nil && !proto.Equal(before.GetLastExit(), exit) && after.GetPhase() != rollout.PhaseStopped:
 		message = fmt.Sprintf("exit code %d", exit.GetCode())
-		if exit.GetOomKilled() {
-			message = "killed because it used more memory than its limit"
-		} else if exit.GetReason() != "" {
-			message += ": " + exit.GetReason()
+		if why := spec.ExitReason(exit); why != "" {
+			message += ": " + why
 		}
 		return "Exited", message, exit.GetCode() != 0
 	case before.GetPhase() == after.GetPhase():

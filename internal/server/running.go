@@ -71,10 +71,8 @@ func because(r *v1.Replica) string {
 	switch exit := status.GetLastExit(); {
 	case status.GetReason() != "":
 		return " (" + strings.TrimRight(status.GetReason(), ".") + ")"
-	case exit.GetOomKilled():
-		return " (it ran out of memory)"
-	case exit.GetReason() != "":
-		return " (" + exit.GetReason() + ")"
+	case spec.ExitReason(exit) != "":
+		return " (" + spec.ExitReason(exit) + ")"
 	case exit != nil:
 		return fmt.Sprintf(" (it ended with exit code %d)", exit.GetCode())
 	}

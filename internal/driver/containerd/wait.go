@@ -71,7 +71,7 @@ func (d *Driver) seenExit(id string, code uint32, at time.Time) (driver.Exit, er
 		}
 		exit.OOMKilled = exit.OOMKilled && !rec.Killed
 		if kills > 0 && exit.Code != 0 && !exit.OOMKilled && !rec.Killed {
-			exit.Reason = fmt.Sprintf("it exited with code %d, and one of its processes was killed before because they used more memory than they may", exit.Code)
+			exit.Reason = fmt.Sprintf("it exited with code %d, and one of its processes was killed before because it ran out of memory (OOM)", exit.Code)
 		}
 		rec.Exit = &exit
 	})
