@@ -78,18 +78,20 @@ func (c *cli) contextUseCommand() *cobra.Command {
 
 func (c *cli) contextRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:        "rm NAME",
+		Use:        "rm NAME...",
 		Aliases:    []string{"remove", "delete"},
 		SuggestFor: []string{"logout"},
-		Short:      "Forget a context; the cluster itself is left as it is",
+		Short:      "Forget contexts; the clusters themselves are left as they are",
 		Example:    "  cloudless context rm old",
-		Args:       names("NAME"),
+		Args:       oneOrMore("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			err := c.changeContext(args[0], func(config *client.Config) { config.Remove(args[0]) })
-			if err != nil || !c.forPeople() {
-				return err
-			}
-			return c.printf("context %s removed\n", args[0])
+			return c.forEach(args, func(name string) error {
+				err := c.changeContext(name, func(config *client.Config) { config.Remove(name) })
+				if err != nil || !c.forPeople() {
+					return err
+				}
+				return c.printf("context %s removed\n", name)
+			})
 		},
 	}
 }

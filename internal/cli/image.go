@@ -109,33 +109,22 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 		Long: "Rm deletes images that nothing uses. A deleted image can be had back for a day with cloudless image restore,\n" +
 			"unless --now is given. With --force it is deleted even if workloads use it: what runs goes on.",
 		Example: "  cloudless image rm hello:1\n  cloudless image rm --now hello:1 hello:2",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
-			}
-			return nil
-		},
+		Args:    oneOrMore("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			for _, name := range args {
+			return c.forEach(args, func(name string) error {
 				image, err := cl.Images().DeleteImage(ctx, &cloudlessv1.DeleteImageRequest{Name: name, Force: force, Now: now})
 				if err != nil {
 					return err
 				}
 				if !c.forPeople() {
-					if err := c.printItem(image); err != nil {
-						return err
-					}
-					continue
+					return c.printItem(image)
 				}
 				after := fmt.Sprintf("; for %s it can be had back with: cloudless image restore %s", short(time.Until(image.GetStatus().GetExpireTime().AsTime())+time.Second), name)
 				if now {
 					after = ""
 				}
-				if err := c.printf("image %s deleted%s\n", name, after); err != nil {
-					return err
-				}
-			}
-			return nil
+				return c.printf("image %s deleted%s\n", name, after)
+			})
 		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete it even if workloads use it")

@@ -327,17 +327,19 @@ func setQuota(ctx context.Context, cl *client.Client, name string, change func(*
 
 func (c *cli) namespaceRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "rm NAME",
+		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete"},
-		Short:   "Remove a namespace in which there are no workloads",
+		Short:   "Remove namespaces in which there are no workloads",
 		Example: "  cloudless namespace rm shop",
-		Args:    names("NAME"),
+		Args:    oneOrMore("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			removed, err := cl.Namespaces().DeleteNamespace(ctx, &cloudlessv1.DeleteNamespaceRequest{Name: args[0]})
-			if err != nil {
-				return err
-			}
-			return c.namespaceChanged(removed, "removed")
+			return c.forEach(args, func(name string) error {
+				removed, err := cl.Namespaces().DeleteNamespace(ctx, &cloudlessv1.DeleteNamespaceRequest{Name: name})
+				if err != nil {
+					return err
+				}
+				return c.printRemoved("namespace", name, removed, len(args) > 1)
+			})
 		}),
 	}
 }

@@ -63,23 +63,22 @@ func (c *cli) nodeListCommand() *cobra.Command {
 func (c *cli) nodeRemoveCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "rm NAME",
-		Short: "Remove a machine for good",
+		Use:   "rm NAME...",
+		Short: "Remove machines for good",
 		Long: "Rm takes a node's membership away at once: its certificate is worth nothing from then on, and its replicas\n" +
 			"are replaced on other nodes. The machine stops them as soon as a server tells it that it was removed; one\n" +
 			"that is away, when it is back. The last node, and one with replicas, are removed only with --force.\n" +
 			"The machine becomes a node again with cloudless join and a new token, or with cloudless up if it is a server.",
 		Example: "  cloudless node rm box1\n  cloudless node rm box1 --force",
-		Args:    names("NAME"),
+		Args:    oneOrMore("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			removed, err := cl.Nodes().DeleteNode(ctx, &cloudlessv1.DeleteNodeRequest{Name: args[0], Force: force})
-			if err != nil {
-				return err
-			}
-			if !c.forPeople() {
-				return c.printObject(removed)
-			}
-			return c.printf("node %s removed\n", args[0])
+			return c.forEach(args, func(name string) error {
+				removed, err := cl.Nodes().DeleteNode(ctx, &cloudlessv1.DeleteNodeRequest{Name: name, Force: force})
+				if err != nil {
+					return err
+				}
+				return c.printRemoved("node", name, removed, len(args) > 1)
+			})
 		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even the last node, or one with replicas; these count as lost")

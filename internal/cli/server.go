@@ -132,31 +132,27 @@ func mayFail(st *cloudlessv1.ClusterStatus) string {
 }
 
 func (c *cli) serverRemoveCommand() *cobra.Command {
-	var request cloudlessv1.DeleteServerRequest
+	var force bool
 	cmd := &cobra.Command{
-		Use:     "rm NAME",
+		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete"},
-		Short:   "Remove a server for good: it is cut off at once",
+		Short:   "Remove servers for good: they are cut off at once",
 		Long: "Rm takes a server out of the cluster: it votes no more, its certificate is worth nothing from then on, its\n" +
 			"connections are closed, and the servers' gossip gets another key, all before the command ends. The process\n" +
 			"ends by itself once it learns of it; one that is away then, when it is started again.",
 		Example: "  cloudless server rm old-box",
-		Args:    names("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			request.Name = args[0]
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				removed, err := cl.Servers().DeleteServer(ctx, &request)
+		Args:    oneOrMore("NAME"),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.forEach(args, func(name string) error {
+				removed, err := cl.Servers().DeleteServer(ctx, &cloudlessv1.DeleteServerRequest{Name: name, Force: force})
 				if err != nil {
 					return err
 				}
-				if !c.forPeople() {
-					return c.printObject(removed)
-				}
-				return c.printf("server %s removed\n", args[0])
-			})(cmd, args)
-		},
+				return c.printRemoved("server", name, removed, len(args) > 1)
+			})
+		}),
 	}
-	cmd.Flags().BoolVar(&request.Force, "force", false, "even if too few healthy servers are left to agree on anything, or they do not have all images")
+	cmd.Flags().BoolVar(&force, "force", false, "even if too few healthy servers are left to agree on anything, or they do not have all images")
 	return cmd
 }
 

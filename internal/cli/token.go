@@ -123,19 +123,18 @@ func tokenEnd(token *cloudlessv1.Token, now time.Time) string {
 
 func (c *cli) tokenRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "rm NAME",
+		Use:     "rm NAME...",
 		Aliases: []string{"remove", "delete", "revoke"},
-		Short:   "Revoke a token: what uses it is cut off at once",
-		Example: "  cloudless token rm ci",
-		Args:    names("NAME"),
+		Short:   "Revoke tokens: what uses them is cut off at once",
+		Example: "  cloudless token rm ci\n  cloudless token rm ci reader",
+		Args:    oneOrMore("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			if _, err := cl.Tokens().DeleteToken(ctx, &cloudlessv1.DeleteTokenRequest{Name: args[0]}); err != nil {
-				return err
-			}
-			if !c.forPeople() {
-				return nil
-			}
-			return c.printf("token %s revoked\n", args[0])
+			return c.forEach(args, func(name string) error {
+				if _, err := cl.Tokens().DeleteToken(ctx, &cloudlessv1.DeleteTokenRequest{Name: name}); err != nil || !c.forPeople() {
+					return err
+				}
+				return c.printf("token %s revoked\n", name)
+			})
 		}),
 	}
 }

@@ -186,26 +186,16 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 		Aliases:    []string{"remove", "delete"},
 		Short:      "Stop workloads and remove them",
 		Example:    "  cloudless workload rm web\n  cloudless workload rm web db --wait=false",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
-			}
-			return nil
-		},
+		Args:       oneOrMore("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			var removed []*cloudlessv1.Workload
-			var failed error // the first that could not be removed keeps no other from it
-			for _, name := range args {
+			failed := c.forEach(args, func(name string) error {
 				workload, err := cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: c.namespace, Name: name})
-				switch {
-				case err == nil:
+				if err == nil {
 					removed = append(removed, workload)
-				case failed == nil:
-					failed = err
-				default:
-					c.complain(err)
 				}
-			}
+				return err
+			})
 			word := "is being removed"
 			if w.on {
 				if err := c.awaitGone(ctx, cl, w, removed...); err != nil {
