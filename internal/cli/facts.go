@@ -38,8 +38,8 @@ func amounts(a *cloudlessv1.ResourceAmounts) string {
 	var all []string
 	for _, one := range []struct{ what, amount string }{
 		{"CPU", a.GetCpu()},
-		{"memory", a.GetMemory()},
-		{"disk", a.GetDisk()},
+		{"memory", shortQuantity(a.GetMemory())},
+		{"disk", shortQuantity(a.GetDisk())},
 		{"bandwidth", a.GetBandwidth()},
 	} {
 		if one.amount != "" {

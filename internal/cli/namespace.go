@@ -97,8 +97,8 @@ func quotaRows(n *cloudlessv1.Namespace) []quotaRow {
 	}
 	return []quotaRow{
 		quotaCPU:       {"CPU", s.GetCpu(), q.GetCpu()},
-		quotaMemory:    {"memory", s.GetMemory(), q.GetMemory()},
-		quotaDisk:      {"disk", s.GetDisk(), q.GetDisk()},
+		quotaMemory:    {"memory", shortQuantity(s.GetMemory()), shortQuantity(q.GetMemory())},
+		quotaDisk:      {"disk", shortQuantity(s.GetDisk()), shortQuantity(q.GetDisk())},
 		quotaBandwidth: {"bandwidth", s.GetBandwidth(), q.GetBandwidth()},
 		quotaGPU:       {"GPU", strconv.FormatInt(s.GetGpu(), 10), count(gpu)},
 		quotaReplicas:  {"replicas", strconv.FormatInt(s.GetReplicas(), 10), count(replicas)},

@@ -93,19 +93,13 @@ func share(used, has string) string {
 	return shortQuantity(used) + "/" + shortQuantity(has)
 }
 
-// shortQuantity is a quantity in about three digits.
+// shortQuantity is a quantity in few digits.
 func shortQuantity(quantity string) string {
-	const units = "KMGTPE"
 	n, err := spec.ParseBytes(quantity)
 	if err != nil || n < 10<<10 {
 		return quantity // a number of CPUs, or short already
 	}
-	value, unit := float64(n)/1024, 0
-	for value >= 1024 && unit < len(units)-1 {
-		value /= 1024
-		unit++
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0") + units[unit:unit+1] + "i"
+	return spec.HumanBytes(n)
 }
 
 // nodeReason is the node's own reason, or else what its conditions complain about.

@@ -26,13 +26,13 @@ func (r Resource) String() string {
 	return [resourceCount]string{"CPU", "memory", "disk", "bandwidth", "GPU"}[r]
 }
 
-// format writes an amount as a user would.
+// format writes an amount for people.
 func (r Resource) format(n int64) string {
 	switch r {
 	case CPU:
 		return spec.FormatCPU(n)
 	case Memory, Disk:
-		return spec.FormatBytes(n)
+		return spec.HumanBytes(n)
 	case Bandwidth:
 		return spec.FormatBandwidth(n)
 	default:

@@ -19,8 +19,8 @@ var reservable = []struct {
 	format   func(int64) string
 }{
 	{"cpu", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetCpu() }, (*v1.Overcommit).GetCpu, (*v1.ResourceAmounts).GetCpu, spec.ParseCPU, spec.FormatCPU},
-	{"memory", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetMemory() }, (*v1.Overcommit).GetMemory, (*v1.ResourceAmounts).GetMemory, spec.ParseBytes, spec.FormatBytes},
-	{"disk", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetDisk() }, (*v1.Overcommit).GetDisk, (*v1.ResourceAmounts).GetDisk, spec.ParseBytes, spec.FormatBytes},
+	{"memory", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetMemory() }, (*v1.Overcommit).GetMemory, (*v1.ResourceAmounts).GetMemory, spec.ParseBytes, spec.HumanBytes},
+	{"disk", func(n *v1.Node) string { return n.GetStatus().GetCapacity().GetDisk() }, (*v1.Overcommit).GetDisk, (*v1.ResourceAmounts).GetDisk, spec.ParseBytes, spec.HumanBytes},
 	{"bandwidth", spec.LinkOf, (*v1.Overcommit).GetBandwidth, (*v1.ResourceAmounts).GetBandwidth, spec.ParseBandwidth, spec.FormatBandwidth},
 }
 

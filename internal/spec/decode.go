@@ -69,6 +69,10 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 	}
 	msg := newObject(kind.Value)
 	if msg == nil || !slices.Contains(d.kinds, kind.Value) {
+		if near := nearest(kind.Value, d.kinds); near != "" {
+			d.refuse(kind, "kind", "%.60q is not known; did you mean %s?", kind.Value, near)
+			return nil
+		}
 		d.refuse(kind, "kind", "%.60q cannot be in a file; a file may hold %s", kind.Value, strings.Join(d.kinds, " and "))
 		return nil
 	}

@@ -111,6 +111,7 @@ func TestDecodeRefusals(t *testing.T) {
 		{head + "  ports:\n  - name: http\n", `f:6:5: spec.ports[0].port: must be between 1 and 65535`},
 		{"kind: Workload\nmetadata:\n  labels: {}\nspec: {image: a}\n", `f:2:1: metadata.name: is missing`},
 		{"kind: Workload\nspec: {image: a}\n", `f:1:1: metadata: is missing`},
+		{"kind: workload\n", `f:1:7: kind: "workload" is not known; did you mean Workload?`},
 		{"kind: Pod\n", `f:1:7: kind: "Pod" cannot be in a file; a file may hold Workload and Namespace`},
 		{"metadata: {name: web}\n", `f:1:1: kind: is missing: write kind: Workload`},
 		{"apiVersion: v1\nkind: Workload\n", `f:1:13: apiVersion: "v1" is not known; this version of cloudless reads cloudless/v1`},

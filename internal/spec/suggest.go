@@ -13,12 +13,20 @@ func suggestion(name string, fields protoreflect.FieldDescriptors) string {
 	for i := range names {
 		names[i] = fields.Get(i).JSONName()
 	}
-	best := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
-	if distance(name, best) <= max(1, len(best)/3) {
-		return "did you mean " + best + "?"
+	if near := nearest(name, names); near != "" {
+		return "did you mean " + near + "?"
 	}
 	slices.Sort(names)
 	return "there are " + strings.Join(names, ", ")
+}
+
+// nearest is the name that was probably meant, empty if none is near.
+func nearest(name string, names []string) string {
+	best := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	if distance(name, best) > max(1, len(best)/3) {
+		return ""
+	}
+	return best
 }
 
 // distance counts the letters to insert, delete or change to get from a to b,

@@ -23,8 +23,8 @@ const (
 func (m *Machine) assess(r readings, interfaces []*v1.Interface, now time.Time) []*v1.Condition {
 	usableDisk := amount{total: r.disk.total - r.diskReserved, used: r.disk.used}
 	return []*v1.Condition{
-		m.pressure("MemoryPressure", "memory", r.memory, spec.FormatBytes, now),
-		m.pressure("DiskPressure", "disk of the data folder", usableDisk, spec.FormatBytes, now),
+		m.pressure("MemoryPressure", "memory", r.memory, spec.HumanBytes, now),
+		m.pressure("DiskPressure", "disk of the data folder", usableDisk, spec.HumanBytes, now),
 		m.pressure("PIDPressure", "number of processes", r.pids, func(n int64) string { return fmt.Sprint(n) }, now),
 		m.network(interfaces, now),
 	}
