@@ -194,6 +194,7 @@ func (c *cli) withClient(do func(ctx context.Context, cl *client.Client, cmd *co
 		}
 		if c.stale {
 			ctx = client.WithStale(ctx)
+			c.note("This is what the server at %s knows, and may be out of date (--stale).", cl.Addresses()[0])
 		}
 		err = do(ctx, cl, cmd, args)
 		c.keepAddresses(cl)

@@ -19,7 +19,7 @@ import (
 func replica(name, workload, phase string, restarts int32, old time.Duration) *cloudlessv1.Replica {
 	return &cloudlessv1.Replica{
 		Metadata: &cloudlessv1.Metadata{Name: name, Namespace: "default", CreateTime: timestamppb.New(time.Now().Add(-old))},
-		Spec:     &cloudlessv1.ReplicaSpec{Workload: workload, Node: "box"},
+		Spec:     &cloudlessv1.ReplicaSpec{Workload: workload, Node: "box", Revision: 3},
 		Status:   &cloudlessv1.ReplicaStatus{Phase: phase, Restarts: restarts},
 	}
 }
@@ -257,14 +257,14 @@ func TestPs(t *testing.T) {
 	c.replicas[0].Status.LastExit = &cloudlessv1.Exit{Code: 137, OomKilled: true}
 	c.replicas[1].Status.Addresses = []string{"10.64.0.2", "fd00::2"}
 	c.replicas[2].Status.Reason = "line one\nline two\x1b[31m"
-	c.run(t.Context(), "", "ps").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS            PORTS  REASON
-web-a  web       box   running  0         2d   10.64.0.2,fd00::2  -      -
-web-b  web       box   backoff  4         3h   -                  -      It ran out of memory (OOM)
+	c.run(t.Context(), "", "ps").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    REV  RESTARTS  AGE  ADDRESS            PORTS  REASON
+web-a  web       box   running  3    0         2d   10.64.0.2,fd00::2  -      -
+web-b  web       box   backoff  3    4         3h   -                  -      It ran out of memory (OOM)
 `, "")
-	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   RESTARTS  AGE  ADDRESS  PORTS  REASON
-default    db-a  db        box   failed  0         5m   -        -      line one line two [31m
+	c.run(t.Context(), "", "ps", "db", "--all", "-A").expect(t, 0, `NAMESPACE  NAME  WORKLOAD  NODE  PHASE   REV  RESTARTS  AGE  ADDRESS  PORTS  REASON
+default    db-a  db        box   failed  3    0         5m   -        -      line one line two [31m
 `, "")
-	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  RESTARTS  AGE  ADDRESS  PORTS  REASON\n", "no replicas that run in namespace default\n")
+	c.run(t.Context(), "", "ps", "nothing").expect(t, 0, "NAME  WORKLOAD  NODE  PHASE  REV  RESTARTS  AGE  ADDRESS  PORTS  REASON\n", "no replicas that run in namespace default\n")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "yaml").expect(t, 0, "items: []\n", "")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "json").expect(t, 0, "{\n  \"items\": []\n}\n", "")
 
@@ -298,11 +298,11 @@ func TestPsShowsThePortsOfEachRevision(t *testing.T) {
 	over := replica("web-d", "web", "failed", 0, 6*time.Hour)
 	over.Spec.RevisionUid = "new"
 	c.replicas = append(c.replicas, over)
-	c.run(t.Context(), "", "ps", "--all").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS  PORTS    REASON
-web-a  web       box   running  0         9h   -        8080:80  -
-web-b  web       box   running  0         8h   -        8081:80  -
-web-c  web       box   running  0         7h   -        -        -
-web-d  web       box   failed   0         6h   -        -        -
+	c.run(t.Context(), "", "ps", "--all").expect(t, 0, `NAME   WORKLOAD  NODE  PHASE    REV  RESTARTS  AGE  ADDRESS  PORTS    REASON
+web-a  web       box   running  3    0         9h   -        8080:80  -
+web-b  web       box   running  3    0         8h   -        8081:80  -
+web-c  web       box   running  3    0         7h   -        -        -
+web-d  web       box   failed   3    0         6h   -        -        -
 `, "")
 }
 
@@ -352,8 +352,8 @@ Why it is pending, node by node:
 NODE  REASON
 box   needs 2 CPU, 1 of 4 free
 
-NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS  REASON
-web-a  web       box   running  0         60s  -        -
+NAME   WORKLOAD  NODE  PHASE    REV  RESTARTS  AGE  ADDRESS  REASON
+web-a  web       box   running  3    0         60s  -        -
 `, "")
 }
 

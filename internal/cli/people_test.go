@@ -183,16 +183,16 @@ func TestTablesOnATerminalAreColouredAndCut(t *testing.T) {
 	c.replicas = c.replicas[:1]
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
-	plainTable := "NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  ADDRESS            PORTS    REASON\n" +
-		"web-a  web       box   running  2         3h   10.64.0.2,fd00::2  80:8080  it was resta…\n"
+	plainTable := "NAME   WORKLOAD  NODE  PHASE    REV  RESTARTS  AGE  ADDRESS            PORTS    REASON\n" +
+		"web-a  web       box   running  4    2         3h   10.64.0.2,fd00::2  80:8080  it was resta…\n"
 	colours := strings.NewReplacer("\x1b[1m", "", "\x1b[32m", "", "\x1b[0m", "")
-	got := onTerminal(t, 88, "ps", "--config", c.config)
-	if !strings.Contains(got, "\x1b[32mrunning\x1b[0m  2") || !strings.Contains(got, "\x1b[1mNAME\x1b[0m   ") || colours.Replace(got) != plainTable {
+	got := onTerminal(t, 93, "ps", "--config", c.config)
+	if !strings.Contains(got, "\x1b[32mrunning\x1b[0m  4    2") || !strings.Contains(got, "\x1b[1mNAME\x1b[0m   ") || colours.Replace(got) != plainTable {
 		t.Errorf("shown %q", got)
 	}
 	// Addresses give way to what fits without them.
-	want := "NAME   WORKLOAD  NODE  PHASE    RESTARTS  AGE  PORTS    REASON\n" +
-		"web-a  web       box   running  2         3h   80:8080  it was restarted becaus…\n"
+	want := "NAME   WORKLOAD  NODE  PHASE    REV  RESTARTS  AGE  PORTS    REASON\n" +
+		"web-a  web       box   running  4    2         3h   80:8080  it was restarted b…\n"
 	if got := colours.Replace(onTerminal(t, 80, "ps", "--config", c.config)); got != want {
 		t.Errorf("on a terminal of 80 columns\n%s\nwant\n%s", got, want)
 	}
@@ -204,7 +204,7 @@ func TestTablesOnATerminalAreColouredAndCut(t *testing.T) {
 		t.Errorf("on a wide terminal %q", got)
 	}
 	t.Setenv("NO_COLOR", "1")
-	if got := onTerminal(t, 88, "ps", "--config", c.config); got != plainTable {
+	if got := onTerminal(t, 93, "ps", "--config", c.config); got != plainTable {
 		t.Errorf("without colours %q", got)
 	}
 	if got := c.run(t.Context(), "", "ps"); strings.Contains(got.stdout, "\x1b") || !strings.Contains(got.stdout, "long to say\n") {

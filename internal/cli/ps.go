@@ -151,7 +151,7 @@ func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) *ta
 }
 
 func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica, ports portsOf) *table {
-	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "RESTARTS", "AGE", "ADDRESS", "PORTS", "REASON"}
+	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "REV", "RESTARTS", "AGE", "ADDRESS", "PORTS", "REASON"}
 	if ports == nil {
 		headings = slices.DeleteFunc(headings, func(h string) bool { return h == "PORTS" })
 	}
@@ -171,6 +171,7 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports po
 		r.GetSpec().GetWorkload(),
 		r.GetSpec().GetNode(),
 		r.GetStatus().GetPhase(),
+		strconv.FormatUint(r.GetSpec().GetRevision(), 10),
 		strconv.Itoa(int(r.GetStatus().GetRestarts())),
 		age(r.GetMetadata().GetCreateTime(), now),
 		strings.Join(r.GetStatus().GetAddresses(), ","),

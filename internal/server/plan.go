@@ -274,7 +274,7 @@ func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
 		change.Action = actionUpdate
 		change.Fields = fieldChanges(spec.DiffWorkload(old, wanted.workload))
 		before := p.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
-		if before != image.image && old.GetSpec().GetImage() == wanted.workload.GetSpec().GetImage() {
+		if before != image.image && spec.SameImage(old.GetSpec().GetImage(), wanted.workload.GetSpec().GetImage()) {
 			// The same name means another image now.
 			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: image.image})
 		}

@@ -227,7 +227,7 @@ func (s *Server) create(ctx context.Context, b *state.Batch, wanted *v1.Workload
 // only where what runs would differ.
 func (s *Server) update(ctx context.Context, snap *state.Snapshot, b *state.Batch, old, wanted *v1.Workload, image pinned) (*v1.Workload, bool) {
 	current := snap.Revision(old.GetStatus().GetRevisionUid())
-	if unpinned(image.image) && old.GetSpec().GetImage() == wanted.GetSpec().GetImage() {
+	if unpinned(image.image) && spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
 		image = pinnedBy(current) // a registry that is away is no reason to run something else
 	}
 	sameTemplate := image.image == current.GetSpec().GetImage() && spec.ReplacesNone(old.GetSpec(), wanted.GetSpec())

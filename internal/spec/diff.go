@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -20,14 +21,34 @@ type FieldChange struct {
 
 // Equal reports whether two specs mean the same, however they are written.
 func Equal(a, b *v1.WorkloadSpec) bool {
-	return proto.Equal(Normalized(a), Normalized(b))
+	return proto.Equal(inMeaning(a), inMeaning(b))
+}
+
+// inMeaning is a spec in canonical form, with the tag that an image's name leaves out. The canonical form alone keeps
+// the name as its author wrote it.
+func inMeaning(s *v1.WorkloadSpec) *v1.WorkloadSpec {
+	c := Normalized(s)
+	c.Image = tagged(c.GetImage())
+	return c
+}
+
+// SameImage reports whether two names of an image mean the same tag or digest.
+func SameImage(a, b string) bool { return tagged(a) == tagged(b) }
+
+// tagged adds the tag that a name leaves out.
+func tagged(image string) string {
+	last := image[strings.LastIndex(image, "/")+1:]
+	if last == "" || strings.ContainsAny(last, ":@") {
+		return image
+	}
+	return image + ":latest"
 }
 
 // ReplacesNone reports whether going from one spec to another replaces no replica:
 // they differ at most in how many there are, of those of a job how many at once, in how
 // important they are and in how many are to stay when others need the room.
 func ReplacesNone(a, b *v1.WorkloadSpec) bool {
-	a, b = Normalized(a), Normalized(b)
+	a, b = inMeaning(a), inMeaning(b)
 	a.Replicas, b.Replicas = nil, nil
 	a.MinAvailable, b.MinAvailable = 0, 0
 	a.Priority, b.Priority = nil, nil
@@ -41,7 +62,7 @@ func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 // the contract, map entries by key. It is empty exactly if they are Equal.
 func Diff(a, b *v1.WorkloadSpec) []FieldChange {
 	var d differ
-	d.message("spec", Normalized(a).ProtoReflect(), Normalized(b).ProtoReflect())
+	d.message("spec", inMeaning(a).ProtoReflect(), inMeaning(b).ProtoReflect())
 	return d.changes
 }
 
