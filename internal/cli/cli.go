@@ -109,11 +109,11 @@ func (c *cli) rootCommand() *cobra.Command {
 	flags.StringVar(&c.config, "config", "", "client configuration `file` (default: $"+client.ConfigEnv+", else in the user's configuration folder)")
 	flags.StringVar(&c.context, "context", os.Getenv(contextEnv), "`name` of the cluster's context (default: $"+contextEnv+", else the current one)")
 	flags.StringVar(&c.server, "server", "", "`address` of a server, where none is any more that the context names; it is remembered")
-	flags.String("token-file", "", "`file` that holds the API token to call with, - for standard input (default: $"+TokenEnv+", else the context's)")
+	flags.String("token-file", "", "`file` with the API token, - for standard input (default: $"+TokenEnv+", else the context's)")
 	c.tokenFile = flags.Lookup("token-file")
 	flags.StringVarP(&c.namespace, "namespace", "n", spec.DefaultNamespace, "`namespace` of workloads")
 	flags.StringVarP(&c.output, "output", "o", "table", "`format` of the output: table, json or yaml")
-	flags.BoolVar(&c.stale, "stale", false, "let commands that only read be answered by what one server knows, which may be behind: also while no server leads")
+	flags.BoolVar(&c.stale, "stale", false, "allow stale reads from any server, also while none leads; they are marked")
 
 	root.AddGroup(
 		&cobra.Group{ID: groupApps, Title: "Workloads:"},
@@ -194,12 +194,17 @@ func (c *cli) withClient(do func(ctx context.Context, cl *client.Client, cmd *co
 		}
 		if c.stale {
 			ctx = client.WithStale(ctx)
-			c.note("This is what the server at %s knows, and may be out of date (--stale).", cl.Addresses()[0])
+			c.markStale(cl)
 		}
 		err = do(ctx, cl, cmd, args)
 		c.keepAddresses(cl)
 		return errors.Join(err, cl.Close())
 	}
+}
+
+// markStale says that what follows is the word of one server.
+func (c *cli) markStale(cl *client.Client) {
+	c.note("This is what the server at %s knows, and may be out of date.", cl.Addresses()[0])
 }
 
 func (c *cli) printf(format string, args ...any) error {

@@ -207,7 +207,7 @@ func TestAnInterruptIsToldFromAnError(t *testing.T) {
 func TestStaleOutputIsMarked(t *testing.T) {
 	c := newCluster(t)
 	fresh, stale := c.run(t.Context(), "", "ps", "-o", "json"), c.run(t.Context(), "", "ps", "--stale", "-o", "json")
-	if want := "This is what the server at " + c.address + " knows, and may be out of date (--stale).\n"; stale.stderr != want || stale.stdout != fresh.stdout || fresh.stderr == want {
+	if want := "This is what the server at " + c.address + " knows, and may be out of date.\n"; stale.stderr != want || stale.stdout != fresh.stdout || fresh.stderr == want {
 		t.Errorf("%+v, want the note %q", stale, want)
 	}
 }

@@ -248,6 +248,7 @@ func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv
 	cluster, err := ask(soon, cl)
 	if code := status.Code(err); ctx.Err() == nil && (code == codes.Unavailable || code == codes.DeadlineExceeded) {
 		ctx = client.WithStale(ctx)
+		c.markStale(cl)
 		cluster, err = cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
 	}
 	if err != nil {
