@@ -18,7 +18,7 @@ import (
 
 func replica(name, workload, phase string, restarts int32, old time.Duration) *cloudlessv1.Replica {
 	return &cloudlessv1.Replica{
-		Metadata: &cloudlessv1.Metadata{Name: name, Namespace: "default", CreateTime: timestamppb.New(time.Now().Add(-old))},
+		Metadata: &cloudlessv1.Metadata{Uid: "uid-" + name, Name: name, Namespace: "default", CreateTime: timestamppb.New(time.Now().Add(-old))},
 		Spec:     &cloudlessv1.ReplicaSpec{Workload: workload, Node: "box", Revision: 3},
 		Status:   &cloudlessv1.ReplicaStatus{Phase: phase, Restarts: restarts},
 	}
@@ -268,9 +268,10 @@ default    db-a  db        box   failed  3    0         5m   -        -      lin
 	c.run(t.Context(), "", "ps", "nothing", "-o", "yaml").expect(t, 0, "items: []\n", "")
 	c.run(t.Context(), "", "ps", "nothing", "-o", "json").expect(t, 0, "{\n  \"items\": []\n}\n", "")
 
+	// A watch begins with the same rows, and goes on with changes.
 	got := c.run(t.Context(), "", "ps", "-w")
 	lines := strings.Split(got.stdout, "\n")
-	if len(lines) != 6 || !strings.HasPrefix(lines[1], "web-b  web") || !strings.Contains(lines[4], "removed") {
+	if len(lines) != 5 || !strings.HasPrefix(lines[1], "web-a  web") || !strings.HasPrefix(lines[2], "web-b  web") || !strings.Contains(lines[3], "removed") {
 		t.Errorf("%+v", got)
 	}
 	got = c.run(t.Context(), "", "ps", "-w", "-o", "json")

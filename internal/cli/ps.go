@@ -85,15 +85,18 @@ func listReplicas(ctx context.Context, cl *client.Client, request *cloudlessv1.L
 		answer, err := cl.Workloads().ListReplicas(ctx, request)
 		return answer.GetItems(), answer.GetNext(), err
 	})
-	slices.SortStableFunc(replicas, func(a, b *cloudlessv1.Replica) int {
-		return cmp.Or(
-			cmp.Compare(a.GetMetadata().GetNamespace(), b.GetMetadata().GetNamespace()),
-			cmp.Compare(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload()),
-			a.GetMetadata().GetCreateTime().AsTime().Compare(b.GetMetadata().GetCreateTime().AsTime()),
-			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
-		)
-	})
+	slices.SortStableFunc(replicas, compareReplicas)
 	return replicas, err
+}
+
+// compareReplicas keeps those of one workload together, and puts the oldest first.
+func compareReplicas(a, b *cloudlessv1.Replica) int {
+	return cmp.Or(
+		cmp.Compare(a.GetMetadata().GetNamespace(), b.GetMetadata().GetNamespace()),
+		cmp.Compare(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload()),
+		a.GetMetadata().GetCreateTime().AsTime().Compare(b.GetMetadata().GetCreateTime().AsTime()),
+		cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
+	)
 }
 
 // portsOf tells the ports that a replica has, none once it has ended; it is nil where they are shown elsewhere.
@@ -200,43 +203,73 @@ func replicaReason(r *cloudlessv1.Replica) string {
 	return "exit code " + strconv.Itoa(int(exit.GetCode()))
 }
 
+// watchReplicas shows the rows of ps, and then what changes about them and which come later.
 func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, workload, node string, ports portsOf) error {
 	stream, err := cl.Workloads().WatchReplicas(ctx, &cloudlessv1.WatchReplicasRequest{Selection: s.selection(c), Workload: workload})
 	if err != nil {
 		return err
 	}
 	rows := c.replicaTableWith(s.everywhere, nil, ports)
-	synced := false
+	show := func(change *cloudlessv1.ReplicaChange) error {
+		if !c.forPeople() {
+			return c.printItem(change)
+		}
+		row := replicaRow(s.everywhere, change.GetReplica(), time.Now(), ports)
+		if change.GetChange() == "removed" {
+			row[len(row)-1] = "removed"
+		}
+		rows.row(row...)
+		return nil
+	}
+	changes := watchedChanges{shown: map[string]bool{}}
 	for {
 		change, err := stream.Recv()
 		if err != nil {
 			return errors.Join(rows.flush(), err)
 		}
-		replica := change.GetReplica()
-		switch {
-		case change.GetChange() == "synced":
-			synced = true
-		case node != "" && replica.GetSpec().GetNode() != node:
+		if node != "" && change.GetReplica() != nil && change.GetReplica().GetSpec().GetNode() != node {
 			continue
-		case !c.forPeople():
-			if err := c.printItem(change); err != nil {
-				return err
-			}
-			continue
-		case change.GetChange() == "removed":
-			row := replicaRow(s.everywhere, replica, time.Now(), ports)
-			row[len(row)-1] = "removed"
-			rows.row(row...)
-		default:
-			rows.row(replicaRow(s.everywhere, replica, time.Now(), ports)...)
 		}
-		// The first rows are held back until all are known, so that their columns fit.
-		if synced && c.forPeople() {
-			if err := rows.flush(); err != nil {
-				return err
-			}
+		due, isDue := changes.add(change)
+		for _, change := range due {
+			err = errors.Join(err, show(change))
+		}
+		if isDue && c.forPeople() {
+			err = errors.Join(err, rows.flush())
+		}
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// watchedChanges holds back what a watch begins with until all of it is known, and leaves out what has ended before.
+type watchedChanges struct {
+	synced bool
+	first  []*cloudlessv1.ReplicaChange
+	shown  map[string]bool // by uid
+}
+
+// add takes a change and returns those that are to be shown now, if it is time to show any.
+func (w *watchedChanges) add(change *cloudlessv1.ReplicaChange) (due []*cloudlessv1.ReplicaChange, isDue bool) {
+	replica := change.GetReplica()
+	uid := replica.GetMetadata().GetUid()
+	switch {
+	case change.GetChange() == "synced" && !w.synced:
+		w.synced = true
+		slices.SortStableFunc(w.first, func(a, b *cloudlessv1.ReplicaChange) int { return compareReplicas(a.GetReplica(), b.GetReplica()) })
+		return w.first, true
+	case replica == nil:
+		return nil, false
+	case !w.shown[uid] && (ended(replica) || change.GetChange() == "removed"):
+		return nil, false
+	}
+	w.shown[uid] = true
+	if !w.synced {
+		w.first = append(w.first, change)
+		return nil, false
+	}
+	return []*cloudlessv1.ReplicaChange{change}, true
 }
 
 // interruptible makes an interrupt the ordinary end of a command that has no other.
