@@ -16,9 +16,9 @@ import (
 )
 
 type logsFlags struct {
-	follow, timestamps, noPrefix bool
-	tail                         int32
-	since, until, replica        string
+	follow, timestamps, noPrefix, all bool
+	tail                              int32
+	since, until, replica             string
 }
 
 func (c *cli) logsCommand() *cobra.Command {
@@ -26,9 +26,10 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs NAME",
 		Short: "Show what the replicas of a workload print",
-		Long: "Logs shows the output of all replicas of a workload, merged by time. With more than one replica every\n" +
-			"line begins with the name of its own. Output of replicas that have ended is kept for a while.",
-		Example: "  cloudless logs -f --tail 20 web\n  cloudless logs --since 5m --timestamps web\n" +
+		Long: "Logs shows the output of the replicas of a workload that run, merged by time, or of the newest one if all\n" +
+			"have ended. With more than one replica every line begins with the name of its own. Output of replicas that\n" +
+			"have ended is kept for a while: --all shows it, too.",
+		Example: "  cloudless logs -f --tail 20 web\n  cloudless logs --all web\n  cloudless logs --since 5m --timestamps web\n" +
 			"  cloudless logs --since 2026-01-02T15:00:00Z --until 2026-01-02T16:00:00Z web",
 		Args: names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,13 +51,14 @@ func (c *cli) logsCommand() *cobra.Command {
 	flags.StringVar(&f.since, "since", "", "only from this `time` on: 5m ago, or 2006-01-02T15:04:05Z")
 	flags.StringVar(&f.until, "until", "", "only before this `time`")
 	flags.BoolVarP(&f.timestamps, "timestamps", "t", false, "show when each line was printed")
+	flags.BoolVarP(&f.all, "all", "a", false, "also of replicas that have ended and are kept for their logs")
 	flags.StringVar(&f.replica, "replica", "", "only of this `replica`")
 	flags.BoolVar(&f.noPrefix, "no-prefix", false, "never show the names of replicas")
 	return cmd
 }
 
 func (f *logsFlags) request(cmd *cobra.Command, namespace, workload string, now time.Time) (*cloudlessv1.LogsRequest, error) {
-	request := &cloudlessv1.LogsRequest{Namespace: namespace, Workload: workload, Replica: f.replica, Follow: f.follow}
+	request := &cloudlessv1.LogsRequest{Namespace: namespace, Workload: workload, Replica: f.replica, Follow: f.follow, Ended: f.all}
 	if cmd.Flags().Changed("tail") {
 		if f.tail < 0 {
 			return nil, errors.New("--tail must not be negative")
@@ -96,7 +98,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 	printer := &logPrinter{out: bufio.NewWriter(c.Stdout), timestamps: f.timestamps, quiet: f.noPrefix}
 	if f.replica == "" && !f.noPrefix {
 		replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
-			Selection: &cloudlessv1.Selection{Namespace: request.GetNamespace()}, Workload: request.GetWorkload(), Ended: true,
+			Selection: &cloudlessv1.Selection{Namespace: request.GetNamespace()}, Workload: request.GetWorkload(), Ended: f.all,
 		})
 		if err != nil {
 			return err

@@ -47,7 +47,10 @@ func TestLogsOfSeveralReplicasCarryTheirNames(t *testing.T) {
 	c.replicas = []*cloudlessv1.Replica{replica("web-a", "web", "running", 0, time.Minute), replica("web-bcd", "web", "failed", 0, time.Minute)}
 	c.entries = []*cloudlessv1.LogEntry{entry("web-a", "one", 1), entry("web-bcd", "two", 2), {Replica: "web-c", Error: "node box is offline"}}
 	complaint := "cloudless: the output of web-c is not complete: node box is offline\n"
-	c.run(t.Context(), "", "logs", "web").expect(t, 1, "web-a   | one\nweb-bcd | two\n", complaint)
+	c.run(t.Context(), "", "logs", "web", "--all").expect(t, 1, "web-a   | one\nweb-bcd | two\n", complaint)
+	if !c.lastLogs.GetEnded() {
+		t.Errorf("with --all it asks for %v", c.lastLogs)
+	}
 	c.run(t.Context(), "", "logs", "web", "--no-prefix").expect(t, 1, "one\ntwo\n", complaint)
 	c.run(t.Context(), "", "logs", "web", "--replica", "web-a").expect(t, 0, "one\n", "")
 }

@@ -49,7 +49,8 @@ func (s *workloads) Logs(request *v1.LogsRequest, stream grpc.ServerStreamingSer
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	var sources []<-chan *v1.LogEntry
-	for _, r := range target.replicas(s.store.Snapshot()) {
+	chosen, _ := chooseReplicas(target.replicas(s.store.Snapshot()), request)
+	for _, r := range chosen {
 		sources = append(sources, s.logSource(ctx, r, openLogs(request, r, false)))
 	}
 	return mergeLogs(sources, stream.Send)
@@ -94,6 +95,10 @@ func logTarget(snap *state.Snapshot, request *v1.LogsRequest) (logWorkload, erro
 	if r.GetSpec().GetWorkload() != workload {
 		return target, refuse(codes.NotFound, "workload %s has no replica %s; see: %s", workload, target.replica, spec.Hint(namespace, "cloudless ps --all"))
 	}
+	if snap.Node(r.GetSpec().GetNodeUid()) == nil && r.GetSpec().GetNodeUid() != "" {
+		return target, refuse(codes.FailedPrecondition, "the log of replica %s is gone: it was on node %s, which was removed from the cluster",
+			target.replica, r.GetSpec().GetNode())
+	}
 	target.uid = r.GetSpec().GetWorkloadUid() // which may be that of an earlier workload of the name
 	return target, nil
 }
@@ -118,10 +123,11 @@ func (t logWorkload) wants(r *v1.Replica) bool {
 		(t.replica == "" || t.replica == r.GetMetadata().GetName())
 }
 
+// replicas are all that have a log. Logs of nodes that were removed went with them.
 func (t logWorkload) replicas(snap *state.Snapshot) []*v1.Replica {
 	var all []*v1.Replica
 	for r := range snap.ReplicasOf(t.uid) {
-		if t.wants(r) {
+		if t.wants(r) && snap.Node(r.GetSpec().GetNodeUid()) != nil {
 			all = append(all, r)
 		}
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -49,11 +50,14 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 		go s.followReplica(ctx, r, openLogs(request, r, isNew), merged, ended)
 	}
 	feed := s.store.Follow()
-	replicas := target.replicas(feed.Newest().Snapshot)
-	if err := sendMarks(stream, request, replicas); err != nil {
+	chosen, others := chooseReplicas(target.replicas(feed.Newest().Snapshot), request)
+	if err := sendMarks(stream, request, chosen, others); err != nil {
 		return err
 	}
-	for _, r := range replicas {
+	for _, r := range others {
+		following[r.GetMetadata().GetUid()] = true // it is not new when something about it changes
+	}
+	for _, r := range chosen {
 		follow(r, false)
 	}
 	newcomers := s.newcomers(ctx, feed, target)
@@ -87,14 +91,18 @@ func (s *workloads) followLogs(request *v1.LogsRequest, target logWorkload, stre
 	}
 }
 
-// sendMarks names the replicas that a reader begins with, before their nodes have said anything: should the reader
-// resume, only the others are new.
-func sendMarks(stream grpc.ServerStreamingServer[v1.LogEntry], request *v1.LogsRequest, replicas []*v1.Replica) error {
+// sendMarks names the replicas that a reader begins with, before their nodes have said anything, and those that it is
+// not to have: should the reader resume, only what is neither is new.
+func sendMarks(stream grpc.ServerStreamingServer[v1.LogEntry], request *v1.LogsRequest, chosen, others []*v1.Replica) error {
 	if !request.GetMarks() || request.GetResume() != nil {
 		return nil
 	}
-	for _, r := range replicas {
-		if err := stream.Send(&v1.LogEntry{Replica: r.GetMetadata().GetName(), Mark: true, Position: positionStart}); err != nil {
+	for i, r := range slices.Concat(chosen, others) {
+		mark := &v1.LogEntry{Replica: r.GetMetadata().GetName(), Mark: true, Position: positionStart}
+		if i >= len(chosen) {
+			mark.Position = positionLeftOut
+		}
+		if err := stream.Send(mark); err != nil {
 			return err
 		}
 	}
@@ -194,8 +202,7 @@ func (s *Server) awaitNode(ctx context.Context, node string, hush time.Duration,
 		}
 		n := s.store.Snapshot().Node(node)
 		if n == nil {
-			complain("its node was removed from the cluster")
-			return false
+			return false // removed from the cluster, with all that was on it
 		}
 		select {
 		case <-changed:

@@ -1,10 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/logfile"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -26,6 +29,37 @@ func checkPositions(request *v1.LogsRequest) error {
 		}
 	}
 	return nil
+}
+
+// chooseReplicas divides the replicas that have a log into those that the request is about and the others: those that
+// have ended, unless all have or they are asked for. A reader that resumes said which it was not to have; what has ended
+// since then is new to it.
+func chooseReplicas(replicas []*v1.Replica, request *v1.LogsRequest) (chosen, others []*v1.Replica) {
+	if resume := request.GetResume(); resume != nil {
+		return split(replicas, func(r *v1.Replica) bool {
+			return resume.GetReplicas()[r.GetMetadata().GetName()] != positionLeftOut
+		})
+	}
+	if request.GetEnded() || request.GetReplica() != "" || len(replicas) == 0 {
+		return replicas, nil
+	}
+	chosen, others = split(replicas, func(r *v1.Replica) bool { return rollout.Live(r.GetStatus().GetPhase()) })
+	if len(chosen) > 0 {
+		return chosen, others
+	}
+	newest := slices.MaxFunc(replicas, func(a, b *v1.Replica) int { return cmp.Compare(a.GetMetadata().GetUid(), b.GetMetadata().GetUid()) })
+	return split(replicas, func(r *v1.Replica) bool { return r == newest })
+}
+
+func split(replicas []*v1.Replica, is func(*v1.Replica) bool) (yes, no []*v1.Replica) {
+	for _, r := range replicas {
+		if is(r) {
+			yes = append(yes, r)
+		} else {
+			no = append(no, r)
+		}
+	}
+	return yes, no
 }
 
 // openLogs is what to ask the replica's node for. Replicas that the request cannot know are read whole: those that came

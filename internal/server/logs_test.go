@@ -190,7 +190,7 @@ func TestFollowedLogsHaveNewReplicasAndEndWithTheWorkload(t *testing.T) {
 		t.Errorf("the end has %v", rest)
 	}
 	// What is left of the replicas still leads to their logs.
-	kept, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web"})
+	kept, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Ended: true})
 	must(t, err)
 	if lines := texts(all(t, kept)); len(lines) != 2 || !slices.Contains(lines, first) {
 		t.Errorf("the logs of the deleted workload are %v", lines)
@@ -293,6 +293,74 @@ func TestStreamOfOneNodeIsNotForAnother(t *testing.T) {
 	if got := texts(all(t, logs)); !slices.Equal(got, []string{"from the owner"}) {
 		t.Errorf("the log has %v", got)
 	}
+}
+
+// Replicas that have ended are kept for their logs, which are shown if they are asked for, or if there is nothing else.
+func TestLogsAreThoseOfReplicasThatRun(t *testing.T) {
+	replica := func(uid, phase string) *v1.Replica {
+		return &v1.Replica{Metadata: &v1.Metadata{Uid: uid, Name: "web-" + uid}, Status: &v1.ReplicaStatus{Phase: phase}}
+	}
+	failed, running, placed, stopped := replica("1", rollout.PhaseFailed), replica("2", rollout.PhaseRunning), replica("3", rollout.PhasePlaced), replica("4", rollout.PhaseStopped)
+	for name, c := range map[string]struct {
+		replicas []*v1.Replica
+		request  *v1.LogsRequest
+		want     []string
+	}{
+		"those that run":           {[]*v1.Replica{failed, running, placed, stopped}, &v1.LogsRequest{}, []string{"web-2", "web-3"}},
+		"the newest that ended":    {[]*v1.Replica{failed, stopped}, &v1.LogsRequest{}, []string{"web-4"}},
+		"all":                      {[]*v1.Replica{failed, running, stopped}, &v1.LogsRequest{Ended: true}, []string{"web-1", "web-2", "web-4"}},
+		"the one that is named":    {[]*v1.Replica{failed}, &v1.LogsRequest{Replica: "web-1"}, []string{"web-1"}},
+		"none where there is none": {nil, &v1.LogsRequest{}, nil},
+		// It ended while the reader was away, which may have read only a part of it, or nothing.
+		"resumed": {
+			[]*v1.Replica{failed, running, stopped},
+			&v1.LogsRequest{Resume: &v1.LogPositions{Replicas: map[string]string{"web-1": positionLeftOut, "web-2": place(1)}}},
+			[]string{"web-2", "web-4"},
+		},
+	} {
+		chosen, others := chooseReplicas(c.replicas, c.request)
+		var got []string
+		for _, r := range chosen {
+			got = append(got, r.GetMetadata().GetName())
+		}
+		if !slices.Equal(got, c.want) || len(chosen)+len(others) != len(c.replicas) {
+			t.Errorf("%s: chose %v", name, got)
+		}
+	}
+}
+
+// The log of a removed node went with it. That is no error, unless somebody asks for that log by name.
+func TestLogsOfRemovedNodesAreLeftOut(t *testing.T) {
+	c := newCluster(t)
+	op, admin := c.as(roleOperator), c.as(roleAdmin)
+	line := func(text string) serveOpen {
+		return func(_ *v1.Open, stream attachClient) {
+			sendLine(stream, 0, text)
+			endLog(stream)
+		}
+	}
+	c.work("n1", line("from n1"))
+	c.work("n2", line("from n2"))
+	made := c.create(op, workload("web", replicasOf(2)))
+	var removed string
+	for _, r := range c.running(made.GetMetadata().GetUid(), 2) {
+		if r.GetSpec().GetNode() == "n2" {
+			removed = r.GetMetadata().GetName()
+		}
+	}
+	_, err := admin.DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "n2", Force: true})
+	must(t, err)
+	for _, request := range []*v1.LogsRequest{{Workload: "web"}, {Workload: "web", Ended: true}} {
+		logs, err := op.Logs(c.ctx, request)
+		must(t, err)
+		for _, e := range all(t, logs) {
+			if e.GetText() != "from n1" {
+				t.Errorf("%v: the log has %v", request, e)
+			}
+		}
+	}
+	_, err = recvOne(op.Logs(c.ctx, &v1.LogsRequest{Workload: "web", Replica: removed}))
+	wantCode(t, err, codes.FailedPrecondition, "it was on node n2, which was removed from the cluster")
 }
 
 // A replica that was stopped before it ran has no log that could be missing.

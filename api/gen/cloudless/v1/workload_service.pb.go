@@ -987,7 +987,10 @@ type LogsRequest struct {
 	Resume *LogPositions `protobuf:"bytes,8,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Also sends marks: entries without a line that say where reading begins. A reader that may have to resume needs
 	// them, because it may be interrupted before a line has come.
-	Marks         bool `protobuf:"varint,9,opt,name=marks,proto3" json:"marks,omitempty"`
+	Marks bool `protobuf:"varint,9,opt,name=marks,proto3" json:"marks,omitempty"`
+	// Also of replicas that have ended. Without it only those come that have not, or the newest one if all have ended.
+	// A replica that is named comes in any case.
+	Ended         bool `protobuf:"varint,10,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1081,6 +1084,13 @@ func (x *LogsRequest) GetResume() *LogPositions {
 func (x *LogsRequest) GetMarks() bool {
 	if x != nil {
 		return x.Marks
+	}
+	return false
+}
+
+func (x *LogsRequest) GetEnded() bool {
+	if x != nil {
+		return x.Ended
 	}
 	return false
 }
@@ -2682,7 +2692,7 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\bworkload\x18\x02 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload\"X\n" +
 	"\rReplicaChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x12/\n" +
-	"\areplica\x18\x02 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\"\xf5\x02\n" +
+	"\areplica\x18\x02 \x01(\v2\x15.cloudless.v1.ReplicaR\areplica\"\x8b\x03\n" +
 	"\vLogsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12(\n" +
 	"\bworkload\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\bworkload\x12\"\n" +
@@ -2692,7 +2702,9 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x122\n" +
 	"\x06resume\x18\b \x01(\v2\x1a.cloudless.v1.LogPositionsR\x06resume\x12\x14\n" +
-	"\x05marks\x18\t \x01(\bR\x05marksB\a\n" +
+	"\x05marks\x18\t \x01(\bR\x05marks\x12\x14\n" +
+	"\x05ended\x18\n" +
+	" \x01(\bR\x05endedB\a\n" +
 	"\x05_tail\"\xa7\x01\n" +
 	"\fLogPositions\x12Z\n" +
 	"\breplicas\x18\x01 \x03(\v2(.cloudless.v1.LogPositions.ReplicasEntryB\x14\xbaH\x11\x9a\x01\x0e\"\x05r\x03\x18\x80\x01*\x05r\x03\x18\x80\x02R\breplicas\x1a;\n" +
