@@ -144,7 +144,7 @@ func (w *World) underWay() string {
 // nodeWell is whether a node is what it should be when everything is healed.
 func (w *World) nodeWell(n *v1.Node) bool {
 	if m := w.machineOf(n.GetMetadata().GetUid()); m != nil && m.buried {
-		return n.GetStatus().GetState() == "offline"
+		return settledAway(n)
 	}
 	return n.GetStatus().GetState() == inService(n)
 }
