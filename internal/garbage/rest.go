@@ -12,9 +12,10 @@ const (
 	// restLook is how often a process is looked at, and restAllocates what one that is at rest allocates at most in
 	// between: heartbeats and the like.
 	restLook      = 5 * time.Second
-	restAllocates = 4 << 20
-	// restGarbage is what it must have allocated since memory was last returned. A collection for less is not worth it.
-	restGarbage = 8 << 20
+	restAllocates = 2 << 20
+	// restGarbage is what it must have allocated since memory was last returned, and restShare which part of its heap.
+	// Collections for less are not worth it, and those of larger heaps cost more.
+	restGarbage, restShare = 4 << 20, 4
 )
 
 // Rest returns to the machine what work has left behind, whenever a process has come to rest after it, until ctx ends.
@@ -56,7 +57,7 @@ type rest struct{ looked, returned uint64 }
 func (r *rest) due(m memory) bool {
 	atRest := m.allocated-r.looked < restAllocates
 	r.looked = m.allocated
-	if !atRest || m.allocated-r.returned < restGarbage || m.held >= largeHeap {
+	if !atRest || m.allocated-r.returned < max(restGarbage, m.held/restShare) || m.held >= largeHeap {
 		return false
 	}
 	r.returned = m.allocated

@@ -15,13 +15,15 @@ func TestMemoryIsReturnedAtRestOnly(t *testing.T) {
 		want   bool
 		why    string
 	}{
-		{memory{held: 20 * mb, allocated: 6 * mb}, false, "it has just started"},
-		{memory{held: 20 * mb, allocated: 7 * mb}, false, "too little was allocated"},
+		{memory{held: 20 * mb, allocated: 3 * mb}, false, "it has just started"},
+		{memory{held: 20 * mb, allocated: 4 * mb}, false, "too little was allocated"},
 		{memory{held: 110 * mb, allocated: 100 * mb}, false, "it is at work"},
 		{memory{held: 110 * mb, allocated: 101 * mb}, true, "the work is over"},
 		{memory{held: 20 * mb, allocated: 102 * mb}, false, "it was returned"},
 		{memory{held: 30 * mb, allocated: 110 * mb}, false, "it is at work again"},
 		{memory{held: 30 * mb, allocated: 111 * mb}, true, "there is enough garbage again"},
+		{memory{held: 200 * mb, allocated: 131 * mb}, false, "it is at work"},
+		{memory{held: 200 * mb, allocated: 132 * mb}, false, "too little for so large a heap"},
 		{memory{held: largeHeap, allocated: 900 * mb}, false, "it is at work"},
 		{memory{held: largeHeap, allocated: 901 * mb}, false, "others would notice the collection of a large heap"},
 	} {

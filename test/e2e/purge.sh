@@ -1,27 +1,31 @@
 # A machine of our own: everything that the cloud can leave behind is private to this story, so that whatever differs
 # in the end was left by it. Written files are in the upper layers of $OWN/files.
-for root in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do
-	if [ -e "$root/cgroup.procs" ]; then groups+=("${root%/}/story-$$"); fi
-done
+# hierarchies are the mounted ones of both versions of cgroups: where, which version, and with which options.
+while read -r _ _ _ _ at _ rest; do
+	read -r kind _ options <<< "${rest#*- }"
+	case $kind in cgroup | cgroup2) hierarchies+=("$at $kind ${options#rw,}") ;; esac
+done < /proc/self/mountinfo
 
 if [ -z "${OWN:-}" ]; then
 	leave() {
 		code=$?
 		set +e
-		for group in "${groups[@]}"; do
-			echo $$ > "${group%/*}/cgroup.procs"
-			find "$group" -depth -type d -exec rmdir {} +
+		for hierarchy in "${hierarchies[@]}"; do
+			root=${hierarchy%% *}
+			echo $$ > "$root/cgroup.procs"
+			find "$root/story-$$" -depth -type d -exec rmdir {} +
 		done
 		exit $code
 	}
 	trap leave EXIT
-	for group in "${groups[@]}"; do
-		mkdir "$group"
-		if [ -e "$group/cpuset.cpus" ]; then
-			cat "${group%/*}/cpuset.cpus" > "$group/cpuset.cpus"
-			cat "${group%/*}/cpuset.mems" > "$group/cpuset.mems"
+	for hierarchy in "${hierarchies[@]}"; do
+		root=${hierarchy%% *}
+		mkdir "$root/story-$$"
+		if [ -e "$root/cpuset.mems" ]; then
+			cat "$root/cpuset.cpus" > "$root/story-$$/cpuset.cpus"
+			cat "$root/cpuset.mems" > "$root/story-$$/cpuset.mems"
 		fi
-		echo $$ > "$group/cgroup.procs"
+		echo $$ > "$root/story-$$/cgroup.procs"
 	done
 	OWN=/mnt unshare --mount --net --pid --cgroup --ipc --fork --kill-child --propagation private bash -euo pipefail -c "$STORY"
 	exit
@@ -38,14 +42,10 @@ done
 for folder in run tmp var/tmp dev/shm; do mount -t tmpfs none "/$folder"; done
 mkdir /run/netns # as ip netns would
 # What this machine shows of the cgroups is below the story's own.
-while read -r _ _ _ _ at _ options; do
-	kind=${options#*- } && kind=${kind%% *}
-	case $kind in cgroup | cgroup2) hierarchies+=("$at $kind ${options##* }") ;; esac
-done < /proc/self/mountinfo
 for hierarchy in "${hierarchies[@]}"; do
 	read -r at kind options <<< "$hierarchy"
-	if [ "$kind" = cgroup ]; then options="-o ${options#rw,}"; else options=; fi
-	umount "$at" && mount -t "$kind" $options none "$at"
+	umount "$at"
+	if [ "$kind" = cgroup ]; then mount -t cgroup -o "$options" none "$at"; else mount -t cgroup2 none "$at"; fi
 done
 if [ -e /sys/fs/cgroup/cgroup.subtree_control ]; then # only cgroups without processes hand controllers down
 	mkdir /sys/fs/cgroup/story
