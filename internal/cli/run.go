@@ -23,8 +23,8 @@ type runFlags struct {
 	name, image, network, restart, user, workdir string
 	cpu, memory                                  string
 	replicas, priority                           int32
-	env, publish, labels, onlyOn                 []string
-	update, detach                               bool
+	env, envFiles, publish, labels, onlyOn       []string
+	update, detach, remove                       bool
 }
 
 func (c *cli) runCommand() *cobra.Command {
@@ -34,10 +34,12 @@ func (c *cli) runCommand() *cobra.Command {
 		SuggestFor: []string{"start"},
 		Short:      "Run a program of this machine, or an image",
 		Long: "Run makes a workload. What begins with a dot or a slash is a static Linux program of this machine: it\n" +
-			"becomes an image in the cluster's own registry. Anything else is the name of an image.",
+			"becomes an image in the cluster's own registry. Anything else is the name of an image. The output of a job\n" +
+			"is shown when the job has ended.",
 		Example: "  cloudless run ./hello --name web --publish 8080:8080 -- --greeting hi\n" +
 			"  cloudless run docker.io/library/nginx:1.27 --replicas 2\n" +
 			"  cloudless run ./import --kind job --completions 8 --parallelism 2\n" +
+			"  cloudless run ./migrate --kind job --rm --env-file ./production.env\n" +
 			"  cloudless run ./backup --schedule \"30 3 * * *\" --time-zone Europe/Berlin",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
@@ -48,13 +50,19 @@ func (c *cli) runCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, f, args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.checkRemoval(cmd); err != nil {
+				return err
+			}
+			return c.run(cmd, f, args[0], args[1:])
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "`name` of the workload (default: that of the program or image)")
 	flags.Int32Var(&f.replicas, "replicas", 1, "how many copies run")
 	flags.Int32Var(&f.priority, "priority", spec.DefaultPriority, "who goes first where room is short, 0 to 1000; above 100 it may push out what has a lower one")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `KEY=VALUE`, or KEY to take it over from here; may be repeated")
+	flags.StringArrayVar(&f.envFiles, "env-file", nil, "`file` with a variable KEY=VALUE in each line; --env wins; may be repeated")
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "port of the node that leads to one of the program, `HOST:PORT[/udp]`, such as 8080:80, 53:53/udp or http=8080:80; may be repeated")
 	flags.StringVar(&f.cpu, "cpu", "", "`CPU` that each copy may use at most, such as 500m or 2")
 	flags.StringVar(&f.memory, "memory", "", "`memory` that each copy may use at most, such as 256Mi")
@@ -67,6 +75,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.StringVar(&f.workdir, "workdir", "", "working `folder`")
 	flags.BoolVar(&f.update, "update", false, "change the workload if it exists already")
 	flags.BoolVarP(&f.detach, "detach", "d", false, "do not wait, the same as --wait=false")
+	flags.BoolVar(&f.remove, "rm", false, "remove the job when it has ended and its output was shown")
 	f.kindFlags.register(cmd)
 	f.waiting.register(cmd, "it runs, or a job is done")
 	return cmd
@@ -107,7 +116,7 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 			action = actionUnchanged
 		}
 		now, err := c.awaitScene(ctx, cl, f.waiting, newScene(&actor{action: action, asked: made}))
-		if err != nil {
+		if err := c.endJob(ctx, cl, f, made, err); err != nil {
 			return err
 		}
 		made = now[0]
@@ -126,7 +135,7 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 			return nil, fmt.Errorf("no name can be made of %.64q: give one with --name", what)
 		}
 	}
-	env, err := parsePairs("environment variable", f.env, os.LookupEnv)
+	env, err := environment(f.envFiles, f.env)
 	if err != nil {
 		return nil, err
 	}
