@@ -15,6 +15,9 @@ const (
 	// holds the whole state in memory, and every collection walks all of it: half
 	// as many are worth the memory. A server without much state is no larger by it.
 	serverGCPercent = 200
+	// smallGCPercent is the same for a server that keeps less than smallState: its
+	// collections cost little, and a small heap leaves fewer holes behind.
+	smallGCPercent, smallState = 100, 32 << 20
 	// busyGCPercent is the same for a server that makes garbage all the time. One
 	// that has little to do should be small instead.
 	busyGCPercent = 1600
@@ -153,7 +156,10 @@ func (a *allowance) percent(cycles, live uint64, now time.Time) int {
 		return serverGCPercent
 	}
 	most := min(largeGarbage*100/live+25, serverGCPercent)
-	if !busy {
+	switch {
+	case !busy && live < smallState:
+		return smallGCPercent
+	case !busy:
 		return int(most)
 	}
 	return int(min(max(a.garbage*100/live, most), busyGCPercent))

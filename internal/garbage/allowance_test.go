@@ -66,7 +66,8 @@ func TestABusyServerMayHaveMoreGarbage(t *testing.T) {
 		why          string
 	}{
 		{cycles: 3, live: 20 << 20, want: busyGCPercent, why: "it collects"},
-		{cycles: 3, live: 20 << 20, want: serverGCPercent, why: "nothing was collected since"},
+		{cycles: 3, live: 20 << 20, want: smallGCPercent, why: "nothing was collected since"},
+		{cycles: 3, live: smallState, want: serverGCPercent, why: "it keeps more"},
 		{cycles: 4, live: 64 << 20, want: busyGCPercent, why: "all of it fits"},
 		{cycles: 9, live: 256 << 20, want: 400, why: "no more than the bound"},
 		{cycles: 10, live: 1 << 30, want: serverGCPercent, why: "what it keeps is large already"},
@@ -110,7 +111,7 @@ func TestALargeHeapIsNotTakenByWhatItIsAllowed(t *testing.T) {
 	}
 	// A small one is collected in no time.
 	a = allowance{garbage: busyGarbageOf(64 << 30), told: busyGCPercent}
-	if got := a.tell(heap{kept: 10 * mb, goal: 170 * mb, size: 100 * mb}, now); got != serverGCPercent {
+	if got := a.tell(heap{kept: 10 * mb, goal: 170 * mb, size: 100 * mb}, now); got != smallGCPercent {
 		t.Errorf("a small server that has nothing to do may have %d percent", got)
 	}
 }
