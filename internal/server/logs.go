@@ -159,7 +159,7 @@ func (s *Server) logSource(ctx context.Context, r *v1.Replica, open *v1.OpenLogs
 }
 
 func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, emit func(*v1.LogEntry) error) error {
-	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: open}})
+	stream, release, err := s.attach(ctx, r.GetSpec().GetNodeUid(), &v1.Open{What: &v1.Open_Logs{Logs: proto.CloneOf(open)}}) // the session sends it when it can
 	if err != nil {
 		return err
 	}
