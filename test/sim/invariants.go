@@ -147,8 +147,8 @@ func (w *World) checkReplacing(p *proposal, before *state.Snapshot) {
 		for r := range p.base.ReplicasOf(uid) {
 			phase := r.GetStatus().GetPhase()
 			switch {
-			case replicas.Away(p.base, r), w.mustLeave(p.base, r):
-			case wanted(r):
+			case replicas.Away(p.base, r):
+			case wanted(r): // also where a taint is borne for a while
 				have++
 			case (phase == rollout.PhaseRunning || phase == rollout.PhaseStopping) && r.GetSpec().GetRevisionUid() != revision:
 				leaving++
@@ -202,7 +202,7 @@ func (w *World) checkNew(p *proposal, r *v1.Replica, after *state.Snapshot) {
 	}
 	switch one.GetSpec().GetKind() {
 	case spec.KindJob:
-		w.checkNewOfJob(r, one, live)
+		w.checkNewOfJob(p, r, one, live)
 		return
 	case spec.KindDaemon:
 		w.checkNewOfDaemon(r, after)

@@ -109,14 +109,20 @@ func (w *World) checkRun(p *proposal, owner string, run *v1.Workload) {
 }
 
 // checkNewOfJob holds that a job makes no more than it needs, and nothing when it is
-// over.
-func (w *World) checkNewOfJob(r *v1.Replica, one *v1.Workload, live int) {
+// over. What fails or is ended after the loop has looked does not count yet: the next
+// tick stops what was made in vain.
+func (w *World) checkNewOfJob(p *proposal, r *v1.Replica, one *v1.Workload, live int) {
 	revision := r.GetSpec().GetRevisionUid()
-	if outcome := w.oracle.over[revision]; outcome != "" {
+	if outcome := w.oracle.over[revision]; outcome != "" && rollout.Outcome(one) != "" {
 		w.fail("a job that is over does not run again", "%s is made, and the job is %s", r.GetMetadata().GetName(), outcome)
 	}
 	completions, parallelism, retries, _ := spec.JobOf(one.GetSpec())
-	done, failed := len(w.oracle.done[revision]), len(w.oracle.failed[revision])
+	done, failed := len(w.oracle.done[revision]), 0
+	for uid := range w.oracle.failed[revision] {
+		if seen := p.base.Replica(uid); seen == nil || rollout.Ended(seen.GetStatus().GetPhase()) {
+			failed++
+		}
+	}
 	if live > parallelism || live+done > completions || failed > retries {
 		w.fail("a job makes no more than it needs", "%s is made, the %dth living one of %d that may; %d of %d have completed, %d failed and %d may",
 			r.GetMetadata().GetName(), live, parallelism, done, completions, failed, retries)

@@ -313,19 +313,19 @@ func (w *World) append(s *server, data []byte, outcome string) {
 }
 
 // inherit applies what the last leader had under way and a majority has.
-func (t *term) inherit(data []byte) {
+func (t *term) inherit(p *proposal) {
 	w := t.w
 	tx := &statev1.Transaction{}
-	if err := proto.Unmarshal(data, tx); err != nil {
+	if err := proto.Unmarshal(p.data, tx); err != nil {
 		w.fail("the log can be read", "%v", err)
 		return
 	}
 	before := t.server.store.Snapshot()
 	w.log.index++
 	result, err := t.server.store.Apply(w.log.index, proto.CloneOf(tx))
-	w.append(t.server, data, outcomeOf(result, err))
+	w.append(t.server, p.data, outcomeOf(result, err))
 	w.note("inherited: entry %d%s", w.log.index, refusal(err))
 	if err == nil {
-		w.checkEntry(&proposal{who: "inherited", tx: tx, base: before, result: result}, before, t.server.store.Snapshot())
+		w.checkEntry(&proposal{who: "inherited", tx: tx, base: p.base, result: result}, before, t.server.store.Snapshot())
 	}
 }

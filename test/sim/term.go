@@ -83,8 +83,8 @@ func (w *World) lead(s *server) {
 	}
 	w.leader = t
 	w.log.index++ // a new leader writes an entry of its own
-	for _, data := range w.inherited {
-		t.inherit(data)
+	for _, p := range w.inherited {
+		t.inherit(p)
 	}
 	w.inherited = nil
 	w.note("server %s leads", s.name)
@@ -112,7 +112,7 @@ func (w *World) depose(why string) {
 	}
 	for i, p := range t.flight {
 		if i < agreed {
-			w.inherited = append(w.inherited, p.data)
+			w.inherited = append(w.inherited, p)
 		}
 	}
 	for _, p := range t.flight {

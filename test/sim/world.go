@@ -34,7 +34,7 @@ type World struct {
 	leader    *term
 	electing  bool
 	isolated  *server // has no majority to talk to
-	inherited [][]byte
+	inherited []*proposal
 
 	machines []*machine
 	// orphans are the names of nodes whose machine was wiped, by uid.
