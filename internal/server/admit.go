@@ -33,7 +33,10 @@ type admissions struct {
 type admission struct {
 	ctx     context.Context // of the call
 	request *v1.EnrollRequest
+	// secret is the join token. It means nothing if server is set, which is the uid
+	// of the server that the machine is already.
 	secret  identity.JoinToken
+	server  string
 	receipt receipt
 
 	done chan struct{}
@@ -109,7 +112,7 @@ type ledger struct {
 
 // admitOne makes a machine a node, unless it is one already.
 func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission) (*v1.Node, error) {
-	token, err := s.prove(snap, a.secret, roleNode)
+	token, err := s.proveAdmission(snap, a)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +123,7 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	if node := l.nodes[a.receipt.name]; node != nil {
 		return node, nil
 	}
-	node, err := s.admitNode(a.ctx, snap, l, b, token, a.request)
+	node, err := s.admitNode(snap, l, b, a, token)
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +133,18 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	a.receipt.keep(b, node.GetMetadata().GetUid(), "")
 	l.nodes[a.receipt.name] = node
 	return node, nil
+}
+
+// proveAdmission returns the token that a machine joins with; nil for the machine
+// of a server, which must be a member. The leader is one before the state says so.
+func (s *enrollment) proveAdmission(snap *state.Snapshot, a *admission) (*v1.Token, error) {
+	if a.server == "" {
+		return s.prove(snap, a.secret, roleNode)
+	}
+	if a.server != s.uid && snap.Server(a.server) == nil {
+		return nil, refuse(codes.PermissionDenied, "server %s is not a member of this cluster, so its machine cannot be a node of it", a.server)
+	}
+	return nil, nil
 }
 
 // token is a join token with its uses so far.

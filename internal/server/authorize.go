@@ -94,10 +94,11 @@ var permissions = map[string][]string{
 	v1.TokenService_ListTokens_FullMethodName:  admins,
 	v1.TokenService_DeleteToken_FullMethodName: admins,
 
-	v1.EnrollmentService_Enroll_FullMethodName: anyone,
-	v1.EnrollmentService_Renew_FullMethodName:  agents,
-	v1.AgentService_Session_FullMethodName:     agents,
-	v1.AgentService_Attach_FullMethodName:      agents,
+	v1.EnrollmentService_Enroll_FullMethodName:        anyone,
+	v1.EnrollmentService_EnrollOwnNode_FullMethodName: servers,
+	v1.EnrollmentService_Renew_FullMethodName:         agents,
+	v1.AgentService_Session_FullMethodName:            agents,
+	v1.AgentService_Attach_FullMethodName:             agents,
 
 	"/grpc.health.v1.Health/Check":                                   everyone,
 	"/grpc.health.v1.Health/Watch":                                   everyone,

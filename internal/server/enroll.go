@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -45,11 +44,27 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if request.GetServer() != nil {
 		return s.enrollServer(ctx, request, secret)
 	}
-	receipt, err := enrollmentReceipt(secret, request.GetCsr())
-	if err != nil {
+	return s.enrollNode(ctx, &admission{request: request, secret: secret}, secret.ID())
+}
+
+// EnrollOwnNode makes the machine of a server a node. Servers hold the keys of the
+// authority, so that a token would prove nothing more. Asked again with the same
+// key, it is the same node.
+func (s *enrollment) EnrollOwnNode(ctx context.Context, request *v1.EnrollOwnNodeRequest) (*v1.EnrollResponse, error) {
+	by := caller(ctx).ID.Name()
+	return s.enrollNode(ctx, &admission{server: by, request: &v1.EnrollRequest{
+		Csr: request.GetCsr(), Name: request.GetName(), Labels: request.GetLabels(), Used: request.GetUsed(),
+	}}, by)
+}
+
+// enrollNode admits a machine and certifies it. What it proves itself with, and
+// its key, tell it from all others.
+func (s *enrollment) enrollNode(ctx context.Context, a *admission, proof string) (*v1.EnrollResponse, error) {
+	var err error
+	if a.receipt, err = enrollmentReceipt(proof, a.request.GetCsr()); err != nil {
 		return nil, err
 	}
-	a := &admission{ctx: ctx, request: request, secret: secret, receipt: receipt, done: make(chan struct{})}
+	a.ctx, a.done = ctx, make(chan struct{})
 	s.admissions.add(a)
 	select {
 	case <-a.done:
@@ -61,7 +76,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if a.err != nil {
 		return nil, a.err
 	}
-	chain, err := s.certify(request.GetCsr(), a.node)
+	chain, err := s.certify(a.request.GetCsr(), a.node)
 	if err != nil {
 		return nil, err
 	}
@@ -101,32 +116,39 @@ func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken, role
 	return token, nil
 }
 
-// enrollmentReceipt remembers who has joined by token and key: what else the
+// enrollmentReceipt remembers who has joined, by its key and by what it proved
+// itself with, which is the id of a token or the uid of a server: what else the
 // machine says about itself may differ the next time it asks.
-func enrollmentReceipt(secret identity.JoinToken, csr []byte) (receipt, error) {
+func enrollmentReceipt(proof string, csr []byte) (receipt, error) {
 	key, err := identity.RequestFingerprint(csr)
 	if err != nil {
 		return receipt{}, refuse(codes.InvalidArgument, "certificate request: %s", err)
 	}
-	name := sha256.Sum256([]byte(v1.EnrollmentService_Enroll_FullMethodName + "\x00" + secret.ID() + "\x00" + key))
+	name := sha256.Sum256([]byte(v1.EnrollmentService_Enroll_FullMethodName + "\x00" + proof + "\x00" + key))
 	return receipt{name: hex.EncodeToString(name[:])}, nil
 }
 
-// admitNode makes a new node and counts one use of its join token.
-func (s *enrollment) admitNode(ctx context.Context, snap *state.Snapshot, l *ledger, b *state.Batch, token *v1.Token, request *v1.EnrollRequest) (*v1.Node, error) {
-	if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-		return nil, errJoinToken(roleNode)
+// admitNode makes a new node and counts one use of its join token, if it has one.
+func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, a *admission, token *v1.Token) (*v1.Node, error) {
+	how := "on the machine of server " + snap.Server(a.server).GetMetadata().GetName()
+	if token != nil {
+		if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
+			return nil, errJoinToken(roleNode)
+		}
+		how = "with token " + token.GetMetadata().GetName()
 	}
 	if err := nodeAllowed(snap, len(l.nodes)); err != nil {
 		return nil, err
 	}
-	node, err := s.newNode(snap, l, request)
+	node, err := s.newNode(snap, l, a.request)
 	if err != nil {
 		return nil, err
 	}
-	l.spend(token)
+	if token != nil {
+		l.spend(token)
+	}
 	b.Create(node)
-	b.Create(s.event(ctx, node, "Enrolled", fmt.Sprintf("with token %s", token.GetMetadata().GetName())))
+	b.Create(s.event(a.ctx, node, "Enrolled", how))
 	return node, nil
 }
 

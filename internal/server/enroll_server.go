@@ -32,7 +32,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 	if err != nil {
 		return nil, refuse(codes.InvalidArgument, "%s", err)
 	}
-	receipt, err := enrollmentReceipt(secret, request.GetCsr())
+	receipt, err := enrollmentReceipt(secret.ID(), request.GetCsr())
 	if err != nil {
 		return nil, err
 	}

@@ -309,3 +309,53 @@ func TestLongEnrollMessageIsRefused(t *testing.T) {
 	_, err := c.dial(nil, "").Enroll(c.ctx, &v1.EnrollRequest{Token: token, Name: "machine", Csr: make([]byte, 65<<10)})
 	wantCode(t, err, codes.InvalidArgument, "65536 bytes")
 }
+
+// The machine of a server becomes a node without a token. Asked again with the
+// same key it is the same node; a server that is no member enrolls nothing.
+func TestServerEnrollsTheNodeOfItsMachine(t *testing.T) {
+	c := newCluster(t)
+	member := state.NewUID()
+	c.change(func(_ *state.Snapshot, b *state.Batch) {
+		b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: member, Name: "second"}, Spec: &v1.ServerSpec{Address: "127.0.0.1:1001"}})
+	})
+	key, _, err := identity.NewKeyAndCSR()
+	must(t, err)
+	ask := func(as *user, name string) (*v1.EnrollResponse, error) {
+		csr, err := identity.NewCSR(key)
+		must(t, err)
+		return as.EnrollOwnNode(c.ctx, &v1.EnrollOwnNodeRequest{Csr: csr, Name: name, Labels: map[string]string{"zone": "east"}})
+	}
+	second := c.dial(c.certificateOf(identity.KindServer, member), "")
+	first, err := ask(second, "box")
+	must(t, err)
+	if m := first.GetNode().GetMetadata(); m.GetName() != "box" || m.GetLabels()["zone"] != "east" {
+		t.Errorf("the node is %v", m)
+	}
+	again, err := ask(second, "renamed")
+	must(t, err)
+	if again.GetNode().GetMetadata().GetUid() != first.GetNode().GetMetadata().GetUid() || c.store.Snapshot().Count(state.KindNode) != 1 {
+		t.Errorf("asked again it is %v", again.GetNode().GetMetadata())
+	}
+	creds, err := identity.NewCredentials(key, again.GetCertificates())
+	must(t, err)
+	who, err := c.dial(creds, "").WhoAmI(c.ctx, &v1.WhoAmIRequest{})
+	must(t, err)
+	if who.GetRole() != roleNode {
+		t.Errorf("what was enrolled is a %s", who.GetRole())
+	}
+
+	// Once the node was removed, its machine becomes another one with the same name.
+	_, err = c.as(roleAdmin).DeleteNode(c.ctx, &v1.DeleteNodeRequest{Name: "box", Force: true})
+	must(t, err)
+	anew, err := ask(second, "box")
+	must(t, err)
+	if m := anew.GetNode().GetMetadata(); m.GetName() != "box" || m.GetUid() == first.GetNode().GetMetadata().GetUid() {
+		t.Errorf("the new node is %v", m)
+	}
+
+	stranger := c.dial(c.certificateOf(identity.KindServer, state.NewUID()), "")
+	_, err = ask(stranger, "intruder")
+	wantCode(t, err, codes.PermissionDenied, "is not a member of this cluster")
+	_, err = ask(c.as(roleAdmin), "intruder")
+	wantCode(t, err, codes.PermissionDenied)
+}

@@ -322,7 +322,7 @@ func (r *router) awaitSuccessor(ctx context.Context, leader string) error {
 // harmless reports whether a call may be made twice: it only reads, or the
 // state remembers it by its key, as it does machines that join by theirs.
 func harmless(method string, request proto.Message) bool {
-	if method == v1.EnrollmentService_Enroll_FullMethodName {
+	if method == v1.EnrollmentService_Enroll_FullMethodName || method == v1.EnrollmentService_EnrollOwnNode_FullMethodName {
 		return true
 	}
 	if keyed, ok := request.(interface{ GetIdempotencyKey() string }); ok && keyed.GetIdempotencyKey() != "" {

@@ -112,6 +112,75 @@ func (x *EnrollRequest) GetServer() *EnrollServer {
 	return nil
 }
 
+type EnrollOwnNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in EnrollRequest.
+	Csr           []byte            `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
+	Name          string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Used          []string          `protobuf:"bytes,4,rep,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnrollOwnNodeRequest) Reset() {
+	*x = EnrollOwnNodeRequest{}
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnrollOwnNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnrollOwnNodeRequest) ProtoMessage() {}
+
+func (x *EnrollOwnNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnrollOwnNodeRequest.ProtoReflect.Descriptor instead.
+func (*EnrollOwnNodeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *EnrollOwnNodeRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *EnrollOwnNodeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EnrollOwnNodeRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *EnrollOwnNodeRequest) GetUsed() []string {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
 type EnrollServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where the others will reach it, host:port.
@@ -126,7 +195,7 @@ type EnrollServer struct {
 
 func (x *EnrollServer) Reset() {
 	*x = EnrollServer{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -138,7 +207,7 @@ func (x *EnrollServer) String() string {
 func (*EnrollServer) ProtoMessage() {}
 
 func (x *EnrollServer) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -151,7 +220,7 @@ func (x *EnrollServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollServer.ProtoReflect.Descriptor instead.
 func (*EnrollServer) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{1}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *EnrollServer) GetAddress() string {
@@ -202,7 +271,7 @@ type EnrollResponse struct {
 
 func (x *EnrollResponse) Reset() {
 	*x = EnrollResponse{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -214,7 +283,7 @@ func (x *EnrollResponse) String() string {
 func (*EnrollResponse) ProtoMessage() {}
 
 func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[2]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -227,7 +296,7 @@ func (x *EnrollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollResponse.ProtoReflect.Descriptor instead.
 func (*EnrollResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EnrollResponse) GetNode() *Node {
@@ -288,7 +357,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +369,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[3]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +382,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RenewRequest) GetCsr() []byte {
@@ -332,7 +401,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +413,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[4]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +426,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RenewResponse) GetCertificates() [][]byte {
@@ -383,7 +452,7 @@ type SessionUp struct {
 
 func (x *SessionUp) Reset() {
 	*x = SessionUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +464,7 @@ func (x *SessionUp) String() string {
 func (*SessionUp) ProtoMessage() {}
 
 func (x *SessionUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[5]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +477,7 @@ func (x *SessionUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionUp.ProtoReflect.Descriptor instead.
 func (*SessionUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SessionUp) GetMessage() isSessionUp_Message {
@@ -511,7 +580,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +592,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[6]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +605,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -556,7 +625,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +637,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +650,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ping) GetSequence() uint64 {
@@ -601,7 +670,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +682,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +695,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Pong) GetSequence() uint64 {
@@ -654,7 +723,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +735,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +748,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Hello) GetStatus() *NodeStatus {
@@ -725,7 +794,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +806,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +819,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Heartbeat) GetUsage() *NodeResources {
@@ -792,7 +861,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +873,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +886,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Report) GetReplicas() []*ReplicaReport {
@@ -851,7 +920,7 @@ type EventReport struct {
 
 func (x *EventReport) Reset() {
 	*x = EventReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +932,7 @@ func (x *EventReport) String() string {
 func (*EventReport) ProtoMessage() {}
 
 func (x *EventReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +945,7 @@ func (x *EventReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventReport.ProtoReflect.Descriptor instead.
 func (*EventReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EventReport) GetSeverity() string {
@@ -924,7 +993,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1005,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1018,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplicaReport) GetUid() string {
@@ -981,7 +1050,7 @@ type SessionDown struct {
 
 func (x *SessionDown) Reset() {
 	*x = SessionDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1062,7 @@ func (x *SessionDown) String() string {
 func (*SessionDown) ProtoMessage() {}
 
 func (x *SessionDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1075,7 @@ func (x *SessionDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionDown.ProtoReflect.Descriptor instead.
 func (*SessionDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SessionDown) GetMessage() isSessionDown_Message {
@@ -1090,7 +1159,7 @@ type Alive struct {
 
 func (x *Alive) Reset() {
 	*x = Alive{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1171,7 @@ func (x *Alive) String() string {
 func (*Alive) ProtoMessage() {}
 
 func (x *Alive) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1184,7 @@ func (x *Alive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alive.ProtoReflect.Descriptor instead.
 func (*Alive) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 // What the node should run. The first message of a session has the full set;
@@ -1147,7 +1216,7 @@ type Assignments struct {
 
 func (x *Assignments) Reset() {
 	*x = Assignments{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1228,7 @@ func (x *Assignments) String() string {
 func (*Assignments) ProtoMessage() {}
 
 func (x *Assignments) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1241,7 @@ func (x *Assignments) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignments.ProtoReflect.Descriptor instead.
 func (*Assignments) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Assignments) GetEpoch() uint64 {
@@ -1251,7 +1320,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1332,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1345,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Assignment) GetReplica() *Replica {
@@ -1311,7 +1380,7 @@ type RegistryLogin struct {
 
 func (x *RegistryLogin) Reset() {
 	*x = RegistryLogin{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1392,7 @@ func (x *RegistryLogin) String() string {
 func (*RegistryLogin) ProtoMessage() {}
 
 func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1405,7 @@ func (x *RegistryLogin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistryLogin.ProtoReflect.Descriptor instead.
 func (*RegistryLogin) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RegistryLogin) GetHost() string {
@@ -1377,7 +1446,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1458,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1471,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Open) GetId() string {
@@ -1485,7 +1554,7 @@ type OpenLogs struct {
 
 func (x *OpenLogs) Reset() {
 	*x = OpenLogs{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1566,7 @@ func (x *OpenLogs) String() string {
 func (*OpenLogs) ProtoMessage() {}
 
 func (x *OpenLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1579,7 @@ func (x *OpenLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLogs.ProtoReflect.Descriptor instead.
 func (*OpenLogs) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OpenLogs) GetReplicaUid() string {
@@ -1572,7 +1641,7 @@ type OpenExec struct {
 
 func (x *OpenExec) Reset() {
 	*x = OpenExec{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1653,7 @@ func (x *OpenExec) String() string {
 func (*OpenExec) ProtoMessage() {}
 
 func (x *OpenExec) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1666,7 @@ func (x *OpenExec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenExec.ProtoReflect.Descriptor instead.
 func (*OpenExec) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OpenExec) GetReplicaUid() string {
@@ -1624,7 +1693,7 @@ type OpenCopy struct {
 
 func (x *OpenCopy) Reset() {
 	*x = OpenCopy{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1705,7 @@ func (x *OpenCopy) String() string {
 func (*OpenCopy) ProtoMessage() {}
 
 func (x *OpenCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1718,7 @@ func (x *OpenCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenCopy.ProtoReflect.Descriptor instead.
 func (*OpenCopy) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OpenCopy) GetReplicaUid() string {
@@ -1682,7 +1751,7 @@ type AttachUp struct {
 
 func (x *AttachUp) Reset() {
 	*x = AttachUp{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1763,7 @@ func (x *AttachUp) String() string {
 func (*AttachUp) ProtoMessage() {}
 
 func (x *AttachUp) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1776,7 @@ func (x *AttachUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachUp.ProtoReflect.Descriptor instead.
 func (*AttachUp) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AttachUp) GetMessage() isAttachUp_Message {
@@ -1811,7 +1880,7 @@ type AttachDown struct {
 
 func (x *AttachDown) Reset() {
 	*x = AttachDown{}
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1892,7 @@ func (x *AttachDown) String() string {
 func (*AttachDown) ProtoMessage() {}
 
 func (x *AttachDown) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_agent_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_agent_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1905,7 @@ func (x *AttachDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachDown.ProtoReflect.Descriptor instead.
 func (*AttachDown) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_agent_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AttachDown) GetMessage() isAttachDown_Message {
@@ -1894,6 +1963,15 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\x06labels\x18\x04 \x03(\v2'.cloudless.v1.EnrollRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
 	"\x04used\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x122\n" +
 	"\x06server\x18\x06 \x01(\v2\x1a.cloudless.v1.EnrollServerR\x06server\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x02\n" +
+	"\x14EnrollOwnNodeRequest\x12\x1c\n" +
+	"\x03csr\x18\x01 \x01(\fB\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80@R\x03csr\x12 \n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12`\n" +
+	"\x06labels\x18\x03 \x03(\v2..cloudless.v1.EnrollOwnNodeRequest.LabelsEntryB\x18\xbaH\x15\x9a\x01\x12\x10@\"\x06r\x04\xe0\xc6'\x01*\x06r\x04\xe8\xc6'\x01R\x06labels\x12#\n" +
+	"\x04used\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\x80\b\"\x04r\x02\x18@R\x04used\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
@@ -2018,9 +2096,10 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"AttachDown\x12/\n" +
 	"\x04exec\x18\x01 \x01(\v2\x19.cloudless.v1.ExecRequestH\x00R\x04exec\x12/\n" +
 	"\x04copy\x18\x02 \x01(\v2\x19.cloudless.v1.CopyRequestH\x00R\x04copyB\t\n" +
-	"\amessage2\x9a\x01\n" +
+	"\amessage2\xed\x01\n" +
 	"\x11EnrollmentService\x12C\n" +
-	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\x12@\n" +
+	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\x12Q\n" +
+	"\rEnrollOwnNode\x12\".cloudless.v1.EnrollOwnNodeRequest\x1a\x1c.cloudless.v1.EnrollResponse\x12@\n" +
 	"\x05Renew\x12\x1a.cloudless.v1.RenewRequest\x1a\x1b.cloudless.v1.RenewResponse2\x91\x01\n" +
 	"\fAgentService\x12A\n" +
 	"\aSession\x12\x17.cloudless.v1.SessionUp\x1a\x19.cloudless.v1.SessionDown(\x010\x01\x12>\n" +
@@ -2038,106 +2117,111 @@ func file_cloudless_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_agent_service_proto_rawDescData
 }
 
-var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_cloudless_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_cloudless_v1_agent_service_proto_goTypes = []any{
 	(*EnrollRequest)(nil),         // 0: cloudless.v1.EnrollRequest
-	(*EnrollServer)(nil),          // 1: cloudless.v1.EnrollServer
-	(*EnrollResponse)(nil),        // 2: cloudless.v1.EnrollResponse
-	(*RenewRequest)(nil),          // 3: cloudless.v1.RenewRequest
-	(*RenewResponse)(nil),         // 4: cloudless.v1.RenewResponse
-	(*SessionUp)(nil),             // 5: cloudless.v1.SessionUp
-	(*Goodbye)(nil),               // 6: cloudless.v1.Goodbye
-	(*Ping)(nil),                  // 7: cloudless.v1.Ping
-	(*Pong)(nil),                  // 8: cloudless.v1.Pong
-	(*Hello)(nil),                 // 9: cloudless.v1.Hello
-	(*Heartbeat)(nil),             // 10: cloudless.v1.Heartbeat
-	(*Report)(nil),                // 11: cloudless.v1.Report
-	(*EventReport)(nil),           // 12: cloudless.v1.EventReport
-	(*ReplicaReport)(nil),         // 13: cloudless.v1.ReplicaReport
-	(*SessionDown)(nil),           // 14: cloudless.v1.SessionDown
-	(*Alive)(nil),                 // 15: cloudless.v1.Alive
-	(*Assignments)(nil),           // 16: cloudless.v1.Assignments
-	(*Assignment)(nil),            // 17: cloudless.v1.Assignment
-	(*RegistryLogin)(nil),         // 18: cloudless.v1.RegistryLogin
-	(*Open)(nil),                  // 19: cloudless.v1.Open
-	(*OpenLogs)(nil),              // 20: cloudless.v1.OpenLogs
-	(*OpenExec)(nil),              // 21: cloudless.v1.OpenExec
-	(*OpenCopy)(nil),              // 22: cloudless.v1.OpenCopy
-	(*AttachUp)(nil),              // 23: cloudless.v1.AttachUp
-	(*AttachDown)(nil),            // 24: cloudless.v1.AttachDown
-	nil,                           // 25: cloudless.v1.EnrollRequest.LabelsEntry
-	(*Node)(nil),                  // 26: cloudless.v1.Node
-	(*Server)(nil),                // 27: cloudless.v1.Server
-	(*NodeStatus)(nil),            // 28: cloudless.v1.NodeStatus
-	(*NodeResources)(nil),         // 29: cloudless.v1.NodeResources
-	(*ReplicaUsage)(nil),          // 30: cloudless.v1.ReplicaUsage
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*ReplicaStatus)(nil),         // 32: cloudless.v1.ReplicaStatus
-	(*NodeSpec)(nil),              // 33: cloudless.v1.NodeSpec
-	(*Replica)(nil),               // 34: cloudless.v1.Replica
-	(*Revision)(nil),              // 35: cloudless.v1.Revision
-	(*ExecStart)(nil),             // 36: cloudless.v1.ExecStart
-	(*CopyStart)(nil),             // 37: cloudless.v1.CopyStart
-	(*LogEntry)(nil),              // 38: cloudless.v1.LogEntry
-	(*ExecResponse)(nil),          // 39: cloudless.v1.ExecResponse
-	(*CopyResponse)(nil),          // 40: cloudless.v1.CopyResponse
-	(*ExecRequest)(nil),           // 41: cloudless.v1.ExecRequest
-	(*CopyRequest)(nil),           // 42: cloudless.v1.CopyRequest
+	(*EnrollOwnNodeRequest)(nil),  // 1: cloudless.v1.EnrollOwnNodeRequest
+	(*EnrollServer)(nil),          // 2: cloudless.v1.EnrollServer
+	(*EnrollResponse)(nil),        // 3: cloudless.v1.EnrollResponse
+	(*RenewRequest)(nil),          // 4: cloudless.v1.RenewRequest
+	(*RenewResponse)(nil),         // 5: cloudless.v1.RenewResponse
+	(*SessionUp)(nil),             // 6: cloudless.v1.SessionUp
+	(*Goodbye)(nil),               // 7: cloudless.v1.Goodbye
+	(*Ping)(nil),                  // 8: cloudless.v1.Ping
+	(*Pong)(nil),                  // 9: cloudless.v1.Pong
+	(*Hello)(nil),                 // 10: cloudless.v1.Hello
+	(*Heartbeat)(nil),             // 11: cloudless.v1.Heartbeat
+	(*Report)(nil),                // 12: cloudless.v1.Report
+	(*EventReport)(nil),           // 13: cloudless.v1.EventReport
+	(*ReplicaReport)(nil),         // 14: cloudless.v1.ReplicaReport
+	(*SessionDown)(nil),           // 15: cloudless.v1.SessionDown
+	(*Alive)(nil),                 // 16: cloudless.v1.Alive
+	(*Assignments)(nil),           // 17: cloudless.v1.Assignments
+	(*Assignment)(nil),            // 18: cloudless.v1.Assignment
+	(*RegistryLogin)(nil),         // 19: cloudless.v1.RegistryLogin
+	(*Open)(nil),                  // 20: cloudless.v1.Open
+	(*OpenLogs)(nil),              // 21: cloudless.v1.OpenLogs
+	(*OpenExec)(nil),              // 22: cloudless.v1.OpenExec
+	(*OpenCopy)(nil),              // 23: cloudless.v1.OpenCopy
+	(*AttachUp)(nil),              // 24: cloudless.v1.AttachUp
+	(*AttachDown)(nil),            // 25: cloudless.v1.AttachDown
+	nil,                           // 26: cloudless.v1.EnrollRequest.LabelsEntry
+	nil,                           // 27: cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	(*Node)(nil),                  // 28: cloudless.v1.Node
+	(*Server)(nil),                // 29: cloudless.v1.Server
+	(*NodeStatus)(nil),            // 30: cloudless.v1.NodeStatus
+	(*NodeResources)(nil),         // 31: cloudless.v1.NodeResources
+	(*ReplicaUsage)(nil),          // 32: cloudless.v1.ReplicaUsage
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*ReplicaStatus)(nil),         // 34: cloudless.v1.ReplicaStatus
+	(*NodeSpec)(nil),              // 35: cloudless.v1.NodeSpec
+	(*Replica)(nil),               // 36: cloudless.v1.Replica
+	(*Revision)(nil),              // 37: cloudless.v1.Revision
+	(*ExecStart)(nil),             // 38: cloudless.v1.ExecStart
+	(*CopyStart)(nil),             // 39: cloudless.v1.CopyStart
+	(*LogEntry)(nil),              // 40: cloudless.v1.LogEntry
+	(*ExecResponse)(nil),          // 41: cloudless.v1.ExecResponse
+	(*CopyResponse)(nil),          // 42: cloudless.v1.CopyResponse
+	(*ExecRequest)(nil),           // 43: cloudless.v1.ExecRequest
+	(*CopyRequest)(nil),           // 44: cloudless.v1.CopyRequest
 }
 var file_cloudless_v1_agent_service_proto_depIdxs = []int32{
-	25, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
-	1,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
-	26, // 2: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
-	27, // 3: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
-	9,  // 4: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
-	10, // 5: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
-	11, // 6: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
-	8,  // 7: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
-	6,  // 8: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
-	28, // 9: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
-	13, // 10: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
-	29, // 11: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
-	28, // 12: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
-	30, // 13: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
-	13, // 14: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
-	12, // 15: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
-	31, // 16: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
-	32, // 17: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
-	16, // 18: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
-	19, // 19: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
-	7,  // 20: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
-	15, // 21: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
-	17, // 22: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
-	33, // 23: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
-	31, // 24: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
-	34, // 25: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
-	35, // 26: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
-	18, // 27: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
-	20, // 28: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
-	21, // 29: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
-	22, // 30: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
-	31, // 31: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
-	31, // 32: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
-	36, // 33: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
-	37, // 34: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
-	38, // 35: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
-	39, // 36: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
-	40, // 37: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
-	41, // 38: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
-	42, // 39: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
-	0,  // 40: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
-	3,  // 41: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
-	5,  // 42: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
-	23, // 43: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
-	2,  // 44: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
-	4,  // 45: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
-	14, // 46: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
-	24, // 47: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
-	44, // [44:48] is the sub-list for method output_type
-	40, // [40:44] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	26, // 0: cloudless.v1.EnrollRequest.labels:type_name -> cloudless.v1.EnrollRequest.LabelsEntry
+	2,  // 1: cloudless.v1.EnrollRequest.server:type_name -> cloudless.v1.EnrollServer
+	27, // 2: cloudless.v1.EnrollOwnNodeRequest.labels:type_name -> cloudless.v1.EnrollOwnNodeRequest.LabelsEntry
+	28, // 3: cloudless.v1.EnrollResponse.node:type_name -> cloudless.v1.Node
+	29, // 4: cloudless.v1.EnrollResponse.server:type_name -> cloudless.v1.Server
+	10, // 5: cloudless.v1.SessionUp.hello:type_name -> cloudless.v1.Hello
+	11, // 6: cloudless.v1.SessionUp.heartbeat:type_name -> cloudless.v1.Heartbeat
+	12, // 7: cloudless.v1.SessionUp.report:type_name -> cloudless.v1.Report
+	9,  // 8: cloudless.v1.SessionUp.pong:type_name -> cloudless.v1.Pong
+	7,  // 9: cloudless.v1.SessionUp.goodbye:type_name -> cloudless.v1.Goodbye
+	30, // 10: cloudless.v1.Hello.status:type_name -> cloudless.v1.NodeStatus
+	14, // 11: cloudless.v1.Hello.replicas:type_name -> cloudless.v1.ReplicaReport
+	31, // 12: cloudless.v1.Heartbeat.usage:type_name -> cloudless.v1.NodeResources
+	30, // 13: cloudless.v1.Heartbeat.status:type_name -> cloudless.v1.NodeStatus
+	32, // 14: cloudless.v1.Heartbeat.replicas:type_name -> cloudless.v1.ReplicaUsage
+	14, // 15: cloudless.v1.Report.replicas:type_name -> cloudless.v1.ReplicaReport
+	13, // 16: cloudless.v1.Report.events:type_name -> cloudless.v1.EventReport
+	33, // 17: cloudless.v1.EventReport.time:type_name -> google.protobuf.Timestamp
+	34, // 18: cloudless.v1.ReplicaReport.status:type_name -> cloudless.v1.ReplicaStatus
+	17, // 19: cloudless.v1.SessionDown.assignments:type_name -> cloudless.v1.Assignments
+	20, // 20: cloudless.v1.SessionDown.open:type_name -> cloudless.v1.Open
+	8,  // 21: cloudless.v1.SessionDown.ping:type_name -> cloudless.v1.Ping
+	16, // 22: cloudless.v1.SessionDown.alive:type_name -> cloudless.v1.Alive
+	18, // 23: cloudless.v1.Assignments.assign:type_name -> cloudless.v1.Assignment
+	35, // 24: cloudless.v1.Assignments.node:type_name -> cloudless.v1.NodeSpec
+	33, // 25: cloudless.v1.Assignments.time:type_name -> google.protobuf.Timestamp
+	36, // 26: cloudless.v1.Assignment.replica:type_name -> cloudless.v1.Replica
+	37, // 27: cloudless.v1.Assignment.revision:type_name -> cloudless.v1.Revision
+	19, // 28: cloudless.v1.Assignment.login:type_name -> cloudless.v1.RegistryLogin
+	21, // 29: cloudless.v1.Open.logs:type_name -> cloudless.v1.OpenLogs
+	22, // 30: cloudless.v1.Open.exec:type_name -> cloudless.v1.OpenExec
+	23, // 31: cloudless.v1.Open.copy:type_name -> cloudless.v1.OpenCopy
+	33, // 32: cloudless.v1.OpenLogs.since:type_name -> google.protobuf.Timestamp
+	33, // 33: cloudless.v1.OpenLogs.until:type_name -> google.protobuf.Timestamp
+	38, // 34: cloudless.v1.OpenExec.start:type_name -> cloudless.v1.ExecStart
+	39, // 35: cloudless.v1.OpenCopy.start:type_name -> cloudless.v1.CopyStart
+	40, // 36: cloudless.v1.AttachUp.log:type_name -> cloudless.v1.LogEntry
+	41, // 37: cloudless.v1.AttachUp.exec:type_name -> cloudless.v1.ExecResponse
+	42, // 38: cloudless.v1.AttachUp.copy:type_name -> cloudless.v1.CopyResponse
+	43, // 39: cloudless.v1.AttachDown.exec:type_name -> cloudless.v1.ExecRequest
+	44, // 40: cloudless.v1.AttachDown.copy:type_name -> cloudless.v1.CopyRequest
+	0,  // 41: cloudless.v1.EnrollmentService.Enroll:input_type -> cloudless.v1.EnrollRequest
+	1,  // 42: cloudless.v1.EnrollmentService.EnrollOwnNode:input_type -> cloudless.v1.EnrollOwnNodeRequest
+	4,  // 43: cloudless.v1.EnrollmentService.Renew:input_type -> cloudless.v1.RenewRequest
+	6,  // 44: cloudless.v1.AgentService.Session:input_type -> cloudless.v1.SessionUp
+	24, // 45: cloudless.v1.AgentService.Attach:input_type -> cloudless.v1.AttachUp
+	3,  // 46: cloudless.v1.EnrollmentService.Enroll:output_type -> cloudless.v1.EnrollResponse
+	3,  // 47: cloudless.v1.EnrollmentService.EnrollOwnNode:output_type -> cloudless.v1.EnrollResponse
+	5,  // 48: cloudless.v1.EnrollmentService.Renew:output_type -> cloudless.v1.RenewResponse
+	15, // 49: cloudless.v1.AgentService.Session:output_type -> cloudless.v1.SessionDown
+	25, // 50: cloudless.v1.AgentService.Attach:output_type -> cloudless.v1.AttachDown
+	46, // [46:51] is the sub-list for method output_type
+	41, // [41:46] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_agent_service_proto_init() }
@@ -2150,33 +2234,33 @@ func file_cloudless_v1_agent_service_proto_init() {
 	file_cloudless_v1_server_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_init()
-	file_cloudless_v1_agent_service_proto_msgTypes[5].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[6].OneofWrappers = []any{
 		(*SessionUp_Hello)(nil),
 		(*SessionUp_Heartbeat)(nil),
 		(*SessionUp_Report)(nil),
 		(*SessionUp_Pong)(nil),
 		(*SessionUp_Goodbye)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[14].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
 		(*SessionDown_Assignments)(nil),
 		(*SessionDown_Open)(nil),
 		(*SessionDown_Ping)(nil),
 		(*SessionDown_Alive)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[20].OneofWrappers = []any{
 		(*Open_Logs)(nil),
 		(*Open_Exec)(nil),
 		(*Open_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[20].OneofWrappers = []any{}
-	file_cloudless_v1_agent_service_proto_msgTypes[23].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[21].OneofWrappers = []any{}
+	file_cloudless_v1_agent_service_proto_msgTypes[24].OneofWrappers = []any{
 		(*AttachUp_Id)(nil),
 		(*AttachUp_Log)(nil),
 		(*AttachUp_Exec)(nil),
 		(*AttachUp_Error)(nil),
 		(*AttachUp_Copy)(nil),
 	}
-	file_cloudless_v1_agent_service_proto_msgTypes[24].OneofWrappers = []any{
+	file_cloudless_v1_agent_service_proto_msgTypes[25].OneofWrappers = []any{
 		(*AttachDown_Exec)(nil),
 		(*AttachDown_Copy)(nil),
 	}
@@ -2186,7 +2270,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_agent_service_proto_rawDesc), len(file_cloudless_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

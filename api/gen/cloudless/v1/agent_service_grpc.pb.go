@@ -19,8 +19,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	EnrollmentService_Enroll_FullMethodName = "/cloudless.v1.EnrollmentService/Enroll"
-	EnrollmentService_Renew_FullMethodName  = "/cloudless.v1.EnrollmentService/Renew"
+	EnrollmentService_Enroll_FullMethodName        = "/cloudless.v1.EnrollmentService/Enroll"
+	EnrollmentService_EnrollOwnNode_FullMethodName = "/cloudless.v1.EnrollmentService/EnrollOwnNode"
+	EnrollmentService_Renew_FullMethodName         = "/cloudless.v1.EnrollmentService/Renew"
 )
 
 // EnrollmentServiceClient is the client API for EnrollmentService service.
@@ -31,6 +32,9 @@ const (
 type EnrollmentServiceClient interface {
 	// Called with a join token instead of an identity.
 	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
+	// Makes the machine of a server a node as well. Called by that server: it is a
+	// member already, so it needs no token.
+	EnrollOwnNode(ctx context.Context, in *EnrollOwnNodeRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
 	// Called by a member before its certificate ends.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 }
@@ -47,6 +51,16 @@ func (c *enrollmentServiceClient) Enroll(ctx context.Context, in *EnrollRequest,
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EnrollResponse)
 	err := c.cc.Invoke(ctx, EnrollmentService_Enroll_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *enrollmentServiceClient) EnrollOwnNode(ctx context.Context, in *EnrollOwnNodeRequest, opts ...grpc.CallOption) (*EnrollResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EnrollResponse)
+	err := c.cc.Invoke(ctx, EnrollmentService_EnrollOwnNode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +85,9 @@ func (c *enrollmentServiceClient) Renew(ctx context.Context, in *RenewRequest, o
 type EnrollmentServiceServer interface {
 	// Called with a join token instead of an identity.
 	Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error)
+	// Makes the machine of a server a node as well. Called by that server: it is a
+	// member already, so it needs no token.
+	EnrollOwnNode(context.Context, *EnrollOwnNodeRequest) (*EnrollResponse, error)
 	// Called by a member before its certificate ends.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	mustEmbedUnimplementedEnrollmentServiceServer()
@@ -85,6 +102,9 @@ type UnimplementedEnrollmentServiceServer struct{}
 
 func (UnimplementedEnrollmentServiceServer) Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Enroll not implemented")
+}
+func (UnimplementedEnrollmentServiceServer) EnrollOwnNode(context.Context, *EnrollOwnNodeRequest) (*EnrollResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EnrollOwnNode not implemented")
 }
 func (UnimplementedEnrollmentServiceServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
@@ -128,6 +148,24 @@ func _EnrollmentService_Enroll_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _EnrollmentService_EnrollOwnNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EnrollOwnNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(EnrollmentServiceServer).EnrollOwnNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: EnrollmentService_EnrollOwnNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(EnrollmentServiceServer).EnrollOwnNode(ctx, req.(*EnrollOwnNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _EnrollmentService_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RenewRequest)
 	if err := dec(in); err != nil {
@@ -156,6 +194,10 @@ var EnrollmentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Enroll",
 			Handler:    _EnrollmentService_Enroll_Handler,
+		},
+		{
+			MethodName: "EnrollOwnNode",
+			Handler:    _EnrollmentService_EnrollOwnNode_Handler,
 		},
 		{
 			MethodName: "Renew",
