@@ -77,7 +77,7 @@ func (d *demo) found(ctx context.Context) error {
 		return err
 	}
 	for _, m := range servers[1:] {
-		err := d.shown(ctx, m.name, "join", "--discover", "--role", "server", "--token-file", d.tokenFile("server"), "--detach",
+		err := d.shown(ctx, m.name, "join", "--discover", "--role", "server", "--no-node", "--token-file", d.tokenFile("server"), "--detach",
 			"--api-addr", m.apiAddr(), "--name", m.name)
 		if err != nil {
 			return err

@@ -12,9 +12,9 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Observe has collected what the agent knows only when asked.
-func (a *Agent) Observe(r *telemetry.Registry) {
-	r.Collect([]telemetry.Metric{telemetry.AgentReplicas, telemetry.AgentLogBytes}, func(emit telemetry.Emit) {
+// Observe has collected what the agent knows only when asked, until stop is called.
+func (a *Agent) Observe(r *telemetry.Registry) (stop func()) {
+	stopReplicas := r.Collect([]telemetry.Metric{telemetry.AgentReplicas, telemetry.AgentLogBytes}, func(emit telemetry.Emit) {
 		for phase, count := range a.phases() {
 			emit(telemetry.AgentReplicas, float64(count), phase)
 		}
@@ -22,7 +22,7 @@ func (a *Agent) Observe(r *telemetry.Registry) {
 			emit(telemetry.AgentLogBytes, float64(size))
 		}
 	})
-	r.Collect([]telemetry.Metric{telemetry.NodeReceived, telemetry.NodeSent, telemetry.NodeRead, telemetry.NodeWritten}, func(emit telemetry.Emit) {
+	stopTraffic := r.Collect([]telemetry.Metric{telemetry.NodeReceived, telemetry.NodeSent, telemetry.NodeRead, telemetry.NodeWritten}, func(emit telemetry.Emit) {
 		if t, err := a.machine.Traffic(); err == nil {
 			emit(telemetry.NodeReceived, float64(t.Received))
 			emit(telemetry.NodeSent, float64(t.Sent))
@@ -30,6 +30,10 @@ func (a *Agent) Observe(r *telemetry.Registry) {
 			emit(telemetry.NodeWritten, float64(t.Written))
 		}
 	})
+	return func() {
+		stopReplicas()
+		stopTraffic()
+	}
 }
 
 func (a *Agent) phases() map[string]int {

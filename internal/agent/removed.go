@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"path/filepath"
 
 	"google.golang.org/grpc/status"
 
@@ -61,4 +62,24 @@ func said(err error) string {
 		return inner.GRPCStatus().Message()
 	}
 	return err.Error()
+}
+
+// Disown has the next agent on a data folder remove all replicas that are recorded
+// there, because they are those of a node that the machine is no more.
+func Disown(dataDir string) error {
+	s, err := openStore(filepath.Join(dataDir, storeDir))
+	if err != nil {
+		return err
+	}
+	records, err := s.load()
+	if err != nil {
+		return err
+	}
+	for _, rec := range records {
+		rec.Removed = true
+		if err := s.save(rec); err != nil {
+			return err
+		}
+	}
+	return nil
 }

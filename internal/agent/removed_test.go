@@ -182,3 +182,29 @@ func TestAgentOfARemovedNodeCanBeStopped(t *testing.T) {
 		}
 	})
 }
+
+// A machine that becomes another node after a restart starts nothing of what its
+// former node ran, even before a server says what it is to run.
+func TestDisownedReplicasAreRemovedAndNotStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		s.send(t, full(assignment("a")))
+		s.await(t, "a", "running")
+		n.crash()
+		n.tasks.reboot()
+		n.machine.boot = "boot-2"
+		if err := Disown(n.dir); err != nil {
+			t.Fatal(err)
+		}
+		starts := len(n.tasks.started())
+		n.server.setAway(true)
+		n.start()
+		time.Sleep(time.Minute)
+		if more := n.tasks.started()[starts:]; len(more) > 0 {
+			t.Errorf("started %v", more)
+		}
+		n.nothingLeft()
+	})
+}

@@ -156,7 +156,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	u.add(network.Close)
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
-		Metrics: telemetry.NewAgent(i.registry), Tracing: i.tracing, Resting: func() bool { return rests(f.path) },
+		Metrics: i.agent(), Tracing: i.tracing, Resting: func() bool { return rests(f.path) },
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
@@ -166,7 +166,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	if err != nil {
 		return nil, err
 	}
-	p.agent.Observe(i.registry)
+	u.add(p.agent.Observe(i.registry))
 	return p, nil
 }
 

@@ -15,6 +15,10 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/doctor"
@@ -301,7 +305,7 @@ func serversAnswer(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
 		err := reach(soon, address, identity.ClientTLS(creds.Trust(), creds.Certificate))
 		cancel()
 		if err == nil {
-			return []doctor.Finding{{Check: "servers", Level: doctor.OK, Text: fmt.Sprintf("node %s reaches a server of its cluster at %s", about.Node, address)}}
+			return []doctor.Finding{f.membershipAt(ctx, address, about, creds)}
 		}
 		why = append(why, fmt.Sprintf("%s (%v)", address, err))
 	}
@@ -310,4 +314,30 @@ func serversAnswer(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
 		Text: fmt.Sprintf("node %s goes on with what it runs, but reaches no server of its cluster at %s", about.Node, strings.Join(why, ", ")),
 		Mend: "start the servers, or, if they have moved, stop the agent and run: cloudless join ADDRESS --token-file FILE --data-dir " + o.DataDir,
 	}}
+}
+
+// membershipAt judges what a server of its cluster says of the node that this
+// machine is.
+func (f *folder) membershipAt(ctx context.Context, address string, about membership, creds *identity.Credentials) doctor.Finding {
+	ctx, cancel := context.WithTimeout(ctx, expelPatience)
+	defer cancel()
+	again := "cloudless join ADDRESS --token-file FILE --data-dir " + f.path
+	if hasServer(f) {
+		again = "cloudless up --data-dir " + f.path
+	}
+	err := whoAmI(ctx, address, creds)
+	_, removed := api.RemovedNode(err)
+	switch {
+	case removed:
+		return doctor.Finding{
+			Check: "servers", Level: doctor.Fail, Mend: again,
+			Text: fmt.Sprintf("node %s was removed from its cluster, so nothing runs on this machine", about.Node),
+		}
+	case status.Code(err) == codes.Unauthenticated:
+		return doctor.Finding{
+			Check: "servers", Level: doctor.Fail, Mend: again,
+			Text: fmt.Sprintf("the cluster does not know node %s, which this machine is: the server at %s says: %s", about.Node, address, status.Convert(err).Message()),
+		}
+	}
+	return doctor.Finding{Check: "servers", Level: doctor.OK, Text: fmt.Sprintf("node %s reaches a server of its cluster at %s", about.Node, address)}
 }

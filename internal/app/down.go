@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -212,12 +213,29 @@ func stopTasks(ctx context.Context, f *folder, logger *slog.Logger) error {
 
 // purge removes every trace of the cloud from this machine.
 func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logger) error {
+	return purgeBut(ctx, f, configPath, logger, nil)
+}
+
+// abandon removes what the first start on a folder has made, if it failed: a cluster
+// that nobody has used yet would be in the way of the next start. The log stays.
+func (f *folder) abandon(ctx context.Context, configPath string, logger *slog.Logger) {
+	if !f.fresh {
+		return
+	}
+	if _, err := os.Stat(f.sub("agent")); err == nil {
+		logError(logger, "clear the network of a start that failed", nodenet.Clear(networkOptions(f, logger)))
+	}
+	logError(logger, "remove what a start that failed has made", purgeBut(ctx, f, configPath, logger, append(f.others, ownLog, olderLog)))
+}
+
+// purgeBut is purge, except for some files of the data folder.
+func purgeBut(ctx context.Context, f *folder, configPath string, logger *slog.Logger, keep []string) error {
 	if _, err := os.Stat(f.runDir()); err == nil { // of a copy, what runs here is the other one's
 		if err := f.holdMachine(); err != nil {
 			return err
 		}
 	}
-	if _, err := os.Stat(f.sub("agent")); err == nil {
+	if ranContainers(f, keep) {
 		if err := containerd.Purge(ctx, driverOptions(f, f.ContainerdAddress, nil, logger)); err != nil {
 			return err
 		}
@@ -234,7 +252,9 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 	// Only what is ours: the folder may have been somebody's before.
 	ours, _ := filepath.Glob(f.sub(wholefile.Prefix + "*")) // what a crash has left of a write
 	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "network", ownLog, olderLog, "cloud.json", "lock"} {
-		ours = append(ours, f.sub(name))
+		if !slices.Contains(keep, name) {
+			ours = append(ours, f.sub(name))
+		}
 	}
 	for _, path := range ours {
 		if err := os.RemoveAll(path); err != nil {
@@ -243,4 +263,18 @@ func purge(ctx context.Context, f *folder, configPath string, logger *slog.Logge
 	}
 	_ = os.Remove(f.path) // succeeds when nothing else is in it
 	return nil
+}
+
+// ranContainers reports whether a container runtime has used the folder, and
+// nothing of that name is to be kept.
+func ranContainers(f *folder, keep []string) bool {
+	ran := false
+	for _, name := range []string{"agent", "containerd", "shim"} {
+		_, err := os.Lstat(f.sub(name))
+		ran = ran || err == nil
+		if slices.Contains(keep, name) {
+			return false
+		}
+	}
+	return ran
 }

@@ -15,20 +15,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// enroll makes this machine a node. The server is verified by the token's
-// fingerprint before the token itself is sent. The key is on the disk before
-// anything is asked, so that asking again after a lost answer is asking for the
-// same node.
+// enroll makes this machine a node by a token. The server is verified by the
+// token's fingerprint before the token itself is sent.
 func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string, logger *slog.Logger) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(f.sub("agent"), 0o700); err != nil {
 		return err
 	}
 	if err := reach(ctx, address, identity.JoinTLS(token.CA())); err != nil {
@@ -39,6 +35,20 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		return fmt.Errorf("connect to %s: %w", address, err)
 	}
 	defer func() { _ = conn.Close() }()
+	return f.enrollNode(ctx, m, address, token.CA(), logger, func(csr []byte) (*v1.EnrollResponse, error) {
+		return enlist(ctx, conn, address, &v1.EnrollRequest{
+			Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
+		})
+	})
+}
+
+// enrollNode makes this machine a node of the cluster with the given authority,
+// which it asks at address. The key is on the disk before anything is asked, so
+// that asking again after a lost answer is asking for the same node.
+func (f *folder) enrollNode(ctx context.Context, m cli.Machine, address string, ca identity.Fingerprint, logger *slog.Logger, ask func(csr []byte) (*v1.EnrollResponse, error)) error {
+	if err := os.MkdirAll(f.sub("agent"), 0o700); err != nil {
+		return err
+	}
 	key, err := identity.OpenOrCreateKey(f.joiningKeyPath())
 	if err != nil {
 		return err
@@ -54,9 +64,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 		return err
 	}
 	defer unlock()
-	answer, err := enlist(ctx, conn, address, &v1.EnrollRequest{
-		Token: secret, Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
-	})
+	answer, err := ask(csr)
 	switch {
 	case errors.Is(err, errAnswerLost):
 		f.keep()
@@ -68,7 +76,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if err != nil {
 		return err
 	}
-	if creds.Trust().Fingerprint() != token.CA() {
+	if creds.Trust().Fingerprint() != ca {
 		return errors.New("the server answered with a certificate of another cluster than the token's: create a new token and join again")
 	}
 	about := membership{
@@ -78,6 +86,11 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 	if before, err := f.readMembership(); err == nil && before.Node != about.Node {
 		f.formerNode = before.Node
 		logger.Warn("this machine is another node now", "was", before.Node, "is", about.Node)
+	}
+	// What an earlier node of this machine ran must not be started again before
+	// the cluster says what the new one is to run.
+	if err := agent.Disown(f.path); err != nil {
+		return err
 	}
 	if err := f.writeMembership(about); err != nil {
 		return err

@@ -194,7 +194,7 @@ func TestTakenAddress(t *testing.T) {
 	taken := s.running["s1"].address
 	for what, err := range map[string]error{
 		"server": runServer(s.ctx, cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: taken}}),
-		"up":     up(s.ctx, cli.UpOptions{Process: process, APIAddr: taken}),
+		"up":     up(s.ctx, cli.UpOptions{Process: process, Reach: cli.Reach{APIAddr: taken}}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "is used by another process: stop that one, or listen on another with --api-addr") {
 			t.Errorf("%s ended with %v", what, err)

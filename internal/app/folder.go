@@ -38,6 +38,8 @@ type folder struct {
 	machineLock *lockfile.Lock
 	// fresh is whether this process has made it a cloud's folder.
 	fresh bool
+	// others are what lay in it before that.
+	others []string
 	// formerNode is the node that the machine was before this process made it another one.
 	formerNode string
 
@@ -80,6 +82,8 @@ type holder struct {
 	Address string `json:"address,omitempty"`
 	// Moving is whether it has not come up yet, or is about to let go.
 	Moving bool `json:"moving,omitempty"`
+	// NodeRemoved is whether it is a server whose node was removed from the cluster.
+	NodeRemoved bool `json:"nodeRemoved,omitempty"`
 }
 
 func (f *folder) sub(parts ...string) string {
@@ -172,7 +176,7 @@ func holdFolder(path string) (*folder, error) {
 	for deadline := time.Now().Add(endPatience); errors.Is(err, lockfile.ErrHeld); lock, err = lockfile.Hold(lockPath(path)) {
 		who := readHolder(path)
 		if !isEnding(who.PID) || time.Now().After(deadline) {
-			return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address, Moving: who.Moving || who.PID <= 0}
+			return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address, Moving: who.Moving || who.PID <= 0, NodeRemoved: who.NodeRemoved}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -284,6 +288,15 @@ func (f *folder) identify() error {
 		return err
 	}
 	f.fresh = true
+	entries, err := os.ReadDir(f.path)
+	if err != nil {
+		return fmt.Errorf("look at data folder: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.Name() != filepath.Base(lockPath(f.path)) {
+			f.others = append(f.others, entry.Name())
+		}
+	}
 	f.folderID = folderID{
 		Format:    folderFormat,
 		ID:        strings.ToLower(rand.Text()[:8]),

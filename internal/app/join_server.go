@@ -22,17 +22,24 @@ import (
 	"github.com/cloudless/cloudless/internal/server"
 )
 
-// joinServer is the role of a machine that becomes one of a cluster's servers
-// now. On a folder that has joined already it goes on as that server and leaves
-// the token unused.
+// joinServer is the role of a machine that becomes one of a cluster's servers now,
+// and a node as well unless it shall not. On a folder that has joined already it
+// goes on as that server and leaves the token unused.
 func joinServer(ctx context.Context, o cli.JoinOptions) error {
-	err := serve(ctx, cli.ServerOptions{Process: o.Process, Reach: o.Reach}, func(f *folder, reach *cli.Reach) error {
-		err := becomeServer(ctx, f, o, reach)
-		if err != nil {
-			f.forsake()
-		}
-		return err
-	})
+	s := &service{
+		ServerOptions: cli.ServerOptions{Process: o.Process, Reach: o.Reach},
+		prepare: func(f *folder, reach *cli.Reach) error {
+			err := becomeServer(ctx, f, o, reach)
+			if err != nil {
+				f.forsake()
+			}
+			return err
+		},
+	}
+	if !o.NoNode {
+		s.node = &o.Machine
+	}
+	err := s.run(ctx)
 	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
 		return servesAs(held, o.Token)
 	}
@@ -257,46 +264,55 @@ const (
 	stateHope  = time.Minute
 )
 
-// announceServer says that this server can be used.
-func (p *controlPlane) announceServer(ctx context.Context, f *folder, o cli.ServerOptions) error {
+// announceServer says that this server, which has no node beside it, can be used.
+func (s *service) announceServer(ctx context.Context) error {
 	doing, patience := "waiting for a server that leads", leaderHope
-	if len(p.consensus.Servers()) == 0 {
+	if len(s.plane.consensus.Servers()) == 0 {
 		doing, patience = "waiting for the cluster's state", stateHope
 	}
-	o.Progress(doing)
+	s.Progress(doing)
 	hope, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := p.consensus.WaitLeader(hope); err != nil {
+	if err := s.plane.consensus.WaitLeader(hope); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
-		o.Ready(p.waitsFor(f))
+		s.ready(s.waitsFor())
 		return nil
 	}
-	if o.ConfigPath == "" || !f.founds() {
-		o.Ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: %s", p.server.Address(), startAgain(f, o, p.server.Address())))
-		return nil
-	}
-	name, err := p.writeContext(ctx, o.ConfigPath, o.Context)
+	said, err := s.writeContext(ctx)
 	if err != nil {
 		return err
 	}
-	o.Ready(fmt.Sprintf("server is ready at %s\ncontext %s is in %s\nadd a machine with: cloudless token create --role node", p.server.Address(), name, o.ConfigPath))
+	if said == "" {
+		s.ready(fmt.Sprintf("server is ready at %s; after a restart of the machine, run: %s", s.plane.server.Address(), s.startAgain()))
+		return nil
+	}
+	s.ready(fmt.Sprintf("server is ready at %s\n%s\nadd a machine with: cloudless token create --role node", s.plane.server.Address(), said))
 	return nil
 }
 
 // waitsFor says what a server needs that knows of none that leads.
-func (p *controlPlane) waitsFor(f *folder) string {
-	at := p.server.Address()
-	if len(p.consensus.Servers()) > 0 {
+func (s *service) waitsFor() string {
+	at := s.plane.server.Address()
+	again := fmt.Sprintf("cloudless %s --data-dir %s --api-addr %s", s.command(), s.folder.path, at)
+	if len(s.plane.consensus.Servers()) > 0 {
 		return fmt.Sprintf("server runs at %s and waits for the others: more than half of the voting servers must run; they are looked for at %s: "+
-			"where all are elsewhere now, stop this one and name where another one is: cloudless server --data-dir %s --api-addr %s --peer ADDRESS",
-			at, strings.Join(p.lookedFor(), ", "), f.path, at)
+			"where all are elsewhere now, stop this one and name where another one is: %s --peer ADDRESS",
+			at, strings.Join(s.plane.lookedFor(), ", "), again)
 	}
 	// It was let in, and has never been sent anything.
 	return fmt.Sprintf("server runs at %s, but is not sent the cluster's state: the server that leads must run and reach this one at %s; "+
-		"open the way to it, or stop it and name another address: cloudless server --data-dir %s --api-addr %s --advertise ADDRESS",
-		at, p.server.Advertised(), f.path, at)
+		"open the way to it, or stop it and name another address: %s --advertise ADDRESS",
+		at, s.plane.server.Advertised(), again)
+}
+
+// command is the one that starts this process again.
+func (s *service) command() string {
+	if s.node != nil {
+		return "up"
+	}
+	return "server"
 }
 
 // lookedFor are the addresses at which this server looks for the others.
@@ -310,20 +326,20 @@ func (p *controlPlane) lookedFor() []string {
 	return all
 }
 
-// startAgain is the command that starts a server as it runs now.
-func startAgain(f *folder, o cli.ServerOptions, address string) string {
-	command := fmt.Sprintf("cloudless server --data-dir %s --api-addr %s", f.path, address)
-	if o.Advertise != "" {
-		command += " --advertise " + o.Advertise
+// startAgain is the command that starts this process as it runs now.
+func (s *service) startAgain() string {
+	command := fmt.Sprintf("cloudless %s --data-dir %s --api-addr %s", s.command(), s.folder.path, s.plane.server.Address())
+	if s.Advertise != "" {
+		command += " --advertise " + s.Advertise
 	}
-	if f.Zone != "" {
-		command += " --zone " + f.Zone
+	if s.folder.Zone != "" {
+		command += " --zone " + s.folder.Zone
 	}
-	if !o.Announce {
+	if !s.Announce {
 		command += " --announce=false"
 	}
-	if f.ElectionTimeout != 0 {
-		command += " --election-timeout " + f.ElectionTimeout.String()
+	if s.folder.ElectionTimeout != 0 {
+		command += " --election-timeout " + s.folder.ElectionTimeout.String()
 	}
 	return command
 }

@@ -31,7 +31,8 @@ func (f *folder) mayJoin() error {
 	if _, err := os.Stat(f.sub("server")); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("data folder %s holds the server of a cluster (%s): choose another --data-dir for the node", f.path, f.Cluster)
+	return fmt.Errorf("data folder %s holds the server of a cluster (%s): make this machine a node of that cluster with: cloudless up --data-dir %s; "+
+		"for a node of another cluster choose another --data-dir", f.path, f.Cluster, f.path)
 }
 
 // belongTo makes the folder one of the cluster, once and for all.

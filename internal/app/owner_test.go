@@ -48,7 +48,7 @@ func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 			return runServer(t.Context(), cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
 		},
 		"up": func() error {
-			return up(t.Context(), cli.UpOptions{Process: process, APIAddr: "127.0.0.1:0"})
+			return up(t.Context(), cli.UpOptions{Process: process, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
 		},
 	} {
 		err := start()
@@ -123,7 +123,7 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	must(t, err)
 	try := func(path string) error {
 		return join(t.Context(), cli.JoinOptions{
-			Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}, Role: "server",
+			Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}, Role: "server", NoNode: true,
 			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(),
 		})
 	}

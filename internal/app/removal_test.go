@@ -242,7 +242,7 @@ func TestServerThatNobodyReachesLearnsOfItsRemoval(t *testing.T) {
 	go func() {
 		ended <- join(ctx, cli.JoinOptions{
 			Process: cli.Process{DataDir: t.TempDir(), Version: "test", Log: testLog(t), Progress: quiet, Ready: quiet},
-			Address: s.running["s1"].address, Token: token, Role: "server",
+			Address: s.running["s1"].address, Token: token, Role: "server", NoNode: true,
 			Reach: cli.Reach{APIAddr: freeAddress(t), Advertise: freeAddress(t), Name: "s2"},
 		})
 	}()

@@ -189,14 +189,6 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	return g.Wait()
 }
 
-// runServer is the role of a server alone.
-func runServer(ctx context.Context, o cli.ServerOptions) error {
-	return serve(ctx, o, func(f *folder, reach *cli.Reach) error {
-		f.listenAgain(reach)
-		return f.tryPort(ctx, reach.APIAddr)
-	})
-}
-
 // listenAgain lets a server that is not told where to listen do so where it did
 // before: the others look for it there.
 func (f *folder) listenAgain(reach *cli.Reach) {
@@ -231,64 +223,22 @@ func (f *folder) startedAs(o planeOptions) error {
 	})
 }
 
-// serve runs a server once its folder has been prepared for it, and where it is
-// reached been settled.
-func serve(ctx context.Context, o cli.ServerOptions, prepare func(*folder, *cli.Reach) error) error {
-	logger := telemetry.NewLogger(o.Log, o.LogLevel, o.LogFormat)
-	var u undo
-	defer u.run()
-	i, err := openInstruments(ctx, o.Process, "cloudless-server", logger, &u)
-	if err != nil {
-		return err
-	}
-	f, err := openFolderFor(ctx, o.Process)
-	if err != nil {
-		return runsElsewhere(err, o.APIAddr)
-	}
-	u.add(f.release)
-	o.Ready = f.settles(ctx, o.Ready)
-	if err := f.mayServe(); err != nil {
-		return err
-	}
-	if err := f.noticeMove(machineMark("/"), o.Progress, logger); err != nil {
-		return err
-	}
-	if err := prepare(f, &o.Reach); err != nil {
-		return err
-	}
-	o.Progress("opening the replicated state")
-	told := f.asBefore(planeOptions{
-		address: o.APIAddr, advertise: o.Advertise, peer: o.Peer, name: o.Name, version: o.Version, announce: o.Announce, clock: o.Clock, election: o.ElectionTimeout,
-		maxLogGrowth: o.MaxLogGrowth, certificateTTL: o.CertificateTTL,
-	}, o.Zone)
-	p, err := openControlPlane(ctx, f, told, i, logger, &u)
-	if err != nil {
-		return err
-	}
-	if err := f.startedAs(told); err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return p.Run(ctx) })
-	g.Go(func() error { return p.announceServer(ctx, f, o) })
-	return endedByContext(g.Wait())
-}
-
 // adminTTL is how long the admin token in the client configuration holds.
 const adminTTL = "8760h"
 
 // writeContext puts a context with admin credentials into the client
-// configuration, unless a working one for this cluster is there, and makes it
-// the current one.
-func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (name string, err error) {
-	if wish == "" {
-		wish = "cloudless"
+// configuration, unless a working one for this cluster is there, and returns what
+// to say of it. The current context stays, if there is one. Only the server that founded the cluster does so: one that has
+// joined has no say in who is an admin.
+func (s *service) writeContext(ctx context.Context) (said string, err error) {
+	if s.ConfigPath == "" || !s.folder.founds() {
+		return "", nil
 	}
+	p, wish := s.plane, cmp.Or(s.Context, "cloudless")
 	trust := p.ca.Trust()
-	err = client.UpdateConfig(path, func(config *client.Config) error {
+	err = client.UpdateConfig(s.ConfigPath, func(config *client.Config) error {
 		made := client.Context{Cluster: trust.Cluster(), CA: string(trust.PEM()), Addresses: p.contextAddresses()}
 		made.Name, made.Token = p.adminContext(config, wish)
-		name = made.Name
 		if made.Token == "" {
 			token, err := p.createToken(ctx, &v1.CreateTokenRequest{Role: "admin", Ttl: adminTTL})
 			if err != nil {
@@ -297,10 +247,16 @@ func (p *controlPlane) writeContext(ctx context.Context, path, wish string) (nam
 			made.Token = token.GetSecret()
 		}
 		config.Set(made)
-		config.Current = made.Name
+		said = fmt.Sprintf("context %s is in %s", made.Name, s.ConfigPath)
+		if config.Current != made.Name {
+			said += fmt.Sprintf("; the current context is still %s: change that with: cloudless context use %s", config.Current, made.Name)
+		}
 		return nil
 	})
-	return name, err
+	if errors.Is(err, consensus.ErrNotLeader) {
+		return "no context was written, because another server leads: use that of another machine", nil
+	}
+	return said, err
 }
 
 // A server that has just started may have to be elected first.

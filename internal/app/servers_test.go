@@ -119,7 +119,7 @@ func (s *several) start(name, path, address, token string) *one {
 	reach := cli.Reach{APIAddr: address, Name: name, Peer: s.peer}
 	go func() {
 		if token != "" {
-			ended <- join(ctx, cli.JoinOptions{Process: process, Address: s.anyAddress(), Token: token, Role: "server", Reach: reach})
+			ended <- join(ctx, cli.JoinOptions{Process: process, Address: s.anyAddress(), Token: token, Role: "server", NoNode: true, Reach: reach})
 			return
 		}
 		ended <- runServer(ctx, cli.ServerOptions{Process: process, Reach: reach, ConfigPath: s.config})

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/cloudless/cloudless/internal/agent"
@@ -21,6 +22,8 @@ import (
 type instruments struct {
 	registry *telemetry.Registry
 	tracing  *telemetry.Tracing // nil unless somebody has said where traces go
+	// agent counts for all agents that this process has one after the other.
+	agent func() *telemetry.Agent
 }
 
 // flushPatience is how long a process that stops waits for its last spans to
@@ -40,7 +43,11 @@ func openInstruments(ctx context.Context, process cli.Process, service string, l
 		defer cancel()
 		tracing.Close(patience)
 	})
-	return &instruments{registry: telemetry.NewRegistry(), tracing: tracing}, nil
+	registry := telemetry.NewRegistry()
+	return &instruments{
+		registry: registry, tracing: tracing,
+		agent: sync.OnceValue(func() *telemetry.Agent { return telemetry.NewAgent(registry) }),
+	}, nil
 }
 
 // metricsSocket is where an agent alone shows its metrics. It opens no port:

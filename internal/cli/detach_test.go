@@ -57,7 +57,7 @@ func childMain() int {
 		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Roles: Roles{
 			Up: func(ctx context.Context, o UpOptions) error {
-				return role(ctx, &o.Process, fmt.Sprintf("up %s %s %v", o.APIAddr, o.Name, o.Labels))
+				return role(ctx, &o.Process, fmt.Sprintf("up %s %s %v", o.Reach.APIAddr, o.Name, o.Labels))
 			},
 			Join: func(ctx context.Context, o JoinOptions) error {
 				args, err := os.ReadFile("/proc/self/cmdline")
@@ -197,7 +197,7 @@ func TestUpInTheForeground(t *testing.T) {
 	roles := Roles{Up: func(ctx context.Context, o UpOptions) error {
 		got = o
 		o.Progress("beginning")
-		o.Ready("ready at " + o.APIAddr)
+		o.Ready("ready at " + o.Reach.APIAddr)
 		cancel() // as an interrupt does
 		<-ctx.Done()
 		return fmt.Errorf("stopped: %w", ctx.Err())
@@ -245,22 +245,23 @@ func TestOtherRoles(t *testing.T) {
 	run("", "down", "--data-dir", "/d").expect(t, 1, "", "cloudless: nothing runs on /d\n")
 	run("", "down", "--data-dir", "/d", "--purge").expect(t, 0, "stopped, and nothing of /d is left\n", "")
 	for want, args := range map[string][]string{
-		"the join token is missing":                  {"join", "h:1"},
-		"exclude each other":                         {"join", "h:1", "--token", "a", "--token-file", "b"},
-		`ADDRESS "h" is not of the form host:port`:   {"join", "h", "--token", "a"},
-		"ADDRESS of a server is missing":             {"join"},
-		`log level "loud" is not known`:              {"up", "--log-level", "loud"},
-		`--api-addr "7700" is not of the form`:       {"up", "--api-addr", "7700"},
-		`--api-addr "7701" is not of the form`:       {"join", "h:1", "--token", "a", "--role", "server", "--api-addr", "7701"},
-		"--api-addr is for --role server":            {"join", "h:1", "--token", "a", "--api-addr", "h:7701"},
-		"--label zone=z1":                            {"join", "h:1", "--token", "a", "--zone", "z1"},
-		"--label is for --role node":                 {"join", "h:1", "--token", "a", "--role", "server", "--label", "a=b"},
-		"there is no port 99999":                     {"up", "--api-addr", "127.0.0.1:99999"},
-		"--uses 0 is of no use":                      {"token", "create", "--role", "node", "--uses", "0"},
-		`--api-addr "" is not of the form`:           {"server", "--api-addr", ""},
-		`label "a" has no value: write a=VALUE`:      {"up", "--label", "a"},
-		"--data-dir is missing":                      {"server", "--data-dir", ""},
-		`there is no command "dwon" under cloudless`: {"dwon"},
+		"the join token is missing":                    {"join", "h:1"},
+		"exclude each other":                           {"join", "h:1", "--token", "a", "--token-file", "b"},
+		`ADDRESS "h" is not of the form host:port`:     {"join", "h", "--token", "a"},
+		"ADDRESS of a server is missing":               {"join"},
+		`log level "loud" is not known`:                {"up", "--log-level", "loud"},
+		`--api-addr "7700" is not of the form`:         {"up", "--api-addr", "7700"},
+		`--api-addr "7701" is not of the form`:         {"join", "h:1", "--token", "a", "--role", "server", "--api-addr", "7701"},
+		"--api-addr is for --role server":              {"join", "h:1", "--token", "a", "--api-addr", "h:7701"},
+		"--label zone=z1":                              {"join", "h:1", "--token", "a", "--zone", "z1"},
+		"--label is for a node: leave it or --no-node": {"join", "h:1", "--token", "a", "--role", "server", "--no-node", "--label", "a=b"},
+		"--no-node is for --role server":               {"join", "h:1", "--token", "a", "--no-node"},
+		"there is no port 99999":                       {"up", "--api-addr", "127.0.0.1:99999"},
+		"--uses 0 is of no use":                        {"token", "create", "--role", "node", "--uses", "0"},
+		`--api-addr "" is not of the form`:             {"server", "--api-addr", ""},
+		`label "a" has no value: write a=VALUE`:        {"up", "--label", "a"},
+		"--data-dir is missing":                        {"server", "--data-dir", ""},
+		`there is no command "dwon" under cloudless`:   {"dwon"},
 	} {
 		if got := run("", args...); got.code != 2 || !strings.Contains(got.stderr, want) {
 			t.Errorf("%q: %+v, want a usage error about %q", args, got, want)

@@ -21,7 +21,7 @@ type Roles struct {
 	Server func(ctx context.Context, o ServerOptions) error
 	// Agent runs the agent of a machine that has joined before.
 	Agent func(ctx context.Context, o AgentOptions) error
-	// Join enrolls the machine and then runs its agent.
+	// Join enrolls the machine and then runs its agent, its server, or both.
 	Join func(ctx context.Context, o JoinOptions) error
 	// Recover makes a server the only one of its cluster.
 	Recover func(ctx context.Context, o RecoverOptions) (LogEnd, error)
@@ -90,10 +90,8 @@ type Machine struct {
 type UpOptions struct {
 	Process
 	Machine
-	// APIAddr is where the API listens, host:port; where it did before, or else at DefaultAPIAddr, if empty.
-	APIAddr string
-	// Announce is whether machines of the same network may find this server.
-	Announce bool
+	// Reach is of the server, which is called as the node is.
+	Reach Reach
 	// ConfigPath is the client configuration that receives a context with admin credentials.
 	ConfigPath string
 	// Context is the name wished for that context; the role chooses one if it is empty.
@@ -143,6 +141,8 @@ type JoinOptions struct {
 	Role string
 	// Reach is of a server.
 	Reach Reach
+	// NoNode is whether a server is to run no replicas.
+	NoNode bool
 }
 
 // RecoverOptions say which server is to go on alone.
@@ -184,6 +184,8 @@ type AlreadyRunningError struct {
 	Address string `json:"address"`
 	// Moving is whether it has not come up yet, or is about to end.
 	Moving bool `json:"moving,omitempty"`
+	// NodeRemoved is whether it is a server whose node was removed from the cluster.
+	NodeRemoved bool `json:"nodeRemoved,omitempty"`
 }
 
 func (e *AlreadyRunningError) Error() string {

@@ -30,6 +30,10 @@ func (f *reachFlags) register(cmd *cobra.Command, about string) {
 	registerAnnounce(cmd, &f.Announce)
 }
 
+func (f *reachFlags) registerPeer(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.Peer, "peer", "", "`address` of another server that runs, if all of them have moved since this one ran")
+}
+
 func registerAnnounce(cmd *cobra.Command, announce *bool) {
 	cmd.Flags().BoolVar(announce, "announce", true, "answer machines of this network that look for servers by mDNS (cloudless join --discover); never done on 127.0.0.1")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -139,24 +140,36 @@ func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
 	return Machine{Name: f.name, Labels: labels, ContainerdAddress: f.containerd}, nil
 }
 
+// standsIn says that the node stands in the zone of the server on its machine,
+// unless its labels say otherwise.
+func (m *Machine) standsIn(zone *string) {
+	if zone == nil || *zone == "" || m.Labels["zone"] != "" {
+		return
+	}
+	labels := map[string]string{"zone": *zone}
+	maps.Copy(labels, m.Labels)
+	m.Labels = labels
+}
+
 // listenedBefore says where a server listens that is not told where.
 const listenedBefore = " (default: where it did before, else " + DefaultAPIAddr + ")"
 
 func (c *cli) upCommand() *cobra.Command {
 	var p processFlags
 	var m machineFlags
-	var address string
-	var announce bool
+	var r reachFlags
 	cmd := &cobra.Command{
 		Use:        "up",
 		SuggestFor: []string{"start"},
-		Short:      "Make this machine a cloud of its own",
+		Short:      "Make this machine a cloud of its own, or run its server and node again",
 		Long: "Up runs a server and an agent in one process and writes a context with admin credentials to the client\n" +
-			"configuration. It runs until it is interrupted; containers go on running and are taken back by the next up.",
+			"configuration. It runs until it is interrupted; containers go on running and are taken back by the next up.\n" +
+			"On a machine that has joined a cluster with --role server it runs the server and the node that it is.\n" +
+			"If the node was removed from the cluster, up makes this machine a new one.",
 		Example: "  cloudless up --detach\n  cloudless up --data-dir ./cloud2 --api-addr 127.0.0.1:7701 --context second",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o := UpOptions{APIAddr: address, Announce: announce, Context: c.context}
+			o := UpOptions{Context: c.context}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
@@ -166,10 +179,8 @@ func (c *cli) upCommand() *cobra.Command {
 			if o.ConfigPath, err = c.configPath(); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("api-addr") {
-				if err := checkAddress(cmd, "--api-addr", address); err != nil {
-					return err
-				}
+			if o.Reach, err = r.reach(cmd); err != nil {
+				return err
 			}
 			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Up(ctx, o) })
 		},
@@ -177,8 +188,8 @@ func (c *cli) upCommand() *cobra.Command {
 	p.register(cmd)
 	p.registerElection(cmd)
 	m.register(cmd)
-	cmd.Flags().StringVar(&address, "api-addr", "", "`address` where the API listens"+listenedBefore)
-	registerAnnounce(cmd, &announce)
+	r.register(cmd, listenedBefore)
+	r.registerPeer(cmd)
 	return cmd
 }
 
@@ -210,7 +221,7 @@ func (c *cli) serverCommand() *cobra.Command {
 	p.registerElection(cmd)
 	r.register(cmd, listenedBefore)
 	cmd.Flags().StringVar(&r.Name, "name", "", "wished `name` of the server (default: the host name)")
-	cmd.Flags().StringVar(&r.Peer, "peer", "", "`address` of another server that runs, if all of them have moved since this one ran")
+	r.registerPeer(cmd)
 	cmd.Aliases = []string{"servers"}
 	cmd.AddCommand(c.serverListCommand(), c.serverRemoveCommand())
 	return cmd
@@ -240,19 +251,22 @@ func (c *cli) agentCommand() *cobra.Command {
 	return cmd
 }
 
-// Each role that a machine joins with has flags that mean nothing to the other.
+// Flags that mean nothing to a machine that is not a server, or not a node.
 var (
-	serverFlags = []string{"api-addr", "advertise", "zone", "announce", "election-timeout"}
+	serverFlags = []string{"api-addr", "advertise", "zone", "announce", "election-timeout", "no-node"}
 	nodeFlags   = []string{"label", "containerd-address"}
 )
 
 // checkRole refuses what would be ignored.
-func checkRole(cmd *cobra.Command, role string) error {
-	strange, other := serverFlags, "server"
-	switch role {
-	case "server":
-		strange, other = nodeFlags, "node"
-	case "node":
+func checkRole(cmd *cobra.Command, role string, noNode bool) error {
+	var strange []string
+	instead := "is for --role server: leave it out, or join with that role"
+	switch {
+	case role == "server" && noNode:
+		strange, instead = nodeFlags, "is for a node: leave it or --no-node out"
+	case role == "server":
+	case role == "node":
+		strange = serverFlags
 	default:
 		return usage(cmd, "--role %q is not known: use node or server", role)
 	}
@@ -262,7 +276,7 @@ func checkRole(cmd *cobra.Command, role string) error {
 		case name == "zone":
 			return usage(cmd, "--zone is for --role server: say where a node stands with --label zone=%s", cmd.Flag(name).Value)
 		default:
-			return usage(cmd, "--%s is for --role %s: leave it out, or join with that role", name, other)
+			return usage(cmd, "--%s %s", name, instead)
 		}
 	}
 	return nil
@@ -273,7 +287,7 @@ func (c *cli) joinCommand() *cobra.Command {
 	var m machineFlags
 	var r reachFlags
 	var role string
-	var discover bool
+	var discover, noNode bool
 	var given joinToken
 	cmd := &cobra.Command{
 		Use:   "join ADDRESS|--discover --token-file FILE",
@@ -281,13 +295,15 @@ func (c *cli) joinCommand() *cobra.Command {
 		Long: "Join enrolls this machine with a token of role node and then runs its agent. The token proves the\n" +
 			"server to this machine too, before anything is said. After a restart of the machine, run cloudless agent.\n\n" +
 			"With --role server, and a token of that role, the machine becomes one of the servers: it receives the\n" +
-			"cluster's state and votes once it has caught up. It listens on port " + DefaultPort + " of the address of this machine that\n" +
-			"leads to the joined server, unless --api-addr says otherwise. After a restart, run cloudless server as it is\n" +
-			"printed when the server is ready.\n\n" +
+			"cluster's state and votes once it has caught up. It becomes a node as well, unless --no-node is given. It\n" +
+			"listens on port " + DefaultPort + " of the address of this machine that leads to the joined server, unless --api-addr says\n" +
+			"otherwise. After a restart, run cloudless up, or cloudless server after --no-node, as it is printed when the\n" +
+			"server is ready.\n\n" +
 			"With --discover no address is needed: servers of the same network are found by multicast DNS. The token\n" +
 			"decides which of them is trusted, and those of other clusters are left alone.",
 		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach\n" +
-			"  cloudless join --discover --token-file token --detach\n  cloudless join 192.0.2.1:7700 --token-file token --role server --detach",
+			"  cloudless join --discover --token-file token --detach\n  cloudless join 192.0.2.1:7700 --token-file token --role server --detach\n" +
+			"  cloudless join 192.0.2.1:7700 --token-file token --role server --no-node --detach",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case discover && len(args) > 0:
@@ -300,8 +316,8 @@ func (c *cli) joinCommand() *cobra.Command {
 			return names("ADDRESS")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			o := JoinOptions{Role: role}
-			if err := checkRole(cmd, role); err != nil {
+			o := JoinOptions{Role: role, NoNode: noNode}
+			if err := checkRole(cmd, role, noNode); err != nil {
 				return err
 			}
 			if o.Reach, err = r.reach(cmd); err != nil {
@@ -314,6 +330,7 @@ func (c *cli) joinCommand() *cobra.Command {
 				return err
 			}
 			o.Reach.Name = o.Machine.Name
+			o.Machine.standsIn(o.Reach.Zone)
 			if !discover {
 				o.Address = args[0]
 				if err := checkAddress(cmd, "ADDRESS", o.Address); err != nil {
@@ -333,6 +350,7 @@ func (c *cli) joinCommand() *cobra.Command {
 	m.register(cmd)
 	r.register(cmd, " (default: port "+DefaultPort+" of the address of this machine that leads to the joined server)")
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
+	cmd.Flags().BoolVar(&noNode, "no-node", false, "with --role server: do not run replicas on this machine")
 	cmd.Flags().BoolVar(&discover, "discover", false, "find a server of the token's cluster on this network, by mDNS")
 	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)
 	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` that holds the join token, - for standard input")

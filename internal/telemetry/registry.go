@@ -52,13 +52,14 @@ func (r *Registry) Histogram(m Metric) *prometheus.HistogramVec {
 type Emit func(m Metric, value float64, labels ...string)
 
 // Collect registers counters and gauges whose values are found out when
-// somebody asks, by one function for all of them.
-func (r *Registry) Collect(metrics []Metric, collect func(Emit)) {
+// somebody asks, by one function for all of them, until stop is called.
+func (r *Registry) Collect(metrics []Metric, collect func(Emit)) (stop func()) {
 	c := &collector{descs: map[string]*prometheus.Desc{}, collect: collect}
 	for _, m := range metrics {
 		c.descs[m.Name] = prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)
 	}
 	r.prometheus.MustRegister(c)
+	return func() { r.prometheus.Unregister(c) }
 }
 
 type collector struct {

@@ -81,7 +81,7 @@ func (t *trio) add(ctx context.Context, c *cloud, name string) error {
 	if err := os.WriteFile(path, []byte(token.GetSecret()), 0o600); err != nil {
 		return err
 	}
-	return c.run(ctx, "join", t.address, "--role", "server", "--detach", "--token-file", path,
+	return c.run(ctx, "join", t.address, "--role", "server", "--no-node", "--detach", "--token-file", path,
 		"--data-dir", c.data, "--api-addr", c.address, "--name", name)
 }
 

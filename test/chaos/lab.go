@@ -96,7 +96,7 @@ func (l *lab) addServer(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	if err := m.start("join", apiAddress(l.servers[0]), "--role", "server", "--token-file", token,
+	if err := m.start("join", apiAddress(l.servers[0]), "--role", "server", "--no-node", "--token-file", token,
 		"--data-dir", m.data, "--api-addr", apiAddress(m), "--name", name); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (c *cluster) start(name, token string) {
 	reach := cli.Reach{APIAddr: s.address, Name: name}
 	go func() {
 		if token != "" {
-			ended <- app.Roles().Join(ctx, cli.JoinOptions{Process: process, Address: c.servers["s1"].address, Token: token, Role: "server", Reach: reach})
+			ended <- app.Roles().Join(ctx, cli.JoinOptions{Process: process, Address: c.servers["s1"].address, Token: token, Role: "server", NoNode: true, Reach: reach})
 			return
 		}
 		ended <- app.Roles().Server(ctx, cli.ServerOptions{Process: process, Reach: reach, ConfigPath: c.config})

@@ -1,0 +1,198 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/server"
+	"github.com/cloudless/cloudless/internal/telemetry"
+)
+
+// service is a process with a server in it, and with the node of its machine
+// beside it if node is not nil. They meet over the same port, certificates and
+// streams as if they were far apart.
+type service struct {
+	cli.ServerOptions
+	node *cli.Machine
+	// prepare makes the folder one that a server can run on, and settles where it
+	// is reached.
+	prepare func(*folder, *cli.Reach) error
+	// ready is called once, with what the person at the terminal should know.
+	ready func(string)
+
+	folder      *folder
+	instruments *instruments
+	logger      *slog.Logger
+	plane       *controlPlane
+	driver      *containerd.Driver // nil without a node
+	link        *clusterLink
+	// serverGone and nodeGone are closed when the cluster has removed the one or
+	// the other. The process ends when it is neither.
+	serverGone, nodeGone chan struct{}
+}
+
+// runServer is the role of a server alone.
+func runServer(ctx context.Context, o cli.ServerOptions) error {
+	s := &service{ServerOptions: o, prepare: func(f *folder, reach *cli.Reach) error {
+		f.listenAgain(reach)
+		return f.tryPort(ctx, reach.APIAddr)
+	}}
+	return s.run(ctx)
+}
+
+// run serves until ctx ends. What a first start that fails has made is removed.
+func (s *service) run(ctx context.Context) (err error) {
+	if s.node != nil {
+		if err := mayRunContainers(); err != nil {
+			return err
+		}
+	}
+	s.logger = telemetry.NewLogger(s.Log, s.LogLevel, s.LogFormat)
+	var u undo
+	defer u.run()
+	if s.instruments, err = openInstruments(ctx, s.Process, s.name(), s.logger, &u); err != nil {
+		return err
+	}
+	if s.folder, err = s.openFolder(ctx); err != nil {
+		return runsElsewhere(err, s.APIAddr)
+	}
+	f := s.folder
+	u.add(f.release)
+	u.add(func() {
+		if err != nil {
+			f.abandon(context.WithoutCancel(ctx), s.ConfigPath, s.logger)
+		}
+	})
+	settled := f.settles(ctx, s.Ready)
+	s.ready = onlyOnce(func(message string) {
+		f.keep()
+		settled(message)
+	})
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	if err := s.open(ctx, &u); err != nil {
+		return err
+	}
+	s.serverGone, s.nodeGone = make(chan struct{}), make(chan struct{})
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.runPlane(ctx) })
+	if s.node != nil {
+		g.Go(func() error { return s.runNode(ctx) })
+		g.Go(func() error {
+			s.sayWhoIsMissing(ctx)
+			return nil
+		})
+	} else {
+		g.Go(func() error { return s.announceServer(ctx) })
+	}
+	return endedByContext(g.Wait())
+}
+
+// name is that of the process, for those who trace it.
+func (s *service) name() string {
+	if s.node != nil {
+		return "cloudless"
+	}
+	return "cloudless-server"
+}
+
+// openFolder takes the folder. A process whose node was removed makes way for one
+// that makes this machine a node again.
+func (s *service) openFolder(ctx context.Context) (*folder, error) {
+	for {
+		f, err := openFolderFor(ctx, s.Process)
+		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		if !ok || !held.NodeRemoved || s.node == nil {
+			return f, err
+		}
+		s.Progress(fmt.Sprintf("stopping process %d, whose node was removed from the cluster", held.PID))
+		if err := stopHolder(ctx, held, stopPatience); err != nil && !errors.Is(err, errElusive) {
+			return nil, err
+		}
+		if err := pause(ctx, movePause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// begin refuses what cannot be served, and prepares the folder for the rest.
+func (s *service) begin(ctx context.Context) error {
+	f := s.folder
+	if err := f.mayServe(); err != nil {
+		return err
+	}
+	if s.node != nil {
+		if err := f.sameNode(*s.node); err != nil {
+			return err
+		}
+		if _, err := f.containerd(ctx, s.node.ContainerdAddress); err != nil {
+			return err
+		}
+	}
+	if err := f.noticeMove(machineMark("/"), s.Progress, s.logger); err != nil {
+		return err
+	}
+	return s.prepare(f, &s.Reach)
+}
+
+// open opens control plane and container runtime side by side, because each takes
+// a while and neither needs the other.
+func (s *service) open(ctx context.Context, u *undo) error {
+	told := s.folder.asBefore(planeOptions{
+		address: s.APIAddr, advertise: s.Advertise, peer: s.Peer, name: s.Reach.Name, version: s.Version,
+		announce: s.Announce, clock: s.Clock, election: s.ElectionTimeout,
+		maxLogGrowth: s.MaxLogGrowth, certificateTTL: s.CertificateTTL,
+	}, s.Zone)
+	doing := "opening the replicated state"
+	if s.node != nil {
+		doing = "starting the control plane and the container runtime"
+	}
+	s.Progress(doing)
+	s.link = &clusterLink{}
+	var planeUndo undo
+	g, both := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		s.plane, err = openControlPlane(both, s.folder, told, s.instruments, s.logger, &planeUndo)
+		return err
+	})
+	if s.node != nil {
+		g.Go(func() (err error) {
+			s.driver, err = openDriver(both, s.folder, *s.node, s.link.registryClient(), s.logger)
+			return err
+		})
+	}
+	err := g.Wait()
+	u.add(planeUndo.run)
+	if s.driver != nil {
+		u.add(func() { logError(s.logger, "close driver", s.driver.Close()) })
+	}
+	if err != nil {
+		return err
+	}
+	return s.folder.startedAs(told)
+}
+
+// runPlane runs the server. One that was removed from its cluster ends, and leaves
+// the node of its machine, which is a member still, to the other servers.
+func (s *service) runPlane(ctx context.Context) error {
+	err := s.plane.Run(ctx)
+	if s.node == nil || !errors.Is(err, server.ErrRemoved) {
+		return err
+	}
+	close(s.serverGone)
+	logError(s.logger, "close port", s.plane.server.Close())
+	s.logger.Error("this server was removed from its cluster and has ended; the node of this machine goes on", "error", err)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.nodeGone:
+		return err
+	}
+}
