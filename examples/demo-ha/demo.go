@@ -125,7 +125,8 @@ func (d *demo) addNodes(ctx context.Context) error {
 
 func (d *demo) runApp(ctx context.Context) error {
 	err := d.guide.begin(ctx, "An app", "Two copies of the example app, on two of the nodes. From now on somebody asks it\n"+
-		"twenty times a second, always over a new connection.")
+		"twenty times a second, always over a new connection. A request that one node\n"+
+		"does not answer goes to the next one, so it is lost only if no node answers.")
 	if err != nil {
 		return err
 	}

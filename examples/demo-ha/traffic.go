@@ -23,6 +23,7 @@ type traffic struct {
 
 	mu       sync.Mutex
 	answered int
+	retried  int // answered, but not by the node that was asked first
 	failed   int
 	longest  time.Duration
 	last     time.Time
@@ -50,16 +51,16 @@ func (t *traffic) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		ok := false
+		tries := 0
 		for i := range t.urls {
 			at := (first + i) % len(t.urls)
-			if ok = t.ask(ctx, t.urls[at]); ok {
-				first = at
+			if t.ask(ctx, t.urls[at]) {
+				first, tries = at, i+1
 				break
 			}
 		}
 		if ctx.Err() == nil {
-			t.count(ok)
+			t.count(tries)
 		}
 	}
 }
@@ -78,12 +79,16 @@ func (t *traffic) ask(ctx context.Context, url string) bool {
 	return answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
 }
 
-func (t *traffic) count(ok bool) {
+// count notes a request that was answered at the given try, 0 for never.
+func (t *traffic) count(tries int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !ok {
+	if tries == 0 {
 		t.failed++
 		return
+	}
+	if tries > 1 {
+		t.retried++
 	}
 	t.answered++
 	now := time.Now()
@@ -95,8 +100,9 @@ func (t *traffic) count(ok bool) {
 func (t *traffic) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return fmt.Sprintf("the app has answered %d requests, %d were not answered, the longest pause was %d ms",
-		t.answered, t.failed, t.longest.Milliseconds())
+	return fmt.Sprintf("the app has answered %d requests, %d of them only at another node, because the client tries all nodes; "+
+		"%d were answered by no node; the longest pause was %d ms",
+		t.answered, t.retried, t.failed, t.longest.Milliseconds())
 }
 
 // answers waits for so many more of them.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,6 +40,16 @@ var furtherChecks = []func(context.Context, cli.DoctorOptions) []doctor.Finding{
 // knows about the files of a cloud.
 func examine(ctx context.Context, o cli.DoctorOptions) ([]doctor.Finding, error) {
 	folder := lookFolder(o.DataDir)
+	cluster := "" // whose server may use the port of the API, too
+	if o.APIAddr == "" {
+		o.APIAddr = cli.DefaultAPIAddr
+		if id, err := readFolderID(o.DataDir); err == nil {
+			o.APIAddr = cmp.Or(id.Listen, o.APIAddr)
+		}
+		if where, err := contextOf(o); err == nil {
+			cluster = where.Cluster
+		}
+	}
 	ports, err := wantedPorts(o)
 	if err != nil {
 		return nil, err
@@ -49,8 +61,8 @@ func examine(ctx context.Context, o cli.DoctorOptions) ([]doctor.Finding, error)
 	}
 	v := doctor.Look(ctx, doctor.Options{DataDir: o.DataDir, Ports: ports, Containerd: o.ContainerdAddress})
 	v.Folder = folder
-	for i := range v.Ports {
-		v.Ports[i].Ours = folder.Holder != 0 && strings.HasPrefix(v.Ports[i].UsedBy, fmt.Sprintf("process %d ", folder.Holder))
+	for i, p := range v.Ports {
+		v.Ports[i].Ours = p.PID != 0 && (p.PID == folder.Holder || servesCluster(p.PID, cluster))
 	}
 	v.Certificates = lookCertificates(o.DataDir)
 	if v.Root { // others do not see what processes have open
@@ -192,10 +204,14 @@ func lookLeftovers(run, dataDir string) (all []doctor.Leftover) {
 	return all
 }
 
-// livingClouds are the ids of clouds that have a process: one that holds their
-// folder, or one in a container of theirs.
-func livingClouds() (ids []string) {
-	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+// servesCluster reports whether a process runs on the folder of a cluster.
+func servesCluster(pid int, cluster string) bool {
+	return cluster != "" && slices.ContainsFunc(heldFolders(strconv.Itoa(pid)), func(id folderID) bool { return id.Cluster == cluster })
+}
+
+// heldFolders are those that processes hold whose numbers match a pattern.
+func heldFolders(pids string) (all []folderID) {
+	links, _ := filepath.Glob("/proc/" + pids + "/fd/*")
 	for _, link := range links {
 		target, err := os.Readlink(link)
 		if err != nil || filepath.Base(target) != "lock" {
@@ -203,8 +219,17 @@ func livingClouds() (ids []string) {
 		}
 		// By way of the process, which may see other mounts than this one.
 		if id, err := readFolderID(filepath.Join(filepath.Dir(filepath.Dir(link)), "root", filepath.Dir(target))); err == nil {
-			ids = append(ids, id.ID)
+			all = append(all, id)
 		}
+	}
+	return all
+}
+
+// livingClouds are the ids of clouds that have a process: one that holds their
+// folder, or one in a container of theirs.
+func livingClouds() (ids []string) {
+	for _, id := range heldFolders("[0-9]*") {
+		ids = append(ids, id.ID)
 	}
 	groups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 	for _, group := range groups {

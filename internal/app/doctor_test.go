@@ -171,3 +171,19 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 		t.Error("the doctor has made the data folder")
 	}
 }
+
+// The port of a cluster's server is known by the folder that its process holds.
+func TestDoctorKnowsTheProcessOfACluster(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	must(t, f.remember(func(id *folderID) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
+	if !servesCluster(os.Getpid(), f.Cluster) {
+		t.Error("the process that holds the folder is not known")
+	}
+	for _, other := range []string{"", "22222222-2222-7222-8222-222222222222"} {
+		if servesCluster(os.Getpid(), other) {
+			t.Errorf("it is taken for a server of cluster %q", other)
+		}
+	}
+}

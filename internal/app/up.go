@@ -63,4 +63,3 @@ func runsElsewhere(err error, wished string) error {
 	return fmt.Errorf("process %d runs on %s already, at %s: to have it at %s, stop it first with: cloudless down --data-dir %s",
 		held.PID, held.DataDir, held.Address, wished, held.DataDir)
 }
-

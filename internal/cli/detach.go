@@ -53,6 +53,7 @@ func (c *cli) runRole(cmd *cobra.Command, detach bool, process *Process, secret 
 	}
 	defer tell.close()
 	process.Progress, process.Ready, process.Attended = tell.progress, tell.ready, tell.pipe != nil
+	process.Log = tell.line.beside(process.Log)
 	err = run(cmd.Context())
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // the ordinary end
@@ -178,7 +179,7 @@ func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error
 		return fmt.Errorf("start the process: %w", err)
 	}
 	defer words.Close()
-	last, err := c.awaitChild(cmd.Context(), child, words)
+	last, err := c.awaitChild(cmd.Context(), child, words, time.After(noteAfter))
 	if err != nil {
 		if begin == 0 {
 			forsakeLog(logPath, missing != nil)
@@ -258,31 +259,49 @@ func childArgs(cmd *cobra.Command, secret *handover) []string {
 	return append(args, cmd.Flags().Args()...)
 }
 
-// awaitChild shows the child's progress until its last word, which is empty if it ended without one. If ctx ends
-// first, so does the child.
-func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words *os.File) (word, error) {
+// noteAfter is how long somebody waits who sees no progress, because there is no terminal, before he is told what for.
+const noteAfter = 10 * time.Second
+
+// awaitChild shows the child's progress until its last word, which is empty if it ended without one. Where there is no
+// terminal, progress is noted once it is late. If ctx ends first, so does the child.
+func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, late <-chan time.Time) (word, error) {
 	line := newProgress(c.Stderr)
 	defer line.clear()
-	last := make(chan word, 1)
+	heard := make(chan word)
+	ended := make(chan struct{})
+	defer close(ended)
 	go func() {
-		defer close(last)
-		decoder := json.NewDecoder(words)
-		for {
+		defer close(heard)
+		for decoder := json.NewDecoder(words); ; {
 			var w word
 			if decoder.Decode(&w) != nil {
 				return
 			}
-			if w.Progress == "" {
-				last <- w
+			select {
+			case heard <- w:
+			case <-ended:
 				return
 			}
-			line.show(w.Progress)
 		}
 	}()
-	select {
-	case w := <-last:
-		return w, nil
-	case <-ctx.Done():
+	doing, noted, isLate := "it is starting", "", false
+	for ctx.Err() == nil {
+		select {
+		case w, more := <-heard:
+			if !more || w.Progress == "" {
+				return w, nil
+			}
+			doing = w.Progress
+			line.show(doing)
+		case <-late:
+			isLate = true
+		case <-ctx.Done():
+			continue
+		}
+		if isLate && line.out == nil && doing != noted {
+			c.note("cloudless: still waiting: %s", doing)
+			noted = doing
+		}
 	}
 	line.show("stopping")
 	_ = child.Process.Signal(syscall.SIGTERM)

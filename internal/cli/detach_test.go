@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -312,5 +314,54 @@ func awaitFile(t *testing.T, path string) {
 		if _, err := watch.Read(buffer); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Whoever waits without a terminal is told what for, but only if it takes long, and not twice the same.
+func TestDetachSaysWhatItWaitsFor(t *testing.T) {
+	var stderr bytes.Buffer
+	c := &cli{Options: Options{Stderr: &stderr}}
+	words, say := io.Pipe()
+	late := make(chan time.Time)
+	go func() {
+		for _, doing := range []string{"opening the state", "joining"} {
+			fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
+		}
+		late <- time.Time{}
+		for _, doing := range []string{"joining", "waiting for a session: not a member", "waiting for a session: not a member"} {
+			fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
+		}
+		fmt.Fprintln(say, `{"ready": "it is ready"}`)
+	}()
+	last, err := c.awaitChild(t.Context(), nil, words, late)
+	if err != nil || last.Ready == nil || *last.Ready != "it is ready" {
+		t.Errorf("it ends with %+v, %v", last, err)
+	}
+	if said := stderr.String(); said != "cloudless: still waiting: joining\ncloudless: still waiting: waiting for a session: not a member\n" {
+		t.Errorf("whoever waits is told %q", said)
+	}
+}
+
+// Log lines do not run into the line that shows the progress.
+func TestLogLinesMakeTheProgressLineMove(t *testing.T) {
+	terminal, err := os.Create(filepath.Join(t.TempDir(), "terminal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	line := &progress{out: terminal}
+	log := line.beside(terminal)
+	fmt.Fprintln(log, "first")
+	line.show("starting")
+	fmt.Fprintln(log, "second")
+	line.clear()
+	fmt.Fprintln(log, "third")
+	const erase = "\r\x1b[K"
+	written, err := os.ReadFile(terminal.Name())
+	if want := "first\n" + erase + "starting" + erase + "second\n" + erase + "starting" + erase + "third\n"; err != nil || string(written) != want {
+		t.Errorf("the terminal got %q, want %q", written, want)
+	}
+	if out := new(bytes.Buffer); newProgress(out).beside(out) != io.Writer(out) {
+		t.Error("where no progress is shown, the log is not written as it is")
 	}
 }

@@ -13,7 +13,8 @@ import (
 type DoctorOptions struct {
 	// DataDir is an absolute path.
 	DataDir string
-	// APIAddr is where the API listens or will listen, host:port.
+	// APIAddr is where the API listens or will listen, host:port; where the server of
+	// the data folder or of the context does, or else at DefaultAPIAddr, if empty.
 	APIAddr string
 	// Ports that are to be published, as "8080" or "53/udp".
 	Ports []string
@@ -37,8 +38,10 @@ func (c *cli) doctorCommand() *cobra.Command {
 			if o.DataDir, err = p.absoluteDataDir(cmd); err != nil {
 				return err
 			}
-			if err := checkAddress(cmd, "--api-addr", o.APIAddr); err != nil {
-				return err
+			if cmd.Flags().Changed("api-addr") {
+				if err := checkAddress(cmd, "--api-addr", o.APIAddr); err != nil {
+					return err
+				}
 			}
 			for _, port := range o.Ports {
 				if _, _, err := ParsePortUse(port); err != nil {
@@ -66,7 +69,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		},
 	}
 	p.registerDataDir(cmd)
-	cmd.Flags().StringVar(&o.APIAddr, "api-addr", DefaultAPIAddr, "`address` where the API listens")
+	cmd.Flags().StringVar(&o.APIAddr, "api-addr", "", "`address` where the API is to listen"+listenedBefore)
 	cmd.Flags().StringArrayVar(&o.Ports, "port", nil, "`port` that you want to publish: 8080 or 53/udp; may be repeated")
 	cmd.Flags().StringVar(&o.ContainerdAddress, "containerd-address", "", "`socket` of a containerd that runs already (default: the one that was used last)")
 	return cmd

@@ -67,7 +67,8 @@ func (c *cli) installCommand() *cobra.Command {
 		Long: "Install copies this program to --bin-dir and makes a systemd service of it that runs the given role, up if none\n" +
 			"is given, with the flags after --. Run again, it is an upgrade: program and unit are replaced and the service\n" +
 			"starts anew, while containers go on running; if the new one does not come up, the old one is put back.\n" +
-			"A machine that shall be a node joins first, with cloudless join.",
+			"Up is for a machine that is server and node, be it the first one or one that has joined with --role server.\n" +
+			"A machine that shall be a node alone joins first, with cloudless join.",
 		Example: "  cloudless install\n  cloudless install server -- --api-addr 192.0.2.1:7700\n  cloudless install agent --dry-run",
 		Args: func(cmd *cobra.Command, args []string) error {
 			before := len(args)

@@ -17,7 +17,7 @@ func lookPorts(wanted []Port) []Port {
 		"tcp": read("/proc/net/tcp") + read("/proc/net/tcp6"),
 		"udp": read("/proc/net/udp") + read("/proc/net/udp6"),
 	}
-	owners := map[string]string{} // by inode; found once, because it takes a while
+	owners := map[string]owner{} // by inode; found once, because it takes a while
 	seen := make([]Port, len(wanted))
 	for i, p := range wanted {
 		inode := listener(tables[p.Network], p.Network, p.Number)
@@ -27,7 +27,7 @@ func lookPorts(wanted []Port) []Port {
 		switch owner, known := owners[inode]; {
 		case inode == "":
 		case known:
-			p.UsedBy = owner
+			p.UsedBy, p.PID = owner.name, owner.pid
 		default:
 			p.UsedBy = "a process that cannot be seen from here"
 		}
@@ -53,9 +53,15 @@ func listener(table, network string, port uint16) (inode string) {
 	return ""
 }
 
+// owner is a process that has a socket.
+type owner struct {
+	pid  int
+	name string
+}
+
 // socketOwners maps inodes of sockets to processes.
-func socketOwners() map[string]string {
-	owners := map[string]string{}
+func socketOwners() map[string]owner {
+	owners := map[string]owner{}
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, link := range links {
 		target, err := os.Readlink(link)
@@ -63,8 +69,9 @@ func socketOwners() map[string]string {
 		if err != nil || !isSocket {
 			continue
 		}
-		pid := strings.Split(link, "/")[2]
-		owners[strings.TrimSuffix(inode, "]")] = fmt.Sprintf("process %s (%s)", pid, strings.TrimSpace(read("/proc/"+pid+"/comm")))
+		text := strings.Split(link, "/")[2]
+		pid, _ := strconv.Atoi(text)
+		owners[strings.TrimSuffix(inode, "]")] = owner{pid: pid, name: fmt.Sprintf("process %s (%s)", text, strings.TrimSpace(read("/proc/"+text+"/comm")))}
 	}
 	return owners
 }

@@ -62,6 +62,8 @@ type Port struct {
 	Number  uint16
 	// UsedBy is who listens on it now; empty if nobody does.
 	UsedBy string
+	// PID is the process that does; 0 if it cannot be seen.
+	PID int
 	// Ours is whether that is the process of this cloud.
 	Ours bool
 }
