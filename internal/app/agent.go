@@ -75,12 +75,27 @@ type member struct {
 	// refusal is why there was no session with a server the last time that one
 	// was tried; nil if none failed yet.
 	refusal atomic.Pointer[string]
+	// progress is told why, until there is one; nil if nobody wants to know.
+	progress func(doing string)
 }
 
 // noSession notes why there is no session.
 func (m *member) noSession(err error) {
 	why := client.Message(err)
 	m.refusal.Store(&why)
+	if m.progress != nil && !m.accepted() {
+		m.progress("waiting for a session with a server: " + why)
+	}
+}
+
+// accepted reports whether a server has let this node in since the process began.
+func (m *member) accepted() bool {
+	select {
+	case <-m.agent.Ready():
+		return true
+	default:
+		return false
+	}
 }
 
 // clusterLink is a node's way to its cluster: one identity, one address, used
@@ -253,6 +268,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	process.Progress("waiting for the cluster")
+	p.progress = process.Progress
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveAgentMetrics(ctx, f.runDir(), i, p.agent) })
 	g.Go(func() error { return garbage.Rest(ctx) })

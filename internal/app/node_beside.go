@@ -57,6 +57,7 @@ func (s *service) runMember(ctx context.Context, context string) (m *member, acc
 	if m, err = openMember(ctx, s.folder, s.link, s.driver, s.Version, s.instruments, s.logger, &u); err != nil {
 		return nil, false, err
 	}
+	m.progress = s.Progress
 	waited := make(chan struct{})
 	defer close(waited)
 	go s.sayNoSession(m, waited)
@@ -64,12 +65,7 @@ func (s *service) runMember(ctx context.Context, context string) (m *member, acc
 	if errors.Is(err, agent.ErrRemoved) {
 		leaves()
 	}
-	select {
-	case <-m.agent.Ready():
-		accepted = true
-	default:
-	}
-	return m, accepted, err
+	return m, m.accepted(), err
 }
 
 // sayNoSession says why the node gets no session, if that takes long although a
@@ -81,7 +77,6 @@ func (s *service) sayNoSession(m *member, over <-chan struct{}) {
 	case <-m.agent.Removed():
 	case <-time.After(serverHope):
 		if why := m.refusal.Load(); why != nil {
-			s.Progress("waiting for a session of this node with a server: " + *why)
 			if _, led := s.plane.consensus.Leader(); led {
 				s.ready(fmt.Sprintf("server is ready at %s, but node %s gets no session with it: %s", s.plane.server.Address(), m.name, *why))
 			}

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -113,13 +117,30 @@ func (s *service) openFolder(ctx context.Context) (*folder, error) {
 			return f, err
 		}
 		s.Progress(fmt.Sprintf("stopping process %d, whose node was removed from the cluster", held.PID))
+		wait := movePause
+		if managed(held.PID) {
+			wait = managerPatience
+		}
 		if err := stopHolder(ctx, held, stopPatience); err != nil && !errors.Is(err, errElusive) {
 			return nil, err
 		}
-		if err := pause(ctx, movePause); err != nil {
+		if err := pause(ctx, wait); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// managerPatience is longer than systemd takes to start a service again that ended.
+const managerPatience = 5 * time.Second
+
+// managed reports whether a process is a service, which its manager starts again: then that one makes the machine a
+// node again, and two of them would fight for the folder.
+func managed(pid int) bool {
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(strings.Split(string(groups), "\n"), func(line string) bool { return strings.HasSuffix(line, ".service") })
 }
 
 // begin refuses what cannot be served, and prepares the folder for the rest.
