@@ -89,9 +89,11 @@ func (m *member) noSession(err error) {
 }
 
 // accepted reports whether a server has let this node in since the process began.
-func (m *member) accepted() bool {
+func (m *member) accepted() bool { return closed(m.agent.Ready()) }
+
+func closed(ch <-chan struct{}) bool {
 	select {
-	case <-m.agent.Ready():
+	case <-ch:
 		return true
 	default:
 		return false

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -58,10 +59,13 @@ func (s *service) runMember(ctx context.Context, context string) (m *member, acc
 		return nil, false, err
 	}
 	m.progress = s.Progress
-	waited := make(chan struct{})
-	defer close(waited)
-	go s.sayNoSession(m, waited)
+	over := make(chan struct{})
+	var watches sync.WaitGroup
+	watches.Go(func() { s.sayNoSession(m, over) })
+	watches.Go(func() { s.sayRemoved(m, over) })
 	err = m.Run(ctx, func() { s.ready(s.readyMessage(m, context)) })
+	close(over)
+	watches.Wait()
 	if errors.Is(err, agent.ErrRemoved) {
 		leaves()
 	}
@@ -84,14 +88,23 @@ func (s *service) sayNoSession(m *member, over <-chan struct{}) {
 	}
 }
 
+// sayRemoved tells those who find the folder held that its node was removed, while
+// the agent still stops replicas, until over is closed.
+func (s *service) sayRemoved(m *member, over <-chan struct{}) {
+	select {
+	case <-over:
+	case <-m.agent.Removed():
+	}
+	if closed(m.agent.Removed()) && m.accepted() { // else this process makes the machine a node again
+		logError(s.logger, "say that the node was removed", s.folder.say(func(h *holder) { h.NodeRemoved = true }))
+	}
+}
+
 // withoutNode goes on as a server whose node was removed.
 func (s *service) withoutNode(ctx context.Context, m *member) error {
 	close(s.nodeGone)
 	s.logger.Error("the node of this machine was removed from the cluster and its replicas were stopped; the server goes on",
 		"node", m.name, "again", s.startAgain())
-	if err := s.folder.say(func(h *holder) { h.NodeRemoved = true }); err != nil {
-		return err
-	}
 	select {
 	case <-ctx.Done():
 		return nil

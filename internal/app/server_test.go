@@ -30,24 +30,27 @@ type running struct {
 func startServer(t *testing.T, path, config string) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	ready, ended := make(chan struct{}), make(chan error, 1)
+	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
 		ended <- runServer(ctx, cli.ServerOptions{
 			Process: cli.Process{
-				DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { close(ready) },
+				DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(message string) { ready <- message },
 			},
 			Reach: cli.Reach{APIAddr: "127.0.0.1:0"}, ConfigPath: config,
 		})
 	}()
+	var said string
 	select {
-	case <-ready:
+	case said = <-ready:
 	case err := <-ended:
 		cancel()
 		t.Fatalf("the server ended before it was ready: %v", err)
 	}
 	contexts, err := client.LoadConfig(config)
 	must(t, err)
-	where, err := contexts.Context("")
+	_, after, _ := strings.Cut(said, "\ncontext ")
+	name, _, _ := strings.Cut(after, " is in ")
+	where, err := contexts.Context(name)
 	must(t, err)
 	c, err := client.Dial(t.Context(), where)
 	must(t, err)
@@ -116,6 +119,9 @@ func TestServerLeavesContextsOfOtherRolesAlone(t *testing.T) {
 	must(t, err)
 	if kept, err := contexts.Context("ci"); err != nil || kept.Token != viewer.Token {
 		t.Errorf("the viewer's context has become another one: %v", err)
+	}
+	if contexts.Current != "ci" {
+		t.Errorf("the current context is %s", contexts.Current)
 	}
 	if me, err := again.client.Cluster().WhoAmI(t.Context(), &v1.WhoAmIRequest{}); err != nil || me.GetRole() != "admin" {
 		t.Errorf("the server's own context is that of %v, %v", me, err)
