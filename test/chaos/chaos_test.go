@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	code, err := 0, error(nil)
 	switch stage := os.Getenv(stageEnv); {
+	case os.Getenv(tellTimeEnv) != "":
+		tellTime()
 	case stage == stageFirst:
 		code, err = first()
 	case stage == stageInside || testing.Short():
@@ -67,7 +69,17 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	listeners, err := l.follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	judge(t, l, run(t, l, steps))
+	if err := listeners.dismiss(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, complaint := range listeners.complaints() {
+		t.Error(complaint)
+	}
 	if err := l.hang(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -1,12 +1,14 @@
 // Package chaos breaks a cluster for minutes on end and then asks what was
 // promised: three servers and three nodes, each a process of the real binary in
 // a network namespace and on a disk of its own, are killed, paused, cut off from
-// each other and filled up in a random order that a seed fixes (schedule.go,
-// faults.go), while clients read, write and compare-and-set (clients.go).
+// each other, filled up and given wrong clocks (clock.go) in a random order that a
+// seed fixes (schedule.go, faults.go), while clients read, write and compare-and-set
+// (clients.go), and others follow the output of a program that numbers its lines.
 //
 // Afterwards the history of all calls must be linearizable (history.go), every
-// acknowledged write must be found, and everything that should run must run
-// (verdict.go).
+// acknowledged write must be found, everything that should run must run
+// (verdict.go), and every line that is in a log must have reached every follower
+// once and in order (logs.go).
 //
 // All of it happens in namespaces of the test's own (space.go): whatever becomes
 // of the test, nothing is left on the machine.

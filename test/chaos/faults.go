@@ -43,6 +43,8 @@ var kinds = map[string]fault{
 	"fill-follower": onFollower(filled),
 	"fill-node":     onNode(filled),
 
+	"clock-node": onNode(clockSet),
+
 	"transfer": transfer,
 }
 
@@ -210,4 +212,19 @@ func transfer(ctx context.Context, l *lab, s step) (string, func() error, error)
 	to := l.servers[s.dice%uint64(len(l.servers))].name
 	_, err := l.admin.Servers().TransferLeader(ctx, &v1.TransferLeaderRequest{To: to})
 	return fmt.Sprintf("leadership handed to %s (%v)", to, err), func() error { return nil }, nil
+}
+
+// clockSet shifts the clocks of everything that runs on a node, back or forth. The agent's stays within what
+// certificates bear; those of its shims, which stamp lines of output, differ by hours.
+func clockSet(_ *lab, m *machine, s step) (string, func() error, error) {
+	by := time.Duration(1+s.dice%(6*3600)) * time.Second
+	if s.dice%2 == 0 {
+		by = -by
+	}
+	count, err := m.setClocks(by, by/10)
+	undo := func() error {
+		_, err := m.setClocks(0, 0)
+		return err
+	}
+	return fmt.Sprintf("clocks of %d processes of %s set by %v", count, m.name, by), undo, err
 }

@@ -247,11 +247,15 @@ func (l *lab) push(ctx context.Context, tag string) (string, error) {
 }
 
 func (l *lab) pushBy(ctx context.Context, by *client.Client, tag string) (string, error) {
-	data, err := os.ReadFile(program("sleeper"))
+	return l.pushProgram(ctx, by, "sleeper", tag)
+}
+
+func (l *lab) pushProgram(ctx context.Context, by *client.Client, which, tag string) (string, error) {
+	data, err := os.ReadFile(program(which))
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(l.dir, "sleeper-"+tag)
+	path := filepath.Join(l.dir, which+"-"+tag)
 	if err := os.WriteFile(path, append(data, tag...), 0o700); err != nil { // what follows a program is not run
 		return "", err
 	}
@@ -259,12 +263,12 @@ func (l *lab) pushBy(ctx context.Context, by *client.Client, tag string) (string
 	if err != nil {
 		return "", err
 	}
-	name, err := image.ParseName("sleeper:" + tag)
+	name, err := image.ParseName(which + ":" + tag)
 	if err != nil {
 		return "", err
 	}
 	_, err = image.Push(ctx, img, name, image.PushOptions{Transport: by.HTTPTransport()})
-	return "sleeper:" + tag, err
+	return which + ":" + tag, err
 }
 
 // runApp lets something run on the nodes.
@@ -286,19 +290,22 @@ func (l *lab) create(ctx context.Context, name, image string, replicas int32) er
 // appRuns says what is missing until every replica runs where the cluster says,
 // and nothing else does.
 func (l *lab) appRuns(ctx context.Context) error {
-	replicas, err := l.admin.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{Workload: appName})
+	replicas, err := l.admin.Workloads().ListReplicas(ctx, &v1.ListReplicasRequest{})
 	if err != nil {
 		return err
 	}
-	perNode := map[string]int{}
+	perNode, count := map[string]int{}, 0
 	for _, r := range replicas.GetItems() {
+		if r.GetSpec().GetWorkload() == appName {
+			count++
+		}
 		if r.GetStatus().GetPhase() != "running" {
 			return fmt.Errorf("replica %s on %s is %s: %s", r.GetMetadata().GetName(), r.GetSpec().GetNode(), r.GetStatus().GetPhase(), r.GetStatus().GetReason())
 		}
 		perNode[r.GetSpec().GetNode()]++
 	}
-	if n := len(replicas.GetItems()); n != appReplicas {
-		return fmt.Errorf("there are %d replicas in place of %d", n, appReplicas)
+	if count != appReplicas {
+		return fmt.Errorf("there are %d replicas in place of %d", count, appReplicas)
 	}
 	for _, m := range l.nodes {
 		running, err := m.containers()

@@ -50,10 +50,10 @@ func outside() (int, error) {
 	if err := os.WriteFile(filepath.Join(dir, "cloudless"), binary, 0o700); err != nil {
 		return 1, err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "sleeper"), "../bench/sleeper")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "../bench/sleeper", "./printer")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build the program of the containers: %w\n%s", err, out)
+		return 1, fmt.Errorf("build the programs of the containers: %w\n%s", err, out)
 	}
 	defer removeGroups(dir)
 	return again(dir)
