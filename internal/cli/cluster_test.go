@@ -45,7 +45,9 @@ func TestMain(m *testing.M) {
 
 // cluster is the far side: it remembers workloads and says that they run.
 type cluster struct {
-	nodes []*cloudlessv1.Node // box if nil
+	asked  []string             // what was asked of images and revisions
+	images []*cloudlessv1.Image // besides web:1
+	nodes  []*cloudlessv1.Node  // box if nil
 	cloudlessv1.UnimplementedWorkloadServiceServer
 	cloudlessv1.UnimplementedNodeServiceServer
 	cloudlessv1.UnimplementedTokenServiceServer
@@ -551,9 +553,9 @@ func (c *cluster) DeleteToken(context.Context, *cloudlessv1.DeleteTokenRequest) 
 }
 
 func (c *cluster) ListImages(context.Context, *cloudlessv1.ListImagesRequest) (*cloudlessv1.ListImagesResponse, error) {
-	return &cloudlessv1.ListImagesResponse{Items: []*cloudlessv1.Image{{Status: &cloudlessv1.ImageStatus{
+	return &cloudlessv1.ListImagesResponse{Items: append([]*cloudlessv1.Image{{Status: &cloudlessv1.ImageStatus{
 		Repository: "web", Tag: "1", Digest: "sha256:0123456789abcdef", Size: 2_345_678, Platforms: []string{"linux/amd64"},
-	}}}}, nil
+	}}}, c.images...)}, nil
 }
 
 func (c *cluster) ListEvents(_ context.Context, r *cloudlessv1.ListEventsRequest) (*cloudlessv1.ListEventsResponse, error) {

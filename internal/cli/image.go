@@ -28,13 +28,12 @@ func (c *cli) imageListCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List images",
+		Long: "Ls lists the images of the cluster's registry: those that have a tag, and those that only revisions of workloads\n" +
+			"have, which can be rolled back to. Commands take digests as they are shown here.",
 		Example: "  cloudless image ls\n  cloudless image ls --deleted\n  cloudless image ls -o json",
 		Args:    names(),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			images, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Image, string, error) {
-				answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page, Deleted: deleted})
-				return answer.GetItems(), answer.GetNext(), err
-			})
+			images, err := listImages(ctx, cl, deleted)
 			if err != nil {
 				return err
 			}
@@ -51,6 +50,24 @@ func (c *cli) imageListCommand() *cobra.Command {
 	return cmd
 }
 
+// listImages gives all images, with those that were deleted and can be had back or without.
+func listImages(ctx context.Context, cl *client.Client, deleted bool) ([]*cloudlessv1.Image, error) {
+	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Image, string, error) {
+		answer, err := cl.Images().ListImages(ctx, &cloudlessv1.ListImagesRequest{Page: page, Deleted: deleted})
+		return answer.GetItems(), answer.GetNext(), err
+	})
+}
+
+// imageUsers are the workloads that use an image and the earlier revisions that have it.
+func imageUsers(s *cloudlessv1.ImageStatus) string {
+	all := slices.Clone(s.GetUsedBy())
+	for _, kept := range s.GetKeptBy() {
+		workload, number, _ := strings.Cut(kept, ":")
+		all = append(all, fmt.Sprintf("%s revision %s", workload, number))
+	}
+	return strings.Join(all, ", ")
+}
+
 func (c *cli) printImages(images []*cloudlessv1.Image, deleted bool) error {
 	last := "USED BY"
 	if deleted {
@@ -59,7 +76,7 @@ func (c *cli) printImages(images []*cloudlessv1.Image, deleted bool) error {
 	t := newTable(c.Stdout, "REPOSITORY", "TAG", "DIGEST", "SIZE", "PLATFORMS", "AGE", last)
 	for _, image := range images {
 		s := image.GetStatus()
-		about := strings.Join(s.GetUsedBy(), ", ")
+		about := imageUsers(s)
 		if deleted {
 			about = short(time.Until(s.GetExpireTime().AsTime()))
 		}
@@ -76,7 +93,11 @@ func (c *cli) imageGetCommand() *cobra.Command {
 		Example: "  cloudless image get hello:1 -o yaml",
 		Args:    names("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			image, err := cl.Images().GetImage(ctx, &cloudlessv1.GetImageRequest{Name: args[0]})
+			name, err := wholeImage(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			image, err := cl.Images().GetImage(ctx, &cloudlessv1.GetImageRequest{Name: name})
 			if err != nil {
 				return err
 			}
@@ -91,7 +112,7 @@ func (c *cli) imageGetCommand() *cobra.Command {
 			f.add("Platforms", strings.Join(s.GetPlatforms(), ", "))
 			f.add("Pushed", age(s.GetPushTime(), time.Now())+" ago")
 			f.add("Phase", s.GetPhase())
-			f.add("Used by", strings.Join(s.GetUsedBy(), ", "))
+			f.add("Used by", imageUsers(s))
 			if s.GetExpireTime() != nil {
 				f.add("Gone in", short(time.Until(s.GetExpireTime().AsTime())))
 			}
@@ -112,7 +133,11 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 		Args:    oneOrMore("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			return c.forEach(args, func(name string) error {
-				image, err := cl.Images().DeleteImage(ctx, &cloudlessv1.DeleteImageRequest{Name: name, Force: force, Now: now})
+				whole, err := wholeImage(ctx, cl, name)
+				if err != nil {
+					return err
+				}
+				image, err := cl.Images().DeleteImage(ctx, &cloudlessv1.DeleteImageRequest{Name: whole, Force: force, Now: now})
 				if err != nil {
 					return err
 				}
@@ -139,7 +164,11 @@ func (c *cli) imageRestoreCommand() *cobra.Command {
 		Example: "  cloudless image ls --deleted\n  cloudless image restore hello:1",
 		Args:    names("NAME"),
 		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			image, err := cl.Images().RestoreImage(ctx, &cloudlessv1.RestoreImageRequest{Name: args[0]})
+			name, err := wholeImage(ctx, cl, args[0])
+			if err != nil {
+				return err
+			}
+			image, err := cl.Images().RestoreImage(ctx, &cloudlessv1.RestoreImageRequest{Name: name})
 			if err != nil {
 				return err
 			}
@@ -181,15 +210,6 @@ func (c *cli) imagePruneCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only say what would be deleted")
 	cmd.Flags().BoolVar(&request.Now, "now", false, "for good at once, also what was deleted before and could still be had back")
 	return cmd
-}
-
-// shortDigest is enough of a digest for people to tell images apart.
-func shortDigest(digest string) string {
-	algorithm, value, found := strings.Cut(digest, ":")
-	if !found || len(value) <= 12 {
-		return digest
-	}
-	return algorithm + ":" + value[:12]
 }
 
 // size is a number of bytes as people read it.

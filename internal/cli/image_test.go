@@ -96,6 +96,9 @@ func TestImageVerbs(t *testing.T) {
 }
 
 func (c *cluster) GetImage(_ context.Context, r *cloudlessv1.GetImageRequest) (*cloudlessv1.Image, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, "image "+r.GetName())
 	return &cloudlessv1.Image{Metadata: &cloudlessv1.Metadata{Name: r.GetName()}, Status: &cloudlessv1.ImageStatus{
 		Digest: "sha256:0123456789abcdef", Size: 2_345_678, Phase: "ready", UsedBy: []string{"default/web"},
 	}}, nil

@@ -72,7 +72,7 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 		Example: "  cloudless workload run backup\n  cloudless workload run backup --wait=false",
 		Args:    names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.changeWorkload(w, "made", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+			return c.changeWorkload(w, plainly("made"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().RunWorkload(ctx, &cloudlessv1.RunWorkloadRequest{Namespace: c.namespace, Name: args[0]})
 			})(cmd, args)
 		},

@@ -265,7 +265,7 @@ func TestCompletion(t *testing.T) {
 		"exec web --replica |": "web-a web-z",
 		"ps -o |":              "json table yaml",
 		"workload h|":          "history\tShow the revisions of a workload and what each has changed",
-		"help workload hi|":    "get history ls restart rm run scale",
+		"help workload hi|":    "get history ls restart rm rollback run scale",
 	} {
 		words := strings.Split(line, " ")
 		last := len(words) - 1

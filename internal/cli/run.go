@@ -88,6 +88,9 @@ func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) er
 		return usage(cmd, "%w", err)
 	}
 	return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		if workload.Spec.Image, err = wholeImage(ctx, cl, workload.GetSpec().GetImage()); err != nil {
+			return err
+		}
 		if err := spec.ValidateWorkload(workload); err != nil {
 			return err
 		}

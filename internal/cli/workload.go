@@ -14,7 +14,7 @@ import (
 func (c *cli) workloadCommand() *cobra.Command {
 	cmd := group("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
-		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.workloadRemoveCommand())
+		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.workloadRollbackCommand(), c.workloadRemoveCommand())
 	cmd.Aliases = []string{"workloads"}
 	return cmd
 }
@@ -124,7 +124,7 @@ func (c *cli) workloadScaleCommand() *cobra.Command {
 			if err != nil || replicas < 0 {
 				return usage(cmd, "%q is not a number of replicas", args[1])
 			}
-			return c.changeWorkload(w, "scaled", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+			return c.changeWorkload(w, plainly("scaled"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().ScaleWorkload(ctx, &cloudlessv1.ScaleWorkloadRequest{
 					Namespace: c.namespace, Name: args[0], Replicas: new(int32(replicas)),
 				})
@@ -143,7 +143,7 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 		Example: "  cloudless workload restart web",
 		Args:    names("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.changeWorkload(w, "restarted", func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
+			return c.changeWorkload(w, plainly("restarted"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().RestartWorkload(ctx, &cloudlessv1.RestartWorkloadRequest{Namespace: c.namespace, Name: args[0]})
 			})(cmd, args)
 		},
@@ -152,15 +152,20 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 	return cmd
 }
 
-// changeWorkload does one change and waits for it.
-func (c *cli) changeWorkload(w waiting, done string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
+// plainly says the same of every workload.
+func plainly(done string) func(*cloudlessv1.Workload) string {
+	return func(*cloudlessv1.Workload) string { return done }
+}
+
+// changeWorkload does one change, says what was done, and waits for it.
+func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
 	return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 		workload, err := change(ctx, cl)
 		if err != nil {
 			return err
 		}
 		if c.forPeople() {
-			if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), done); err != nil {
+			if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), done(workload)); err != nil {
 				return err
 			}
 		}

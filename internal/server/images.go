@@ -104,6 +104,11 @@ func (s *imageService) ListImages(ctx context.Context, request *v1.ListImagesReq
 	if err != nil {
 		return nil, err
 	}
+	untagged, err := s.untaggedImages(ctx, snap, uses)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, untagged...)
 	if request.GetDeleted() {
 		for _, d := range s.deletedIn(snap) {
 			shown, err := s.presentDeleted(ctx, d, uses)
@@ -161,6 +166,32 @@ func (s *Server) readyImages(ctx context.Context, snap *state.Snapshot, uses ima
 	return all, nil
 }
 
+// untaggedImages are those that only revisions name, by their digests.
+func (s *Server) untaggedImages(ctx context.Context, snap *state.Snapshot, uses imageUsers) ([]*v1.Image, error) {
+	deleted := map[string]bool{}
+	for _, d := range s.deletedIn(snap) {
+		deleted[d.Repository+"@"+d.Digest] = true
+	}
+	var all []*v1.Image
+	for name := range uses.digests() {
+		repository, digest, _ := strings.Cut(name, "@")
+		if deleted[name] || tagFor(snap, repository, digest) != nil {
+			continue
+		}
+		found, err := s.registry.Resolve(ctx, repository, digest)
+		if errors.Is(err, registry.ErrNotFound) {
+			continue // deleted for good
+		}
+		if err != nil {
+			return nil, err
+		}
+		shown := presentImage(repository, "", found, uses)
+		shown.Metadata.Name = name
+		all = append(all, shown)
+	}
+	return all, nil
+}
+
 func presentImage(repository, tag string, found registry.Descriptor, uses imageUsers) *v1.Image {
 	name := repository
 	if tag != "" {
@@ -174,6 +205,7 @@ func presentImage(repository, tag string, found registry.Descriptor, uses imageU
 		Status: &v1.ImageStatus{
 			Repository: repository, Tag: tag, Digest: found.Digest, Size: found.Size, Platforms: found.Platforms,
 			Phase: imageReady, PushTime: pushed, UsedBy: uses.of(repository, tag, found.Digest),
+			KeptBy: uses.earlier[repository+"@"+found.Digest],
 		},
 	}
 }
@@ -410,13 +442,13 @@ func (s *Server) pruneBlobs(ctx context.Context) error {
 }
 
 // imageUsers are the workloads that use an image, by repository:tag and by
-// repository@digest.
-type imageUsers map[string][]string
+// repository@digest, and the earlier revisions that could, by repository@digest.
+type imageUsers struct{ now, earlier map[string][]string }
 
 // imageUses finds out which images are used: by the current revision of a
-// workload, and by those that still run.
+// workload, by those that still run, and by those that can be rolled back to.
 func imageUses(snap *state.Snapshot) imageUsers {
-	uses := imageUsers{}
+	uses := imageUsers{now: map[string][]string{}, earlier: map[string][]string{}}
 	for w := range snap.Workloads("", "") {
 		revisions := map[string]bool{w.GetStatus().GetRevisionUid(): true}
 		for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
@@ -427,6 +459,11 @@ func imageUses(snap *state.Snapshot) imageUsers {
 		user := w.GetMetadata().GetNamespace() + "/" + w.GetMetadata().GetName()
 		for uid := range revisions {
 			uses.add(user, snap.Revision(uid).GetSpec())
+		}
+		for r := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
+			if r.GetMetadata().GetUid() != w.GetStatus().GetRevisionUid() {
+				uses.addEarlier(user+":"+revisionNumber(r), r.GetSpec())
+			}
 		}
 	}
 	return uses
@@ -439,17 +476,40 @@ func (u imageUsers) add(user string, revision *v1.RevisionSpec) {
 			continue
 		}
 		for _, key := range []string{name.Repository + "@" + name.Digest, name.Repository + ":" + name.Tag} {
-			if !slices.Contains(u[key], user) {
-				u[key] = append(u[key], user)
+			if !slices.Contains(u.now[key], user) {
+				u.now[key] = append(u.now[key], user)
+			}
+		}
+	}
+}
+
+func (u imageUsers) addEarlier(revision string, is *v1.RevisionSpec) {
+	if name, err := image.ParseName(is.GetImage()); err == nil && name.Local() && name.Digest != "" {
+		key := name.Repository + "@" + name.Digest
+		u.earlier[key] = append(u.earlier[key], revision)
+	}
+}
+
+// digests are all images that revisions name, as repository@digest.
+func (u imageUsers) digests() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for name := range u.now {
+			if strings.Contains(name, "@sha256:") && !yield(name) {
+				return
+			}
+		}
+		for name := range u.earlier {
+			if _, twice := u.now[name]; !twice && !yield(name) {
+				return
 			}
 		}
 	}
 }
 
 func (u imageUsers) of(repository, tag, digest string) []string {
-	users := slices.Clone(u[repository+"@"+digest])
+	users := slices.Clone(u.now[repository+"@"+digest])
 	if tag != "" {
-		users = append(users, u[repository+":"+tag]...)
+		users = append(users, u.now[repository+":"+tag]...)
 	}
 	slices.Sort(users)
 	return slices.Compact(users)

@@ -329,13 +329,7 @@ func (s *Server) restoreTag(ctx context.Context, repository, ref string) (regist
 		if have := made.GetDigest(); have != "" && have != back.Digest {
 			return errTaken
 		}
-		was := takeDeleted(made, back.Digest)
-		if back.Tag != "" && made.GetDigest() == "" {
-			made.Digest, made.PushTime = back.Digest, was.GetPushTime()
-			if made.PushTime == nil {
-				made.PushTime = timestamppb.New(s.now())
-			}
-		}
+		s.giveBack(made, back)
 		s.putTag(snap, b, made)
 		return nil
 	})
@@ -347,6 +341,18 @@ func (s *Server) restoreTag(ctx context.Context, repository, ref string) (regist
 
 func deletedAs(d registry.Deleted, repository, ref string) bool {
 	return d.Repository == repository && (d.Tag == ref || d.Digest == ref)
+}
+
+// giveBack has a deleted image back under its tag, unless that has another one by now.
+func (s *Server) giveBack(t *statev1.Tag, back registry.Deleted) {
+	was := takeDeleted(t, back.Digest)
+	if back.Tag == "" || t.GetDigest() != "" {
+		return
+	}
+	t.Digest, t.PushTime = back.Digest, was.GetPushTime()
+	if t.PushTime == nil {
+		t.PushTime = timestamppb.New(s.now())
+	}
 }
 
 func takeDeleted(t *statev1.Tag, digest string) *statev1.DeletedImage {

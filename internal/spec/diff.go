@@ -58,6 +58,16 @@ func ReplacesNone(a, b *v1.WorkloadSpec) bool {
 	return proto.Equal(a, b)
 }
 
+// RolledBack is an earlier spec of a workload, with everything that makes no revision as it is now.
+func RolledBack(now, earlier *v1.WorkloadSpec) *v1.WorkloadSpec {
+	now, back := proto.CloneOf(now), proto.CloneOf(earlier)
+	back.Replicas, back.MinAvailable, back.Priority = now.Replicas, now.MinAvailable, now.Priority
+	if now.GetKind() == KindJob && back.GetKind() == KindJob && back.Job != nil {
+		back.Job.Parallelism = now.GetJob().Parallelism
+	}
+	return back
+}
+
 // Diff lists the fields in which two specs differ in meaning: in the order of
 // the contract, map entries by key. It is empty exactly if they are Equal.
 func Diff(a, b *v1.WorkloadSpec) []FieldChange {

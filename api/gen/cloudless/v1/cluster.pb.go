@@ -1589,8 +1589,10 @@ type ImageStatus struct {
 	// When a deleted image is gone for good.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Workloads whose revisions that may still run name it, as namespace/name.
-	UsedBy        []string               `protobuf:"bytes,8,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
-	PushTime      *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
+	UsedBy   []string               `protobuf:"bytes,8,rep,name=used_by,json=usedBy,proto3" json:"used_by,omitempty"`
+	PushTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
+	// Earlier revisions that can be rolled back to and have this image, as namespace/name:number.
+	KeptBy        []string `protobuf:"bytes,10,rep,name=kept_by,json=keptBy,proto3" json:"kept_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1684,6 +1686,13 @@ func (x *ImageStatus) GetUsedBy() []string {
 func (x *ImageStatus) GetPushTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.PushTime
+	}
+	return nil
+}
+
+func (x *ImageStatus) GetKeptBy() []string {
+	if x != nil {
+		return x.KeptBy
 	}
 	return nil
 }
@@ -1975,7 +1984,7 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x121\n" +
-	"\x06status\x18\x04 \x01(\v2\x19.cloudless.v1.ImageStatusR\x06status\"\xae\x02\n" +
+	"\x06status\x18\x04 \x01(\v2\x19.cloudless.v1.ImageStatusR\x06status\"\xc7\x02\n" +
 	"\vImageStatus\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1988,7 +1997,9 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\vexpire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12\x17\n" +
 	"\aused_by\x18\b \x03(\tR\x06usedBy\x127\n" +
-	"\tpush_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bpushTime\"\x9d\x01\n" +
+	"\tpush_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bpushTime\x12\x17\n" +
+	"\akept_by\x18\n" +
+	" \x03(\tR\x06keptBy\"\x9d\x01\n" +
 	"\x05Login\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +

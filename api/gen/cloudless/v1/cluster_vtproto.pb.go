@@ -1465,6 +1465,15 @@ func (m *ImageStatus) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.KeptBy) > 0 {
+		for iNdEx := len(m.KeptBy) - 1; iNdEx >= 0; iNdEx-- {
+			i -= len(m.KeptBy[iNdEx])
+			copy(dAtA[i:], m.KeptBy[iNdEx])
+			i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.KeptBy[iNdEx])))
+			i--
+			dAtA[i] = 0x52
+		}
+	}
 	if m.PushTime != nil {
 		size, err := (*timestamppb.Timestamp)(m.PushTime).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -2269,6 +2278,12 @@ func (m *ImageStatus) SizeVT() (n int) {
 	if m.PushTime != nil {
 		l = (*timestamppb.Timestamp)(m.PushTime).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if len(m.KeptBy) > 0 {
+		for _, s := range m.KeptBy {
+			l = len(s)
+			n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+		}
 	}
 	n += len(m.unknownFields)
 	return n
@@ -6617,6 +6632,38 @@ func (m *ImageStatus) UnmarshalVT(dAtA []byte) error {
 			if err := (*timestamppb.Timestamp)(m.PushTime).UnmarshalVT(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
+			iNdEx = postIndex
+		case 10:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field KeptBy", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.KeptBy = append(m.KeptBy, string(dAtA[iNdEx:postIndex]))
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

@@ -411,6 +411,85 @@ func (x *RestartWorkloadRequest) GetName() string {
 	return ""
 }
 
+type RollbackWorkloadRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The revision to go back to, by its number or by the digest of its image, of which the first characters are enough.
+	// Without it, the newest earlier revision that differs from the current one.
+	Revision string `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// If set, the workload must still have this version.
+	Version        uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RollbackWorkloadRequest) Reset() {
+	*x = RollbackWorkloadRequest{}
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackWorkloadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackWorkloadRequest) ProtoMessage() {}
+
+func (x *RollbackWorkloadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackWorkloadRequest.ProtoReflect.Descriptor instead.
+func (*RollbackWorkloadRequest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RollbackWorkloadRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *RollbackWorkloadRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RollbackWorkloadRequest) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+func (x *RollbackWorkloadRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RollbackWorkloadRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
 type RunWorkloadRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Namespace      string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -422,7 +501,7 @@ type RunWorkloadRequest struct {
 
 func (x *RunWorkloadRequest) Reset() {
 	*x = RunWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +513,7 @@ func (x *RunWorkloadRequest) String() string {
 func (*RunWorkloadRequest) ProtoMessage() {}
 
 func (x *RunWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[7]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +526,7 @@ func (x *RunWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*RunWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{7}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RunWorkloadRequest) GetNamespace() string {
@@ -481,7 +560,7 @@ type GetWorkloadRequest struct {
 
 func (x *GetWorkloadRequest) Reset() {
 	*x = GetWorkloadRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +572,7 @@ func (x *GetWorkloadRequest) String() string {
 func (*GetWorkloadRequest) ProtoMessage() {}
 
 func (x *GetWorkloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[8]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +585,7 @@ func (x *GetWorkloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkloadRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkloadRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{8}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetWorkloadRequest) GetNamespace() string {
@@ -533,7 +612,7 @@ type ListWorkloadsRequest struct {
 
 func (x *ListWorkloadsRequest) Reset() {
 	*x = ListWorkloadsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +624,7 @@ func (x *ListWorkloadsRequest) String() string {
 func (*ListWorkloadsRequest) ProtoMessage() {}
 
 func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[9]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +637,7 @@ func (x *ListWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{9}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListWorkloadsRequest) GetSelection() *Selection {
@@ -586,7 +665,7 @@ type ListWorkloadsResponse struct {
 
 func (x *ListWorkloadsResponse) Reset() {
 	*x = ListWorkloadsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +677,7 @@ func (x *ListWorkloadsResponse) String() string {
 func (*ListWorkloadsResponse) ProtoMessage() {}
 
 func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[10]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +690,7 @@ func (x *ListWorkloadsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkloadsResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkloadsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{10}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListWorkloadsResponse) GetItems() []*Workload {
@@ -639,7 +718,7 @@ type WatchWorkloadsRequest struct {
 
 func (x *WatchWorkloadsRequest) Reset() {
 	*x = WatchWorkloadsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +730,7 @@ func (x *WatchWorkloadsRequest) String() string {
 func (*WatchWorkloadsRequest) ProtoMessage() {}
 
 func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[11]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +743,7 @@ func (x *WatchWorkloadsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWorkloadsRequest.ProtoReflect.Descriptor instead.
 func (*WatchWorkloadsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{11}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchWorkloadsRequest) GetSelection() *Selection {
@@ -692,7 +771,7 @@ type WorkloadChange struct {
 
 func (x *WorkloadChange) Reset() {
 	*x = WorkloadChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +783,7 @@ func (x *WorkloadChange) String() string {
 func (*WorkloadChange) ProtoMessage() {}
 
 func (x *WorkloadChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[12]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +796,7 @@ func (x *WorkloadChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadChange.ProtoReflect.Descriptor instead.
 func (*WorkloadChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{12}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WorkloadChange) GetChange() string {
@@ -750,7 +829,7 @@ type ListReplicasRequest struct {
 
 func (x *ListReplicasRequest) Reset() {
 	*x = ListReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +841,7 @@ func (x *ListReplicasRequest) String() string {
 func (*ListReplicasRequest) ProtoMessage() {}
 
 func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[13]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +854,7 @@ func (x *ListReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ListReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{13}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListReplicasRequest) GetSelection() *Selection {
@@ -823,7 +902,7 @@ type ListReplicasResponse struct {
 
 func (x *ListReplicasResponse) Reset() {
 	*x = ListReplicasResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +914,7 @@ func (x *ListReplicasResponse) String() string {
 func (*ListReplicasResponse) ProtoMessage() {}
 
 func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[14]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +927,7 @@ func (x *ListReplicasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReplicasResponse.ProtoReflect.Descriptor instead.
 func (*ListReplicasResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{14}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListReplicasResponse) GetItems() []*Replica {
@@ -875,7 +954,7 @@ type WatchReplicasRequest struct {
 
 func (x *WatchReplicasRequest) Reset() {
 	*x = WatchReplicasRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +966,7 @@ func (x *WatchReplicasRequest) String() string {
 func (*WatchReplicasRequest) ProtoMessage() {}
 
 func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[15]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +979,7 @@ func (x *WatchReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchReplicasRequest.ProtoReflect.Descriptor instead.
 func (*WatchReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{15}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchReplicasRequest) GetSelection() *Selection {
@@ -928,7 +1007,7 @@ type ReplicaChange struct {
 
 func (x *ReplicaChange) Reset() {
 	*x = ReplicaChange{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1019,7 @@ func (x *ReplicaChange) String() string {
 func (*ReplicaChange) ProtoMessage() {}
 
 func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[16]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1032,7 @@ func (x *ReplicaChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaChange.ProtoReflect.Descriptor instead.
 func (*ReplicaChange) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{16}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReplicaChange) GetChange() string {
@@ -997,7 +1076,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1088,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[17]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1101,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{17}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LogsRequest) GetNamespace() string {
@@ -1106,7 +1185,7 @@ type LogPositions struct {
 
 func (x *LogPositions) Reset() {
 	*x = LogPositions{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1197,7 @@ func (x *LogPositions) String() string {
 func (*LogPositions) ProtoMessage() {}
 
 func (x *LogPositions) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[18]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1210,7 @@ func (x *LogPositions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogPositions.ProtoReflect.Descriptor instead.
 func (*LogPositions) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{18}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LogPositions) GetReplicas() map[string]string {
@@ -1168,7 +1247,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1259,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[19]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1272,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{19}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogEntry) GetTime() *timestamppb.Timestamp {
@@ -1275,7 +1354,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1366,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[20]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1379,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{20}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExecRequest) GetMessage() isExecRequest_Message {
@@ -1412,7 +1491,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1503,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[21]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1516,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{21}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExecStart) GetNamespace() string {
@@ -1521,7 +1600,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1612,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[22]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1625,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{22}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRevisionsRequest) GetNamespace() string {
@@ -1580,7 +1659,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1671,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[23]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1684,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{23}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListRevisionsResponse) GetItems() []*Revision {
@@ -1634,7 +1713,7 @@ type GetUsageRequest struct {
 
 func (x *GetUsageRequest) Reset() {
 	*x = GetUsageRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1725,7 @@ func (x *GetUsageRequest) String() string {
 func (*GetUsageRequest) ProtoMessage() {}
 
 func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[24]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1738,7 @@ func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetUsageRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{24}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetUsageRequest) GetNamespace() string {
@@ -1687,7 +1766,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1778,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[25]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1791,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{25}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Usage) GetTime() *timestamppb.Timestamp {
@@ -1749,7 +1828,7 @@ type NodeUsage struct {
 
 func (x *NodeUsage) Reset() {
 	*x = NodeUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1840,7 @@ func (x *NodeUsage) String() string {
 func (*NodeUsage) ProtoMessage() {}
 
 func (x *NodeUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[26]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1853,7 @@ func (x *NodeUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeUsage.ProtoReflect.Descriptor instead.
 func (*NodeUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{26}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeUsage) GetNode() string {
@@ -1840,7 +1919,7 @@ type ReplicaUsage struct {
 
 func (x *ReplicaUsage) Reset() {
 	*x = ReplicaUsage{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1931,7 @@ func (x *ReplicaUsage) String() string {
 func (*ReplicaUsage) ProtoMessage() {}
 
 func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[27]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1944,7 @@ func (x *ReplicaUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaUsage.ProtoReflect.Descriptor instead.
 func (*ReplicaUsage) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{27}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReplicaUsage) GetUid() string {
@@ -2001,7 +2080,7 @@ type CopyRequest struct {
 
 func (x *CopyRequest) Reset() {
 	*x = CopyRequest{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2092,7 @@ func (x *CopyRequest) String() string {
 func (*CopyRequest) ProtoMessage() {}
 
 func (x *CopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[28]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2105,7 @@ func (x *CopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyRequest.ProtoReflect.Descriptor instead.
 func (*CopyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{28}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CopyRequest) GetMessage() isCopyRequest_Message {
@@ -2103,7 +2182,7 @@ type CopyStart struct {
 
 func (x *CopyStart) Reset() {
 	*x = CopyStart{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2194,7 @@ func (x *CopyStart) String() string {
 func (*CopyStart) ProtoMessage() {}
 
 func (x *CopyStart) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[29]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2207,7 @@ func (x *CopyStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStart.ProtoReflect.Descriptor instead.
 func (*CopyStart) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{29}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CopyStart) GetNamespace() string {
@@ -2180,7 +2259,7 @@ type CopyResponse struct {
 
 func (x *CopyResponse) Reset() {
 	*x = CopyResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2271,7 @@ func (x *CopyResponse) String() string {
 func (*CopyResponse) ProtoMessage() {}
 
 func (x *CopyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[30]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2284,7 @@ func (x *CopyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyResponse.ProtoReflect.Descriptor instead.
 func (*CopyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{30}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CopyResponse) GetMessage() isCopyResponse_Message {
@@ -2277,7 +2356,7 @@ type CopyStarted struct {
 
 func (x *CopyStarted) Reset() {
 	*x = CopyStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2368,7 @@ func (x *CopyStarted) String() string {
 func (*CopyStarted) ProtoMessage() {}
 
 func (x *CopyStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[31]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2381,7 @@ func (x *CopyStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyStarted.ProtoReflect.Descriptor instead.
 func (*CopyStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{31}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CopyStarted) GetReplica() string {
@@ -2329,7 +2408,7 @@ type CopyDone struct {
 
 func (x *CopyDone) Reset() {
 	*x = CopyDone{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2420,7 @@ func (x *CopyDone) String() string {
 func (*CopyDone) ProtoMessage() {}
 
 func (x *CopyDone) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[32]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2433,7 @@ func (x *CopyDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyDone.ProtoReflect.Descriptor instead.
 func (*CopyDone) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{32}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CopyDone) GetError() string {
@@ -2374,7 +2453,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2465,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[33]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2478,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{33}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -2431,7 +2510,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2522,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[34]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2535,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{34}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExecResponse) GetMessage() isExecResponse_Message {
@@ -2541,7 +2620,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2553,7 +2632,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[35]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2566,7 +2645,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{35}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExecStarted) GetReplica() string {
@@ -2588,7 +2667,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2679,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_workload_service_proto_msgTypes[36]
+	mi := &file_cloudless_v1_workload_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2613,7 +2692,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{36}
+	return file_cloudless_v1_workload_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExecExit) GetCode() int32 {
@@ -2658,7 +2737,13 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\t_replicas\"c\n" +
 	"\x16RestartWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
-	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"\x92\x01\n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\"\xd7\x01\n" +
+	"\x17RollbackWorkloadRequest\x12'\n" +
+	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
+	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12$\n" +
+	"\brevision\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\brevision\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x121\n" +
+	"\x0fidempotency_key\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\x92\x01\n" +
 	"\x12RunWorkloadRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x121\n" +
@@ -2826,14 +2911,15 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xed\x10\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\x82\x12\n" +
 	"\x0fWorkloadService\x12n\n" +
 	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"\x1f\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x7f\n" +
 	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"%\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb0\x01\n" +
 	"\x0eUpdateWorkload\x12#.cloudless.v1.UpdateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"a\x82\xd3\xe4\x93\x02[:\bworkload\x1aO/v1/namespaces/{workload.metadata.namespace}/workloads/{workload.metadata.name}\x12\x82\x01\n" +
 	"\x0eDeleteWorkload\x12#.cloudless.v1.DeleteWorkloadRequest\x1a\x16.cloudless.v1.Workload\"3\x82\xd3\xe4\x93\x02-*+/v1/namespaces/{namespace}/workloads/{name}\x12\x89\x01\n" +
 	"\rScaleWorkload\x12\".cloudless.v1.ScaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"<\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/workloads/{name}:scale\x12\x8f\x01\n" +
-	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\">\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12\x83\x01\n" +
+	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\">\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12\x92\x01\n" +
+	"\x10RollbackWorkload\x12%.cloudless.v1.RollbackWorkloadRequest\x1a\x16.cloudless.v1.Workload\"?\x82\xd3\xe4\x93\x029:\x01*\"4/v1/namespaces/{namespace}/workloads/{name}:rollback\x12\x83\x01\n" +
 	"\vRunWorkload\x12 .cloudless.v1.RunWorkloadRequest\x1a\x16.cloudless.v1.Workload\":\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/workloads/{name}:run\x12|\n" +
 	"\vGetWorkload\x12 .cloudless.v1.GetWorkloadRequest\x1a\x16.cloudless.v1.Workload\"3\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/workloads/{name}\x12o\n" +
 	"\rListWorkloads\x12\".cloudless.v1.ListWorkloadsRequest\x1a#.cloudless.v1.ListWorkloadsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/workloads\x12r\n" +
@@ -2860,130 +2946,133 @@ func file_cloudless_v1_workload_service_proto_rawDescGZIP() []byte {
 	return file_cloudless_v1_workload_service_proto_rawDescData
 }
 
-var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_cloudless_v1_workload_service_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_cloudless_v1_workload_service_proto_goTypes = []any{
-	(*CreateWorkloadRequest)(nil),  // 0: cloudless.v1.CreateWorkloadRequest
-	(*ApplyWorkloadRequest)(nil),   // 1: cloudless.v1.ApplyWorkloadRequest
-	(*ApplyWorkloadResponse)(nil),  // 2: cloudless.v1.ApplyWorkloadResponse
-	(*UpdateWorkloadRequest)(nil),  // 3: cloudless.v1.UpdateWorkloadRequest
-	(*DeleteWorkloadRequest)(nil),  // 4: cloudless.v1.DeleteWorkloadRequest
-	(*ScaleWorkloadRequest)(nil),   // 5: cloudless.v1.ScaleWorkloadRequest
-	(*RestartWorkloadRequest)(nil), // 6: cloudless.v1.RestartWorkloadRequest
-	(*RunWorkloadRequest)(nil),     // 7: cloudless.v1.RunWorkloadRequest
-	(*GetWorkloadRequest)(nil),     // 8: cloudless.v1.GetWorkloadRequest
-	(*ListWorkloadsRequest)(nil),   // 9: cloudless.v1.ListWorkloadsRequest
-	(*ListWorkloadsResponse)(nil),  // 10: cloudless.v1.ListWorkloadsResponse
-	(*WatchWorkloadsRequest)(nil),  // 11: cloudless.v1.WatchWorkloadsRequest
-	(*WorkloadChange)(nil),         // 12: cloudless.v1.WorkloadChange
-	(*ListReplicasRequest)(nil),    // 13: cloudless.v1.ListReplicasRequest
-	(*ListReplicasResponse)(nil),   // 14: cloudless.v1.ListReplicasResponse
-	(*WatchReplicasRequest)(nil),   // 15: cloudless.v1.WatchReplicasRequest
-	(*ReplicaChange)(nil),          // 16: cloudless.v1.ReplicaChange
-	(*LogsRequest)(nil),            // 17: cloudless.v1.LogsRequest
-	(*LogPositions)(nil),           // 18: cloudless.v1.LogPositions
-	(*LogEntry)(nil),               // 19: cloudless.v1.LogEntry
-	(*ExecRequest)(nil),            // 20: cloudless.v1.ExecRequest
-	(*ExecStart)(nil),              // 21: cloudless.v1.ExecStart
-	(*ListRevisionsRequest)(nil),   // 22: cloudless.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),  // 23: cloudless.v1.ListRevisionsResponse
-	(*GetUsageRequest)(nil),        // 24: cloudless.v1.GetUsageRequest
-	(*Usage)(nil),                  // 25: cloudless.v1.Usage
-	(*NodeUsage)(nil),              // 26: cloudless.v1.NodeUsage
-	(*ReplicaUsage)(nil),           // 27: cloudless.v1.ReplicaUsage
-	(*CopyRequest)(nil),            // 28: cloudless.v1.CopyRequest
-	(*CopyStart)(nil),              // 29: cloudless.v1.CopyStart
-	(*CopyResponse)(nil),           // 30: cloudless.v1.CopyResponse
-	(*CopyStarted)(nil),            // 31: cloudless.v1.CopyStarted
-	(*CopyDone)(nil),               // 32: cloudless.v1.CopyDone
-	(*TerminalSize)(nil),           // 33: cloudless.v1.TerminalSize
-	(*ExecResponse)(nil),           // 34: cloudless.v1.ExecResponse
-	(*ExecStarted)(nil),            // 35: cloudless.v1.ExecStarted
-	(*ExecExit)(nil),               // 36: cloudless.v1.ExecExit
-	nil,                            // 37: cloudless.v1.LogPositions.ReplicasEntry
-	nil,                            // 38: cloudless.v1.ExecStart.EnvEntry
-	(*Workload)(nil),               // 39: cloudless.v1.Workload
-	(*Selection)(nil),              // 40: cloudless.v1.Selection
-	(*Page)(nil),                   // 41: cloudless.v1.Page
-	(*Replica)(nil),                // 42: cloudless.v1.Replica
-	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
-	(*Revision)(nil),               // 44: cloudless.v1.Revision
-	(*NodeResources)(nil),          // 45: cloudless.v1.NodeResources
+	(*CreateWorkloadRequest)(nil),   // 0: cloudless.v1.CreateWorkloadRequest
+	(*ApplyWorkloadRequest)(nil),    // 1: cloudless.v1.ApplyWorkloadRequest
+	(*ApplyWorkloadResponse)(nil),   // 2: cloudless.v1.ApplyWorkloadResponse
+	(*UpdateWorkloadRequest)(nil),   // 3: cloudless.v1.UpdateWorkloadRequest
+	(*DeleteWorkloadRequest)(nil),   // 4: cloudless.v1.DeleteWorkloadRequest
+	(*ScaleWorkloadRequest)(nil),    // 5: cloudless.v1.ScaleWorkloadRequest
+	(*RestartWorkloadRequest)(nil),  // 6: cloudless.v1.RestartWorkloadRequest
+	(*RollbackWorkloadRequest)(nil), // 7: cloudless.v1.RollbackWorkloadRequest
+	(*RunWorkloadRequest)(nil),      // 8: cloudless.v1.RunWorkloadRequest
+	(*GetWorkloadRequest)(nil),      // 9: cloudless.v1.GetWorkloadRequest
+	(*ListWorkloadsRequest)(nil),    // 10: cloudless.v1.ListWorkloadsRequest
+	(*ListWorkloadsResponse)(nil),   // 11: cloudless.v1.ListWorkloadsResponse
+	(*WatchWorkloadsRequest)(nil),   // 12: cloudless.v1.WatchWorkloadsRequest
+	(*WorkloadChange)(nil),          // 13: cloudless.v1.WorkloadChange
+	(*ListReplicasRequest)(nil),     // 14: cloudless.v1.ListReplicasRequest
+	(*ListReplicasResponse)(nil),    // 15: cloudless.v1.ListReplicasResponse
+	(*WatchReplicasRequest)(nil),    // 16: cloudless.v1.WatchReplicasRequest
+	(*ReplicaChange)(nil),           // 17: cloudless.v1.ReplicaChange
+	(*LogsRequest)(nil),             // 18: cloudless.v1.LogsRequest
+	(*LogPositions)(nil),            // 19: cloudless.v1.LogPositions
+	(*LogEntry)(nil),                // 20: cloudless.v1.LogEntry
+	(*ExecRequest)(nil),             // 21: cloudless.v1.ExecRequest
+	(*ExecStart)(nil),               // 22: cloudless.v1.ExecStart
+	(*ListRevisionsRequest)(nil),    // 23: cloudless.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),   // 24: cloudless.v1.ListRevisionsResponse
+	(*GetUsageRequest)(nil),         // 25: cloudless.v1.GetUsageRequest
+	(*Usage)(nil),                   // 26: cloudless.v1.Usage
+	(*NodeUsage)(nil),               // 27: cloudless.v1.NodeUsage
+	(*ReplicaUsage)(nil),            // 28: cloudless.v1.ReplicaUsage
+	(*CopyRequest)(nil),             // 29: cloudless.v1.CopyRequest
+	(*CopyStart)(nil),               // 30: cloudless.v1.CopyStart
+	(*CopyResponse)(nil),            // 31: cloudless.v1.CopyResponse
+	(*CopyStarted)(nil),             // 32: cloudless.v1.CopyStarted
+	(*CopyDone)(nil),                // 33: cloudless.v1.CopyDone
+	(*TerminalSize)(nil),            // 34: cloudless.v1.TerminalSize
+	(*ExecResponse)(nil),            // 35: cloudless.v1.ExecResponse
+	(*ExecStarted)(nil),             // 36: cloudless.v1.ExecStarted
+	(*ExecExit)(nil),                // 37: cloudless.v1.ExecExit
+	nil,                             // 38: cloudless.v1.LogPositions.ReplicasEntry
+	nil,                             // 39: cloudless.v1.ExecStart.EnvEntry
+	(*Workload)(nil),                // 40: cloudless.v1.Workload
+	(*Selection)(nil),               // 41: cloudless.v1.Selection
+	(*Page)(nil),                    // 42: cloudless.v1.Page
+	(*Replica)(nil),                 // 43: cloudless.v1.Replica
+	(*timestamppb.Timestamp)(nil),   // 44: google.protobuf.Timestamp
+	(*Revision)(nil),                // 45: cloudless.v1.Revision
+	(*NodeResources)(nil),           // 46: cloudless.v1.NodeResources
 }
 var file_cloudless_v1_workload_service_proto_depIdxs = []int32{
-	39, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	39, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	39, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
-	39, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
-	40, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	41, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
-	39, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
-	40, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
-	39, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
-	40, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	41, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
-	42, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
-	40, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
-	42, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
-	43, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	43, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	18, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
-	37, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
-	43, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
-	21, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
-	33, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
-	33, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
-	38, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
-	41, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
-	44, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
-	43, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
-	26, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
-	27, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
-	45, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
-	45, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
-	43, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
-	29, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
-	31, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
-	32, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
-	35, // 34: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
-	36, // 35: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
+	40, // 0: cloudless.v1.CreateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	40, // 1: cloudless.v1.ApplyWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	40, // 2: cloudless.v1.ApplyWorkloadResponse.workload:type_name -> cloudless.v1.Workload
+	40, // 3: cloudless.v1.UpdateWorkloadRequest.workload:type_name -> cloudless.v1.Workload
+	41, // 4: cloudless.v1.ListWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	42, // 5: cloudless.v1.ListWorkloadsRequest.page:type_name -> cloudless.v1.Page
+	40, // 6: cloudless.v1.ListWorkloadsResponse.items:type_name -> cloudless.v1.Workload
+	41, // 7: cloudless.v1.WatchWorkloadsRequest.selection:type_name -> cloudless.v1.Selection
+	40, // 8: cloudless.v1.WorkloadChange.workload:type_name -> cloudless.v1.Workload
+	41, // 9: cloudless.v1.ListReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	42, // 10: cloudless.v1.ListReplicasRequest.page:type_name -> cloudless.v1.Page
+	43, // 11: cloudless.v1.ListReplicasResponse.items:type_name -> cloudless.v1.Replica
+	41, // 12: cloudless.v1.WatchReplicasRequest.selection:type_name -> cloudless.v1.Selection
+	43, // 13: cloudless.v1.ReplicaChange.replica:type_name -> cloudless.v1.Replica
+	44, // 14: cloudless.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	44, // 15: cloudless.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	19, // 16: cloudless.v1.LogsRequest.resume:type_name -> cloudless.v1.LogPositions
+	38, // 17: cloudless.v1.LogPositions.replicas:type_name -> cloudless.v1.LogPositions.ReplicasEntry
+	44, // 18: cloudless.v1.LogEntry.time:type_name -> google.protobuf.Timestamp
+	22, // 19: cloudless.v1.ExecRequest.start:type_name -> cloudless.v1.ExecStart
+	34, // 20: cloudless.v1.ExecRequest.resize:type_name -> cloudless.v1.TerminalSize
+	34, // 21: cloudless.v1.ExecStart.size:type_name -> cloudless.v1.TerminalSize
+	39, // 22: cloudless.v1.ExecStart.env:type_name -> cloudless.v1.ExecStart.EnvEntry
+	42, // 23: cloudless.v1.ListRevisionsRequest.page:type_name -> cloudless.v1.Page
+	45, // 24: cloudless.v1.ListRevisionsResponse.items:type_name -> cloudless.v1.Revision
+	44, // 25: cloudless.v1.Usage.time:type_name -> google.protobuf.Timestamp
+	27, // 26: cloudless.v1.Usage.nodes:type_name -> cloudless.v1.NodeUsage
+	28, // 27: cloudless.v1.Usage.replicas:type_name -> cloudless.v1.ReplicaUsage
+	46, // 28: cloudless.v1.NodeUsage.usage:type_name -> cloudless.v1.NodeResources
+	46, // 29: cloudless.v1.NodeUsage.capacity:type_name -> cloudless.v1.NodeResources
+	44, // 30: cloudless.v1.ReplicaUsage.time:type_name -> google.protobuf.Timestamp
+	30, // 31: cloudless.v1.CopyRequest.start:type_name -> cloudless.v1.CopyStart
+	32, // 32: cloudless.v1.CopyResponse.started:type_name -> cloudless.v1.CopyStarted
+	33, // 33: cloudless.v1.CopyResponse.done:type_name -> cloudless.v1.CopyDone
+	36, // 34: cloudless.v1.ExecResponse.started:type_name -> cloudless.v1.ExecStarted
+	37, // 35: cloudless.v1.ExecResponse.exit:type_name -> cloudless.v1.ExecExit
 	0,  // 36: cloudless.v1.WorkloadService.CreateWorkload:input_type -> cloudless.v1.CreateWorkloadRequest
 	1,  // 37: cloudless.v1.WorkloadService.ApplyWorkload:input_type -> cloudless.v1.ApplyWorkloadRequest
 	3,  // 38: cloudless.v1.WorkloadService.UpdateWorkload:input_type -> cloudless.v1.UpdateWorkloadRequest
 	4,  // 39: cloudless.v1.WorkloadService.DeleteWorkload:input_type -> cloudless.v1.DeleteWorkloadRequest
 	5,  // 40: cloudless.v1.WorkloadService.ScaleWorkload:input_type -> cloudless.v1.ScaleWorkloadRequest
 	6,  // 41: cloudless.v1.WorkloadService.RestartWorkload:input_type -> cloudless.v1.RestartWorkloadRequest
-	7,  // 42: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
-	8,  // 43: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
-	9,  // 44: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
-	11, // 45: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
-	13, // 46: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
-	15, // 47: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
-	17, // 48: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
-	22, // 49: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
-	24, // 50: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
-	24, // 51: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
-	28, // 52: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
-	20, // 53: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
-	39, // 54: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
-	2,  // 55: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
-	39, // 56: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
-	39, // 57: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
-	39, // 58: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
-	39, // 59: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
-	39, // 60: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
-	39, // 61: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
-	10, // 62: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
-	12, // 63: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
-	14, // 64: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
-	16, // 65: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
-	19, // 66: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
-	23, // 67: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
-	25, // 68: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
-	25, // 69: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
-	30, // 70: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
-	34, // 71: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
-	54, // [54:72] is the sub-list for method output_type
-	36, // [36:54] is the sub-list for method input_type
+	7,  // 42: cloudless.v1.WorkloadService.RollbackWorkload:input_type -> cloudless.v1.RollbackWorkloadRequest
+	8,  // 43: cloudless.v1.WorkloadService.RunWorkload:input_type -> cloudless.v1.RunWorkloadRequest
+	9,  // 44: cloudless.v1.WorkloadService.GetWorkload:input_type -> cloudless.v1.GetWorkloadRequest
+	10, // 45: cloudless.v1.WorkloadService.ListWorkloads:input_type -> cloudless.v1.ListWorkloadsRequest
+	12, // 46: cloudless.v1.WorkloadService.WatchWorkloads:input_type -> cloudless.v1.WatchWorkloadsRequest
+	14, // 47: cloudless.v1.WorkloadService.ListReplicas:input_type -> cloudless.v1.ListReplicasRequest
+	16, // 48: cloudless.v1.WorkloadService.WatchReplicas:input_type -> cloudless.v1.WatchReplicasRequest
+	18, // 49: cloudless.v1.WorkloadService.Logs:input_type -> cloudless.v1.LogsRequest
+	23, // 50: cloudless.v1.WorkloadService.ListRevisions:input_type -> cloudless.v1.ListRevisionsRequest
+	25, // 51: cloudless.v1.WorkloadService.GetUsage:input_type -> cloudless.v1.GetUsageRequest
+	25, // 52: cloudless.v1.WorkloadService.WatchUsage:input_type -> cloudless.v1.GetUsageRequest
+	29, // 53: cloudless.v1.WorkloadService.Copy:input_type -> cloudless.v1.CopyRequest
+	21, // 54: cloudless.v1.WorkloadService.Exec:input_type -> cloudless.v1.ExecRequest
+	40, // 55: cloudless.v1.WorkloadService.CreateWorkload:output_type -> cloudless.v1.Workload
+	2,  // 56: cloudless.v1.WorkloadService.ApplyWorkload:output_type -> cloudless.v1.ApplyWorkloadResponse
+	40, // 57: cloudless.v1.WorkloadService.UpdateWorkload:output_type -> cloudless.v1.Workload
+	40, // 58: cloudless.v1.WorkloadService.DeleteWorkload:output_type -> cloudless.v1.Workload
+	40, // 59: cloudless.v1.WorkloadService.ScaleWorkload:output_type -> cloudless.v1.Workload
+	40, // 60: cloudless.v1.WorkloadService.RestartWorkload:output_type -> cloudless.v1.Workload
+	40, // 61: cloudless.v1.WorkloadService.RollbackWorkload:output_type -> cloudless.v1.Workload
+	40, // 62: cloudless.v1.WorkloadService.RunWorkload:output_type -> cloudless.v1.Workload
+	40, // 63: cloudless.v1.WorkloadService.GetWorkload:output_type -> cloudless.v1.Workload
+	11, // 64: cloudless.v1.WorkloadService.ListWorkloads:output_type -> cloudless.v1.ListWorkloadsResponse
+	13, // 65: cloudless.v1.WorkloadService.WatchWorkloads:output_type -> cloudless.v1.WorkloadChange
+	15, // 66: cloudless.v1.WorkloadService.ListReplicas:output_type -> cloudless.v1.ListReplicasResponse
+	17, // 67: cloudless.v1.WorkloadService.WatchReplicas:output_type -> cloudless.v1.ReplicaChange
+	20, // 68: cloudless.v1.WorkloadService.Logs:output_type -> cloudless.v1.LogEntry
+	24, // 69: cloudless.v1.WorkloadService.ListRevisions:output_type -> cloudless.v1.ListRevisionsResponse
+	26, // 70: cloudless.v1.WorkloadService.GetUsage:output_type -> cloudless.v1.Usage
+	26, // 71: cloudless.v1.WorkloadService.WatchUsage:output_type -> cloudless.v1.Usage
+	31, // 72: cloudless.v1.WorkloadService.Copy:output_type -> cloudless.v1.CopyResponse
+	35, // 73: cloudless.v1.WorkloadService.Exec:output_type -> cloudless.v1.ExecResponse
+	55, // [55:74] is the sub-list for method output_type
+	36, // [36:55] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
 	36, // [36:36] is the sub-list for extension extendee
 	0,  // [0:36] is the sub-list for field type_name
@@ -2999,25 +3088,25 @@ func file_cloudless_v1_workload_service_proto_init() {
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_msgTypes[5].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[17].OneofWrappers = []any{}
-	file_cloudless_v1_workload_service_proto_msgTypes[20].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[18].OneofWrappers = []any{}
+	file_cloudless_v1_workload_service_proto_msgTypes[21].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Stdin)(nil),
 		(*ExecRequest_CloseStdin)(nil),
 		(*ExecRequest_Resize)(nil),
 		(*ExecRequest_Signal)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[28].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*CopyRequest_Start)(nil),
 		(*CopyRequest_Data)(nil),
 		(*CopyRequest_End)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[30].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[31].OneofWrappers = []any{
 		(*CopyResponse_Started)(nil),
 		(*CopyResponse_Data)(nil),
 		(*CopyResponse_Done)(nil),
 	}
-	file_cloudless_v1_workload_service_proto_msgTypes[34].OneofWrappers = []any{
+	file_cloudless_v1_workload_service_proto_msgTypes[35].OneofWrappers = []any{
 		(*ExecResponse_Started)(nil),
 		(*ExecResponse_Stdout)(nil),
 		(*ExecResponse_Stderr)(nil),
@@ -3029,7 +3118,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudless_v1_workload_service_proto_rawDesc), len(file_cloudless_v1_workload_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

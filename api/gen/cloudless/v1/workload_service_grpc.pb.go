@@ -19,24 +19,25 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkloadService_CreateWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/CreateWorkload"
-	WorkloadService_ApplyWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/ApplyWorkload"
-	WorkloadService_UpdateWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/UpdateWorkload"
-	WorkloadService_DeleteWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/DeleteWorkload"
-	WorkloadService_ScaleWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/ScaleWorkload"
-	WorkloadService_RestartWorkload_FullMethodName = "/cloudless.v1.WorkloadService/RestartWorkload"
-	WorkloadService_RunWorkload_FullMethodName     = "/cloudless.v1.WorkloadService/RunWorkload"
-	WorkloadService_GetWorkload_FullMethodName     = "/cloudless.v1.WorkloadService/GetWorkload"
-	WorkloadService_ListWorkloads_FullMethodName   = "/cloudless.v1.WorkloadService/ListWorkloads"
-	WorkloadService_WatchWorkloads_FullMethodName  = "/cloudless.v1.WorkloadService/WatchWorkloads"
-	WorkloadService_ListReplicas_FullMethodName    = "/cloudless.v1.WorkloadService/ListReplicas"
-	WorkloadService_WatchReplicas_FullMethodName   = "/cloudless.v1.WorkloadService/WatchReplicas"
-	WorkloadService_Logs_FullMethodName            = "/cloudless.v1.WorkloadService/Logs"
-	WorkloadService_ListRevisions_FullMethodName   = "/cloudless.v1.WorkloadService/ListRevisions"
-	WorkloadService_GetUsage_FullMethodName        = "/cloudless.v1.WorkloadService/GetUsage"
-	WorkloadService_WatchUsage_FullMethodName      = "/cloudless.v1.WorkloadService/WatchUsage"
-	WorkloadService_Copy_FullMethodName            = "/cloudless.v1.WorkloadService/Copy"
-	WorkloadService_Exec_FullMethodName            = "/cloudless.v1.WorkloadService/Exec"
+	WorkloadService_CreateWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/CreateWorkload"
+	WorkloadService_ApplyWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/ApplyWorkload"
+	WorkloadService_UpdateWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/UpdateWorkload"
+	WorkloadService_DeleteWorkload_FullMethodName   = "/cloudless.v1.WorkloadService/DeleteWorkload"
+	WorkloadService_ScaleWorkload_FullMethodName    = "/cloudless.v1.WorkloadService/ScaleWorkload"
+	WorkloadService_RestartWorkload_FullMethodName  = "/cloudless.v1.WorkloadService/RestartWorkload"
+	WorkloadService_RollbackWorkload_FullMethodName = "/cloudless.v1.WorkloadService/RollbackWorkload"
+	WorkloadService_RunWorkload_FullMethodName      = "/cloudless.v1.WorkloadService/RunWorkload"
+	WorkloadService_GetWorkload_FullMethodName      = "/cloudless.v1.WorkloadService/GetWorkload"
+	WorkloadService_ListWorkloads_FullMethodName    = "/cloudless.v1.WorkloadService/ListWorkloads"
+	WorkloadService_WatchWorkloads_FullMethodName   = "/cloudless.v1.WorkloadService/WatchWorkloads"
+	WorkloadService_ListReplicas_FullMethodName     = "/cloudless.v1.WorkloadService/ListReplicas"
+	WorkloadService_WatchReplicas_FullMethodName    = "/cloudless.v1.WorkloadService/WatchReplicas"
+	WorkloadService_Logs_FullMethodName             = "/cloudless.v1.WorkloadService/Logs"
+	WorkloadService_ListRevisions_FullMethodName    = "/cloudless.v1.WorkloadService/ListRevisions"
+	WorkloadService_GetUsage_FullMethodName         = "/cloudless.v1.WorkloadService/GetUsage"
+	WorkloadService_WatchUsage_FullMethodName       = "/cloudless.v1.WorkloadService/WatchUsage"
+	WorkloadService_Copy_FullMethodName             = "/cloudless.v1.WorkloadService/Copy"
+	WorkloadService_Exec_FullMethodName             = "/cloudless.v1.WorkloadService/Exec"
 )
 
 // WorkloadServiceClient is the client API for WorkloadService service.
@@ -55,6 +56,8 @@ type WorkloadServiceClient interface {
 	ScaleWorkload(ctx context.Context, in *ScaleWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Replaces every replica by a new one of the same spec.
 	RestartWorkload(ctx context.Context, in *RestartWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
+	// Makes a new revision that equals an earlier one. How many replicas there are, and how important they are, stays.
+	RollbackWorkload(ctx context.Context, in *RollbackWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	// Makes a job of a cron now, whatever its schedule says.
 	RunWorkload(ctx context.Context, in *RunWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
 	GetWorkload(ctx context.Context, in *GetWorkloadRequest, opts ...grpc.CallOption) (*Workload, error)
@@ -142,6 +145,16 @@ func (c *workloadServiceClient) RestartWorkload(ctx context.Context, in *Restart
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Workload)
 	err := c.cc.Invoke(ctx, WorkloadService_RestartWorkload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workloadServiceClient) RollbackWorkload(ctx context.Context, in *RollbackWorkloadRequest, opts ...grpc.CallOption) (*Workload, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Workload)
+	err := c.cc.Invoke(ctx, WorkloadService_RollbackWorkload_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -326,6 +339,8 @@ type WorkloadServiceServer interface {
 	ScaleWorkload(context.Context, *ScaleWorkloadRequest) (*Workload, error)
 	// Replaces every replica by a new one of the same spec.
 	RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error)
+	// Makes a new revision that equals an earlier one. How many replicas there are, and how important they are, stays.
+	RollbackWorkload(context.Context, *RollbackWorkloadRequest) (*Workload, error)
 	// Makes a job of a cron now, whatever its schedule says.
 	RunWorkload(context.Context, *RunWorkloadRequest) (*Workload, error)
 	GetWorkload(context.Context, *GetWorkloadRequest) (*Workload, error)
@@ -376,6 +391,9 @@ func (UnimplementedWorkloadServiceServer) ScaleWorkload(context.Context, *ScaleW
 }
 func (UnimplementedWorkloadServiceServer) RestartWorkload(context.Context, *RestartWorkloadRequest) (*Workload, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartWorkload not implemented")
+}
+func (UnimplementedWorkloadServiceServer) RollbackWorkload(context.Context, *RollbackWorkloadRequest) (*Workload, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackWorkload not implemented")
 }
 func (UnimplementedWorkloadServiceServer) RunWorkload(context.Context, *RunWorkloadRequest) (*Workload, error) {
 	return nil, status.Error(codes.Unimplemented, "method RunWorkload not implemented")
@@ -538,6 +556,24 @@ func _WorkloadService_RestartWorkload_Handler(srv interface{}, ctx context.Conte
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(WorkloadServiceServer).RestartWorkload(ctx, req.(*RestartWorkloadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WorkloadService_RollbackWorkload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackWorkloadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkloadServiceServer).RollbackWorkload(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkloadService_RollbackWorkload_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkloadServiceServer).RollbackWorkload(ctx, req.(*RollbackWorkloadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -738,6 +774,10 @@ var WorkloadService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RestartWorkload",
 			Handler:    _WorkloadService_RestartWorkload_Handler,
+		},
+		{
+			MethodName: "RollbackWorkload",
+			Handler:    _WorkloadService_RollbackWorkload_Handler,
 		},
 		{
 			MethodName: "RunWorkload",

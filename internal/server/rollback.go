@@ -1,0 +1,174 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/registry"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// RollbackWorkload makes a new revision of what an earlier one was. It runs the image
+// that the earlier one ran, whatever its tag stands for by now.
+func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWorkloadRequest) (*v1.Workload, error) {
+	receipt, err := newReceipt(ctx, v1.WorkloadService_RollbackWorkload_FullMethodName, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return nil, err
+	}
+	namespace := orDefault(request.GetNamespace())
+	var restored *registry.Deleted
+	shown, err := s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
+		if done, err := receipt.find(snap); done != nil || err != nil {
+			return repeated(snap, done.GetObjectUid()), err
+		}
+		old := snap.WorkloadByName(namespace, request.GetName())
+		if old == nil {
+			return nil, missingWorkload(snap, namespace, request.GetName())
+		}
+		if err := changeable(old, request.GetVersion()); err != nil {
+			return nil, err
+		}
+		w, back, err := s.rollBack(ctx, snap, b, old, request.GetRevision())
+		if err == nil && w != old {
+			receipt.keep(b, w.GetMetadata().GetUid(), "")
+		}
+		restored = back
+		return w, err
+	})
+	if err == nil && restored != nil && restored.Tag != "" {
+		s.settleTag(ctx, restored.Repository, restored.Tag, false)
+	}
+	return shown, err
+}
+
+// rollBack returns the workload as it is to be, which is old itself if it is the same,
+// and the deleted image that comes back with it, if one does.
+func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state.Batch, old *v1.Workload, to string) (*v1.Workload, *registry.Deleted, error) {
+	current := snap.Revision(old.GetStatus().GetRevisionUid())
+	target, err := earlierRevision(snap, old, current, to)
+	if err != nil {
+		return nil, nil, err
+	}
+	if sameRun(target, current) {
+		return old, nil, nil
+	}
+	w := proto.CloneOf(old)
+	w.Spec = spec.RolledBack(old.GetSpec(), target.GetSpec().GetWorkload())
+	if err := updatable(snap, old, w); err != nil {
+		return nil, nil, err
+	}
+	restored, err := s.bringBack(ctx, snap, b, old, target)
+	if err != nil {
+		return nil, nil, err
+	}
+	revision := s.revise(b, w, pinnedBy(target))
+	revision.Spec.Restart = current.GetSpec().GetRestart()
+	b.Update(w, old.GetMetadata().GetVersion())
+	b.Create(s.event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",
+		revision.GetSpec().GetNumber(), target.GetSpec().GetNumber(), pinNote(revision.GetSpec().GetImage()))))
+	return w, restored, nil
+}
+
+// sameRun reports whether two revisions run the same.
+func sameRun(a, b *v1.Revision) bool {
+	return a.GetSpec().GetImage() == b.GetSpec().GetImage() && spec.ReplacesNone(a.GetSpec().GetWorkload(), b.GetSpec().GetWorkload())
+}
+
+// earlierRevision finds the revision that a word names: by number, by the beginning of
+// its image's digest, or, if it is empty, the newest one that differs from the current.
+func earlierRevision(snap *state.Snapshot, w *v1.Workload, current *v1.Revision, word string) (*v1.Revision, error) {
+	newestFirst := slices.Collect(snap.RevisionsOf(w.GetMetadata().GetUid()))
+	slices.Reverse(newestFirst)
+	name := w.GetMetadata().GetName()
+	if word == "" {
+		i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool { return !sameRun(r, current) })
+		if i < 0 {
+			return nil, refuse(codes.FailedPrecondition, "workload %s has no earlier revision to go back to", name)
+		}
+		return newestFirst[i], nil
+	}
+	number, err := strconv.ParseUint(word, 10, 64)
+	i := slices.IndexFunc(newestFirst, func(r *v1.Revision) bool { return r.GetSpec().GetNumber() == number })
+	switch {
+	case err == nil && i >= 0:
+		return newestFirst[i], nil
+	case err == nil && len(word) < leastDigest:
+		return nil, refuse(codes.NotFound, "workload %s has no revision %d; it has %s", name, number, revisionNumbers(newestFirst))
+	}
+	return revisionWithImage(newestFirst, name, word)
+}
+
+// leastDigest is how many characters of a digest name an image.
+const leastDigest = 6
+
+var digestBeginning = regexp.MustCompile(`^(sha256:)?[0-9a-f]+$`)
+
+// revisionWithImage finds the newest revision whose image has a digest that begins so.
+func revisionWithImage(newestFirst []*v1.Revision, workload, word string) (*v1.Revision, error) {
+	if !digestBeginning.MatchString(word) || !strings.Contains(word, ":") && len(word) < leastDigest {
+		return nil, refuse(codes.InvalidArgument, "%.80q is neither a number nor the beginning of a digest; see: cloudless workload history %s", word, workload)
+	}
+	beginning := strings.TrimPrefix(word, "sha256:")
+	var found *v1.Revision
+	for _, r := range newestFirst {
+		_, digest, _ := strings.Cut(r.GetSpec().GetImage(), "@sha256:")
+		switch {
+		case digest == "" || !strings.HasPrefix(digest, beginning):
+		case found == nil:
+			found = r
+		case found.GetSpec().GetImage() != r.GetSpec().GetImage():
+			return nil, refuse(codes.InvalidArgument, "revisions of workload %s have several images that begin with %s: give more characters", workload, beginning)
+		}
+	}
+	if found == nil {
+		return nil, refuse(codes.NotFound, "workload %s has no revision with an image that begins with %s; see: cloudless workload history %s", workload, beginning, workload)
+	}
+	return found, nil
+}
+
+func revisionNumbers(newestFirst []*v1.Revision) string {
+	var numbers []string
+	for _, r := range slices.Backward(newestFirst) {
+		numbers = append(numbers, revisionNumber(r))
+	}
+	return listed(numbers)
+}
+
+// bringBack makes sure that the image of an earlier revision is there when the
+// transaction happens. One that was deleted and can be had back is restored by it.
+func (s *Server) bringBack(ctx context.Context, snap *state.Snapshot, b *state.Batch, w *v1.Workload, target *v1.Revision) (*registry.Deleted, error) {
+	name, err := image.ParseName(target.GetSpec().GetImage())
+	if err != nil || !name.Local() || name.Digest == "" {
+		return nil, err // a registry of others has it, or has not
+	}
+	err = s.have(ctx, name.Repository, name.Digest)
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil, refuse(codes.FailedPrecondition, "the image of revision %d of workload %s (%s@%s) was deleted and no server has it any more: push it again, or go back to another revision; see: cloudless workload history %s",
+			target.GetSpec().GetNumber(), w.GetMetadata().GetName(), name.Repository, name.Digest, w.GetMetadata().GetName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if tag := tagFor(snap, name.Repository, name.Digest); tag != nil {
+		pinned{tag: tag}.relyOn(b)
+		return nil, nil
+	}
+	deleted := s.deletedImage(snap, name)
+	if deleted != nil {
+		made := s.tagOf(snap, deleted.Repository, deleted.Tag)
+		s.giveBack(made, *deleted)
+		s.putTag(snap, b, made)
+	}
+	return deleted, nil
+}
