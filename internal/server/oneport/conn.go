@@ -33,6 +33,7 @@ type conn struct {
 	timer   *time.Timer   // that ends a stranger's time
 	calls   int           // of a stranger, that are under way
 
+	heard    atomic.Bool  // whether the client has sent anything
 	unproved atomic.Bool  // whether it is a stranger's
 	budget   atomic.Int64 // bytes that a stranger may still send
 	refused  atomic.Int64 // calls of a stranger that led to no proof
@@ -102,6 +103,9 @@ func (c *conn) leave() {
 func (c *conn) Read(b []byte) (int, error) {
 	c.leave()
 	n, err := c.Conn.Read(b)
+	if n > 0 && !c.heard.Load() {
+		c.heard.Store(true)
+	}
 	if c.unproved.Load() && c.budget.Add(-int64(n)) < 0 {
 		_ = c.Close()
 		return 0, errTooMuch

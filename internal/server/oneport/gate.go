@@ -54,8 +54,11 @@ const (
 	stageGone
 )
 
-// lookAgain is how often a gate looks whether rates let another connection in.
+// lookAgain is how often a gate looks whether another connection may begin its handshake.
 const lookAgain = 50 * time.Millisecond
+
+// silentAfter is how long a client may send nothing while others wait for its place.
+const silentAfter = 500 * time.Millisecond
 
 func newGate(limits Limits, timeout time.Duration) *gate {
 	return &gate{
@@ -90,7 +93,7 @@ func (g *gate) arrive(c *conn) {
 			return []*conn{c}
 		}
 		g.wait(c, now)
-		return g.stale(s, now)
+		return g.stale(now)
 	})
 }
 
@@ -149,18 +152,22 @@ func (g *gate) wait(c *conn, now time.Time) {
 	g.rouse()
 }
 
-// stale finds a handshake that takes so long that a waiting connection should have its place.
-func (g *gate) stale(s *source, now time.Time) []*conn {
+// stale finds the handshakes that take so long that waiting connections should have their places. Clients that have
+// not sent a byte lose theirs sooner: silence costs an attacker nothing.
+func (g *gate) stale(now time.Time) (doomed []*conn) {
+	full := g.shaking.Len() >= g.limits.Handshakes
 	for e := g.shaking.Front(); e != nil; e = e.Next() {
 		c := e.Value.(*conn)
-		if now.Sub(c.since) < staleAfter {
-			return nil // those behind it are younger
+		age := now.Sub(c.since)
+		if age < silentAfter {
+			return doomed // those behind it are younger
 		}
-		if c.source == s || g.shaking.Len() >= g.limits.Handshakes {
-			return []*conn{c}
+		blocks := full || c.source.shaking >= g.limits.SourceHandshakes && len(c.source.waiting) > 0
+		if blocks && (age >= staleAfter || !c.heard.Load()) {
+			doomed = append(doomed, c)
 		}
 	}
-	return nil
+	return doomed
 }
 
 // next begins the handshakes of waiting connections, as many as may begin, one of each source in turn. It returns those
@@ -201,7 +208,7 @@ func (g *gate) rouse() {
 	g.timer = time.AfterFunc(lookAgain, func() {
 		g.locked(func(now time.Time) []*conn {
 			g.timer = nil
-			return g.next(now)
+			return append(g.stale(now), g.next(now)...)
 		})
 	})
 }

@@ -3,6 +3,7 @@ package oneport
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -203,7 +204,7 @@ func TestHandshakesThatProveNothingUseUpTheRateOfTheirSource(t *testing.T) {
 	<-answered
 }
 
-func TestStalledHandshakeMakesRoomForTheNext(t *testing.T) {
+func TestStalledHandshakesMakeRoomForTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		o := c.options(t)
@@ -218,10 +219,43 @@ func TestStalledHandshakeMakesRoomForTheNext(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("it waited for %s", took)
 		}
-		if isOpen(first) || !isOpen(second) {
-			t.Error("want the older one of two stalled handshakes cut, and the other one left")
+		if isOpen(first) || isOpen(second) {
+			t.Error("a stalled handshake was left while another one waited")
 		}
 		stop(t, port, ran)
+	})
+}
+
+// Connections without a word, from many addresses, take every place again and again. They hold up nobody for long.
+func TestSilentConnectionsHoldUpNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(DefaultLimits(), 10*time.Second)
+		g.limits.Handshakes, g.limits.Waiting = 16, 200
+		arrived, started := time.Time{}, time.Time{}
+		g.start = func(c *conn) {
+			if c.Conn.(fakeConn).ip == "192.0.2.99" {
+				started = time.Now()
+			}
+		}
+		port := &Port{gate: g, conns: map[*conn]struct{}{}}
+		flood := func() {
+			for source := range 8 {
+				for range 50 {
+					g.arrive(&conn{Conn: fakeConn{ip: fmt.Sprintf("192.0.2.%d", source)}, port: port})
+				}
+			}
+		}
+		flood()
+		arrived = time.Now()
+		g.arrive(&conn{Conn: fakeConn{ip: "192.0.2.99"}, port: port})
+		for started.IsZero() && time.Since(arrived) < time.Minute {
+			time.Sleep(lookAgain)
+			flood()
+		}
+		if took := started.Sub(arrived); started.IsZero() || took > 2*silentAfter {
+			t.Errorf("the handshake of another address began after %s", took)
+		}
+		g.close()
 	})
 }
 
