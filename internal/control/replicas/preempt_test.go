@@ -463,6 +463,34 @@ func TestWhatIsToStayIsHeldAtTheCommit(t *testing.T) {
 	}
 }
 
+// A service keeps what it needs also if a node with one of its replicas is lost between the plan and the commit.
+func TestLossBeforeTheCommitSparesTheLastReplica(t *testing.T) {
+	for _, lost := range []string{"a", "b"} { // one has the victim, the other one the replica that stays
+		t.Run(lost, func(t *testing.T) {
+			m := &meddled{driven: drive(newWorld(t))}
+			m.addNode("a", "1")
+			m.addNode("b", "1")
+			m.addRanked("web", 2, "1", 200, 1)
+			m.rest()
+			m.loop.Proposer = m
+			m.before = append(m.before, func() {
+				m.editNode(lost, func(n *v1.Node) { n.Status.State = nodeOffline })
+			})
+			m.addRanked("boss", 1, "1", 300, 0)
+			m.rest()
+			left := 0
+			for _, r := range m.of("web") {
+				if wanted(r) && r.GetStatus().GetPhase() == rollout.PhaseRunning && !Away(m.snap(), r) {
+					left++
+				}
+			}
+			if left != 1 {
+				t.Errorf("%d replicas of web are left, want 1", left)
+			}
+		})
+	}
+}
+
 // How important a workload is, too, is what it says now: that replaces nothing, counts
 // for what runs and for what waits, and at the commit.
 func TestPriorityIsOfTheMoment(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/scheduler"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -30,6 +31,9 @@ import (
 // Replicas that are to do the work of others on offline nodes are made only if those have
 // not ended in between: one may just have reported that it is done. Those of one workload
 // are one part, too.
+//
+// A preemption counts on replicas of the victim's service that stay, as many as its
+// minAvailable. The commit checks that these still run on the nodes that they had.
 //
 // A version changes with things that do not matter here, such as a node's
 // reliability, too. Those are rare, and cost one more look at what is in that part.
@@ -91,6 +95,7 @@ func (t *tick) commit(moves []move) {
 		}
 	}
 	t.many = len(moves) > fewPlaced
+	t.victims = victimsOf(moves)
 	t.commitEach(free, rules)
 	for _, uid := range slices.Sorted(maps.Keys(covering)) {
 		t.commitTogether(covering[uid], rules, func() { t.checkAway(uid) })
@@ -145,11 +150,43 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 	if m.to.Preempts {
 		for _, v := range m.victims {
 			check(state.KindWorkload, v.Workload) // which may be more important or want to keep more by now
+			t.checkKept(v.Workload, check)
 		}
 		t.reserve(m)
 	} else {
 		t.assign(m.replica, m.to)
 	}
+}
+
+// checkKept checks as many running replicas of a victim's service as its minAvailable,
+// and their nodes.
+func (t *tick) checkKept(workloadUID string, check func(state.Kind, string)) {
+	keeps := t.snap.Workload(workloadUID).GetSpec().GetMinAvailable()
+	if keeps == 0 {
+		return
+	}
+	for r := range t.snap.ReplicasOf(workloadUID) {
+		uid := r.GetMetadata().GetUid()
+		if !wanted(r) || r.GetStatus().GetPhase() != rollout.PhaseRunning || Away(t.snap, r) || t.stopped[uid] || t.victims[uid] {
+			continue
+		}
+		check(state.KindReplica, uid)
+		check(state.KindNode, r.GetSpec().GetNodeUid())
+		if keeps--; keeps == 0 {
+			return
+		}
+	}
+}
+
+// victimsOf are the uids of all replicas that moves push out.
+func victimsOf(moves []move) map[string]bool {
+	uids := map[string]bool{}
+	for _, m := range moves {
+		for _, v := range m.victims {
+			uids[v.Replica] = true
+		}
+	}
+	return uids
 }
 
 // checkWhole adds what all moves need.

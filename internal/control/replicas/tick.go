@@ -183,6 +183,8 @@ type tick struct {
 	stopped map[string]bool
 	stops   []*v1.Replica
 	losses  []*v1.Replica
+	// victims are the uids of the replicas that its moves push out.
+	victims map[string]bool
 	// heirs are those that it makes for the room of others that are on their way out.
 	heirs []*v1.Replica
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
