@@ -3,7 +3,7 @@
 //
 // A log is a directory of files numbered in the order in which they were
 // started (00000001.log, 00000002.log, …). A file is only ever appended to and
-// is never renamed; the oldest ones are removed when there are too many of them
+// keeps its number; the oldest ones are removed when there are too many of them
 // or when they are too old. A file holds one record a line:
 //
 //	2026-01-02T15:04:05.000000000Z stdout F payload
@@ -20,7 +20,9 @@
 //
 // The first line of a file is no record but its header: an id of the log, an id
 // of the file (its epoch), the number of the file before it and the machine's
-// boot in which it was begun. Files of releases before positions have none.
+// boot in which it was begun. Files of releases before positions have none. A
+// writer writes the header under a temporary name (*.new) and then links the file
+// into place: readers never see a file whose header did not fit on the disk.
 //
 // A [Position] is an epoch and an offset. Readers resume by it; stamps are for
 // people and for Since and Until. A file is written in one boot only, because a

@@ -287,6 +287,28 @@ func TestLogOfThePreviousReleaseIsResumed(t *testing.T) {
 	equal(t, logFiles(t, dir), []string{"00000003.log", "00000004.log"})
 }
 
+// A crash of the machine can take the header of the newest file that is left, and whole files behind it. The writer
+// does not use their numbers again: a reader that resumes behind them gets all that was written since.
+func TestCrashThatTookTheHeaderIsResumed(t *testing.T) {
+	dir := t.TempDir()
+	limits := Limits{MaxFileBytes: 1, MaxFiles: 10}
+	w := openLog(t, dir, WriterOptions{Boot: "one", Limits: limits})
+	for i := range 4 {
+		write(t, w, Stdout, fmt.Sprintln(i))
+	}
+	w.Close()
+	entries := all(t, dir)
+	last := entries[len(entries)-1].Position
+	if err := errors.Join(os.Truncate(filePath(dir, 2), 0), os.Remove(filePath(dir, 3)), os.Remove(filePath(dir, 4))); err != nil {
+		t.Fatal(err)
+	}
+	w = openLog(t, dir, WriterOptions{Boot: "two", Limits: limits})
+	for i := range 3 {
+		write(t, w, Stdout, fmt.Sprintln(i+4))
+	}
+	equal(t, join(read(t, dir, Options{After: &last})), []string{"gap", "stdout: 4", "stdout: 5", "stdout: 6"})
+}
+
 // Following by time shows what is new whatever its time: the clock of the machine may be behind that of who asks.
 func TestFollowSinceDropsNothingNewWhenTheClockIsBehind(t *testing.T) {
 	dir := t.TempDir()

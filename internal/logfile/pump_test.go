@@ -123,15 +123,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 
 // A disk that is full never blocks the writer, and the log says what is missing.
 func TestFullDisk(t *testing.T) {
-	disk := t.TempDir()
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"); err != nil {
-		t.Fatalf("mount a small disk (the tests run as root): %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	disk := smallDisk(t)
 	dir := filepath.Join(disk, "log")
 	w := openLog(t, dir, WriterOptions{})
 	write(t, w, Stdout, "first\n")
@@ -167,6 +159,54 @@ func TestFullDisk(t *testing.T) {
 	if got := lines[len(lines)-1]; !strings.Contains(got, "of output were lost here") {
 		t.Errorf("the last line is %q, want the admission of a loss", got)
 	}
+}
+
+// A reader that follows while the disk is full gets everything that is on disk
+// afterwards. Each attempt to begin a file wakes it.
+func TestFollowDeliversWhatIsWrittenAfterTheDiskWasFull(t *testing.T) {
+	disk := smallDisk(t)
+	dir := filepath.Join(disk, "log")
+	w := openLog(t, dir, WriterOptions{})
+	ballast := filepath.Join(disk, "ballast")
+	fillDisk(t, ballast)
+	finished := make(chan struct{})
+	entries, result := follow(t, dir, Options{Tail: -1, Begin: true, Done: finished})
+	if e := <-entries; !e.Begin {
+		t.Fatalf("got %+v before the beginning", e)
+	}
+	for range 200 {
+		write(t, w, Stdout, "lost\n")
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"stderr: cloudless: 200 lines (800 bytes) of output were lost here: no space left on device"}
+	for i := range 50 {
+		write(t, w, Stdout, itoa(i)+"\n")
+		want = append(want, "stdout: "+itoa(i))
+	}
+	close(finished)
+	equal(t, collect(entries), want)
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+	equal(t, join(all(t, dir)), want)
+	equal(t, logFiles(t, dir), []string{"00000001.log"})
+}
+
+// smallDisk is a file system of 256 KiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"); err != nil {
+		t.Fatalf("mount a small disk (the tests run as root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return disk
 }
 
 func fillDisk(t *testing.T, path string) {

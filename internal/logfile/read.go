@@ -157,15 +157,16 @@ func (r *reader) drain(ctx context.Context) error {
 }
 
 // proceed puts the cursor at the beginning of another file. One with a lower number is the first of a log that was
-// begun anew.
+// begun anew, and one with the same number replaces the file at the cursor.
 func (r *reader) proceed(next uint64) {
 	before := next - 1
 	if head := headerOf(r.dir, next); head.prev != 0 {
 		before = head.prev
 	}
-	r.missed = r.missed || before != r.at.seq
+	isReplaced := next == r.at.seq
+	r.missed = r.missed || isReplaced && r.at.offset > 0 || !isReplaced && before != r.at.seq
 	if next <= r.at.seq {
-		r.from = [2]position{}
+		r.from, r.old = [2]position{}, position{}
 	}
 	r.at, r.head = position{seq: next}, header{log: r.head.log}
 }
@@ -176,6 +177,9 @@ func (r *reader) successor() (uint64, error) {
 	if err != nil || len(seqs) == 0 {
 		return 0, err
 	}
+	if r.isReplaced() {
+		return r.at.seq, nil
+	}
 	for _, seq := range seqs {
 		if seq > r.at.seq {
 			return seq, nil
@@ -185,6 +189,16 @@ func (r *reader) successor() (uint64, error) {
 		return seqs[0], nil
 	}
 	return 0, nil
+}
+
+// isReplaced reports whether the open file was removed and another one has its number.
+func (r *reader) isReplaced() bool {
+	if r.file == nil {
+		return false
+	}
+	opened, openedErr := r.file.Stat()
+	found, foundErr := os.Stat(r.file.Name())
+	return openedErr == nil && foundErr == nil && !os.SameFile(opened, found)
 }
 
 // isAnew reports whether the files belong to another log than the one with that id: it was removed, and begun again.

@@ -308,6 +308,41 @@ func TestFollowNeverDeliversHalfARecord(t *testing.T) {
 	}
 }
 
+// A file that was removed and made again under the same number is another file. The reader opens it, and reports a
+// gap if it had read from the one before.
+func TestReaderOpensAFileThatReplacesItsOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		before string
+		want   []string
+	}{
+		"an empty file":       {"", []string{"stdout: new"}},
+		"a file with records": {"2026-01-02T03:04:05.000000000Z stdout F old\n", []string{"stdout: old", "gap", "stdout: new"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filePath(dir, 1)
+			if err := os.WriteFile(path, []byte(c.before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var got []Entry
+			r := &reader{dir: dir, opts: Options{Follow: true, Tail: -1}, buf: make([]byte, readBytes)}
+			r.fn = func(e Entry) error {
+				got = append(got, e)
+				return nil
+			}
+			defer r.closeFile()
+			if err := errors.Join(r.seek(t.Context()), r.drain(t.Context()), os.Remove(path), r.drain(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			write(t, openLog(t, dir, WriterOptions{}), Stdout, "new\n")
+			if err := r.drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, join(got), c.want)
+		})
+	}
+}
+
 func TestFollowEndsWhenTheLogIsRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "log")
 	w := openLog(t, dir, WriterOptions{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -128,8 +129,9 @@ func (w *Writer) resume(seq uint64) bool {
 	}
 	h, head := readHeader(f)
 	if h.boot == "" || h.boot != w.boot {
+		lostHeader := h.boot == "" && w.log != 0 && firstStamp(f).IsZero() // files of older releases begin with a stamp
 		f.Close()
-		if h.boot != "" {
+		if h.boot != "" || lostHeader {
 			w.skipped = [2]uint64{seq, seq + bootStep}
 			w.seq = seq + bootStep - 1
 		}
@@ -244,34 +246,43 @@ func (w *Writer) isDue(date time.Time) bool {
 func (w *Writer) nextFile(date time.Time) error {
 	w.retire()
 	w.prune(date)
-	for {
-		w.seq++
-		f, err := os.OpenFile(filePath(w.dir, w.seq), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o640)
+	for seq := w.seq + 1; ; seq++ {
+		f, head, err := w.createFile(seq)
 		if errors.Is(err, os.ErrExist) {
 			continue // of another writer that has not ended yet
 		}
 		if err != nil {
-			w.seq--
 			return err
 		}
-		if !claim(f) {
-			f.Close()
-			continue
-		}
-		head := header{log: w.log, epoch: newID(), prev: w.seq - 1, boot: w.boot}
-		if w.seq == w.skipped[1] {
-			head.prev = w.skipped[0]
-		}
-		text := head.line()
-		if _, err := f.Write(text); err != nil {
-			f.Close()
-			_ = os.Remove(f.Name()) // its number will be tried again
-			w.seq--
-			return err
-		}
-		w.file, w.started, w.head, w.size = f, date, int64(len(text)), int64(len(text))
+		w.seq, w.file, w.started, w.head, w.size = seq, f, date, head, head
 		return nil
 	}
+}
+
+// createFile makes the file with that number and returns the length of its header.
+// The file gets its name once the header is on disk. If readers saw a file whose
+// header did not fit, they would hold on to it while the next attempt replaces it.
+func (w *Writer) createFile(seq uint64) (_ *os.File, head int64, err error) {
+	unnamed := filepath.Join(w.dir, fmt.Sprintf("%08x.new", newID()))
+	f, err := os.OpenFile(unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o640)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer os.Remove(unnamed)
+	claim(f) // nobody else knows it yet
+	h := header{log: w.log, epoch: newID(), prev: seq - 1, boot: w.boot}
+	if seq == w.skipped[1] {
+		h.prev = w.skipped[0]
+	}
+	n, err := f.Write(h.line())
+	if err == nil {
+		err = os.Link(unnamed, filePath(w.dir, seq))
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, int64(n), nil
 }
 
 // retire makes the present file one that is complete.
