@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -34,7 +35,7 @@ func (s *enrollment) Enroll(ctx context.Context, request *v1.EnrollRequest) (*v1
 	if request.GetServer() != nil {
 		role = roleServer
 	}
-	if err := s.proveSurely(ctx, secret, role); err != nil { // before anything else is done for a stranger
+	if err := s.proveSurely(ctx, request.GetToken(), secret, role); err != nil { // before anything else is done for a stranger
 		return nil, err
 	}
 	oneport.StrangerOf(ctx).Proved()
@@ -83,19 +84,22 @@ func (s *enrollment) enrollNode(ctx context.Context, a *admission, proof string)
 	return &v1.EnrollResponse{Node: a.node, ClusterId: s.ca.Trust().Cluster(), Certificates: chain, Servers: s.addresses(s.store.Snapshot())}, nil
 }
 
-// errJoinToken is a function because a refusal is not to be shared.
-func errJoinToken(role string) error {
-	return refuse(codes.Unauthenticated, "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role %s", role)
+// unknownJoinToken is a join token that lets nobody join, for the role that a machine asked for.
+type unknownJoinToken string
+
+func (role unknownJoinToken) Error() string {
+	return "the join token is not valid: it is unknown, used up, revoked or has expired; create a new one with: cloudless token create --role " + string(role)
 }
 
-// proveSurely refuses a join token by a state that is surely the newest.
-func (s *enrollment) proveSurely(ctx context.Context, secret identity.JoinToken, role string) error {
-	if _, err := s.prove(s.store.Snapshot(), secret, role); err == nil {
-		return nil
-	}
-	snap, err := s.consensus.Read(ctx)
-	if err == nil {
-		_, err = s.prove(snap, secret, role)
+// proveSurely refuses a join token by a state that is surely the newest. Anybody can
+// make up a join token, so an unknown one costs no more than an unknown API token.
+func (s *enrollment) proveSurely(ctx context.Context, token string, secret identity.JoinToken, role string) error {
+	_, err := s.router.surely(ctx, shown{address: machineOf(ctx), token: token}, func() (Principal, error) {
+		_, err := s.prove(s.store.Snapshot(), secret, role)
+		return Principal{}, err
+	})
+	if hasReason(err, reasonNoLeader) {
+		return &consensus.NotLeaderError{} // the router waits for the next leader
 	}
 	return err
 }
@@ -104,11 +108,11 @@ func (s *enrollment) proveSurely(ctx context.Context, secret identity.JoinToken,
 func (s *enrollment) prove(snap *state.Snapshot, secret identity.JoinToken, role string) (*v1.Token, error) {
 	credential := snap.Credential(secret.ID())
 	if credential == nil || !secret.Matches(credential.GetHash()) {
-		return nil, errJoinToken(role)
+		return nil, unknownJoinToken(role)
 	}
 	token := snap.Token(credential.GetTokenUid())
 	if token == nil || !s.now().Before(token.GetSpec().GetExpireTime().AsTime()) {
-		return nil, errJoinToken(role)
+		return nil, unknownJoinToken(role)
 	}
 	if have := token.GetSpec().GetRole(); have != role {
 		return nil, refuse(codes.InvalidArgument, "this token lets a machine join as %s, not as %s: join with --role %s, or create another with: cloudless token create --role %s", have, role, have, role)
@@ -133,7 +137,7 @@ func (s *enrollment) admitNode(snap *state.Snapshot, l *ledger, b *state.Batch, 
 	how := "on the machine of server " + snap.Server(a.server).GetMetadata().GetName()
 	if token != nil {
 		if token = l.token(token); token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-			return nil, errJoinToken(roleNode)
+			return nil, unknownJoinToken(roleNode)
 		}
 		how = "with token " + token.GetMetadata().GetName()
 	}

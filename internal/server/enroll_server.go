@@ -78,7 +78,7 @@ func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *s
 		return moved, nil
 	}
 	if token.GetStatus().GetUsed() >= token.GetSpec().GetUses() {
-		return nil, errJoinToken(roleServer)
+		return nil, unknownJoinToken(roleServer)
 	}
 	used := proto.CloneOf(token)
 	used.Status.Used++

@@ -78,6 +78,9 @@ func classify(err error) (codes.Code, []protoadapt.MessageV1) {
 	if e, ok := errors.AsType[*outdated](err); ok {
 		return codes.Aborted, []protoadapt.MessageV1{protoadapt.MessageV1Of(e.current)}
 	}
+	if _, ok := errors.AsType[unknownJoinToken](err); ok {
+		return codes.Unauthenticated, nil
+	}
 	if _, ok := errors.AsType[*forbidden](err); ok {
 		return codes.PermissionDenied, nil
 	}

@@ -259,7 +259,8 @@ func (uid unknownServer) Error() string {
 func notKnown(err error) bool {
 	_, node := errors.AsType[unknownNode](err)
 	_, server := errors.AsType[unknownServer](err)
-	return node || server || errors.Is(err, errUnknownToken)
+	_, joinToken := errors.AsType[unknownJoinToken](err)
+	return node || server || joinToken || errors.Is(err, errUnknownToken)
 }
 
 func bearer(header string) (string, bool) {

@@ -45,7 +45,7 @@ const (
 	maxFailing = 4096
 )
 
-// shown is what a caller without a certificate shows, and from where.
+// shown is the API token or join token that a caller without a certificate shows, and from where.
 type shown struct {
 	address netip.Addr
 	token   string // empty for callers with a certificate
@@ -115,7 +115,7 @@ func (u *unknownCallers) prove(ctx context.Context, by shown, prove func() (Prin
 	}
 	key := sha256.Sum256([]byte(by.token))
 	if u.refused.has(key) {
-		return Principal{}, errUnknownToken
+		return prove() // by what this server knows
 	}
 	if u.failures.tooMany(by.address) {
 		return Principal{}, errTooManyTokens(by.address)
@@ -137,7 +137,7 @@ func (u *unknownCallers) proveLater(ctx context.Context, prove func() (Principal
 
 func errTooManyTokens(from netip.Addr) error {
 	return refuse(codes.ResourceExhausted,
-		"too many calls with unknown API tokens come from %s, so this token was not looked up; stop them, or try again in a second", from)
+		"too many calls with unknown tokens come from %s, so this token was not looked up; stop them, or try again in a second", from)
 }
 
 // shared runs one function at a time for all goroutines that need its result. Each

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/identity"
 )
 
 // catchUps counts catch-ups, each of which takes a while.
@@ -188,7 +190,7 @@ func TestUnknownTokensDoNotHarmKnownOnes(t *testing.T) {
 	unknown := c.router.unknown
 	unknown.failures.began, unknown.failures.counts = later, map[netip.Prefix]int{netip.MustParsePrefix("127.0.0.1/32"): maxFailures}
 	_, err = c.dial(nil, stranger).ListNodes(c.ctx, &v1.ListNodesRequest{})
-	wantCode(t, err, codes.ResourceExhausted, "unknown API tokens", "127.0.0.1")
+	wantCode(t, err, codes.ResourceExhausted, "unknown tokens", "127.0.0.1")
 	if got := c.get(t, stranger, "/v1/nodes"); got != http.StatusTooManyRequests {
 		t.Errorf("by HTTP the stranger gets %d", got)
 	}
@@ -203,6 +205,60 @@ func TestUnknownTokensDoNotHarmKnownOnes(t *testing.T) {
 	}
 	_, err = c.dial(nil, stranger).ListNodes(c.ctx, &v1.ListNodesRequest{})
 	wantCode(t, err, codes.Unauthenticated, "cloudless token create")
+}
+
+// Machines that join are refused as cheaply as callers of the API.
+func TestUnknownJoinTokensShareACatchUp(t *testing.T) {
+	c := newCluster(t)
+	gone := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Name: "gone"})
+	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
+	must(t, err)
+	unknown := c.router.unknown
+	var catchUps atomic.Int64
+	catchUp := unknown.catchUp.do
+	unknown.catchUp.do = func(ctx context.Context) error {
+		catchUps.Add(1)
+		return catchUp(ctx)
+	}
+	later := time.Now().Add(time.Hour) // so that nothing is forgotten during the test
+	unknown.refused.began, unknown.refused.young = later, map[[sha256.Size]byte]struct{}{}
+	unknown.failures.began, unknown.failures.counts = later, map[netip.Prefix]int{}
+	for range 10 {
+		_, err := c.enroll("machine", gone)
+		wantCode(t, err, codes.Unauthenticated, "join token", "cloudless token create --role node")
+	}
+	if got := catchUps.Load(); got != 1 {
+		t.Errorf("10 calls with one unknown join token cost %d catch-ups", got)
+	}
+	home := netip.MustParsePrefix("127.0.0.1/32")
+	if got := unknown.failures.counts[home]; got != 1 {
+		t.Errorf("%d unknown tokens are counted for the address", got)
+	}
+	unknown.failures.counts[home] = maxFailures
+	made := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode})
+	unknown.refused.young[sha256.Sum256([]byte(made))] = struct{}{}
+	_, err = c.enroll("machine", made)
+	must(t, err)
+	delete(unknown.refused.young, sha256.Sum256([]byte(gone)))
+	_, err = c.enroll("machine", gone)
+	wantCode(t, err, codes.ResourceExhausted, "unknown tokens", "127.0.0.1")
+}
+
+// A follower passes the calls of many machines on. Each counts for itself.
+func TestUnknownJoinTokensCountForTheMachineThatShowsThem(t *testing.T) {
+	c := newCluster(t)
+	gone := c.newTokenSecret(&v1.CreateTokenRequest{Role: roleNode, Name: "gone"})
+	_, err := c.as(roleAdmin).DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
+	must(t, err)
+	unknown := c.router.unknown
+	unknown.failures.began, unknown.failures.counts = time.Now().Add(time.Hour), map[netip.Prefix]int{}
+	follower := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
+	ctx := metadata.AppendToOutgoingContext(c.ctx, metadataForwarded, "true", metadataMachine, someAddress.String())
+	_, err = follower.Enroll(ctx, &v1.EnrollRequest{Token: gone, Name: "machine"})
+	wantCode(t, err, codes.Unauthenticated, "join token")
+	if counts := unknown.failures.counts; len(counts) != 1 || counts[netip.PrefixFrom(someAddress, 32)] != 1 {
+		t.Errorf("counted: %v", counts)
+	}
 }
 
 // get asks by HTTP, as the bearer of a token.
