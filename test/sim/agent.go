@@ -272,7 +272,13 @@ func (m *machine) conclude(r *record, failed, started bool, reason string) {
 		m.advance(r)
 		return
 	}
-	pause := min(time.Minute, time.Second<<min(r.failures, 6))
+	pause := time.Duration(0)
+	switch {
+	case r.failures > 0:
+		pause = min(time.Minute, time.Second<<min(r.failures-1, 6))
+	case !started:
+		pause = time.Second
+	}
 	r.failures++
 	r.resume = m.w.now + pause
 	m.become(r, rollout.PhaseBackoff, func(s *v1.ReplicaStatus) { s.Reason = reason })

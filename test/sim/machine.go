@@ -176,7 +176,10 @@ func (m *machine) dial() {
 		return
 	}
 	if t.server.store.Snapshot().Node(m.uid) == nil {
-		m.w.note("%s is refused: its node does not exist", m.name)
+		m.w.note("%s is refused and stops its replicas: its node was removed", m.name)
+		for _, uid := range slices.Sorted(maps.Keys(m.records)) {
+			m.remove(uid)
+		}
 		// Who removed it may not have learned that it came to pass.
 		uid := m.uid
 		m.w.after(10*time.Minute, func() { m.w.startOver(m, uid) })

@@ -25,17 +25,18 @@ func (w *World) checkSuccession(p *proposal, before, after *state.Snapshot) {
 				waitsFor.GetMetadata().GetName(), waitsFor.GetStatus().GetPhase())
 		}
 		if priorityOf(after, r) <= 100 {
-			w.checkHeirs(r, before, after)
+			w.checkHeirs(p, r, before, after)
 		}
 	}
 }
 
 // checkHeirs holds that one that was placed leaves those their room who have inherited
-// it on that node and are not placed yet.
-func (w *World) checkHeirs(placed *v1.Replica, before, after *state.Snapshot) {
+// it on that node and are not placed yet. One whose predecessor has ended since the plan
+// was made is sure of that one's room only, and may need more.
+func (w *World) checkHeirs(p *proposal, placed *v1.Replica, before, after *state.Snapshot) {
 	node := placed.GetSpec().GetNodeUid()
 	for heir := range after.ReplicasOn("") {
-		from := after.Replica(heir.GetSpec().GetSucceeds())
+		from := p.base.Replica(heir.GetSpec().GetSucceeds())
 		if !wanted(heir) || from.GetSpec().GetNodeUid() != node || !rollout.Ended(from.GetStatus().GetPhase()) || from.GetSpec().GetStopReason() != "" {
 			continue
 		}
