@@ -476,7 +476,7 @@ func (w *World) newest() *state.Snapshot {
 // checkStop holds that an agent is told to stop a replica only if that was
 // agreed on: not because a server is away, nor because one has forgotten it.
 func (w *World) checkStop(m *machine, r *record) {
-	if !r.stop() || r.ended() || m.clone {
+	if !r.stop() || r.ended() || m.clone || w.newest().Node(m.uid) == nil { // what a removed node has is lost
 		return
 	}
 	if now := w.newest().Replica(r.uid); now != nil && now.GetSpec().GetNodeUid() == m.uid && wanted(now) {
