@@ -56,7 +56,7 @@ type controlPlane struct {
 func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
 	garbage.Allow()
 	p := &controlPlane{folder: f, store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
-	p.collector = garbage.New(garbage.Options{Patience: p.patience})
+	p.collector = garbage.New(garbage.Options{Patience: p.patience, Pressed: func() bool { return p.server.Pressed() }})
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err
 	}

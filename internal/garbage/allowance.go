@@ -25,6 +25,8 @@ const (
 	// machine's: with a large state garbage grows to twice of it, however busy the
 	// server is.
 	busyGarbage, busyShare = 1 << 30, 24
+	// pressedGarbage is the same while strangers keep the server busy.
+	pressedGarbage = 100 << 20
 	// largeGarbage bounds what a server with a large state may have beside it: so
 	// much and a quarter of the state.
 	largeGarbage = 2 << 30
@@ -49,11 +51,12 @@ func Allow() {
 // garbage there may be is said anew when a collection has ended and it is known how
 // much is kept: said at any other time, it may be less than there is already, and
 // everybody who needs memory has to help until that is collected.
-func followAllowance(ctx context.Context) {
+func followAllowance(ctx context.Context, pressed func() bool) {
 	looks := time.NewTicker(busyLook)
 	defer looks.Stop()
 	var collected <-chan struct{} // from the first look on: that it starts does not make a server busy
-	a := allowance{garbage: busyGarbageOf(machineMemory()), told: serverGCPercent}
+	most := busyGarbageOf(machineMemory())
+	a := allowance{told: serverGCPercent}
 	for {
 		select {
 		case <-ctx.Done():
@@ -66,10 +69,19 @@ func followAllowance(ctx context.Context) {
 				collected = collections(ctx)
 			}
 		}
+		a.garbage = allowedNow(most, pressed)
 		if before := a.told; a.tell(readHeap(), time.Now()) != before {
 			debug.SetGCPercent(a.told)
 		}
 	}
+}
+
+// allowedNow is how much of the most garbage a busy server may have at this moment.
+func allowedNow(most uint64, pressed func() bool) uint64 {
+	if pressed != nil && pressed() {
+		return min(most, pressedGarbage)
+	}
+	return most
 }
 
 // collections has a word in it after every collection, until ctx ends: what nobody

@@ -135,3 +135,24 @@ func TestEveryCollectionIsTold(t *testing.T) {
 		<-collected
 	}
 }
+
+// Strangers cannot make a server large by keeping it busy.
+func TestServerPressedByStrangersMayNotHaveMuchGarbage(t *testing.T) {
+	for _, c := range []struct {
+		most    uint64
+		pressed bool
+		want    int // percent of the 50 MiB that it keeps
+	}{
+		{1 << 30, false, busyGCPercent},
+		{1 << 30, true, serverGCPercent},
+		{10 << 20, true, serverGCPercent},
+	} {
+		a, now := busyNow(allowedNow(c.most, func() bool { return c.pressed }))
+		if got := a.percent(a.cycles+1, 50<<20, now); got != c.want {
+			t.Errorf("of at most %d bytes, pressed %v: %d percent, want %d", c.most, c.pressed, got, c.want)
+		}
+	}
+	if allowedNow(1<<30, nil) != 1<<30 {
+		t.Error("somebody presses who is not there")
+	}
+}

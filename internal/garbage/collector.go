@@ -29,6 +29,9 @@ const (
 type Options struct {
 	// Patience is how long nobody minds if the messages of nodes wait; 1.5 s if nil, and never more.
 	Patience func() time.Duration
+	// Pressed reports whether strangers keep the process busy, and nobody else does. What they have it do is no reason
+	// to let garbage grow; nil never does.
+	Pressed func() bool
 }
 
 // Collector begins collections when the heap is large, and knows who may go on meanwhile. The methods of a nil
@@ -55,7 +58,7 @@ func (c *Collector) Run(ctx context.Context) error {
 		return nil
 	}
 	var following sync.WaitGroup
-	following.Go(func() { followAllowance(ctx) })
+	following.Go(func() { followAllowance(ctx, c.options.Pressed) })
 	defer following.Wait()
 	looks := time.NewTimer(smallLook)
 	defer looks.Stop()

@@ -30,7 +30,12 @@ func (s *Server) newHTTP() (http.Handler, error) {
 		_, _ = w.Write(api.OpenAPI)
 	})
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if oneport.StrangerOf(r.Context()).Refused() { // which proves nothing either
+			w.Header().Set("Connection", "close")
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
 	mux.Handle("/", s.identified(known))
 	return s.requested(mux), nil
 }
@@ -62,8 +67,8 @@ func (s *Server) identified(next http.Handler) http.Handler {
 		}
 		p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) { return s.identify(r) })
 		if err != nil {
-			oneport.StrangerOf(r.Context()).Refused()
-			if r.ProtoMajor == 1 && r.ContentLength != 0 {
+			last := oneport.StrangerOf(r.Context()).Refused()
+			if last || r.ProtoMajor == 1 && r.ContentLength != 0 {
 				w.Header().Set("Connection", "close") // else its body is read before the answer is sent
 			}
 			scheme := "Bearer"

@@ -24,12 +24,13 @@ import (
 // guard is what every gRPC call passes: prove, permit, validate, and map the
 // error of whatever comes after.
 type guard struct {
-	auth    *authenticator
-	revoked *revocations
-	logger  *slog.Logger
-	metrics *telemetry.Server
-	tracing *telemetry.Tracing
-	router  *router
+	auth        *authenticator
+	memberCalls *memberCalls
+	revoked     *revocations
+	logger      *slog.Logger
+	metrics     *telemetry.Server
+	tracing     *telemetry.Tracing
+	router      *router
 	// addresses are those of all servers.
 	addresses func() []string
 	// stopping ends every stream, so that the server can stop.
@@ -44,6 +45,7 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	if err != nil {
 		return ctx, err
 	}
+	g.memberCalls.add()
 	ctx = withPrincipal(ctx, p)
 	return ctx, authorize(p, method)
 }

@@ -149,6 +149,7 @@ type Server struct {
 	certificate *identity.Rotator
 	auth        *authenticator
 	revoked     *revocations
+	memberCalls memberCalls
 	sessions    *sessions
 	collector   *garbage.Collector // may be nil
 	encoded     *encodedRevisions
@@ -283,7 +284,7 @@ func (s *Server) Address() string { return s.address }
 
 func (s *Server) newGRPC() *edge {
 	guard := &guard{
-		auth: s.auth, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
+		auth: s.auth, memberCalls: &s.memberCalls, router: s.router, addresses: s.Addresses, revoked: s.revoked, logger: s.logger,
 		metrics: s.metrics, tracing: s.tracing, stopping: s.stopping,
 	}
 	server := newEdge(s.port, guard)

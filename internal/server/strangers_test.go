@@ -79,6 +79,26 @@ func TestAnonymousCallThroughHTTPIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 	}
 }
 
+// Load balancers ask for the health of a server again and again. They are told in time that a connection has served
+// its turn.
+func TestHealthIsToldSoManyTimesOnOneConnection(t *testing.T) {
+	c := newCluster(t)
+	web := c.webWithoutHTTP2()
+	most := oneport.DefaultLimits().Refusals
+	for i := 1; i <= 2*most; i++ {
+		r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://cloudless/healthz", http.NoBody)
+		must(t, err)
+		response, err := web.Do(r)
+		must(t, err)
+		_, err = io.Copy(io.Discard, response.Body)
+		must(t, err)
+		_ = response.Body.Close()
+		if last := i%most == 0; response.Close != last || response.StatusCode != http.StatusOK {
+			t.Errorf("answer %d is %s and ends the connection: %v, want %v", i, response.Status, response.Close, last)
+		}
+	}
+}
+
 // The message never arrives as a whole: the connection is cut long before.
 func TestEnrollMessageOfMegabytesIsCutOff(t *testing.T) {
 	c := newCluster(t)

@@ -38,9 +38,9 @@ type gate struct {
 }
 
 type source struct {
-	rate               bucket
-	waiting            []*conn
-	shaking, strangers int
+	rate                      bucket
+	waiting                   []*conn
+	shaking, strangers, known int
 }
 
 type stage int
@@ -104,7 +104,7 @@ func (g *gate) source(of netip.Prefix, now time.Time) *source {
 	}
 	if n := len(g.sources); n >= 1024 && n&(n-1) == 0 {
 		for key, s := range g.sources {
-			if s.shaking+s.strangers+len(s.waiting) == 0 && s.rate.full(now) {
+			if s.shaking+s.strangers+s.known+len(s.waiting) == 0 && s.rate.full(now) {
 				delete(g.sources, key)
 			}
 		}
@@ -114,19 +114,28 @@ func (g *gate) source(of netip.Prefix, now time.Time) *source {
 	return s
 }
 
-// may reports whether another handshake of a source may begin.
+// may reports whether another handshake of a source may begin. However many strangers press, sources with a known
+// connection have only their own rate to heed.
 func (g *gate) may(s *source, now time.Time) bool {
-	return g.mayAny(now) && s.shaking < g.limits.SourceHandshakes && s.rate.has(now)
+	return g.mayAny() && s.shaking < g.limits.SourceHandshakes && s.rate.has(now) && (s.known > 0 || g.rate.has(now))
 }
 
-func (g *gate) mayAny(now time.Time) bool {
-	return !g.closed && g.shaking.Len() < g.limits.Handshakes && g.rate.has(now)
+func (g *gate) mayAny() bool { return !g.closed && g.shaking.Len() < g.limits.Handshakes }
+
+// pressed reports whether strangers have used up most of their rate.
+func (g *gate) pressed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rate.fill(time.Now())
+	return g.rate.tokens < g.limits.Burst/2
 }
 
-// room is how many connections of a source may wait.
+// room is how many connections of a source may wait. There is little of it for a source that has used up its rate by
+// connections which are over. Those that are not may still prove something.
 func (g *gate) room(s *source, now time.Time) int {
 	most := g.limits.Waiting - g.waiting // half of it for one source alone, half of the rest for the next
-	if !s.rate.has(now) {
+	s.rate.fill(now)
+	if s.rate.tokens+float64(s.shaking+s.strangers) < g.limits.SourceBurst/2 {
 		most = min(most, withoutProof)
 	}
 	return most
@@ -174,7 +183,7 @@ func (g *gate) stale(now time.Time) (doomed []*conn) {
 // that have waited in vain.
 func (g *gate) next(now time.Time) (expired []*conn) {
 	const most = 64 // sources that are looked at, however many wait
-	for idle := 0; len(g.turns) > 0 && idle < min(len(g.turns), most) && g.mayAny(now); {
+	for idle := 0; len(g.turns) > 0 && idle < min(len(g.turns), most) && g.mayAny(); {
 		s := g.turns[0]
 		g.turns = g.turns[1:]
 		c := s.waiting[0]
@@ -236,6 +245,7 @@ func (g *gate) finished(c *conn, member bool) (open bool) {
 func (g *gate) trust(c *conn) {
 	c.stage, c.element = stageKnown, nil
 	c.unproved.Store(false)
+	c.source.known++
 	c.source.rate.giveBack()
 	g.rate.giveBack()
 }
@@ -325,6 +335,8 @@ func (g *gate) leave(c *conn) {
 			c.source.shaking--
 		case stageStranger:
 			g.forget(c)
+		case stageKnown:
+			c.source.known--
 		}
 		c.stage = stageGone
 		return g.next(now)

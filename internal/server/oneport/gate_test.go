@@ -154,7 +154,7 @@ func TestMembersOfOneSourceWaitForEachOther(t *testing.T) {
 	c := newCluster(t)
 	o := c.options(t)
 	o.Limits = DefaultLimits()
-	o.Limits.SourceHandshakes, o.Limits.SourceBurst, o.Limits.SourceRate, o.Limits.SourceStrangers = 2, 4, 0, 1
+	o.Limits.SourceHandshakes, o.Limits.SourceBurst, o.Limits.SourceRate, o.Limits.SourceStrangers = 4, 4, 0, 1
 	s := serve(t, c, o)
 	node := c.member(t, identity.KindNode, "n-1")
 	var all sync.WaitGroup
@@ -202,6 +202,28 @@ func TestHandshakesThatProveNothingUseUpTheRateOfTheirSource(t *testing.T) {
 	}
 	_ = waiting.Close()
 	<-answered
+}
+
+// A flood of strangers from everywhere does not keep away a source from which a member is connected.
+func TestRateOfAllDoesNotHoldForSourcesWithAProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		started := map[string]int{}
+		g := newGate(DefaultLimits(), time.Second)
+		g.limits.Rate, g.limits.Burst = 0, 0
+		g.rate = newBucket(0, 0, time.Now())
+		g.start = func(c *conn) { started[c.Conn.(fakeConn).ip]++ }
+		port := &Port{gate: g, conns: map[*conn]struct{}{}}
+		member := &conn{Conn: fakeConn{ip: "192.0.2.1"}, port: port, stage: stageShaking, source: g.source(netip.MustParsePrefix("192.0.2.1/32"), time.Now())}
+		g.trust(member)
+		for range 10 {
+			g.arrive(&conn{Conn: fakeConn{ip: "192.0.2.1"}, port: port})
+			g.arrive(&conn{Conn: fakeConn{ip: "192.0.2.2"}, port: port})
+		}
+		if started["192.0.2.1"] != 10 || started["192.0.2.2"] != 0 {
+			t.Errorf("handshakes begun: %v", started)
+		}
+		g.close()
+	})
 }
 
 func TestStalledHandshakesMakeRoomForTheNext(t *testing.T) {

@@ -18,7 +18,8 @@ type Limits struct {
 	// Waiting is how many connections may wait for their handshake. One source never takes the last half of the room.
 	Waiting int
 	// Rate is how many connections a second may begin a handshake without a proof in the end, SourceRate how many of
-	// one source. So many as Burst and SourceBurst may do so at once.
+	// one source. So many as Burst and SourceBurst may do so at once. Rate does not hold for sources that have an open
+	// connection with a proof.
 	Rate, Burst, SourceRate, SourceBurst float64
 	// Strangers is how many connections without a proof may be open, SourceStrangers how many of one source. The
 	// oldest one is cut to make room.
@@ -37,8 +38,8 @@ type Limits struct {
 // hundred.
 func DefaultLimits() Limits {
 	return Limits{
-		Handshakes: 512, SourceHandshakes: 256, Waiting: mostWaiting(),
-		Rate: 300, Burst: 2000, SourceRate: 50, SourceBurst: 500,
+		Handshakes: 512, SourceHandshakes: 200, Waiting: mostWaiting(),
+		Rate: 100, Burst: 500, SourceRate: 20, SourceBurst: 250,
 		Strangers: 512, SourceStrangers: 128, Patience: 30 * time.Second, Bytes: 128 << 10,
 		Calls: 512, AllCalls: 1024, Refusals: 32,
 	}
@@ -54,7 +55,7 @@ func mostWaiting() int {
 	return int(min(most, files.Cur/4))
 }
 
-// withoutProof is how many connections of one source may wait that has used up its rate.
+// withoutProof is how many connections may wait of one source that has used up its rate.
 const withoutProof = 64
 
 // staleAfter is how old a handshake may become while others wait for it.

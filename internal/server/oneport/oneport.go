@@ -273,6 +273,9 @@ func (p *Port) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return c.route.tls, nil
 }
 
+// Pressed reports whether clients that prove nothing keep coming.
+func (p *Port) Pressed() bool { return p.gate.pressed() }
+
 // CloseIdentity cuts all connections of a member at once, and says how many. To lock a member out, first make sure
 // that its calls are refused, then call this: a connection that comes up meanwhile can do nothing.
 func (p *Port) CloseIdentity(id identity.ID) int {

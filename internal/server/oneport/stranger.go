@@ -30,11 +30,17 @@ func (s *Stranger) Proved() {
 // Unproved reports whether the limits for strangers hold for the connection.
 func (s *Stranger) Unproved() bool { return s != nil && s.conn.unproved.Load() }
 
-// Refused says that a call has ended without a proof. A connection with many of them is cut.
-func (s *Stranger) Refused() {
-	if s.Unproved() && s.conn.refused.Add(1) > int64(s.conn.port.gate.limits.Refusals) {
+// Refused says that a call has ended without a proof, and reports whether the connection bears no other. After that
+// it is cut.
+func (s *Stranger) Refused() (last bool) {
+	if !s.Unproved() {
+		return false
+	}
+	more := int64(s.conn.port.gate.limits.Refusals) - s.conn.refused.Add(1)
+	if more < 0 {
 		_ = s.conn.Close()
 	}
+	return more <= 0
 }
 
 // Begin reports whether a caller without a proof may make a call, which lasts as long as its context.

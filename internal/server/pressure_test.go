@@ -1,0 +1,44 @@
+package server
+
+import (
+	"testing"
+	"time"
+)
+
+func TestMembersCallLittleOrMuch(t *testing.T) {
+	var w memberCalls
+	now := time.Now()
+	for _, look := range []struct {
+		calls int
+		after time.Duration
+		want  bool
+	}{
+		{0, 0, true},
+		{1000, 500 * time.Millisecond, true}, // too soon to tell
+		{1000, 5 * time.Second, false},
+		{499, 5 * time.Second, true},
+		{501, 5 * time.Second, false},
+	} {
+		now = now.Add(look.after)
+		for range look.calls {
+			w.add()
+		}
+		if got := w.areFew(now); got != look.want {
+			t.Errorf("%d calls after %s: few is %v", look.calls, look.after, got)
+		}
+	}
+}
+
+// Callers with an identity keep a server busy, strangers press on it.
+func TestOnlyCallsWithAnIdentityAreCounted(t *testing.T) {
+	c := newCluster(t)
+	before := c.memberCalls.count.Load()
+	_ = knock(c.ctx, c.dial(nil, "").conn, "/cloudless.v1.ClusterService/WhoAmI", false)
+	if got := c.memberCalls.count.Load(); got != before {
+		t.Errorf("a stranger's call is counted: %d", got-before)
+	}
+	must(t, knock(c.ctx, c.as(roleViewer).conn, "/cloudless.v1.ClusterService/WhoAmI", false))
+	if got := c.memberCalls.count.Load(); got != before+1 {
+		t.Errorf("one call with a token is counted %d times", got-before)
+	}
+}
