@@ -117,10 +117,15 @@ func deletedWorkload(snap *state.Snapshot, namespace, name string) (uid string) 
 
 // wants leaves out replicas that were stopped before they ran: they have no log.
 func (t logWorkload) wants(r *v1.Replica) bool {
-	st := r.GetStatus()
-	never := st.GetPhase() == rollout.PhaseStopped && st.GetStartTime() == nil && st.GetLastExit() == nil && st.GetRestarts() == 0
+	never := r.GetStatus().GetPhase() == rollout.PhaseStopped && !hasRun(r)
 	return r.GetSpec().GetWorkloadUid() == t.uid && r.GetSpec().GetNodeUid() != "" && !never &&
 		(t.replica == "" || t.replica == r.GetMetadata().GetName())
+}
+
+// hasRun reports whether a replica is known to have run.
+func hasRun(r *v1.Replica) bool {
+	st := r.GetStatus()
+	return st.GetPhase() == rollout.PhaseRunning || st.GetStartTime() != nil || st.GetLastExit() != nil || st.GetRestarts() > 0
 }
 
 // replicas are all that have a log. Logs of nodes that were removed went with them.
@@ -176,6 +181,9 @@ func (s *Server) readLog(ctx context.Context, r *v1.Replica, open *v1.OpenLogs, 
 		}
 		switch m := up.GetMessage().(type) {
 		case *v1.AttachUp_Error:
+			if !hasRun(s.store.Snapshot().Replica(r.GetMetadata().GetUid())) {
+				return nil // its node never got round to it, and has nothing to show
+			}
 			return refuse(codes.FailedPrecondition, "%s", m.Error)
 		case *v1.AttachUp_Log:
 			if first && open.GetAfter() != "" && !m.Log.GetMark() {

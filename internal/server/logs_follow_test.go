@@ -161,3 +161,39 @@ func TestMarksComeBeforeAnyLine(t *testing.T) {
 		}
 	}
 }
+
+// A node has no log of a replica that it has not begun to run. That is an empty log and no error; of a replica that
+// ran, something is missing.
+func TestLogOfAReplicaThatNeverRanIsEmpty(t *testing.T) {
+	c := newCluster(t)
+	op, node := c.as(roleOperator), c.join("n1")
+	stream := node.connect(c.ctx)
+	assignments(t, stream)
+	_, err := op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("web")})
+	must(t, err)
+	r := assignments(t, stream).GetAssign()[0].GetReplica()
+	// read is what a reader gets when the node says that it has no log.
+	read := func() []*v1.LogEntry {
+		logs, err := op.Logs(c.ctx, &v1.LogsRequest{Workload: "web"})
+		must(t, err)
+		var open *v1.Open
+		for open == nil {
+			down, err := stream.Recv()
+			must(t, err)
+			open = down.GetOpen()
+		}
+		attached, err := node.Attach(c.ctx)
+		must(t, err)
+		must(t, attached.Send(&v1.AttachUp{Message: &v1.AttachUp_Id{Id: open.GetId()}}))
+		must(t, attached.Send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: "no log of it"}}))
+		return all(t, logs)
+	}
+	if got := read(); len(got) != 0 {
+		t.Errorf("before it runs, its log has %v", got)
+	}
+	must(t, report(stream, r.GetMetadata().GetUid(), obey(r)))
+	c.running(r.GetSpec().GetWorkloadUid(), 1)
+	if got := read(); len(got) != 1 || !strings.Contains(got[0].GetError(), "no log of it") {
+		t.Errorf("when it runs, its log has %v", got)
+	}
+}
