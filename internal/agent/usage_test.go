@@ -139,8 +139,7 @@ func TestAgentCountsWhatItDoes(t *testing.T) {
 		s.send(t, full(assignment("a", restart("always", "1s", "1s"))))
 		s.await(t, "a", "running")
 		n.tasks.exit("a-1", driver.Exit{Code: 3})
-		s.await(t, "a", "backoff")
-		s.await(t, "a", "running")
+		s.awaitRestart(t, "a", 1)
 		close(s.end) // the server ends the session
 		n.join().send(t, full(assignment("a", restart("always", "1s", "1s"))))
 		synctest.Wait()

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -319,27 +320,31 @@ func awaitFile(t *testing.T, path string) {
 
 // Whoever waits without a terminal is told what for, but only if it takes long, and not twice the same.
 func TestDetachSaysWhatItWaitsFor(t *testing.T) {
-	var stderr bytes.Buffer
-	c := &cli{Options: Options{Stderr: &stderr}}
-	words, say := io.Pipe()
-	late := make(chan time.Time)
-	go func() {
-		for _, doing := range []string{"opening the state", "joining"} {
-			fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
+	synctest.Test(t, func(t *testing.T) {
+		var stderr bytes.Buffer
+		c := &cli{Options: Options{Stderr: &stderr}}
+		words, say := io.Pipe()
+		late := make(chan time.Time)
+		go func() {
+			for _, doing := range []string{"opening the state", "joining"} {
+				fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
+			}
+			synctest.Wait() // until both were heard
+			late <- time.Time{}
+			for _, doing := range []string{"joining", "waiting for a session: not a member", "waiting for a session: not a member"} {
+				fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
+			}
+			fmt.Fprintln(say, `{"ready": "it is ready"}`)
+		}()
+		last, err := c.awaitChild(t.Context(), nil, words, late)
+		if err != nil || last.Ready == nil || *last.Ready != "it is ready" {
+			t.Errorf("it ends with %+v, %v", last, err)
 		}
-		late <- time.Time{}
-		for _, doing := range []string{"joining", "waiting for a session: not a member", "waiting for a session: not a member"} {
-			fmt.Fprintf(say, `{"progress": %q}`+"\n", doing)
+		if said := stderr.String(); said != "cloudless: still waiting: joining\ncloudless: still waiting: waiting for a session: not a member\n" {
+			t.Errorf("whoever waits is told %q", said)
 		}
-		fmt.Fprintln(say, `{"ready": "it is ready"}`)
-	}()
-	last, err := c.awaitChild(t.Context(), nil, words, late)
-	if err != nil || last.Ready == nil || *last.Ready != "it is ready" {
-		t.Errorf("it ends with %+v, %v", last, err)
-	}
-	if said := stderr.String(); said != "cloudless: still waiting: joining\ncloudless: still waiting: waiting for a session: not a member\n" {
-		t.Errorf("whoever waits is told %q", said)
-	}
+		_ = words.Close() // which ends the goroutine that reads
+	})
 }
 
 // Log lines do not run into the line that shows the progress.

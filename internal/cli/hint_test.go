@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
@@ -30,6 +31,8 @@ func TestHintAfterATimeoutNamesTheNamespace(t *testing.T) {
 	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 		return &cloudlessv1.WorkloadStatus{Phase: "progressing", Desired: 1}
 	}
-	c.run(t.Context(), "", "run", "hello", "-n", "team", "--timeout", "10ms").expect(t, 1, "workload hello created\n",
-		"cloudless: workload hello is not there yet after 10ms: 0 of 1 running: the cluster goes on with it: see: cloudless workload get hello -n team\n")
+	r := c.run(t.Context(), "", "run", "hello", "-n", "team", "--timeout", "10ms")
+	if hint := "see: cloudless workload get hello -n team\n"; r.code != 1 || !strings.HasSuffix(r.stderr, hint) {
+		t.Errorf("exit code %d, want 1; stderr is %q, want it to end with %q", r.code, r.stderr, hint)
+	}
 }
