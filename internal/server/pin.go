@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	"github.com/cloudless/cloudless/internal/image"
@@ -55,10 +56,10 @@ func (s *Server) pinIn(ctx context.Context, snap *state.Snapshot, n namedImage) 
 	var p pinned
 	digest := n.name.Reference()
 	if isDigest(digest) {
-		p.tag = tagFor(snap, n.name.Repository, digest)
+		p.keepers = keepersOf(snap, n.name.Repository, digest)
 	} else {
-		p.tag = snap.Tag(n.name.Repository, digest)
-		digest = p.tag.GetDigest()
+		p.keepers = []tagVersion{versionOf(snap, n.name.Repository, digest)}
+		digest = snap.Tag(n.name.Repository, digest).GetDigest()
 	}
 	if digest != "" {
 		_, err := s.registry.Digest(ctx, n.name.Repository, digest) // who has asked is waited for by a collection
@@ -87,9 +88,37 @@ func tagFor(snap *state.Snapshot, repository, digest string) *statev1.Tag {
 	return nil
 }
 
-// relyOn lets a transaction happen only while the tag still says so.
+// tagVersion is a tag as it is in a state; its version is 0 if it is not there.
+type tagVersion struct {
+	uid     string
+	version uint64
+}
+
+func versionOf(snap *state.Snapshot, repository, tag string) tagVersion {
+	return tagVersion{state.TagUID(repository, tag), snap.Tag(repository, tag).GetMetadata().GetVersion()}
+}
+
+// keepersOf are the tags of which at least one changes before an image goes for good: one
+// that stands for it or, if none does, the empty one, which every deletion of an image
+// without a tag changes, and those from which it was deleted and can be had back.
+func keepersOf(snap *state.Snapshot, repository, digest string) []tagVersion {
+	if t := tagFor(snap, repository, digest); t != nil {
+		return []tagVersion{{t.GetMetadata().GetUid(), t.GetMetadata().GetVersion()}}
+	}
+	keepers := []tagVersion{versionOf(snap, repository, "")}
+	for t := range snap.TagsOf(repository) {
+		_, tag := tagName(t)
+		isDeleted := slices.ContainsFunc(t.GetDeleted(), func(d *statev1.DeletedImage) bool { return d.GetDigest() == digest })
+		if tag != "" && isDeleted {
+			keepers = append(keepers, versionOf(snap, repository, tag))
+		}
+	}
+	return keepers
+}
+
+// relyOn lets a transaction happen only while the image is kept as it was looked up.
 func (p pinned) relyOn(b *state.Batch) {
-	if p.tag != nil {
-		b.Check(state.KindTag, p.tag.GetMetadata().GetUid(), p.tag.GetMetadata().GetVersion())
+	for _, k := range p.keepers {
+		b.Check(state.KindTag, k.uid, k.version)
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -131,6 +133,66 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 		return p.propose(b, receipt{})
 	})
 	wantCode(t, statusOf(err), codes.FailedPrecondition, "is not in the cluster's registry")
+	if c.store.Snapshot().WorkloadByName("default", "web") != nil {
+		t.Error("a workload was written with an image that is gone")
+	}
+}
+
+// An image without a tag can be deleted while a transaction that uses it is built. Every
+// way to write a workload notices, whether it was the first such image that was deleted
+// in its repository or a later one, and whether it could be had back before.
+func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
+	c := newCluster(t)
+	plan := func(snap *state.Snapshot, b *state.Batch, named namedImage) error {
+		wish, err := c.wish(c.ctx, asking(workload("web", replicasOf(0), imageOf(named.from))))
+		must(t, err)
+		p, err := c.Server.plan(c.ctx, wish, snap)
+		if err != nil {
+			return err
+		}
+		return p.propose(b, receipt{})
+	}
+	create := func(snap *state.Snapshot, b *state.Batch, named namedImage) error {
+		image, err := c.pinIn(c.ctx, snap, named)
+		if err != nil {
+			return err
+		}
+		image.relyOn(b)
+		(&workloads{Server: c.Server}).create(c.ctx, b, workload("web", replicasOf(0), imageOf(named.from)), image)
+		return nil
+	}
+	first, second, third := c.push("web:1"), c.push("web:1"), c.push("web:1")
+	c.push("web:1")
+	deleted := c.push("api:1")
+	_, err := c.imageService().DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: "api:1"})
+	must(t, err)
+	for _, of := range []struct {
+		repository, digest, deletedAs string
+		build                         func(*state.Snapshot, *state.Batch, namedImage) error
+	}{
+		{"web", first, "web@" + first, plan},
+		{"web", second, "web@" + second, create},
+		{"web", third, "web@" + third, plan},
+		{"api", deleted, "api:1", plan},
+	} {
+		name := of.repository + "@" + of.digest
+		named, err := c.nameImage(c.ctx, name, receipt{})
+		must(t, err)
+		var once sync.Once
+		_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
+			err := of.build(snap, b, named)
+			once.Do(func() {
+				must(t, err)
+				_, err := c.imageService().DeleteImage(c.ctx, &v1.DeleteImageRequest{Name: of.deletedAs, Now: true, Force: true})
+				must(t, err)
+			})
+			return err
+		})
+		wantCode(t, statusOf(err), codes.FailedPrecondition, "image "+name)
+		if _, err := c.registry.Digest(c.ctx, of.repository, of.digest); !errors.Is(err, registry.ErrNotFound) {
+			t.Errorf("%s is still in the registry (%v)", name, err)
+		}
+	}
 	if c.store.Snapshot().WorkloadByName("default", "web") != nil {
 		t.Error("a workload was written with an image that is gone")
 	}

@@ -11,7 +11,6 @@ import (
 	ocispec "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/registry"
@@ -22,8 +21,8 @@ import (
 type pinned struct {
 	image     string
 	platforms []string
-	// tag says so, if one does.
-	tag *statev1.Tag
+	// keepers are the tags that say so, of an image in the cluster's own registry.
+	keepers []tagVersion
 }
 
 func pinnedBy(r *v1.Revision) pinned {

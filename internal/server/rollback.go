@@ -160,15 +160,17 @@ func (s *Server) bringBack(ctx context.Context, snap *state.Snapshot, b *state.B
 	if err != nil {
 		return nil, err
 	}
-	if tag := tagFor(snap, name.Repository, name.Digest); tag != nil {
-		pinned{tag: tag}.relyOn(b)
-		return nil, nil
+	keepers := keepersOf(snap, name.Repository, name.Digest)
+	var deleted *registry.Deleted
+	if tagFor(snap, name.Repository, name.Digest) == nil {
+		deleted = s.deletedImage(snap, name)
 	}
-	deleted := s.deletedImage(snap, name)
 	if deleted != nil {
 		made := s.tagOf(snap, deleted.Repository, deleted.Tag)
 		s.giveBack(made, *deleted)
 		s.putTag(snap, b, made)
+		keepers = slices.DeleteFunc(keepers, func(k tagVersion) bool { return k.uid == made.GetMetadata().GetUid() })
 	}
+	pinned{keepers: keepers}.relyOn(b)
 	return deleted, nil
 }

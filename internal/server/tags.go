@@ -177,15 +177,17 @@ func (s *Server) tagOf(snap *state.Snapshot, repository, tag string) *statev1.Ta
 	return made
 }
 
-// putTag replaces a tag, or forgets one that there is nothing to say about.
+// putTag replaces a tag, or forgets one that there is nothing to say about. The empty tag
+// of a repository stays once it is there: its version tells transactions that an image
+// without a tag was deleted.
 func (s *Server) putTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 	repository, tag := tagName(t)
 	have := snap.Tag(repository, tag)
-	switch empty := t.GetDigest() == "" && len(t.GetDeleted()) == 0; {
-	case have == nil && empty && tagsTaken(snap):
+	switch forget := tag != "" && t.GetDigest() == "" && len(t.GetDeleted()) == 0 && tagsTaken(snap); {
+	case have == nil && forget:
 	case have == nil:
 		b.Create(t)
-	case empty && tagsTaken(snap):
+	case forget:
 		b.DeleteVersion(state.KindTag, have.GetMetadata().GetUid(), have.GetMetadata().GetVersion())
 	default:
 		b.Update(t, have.GetMetadata().GetVersion())
