@@ -166,11 +166,15 @@ func (s *Server) serveDelete(local http.Handler, w http.ResponseWriter, r *http.
 		writeUnknownManifest(w, reference)
 		return
 	}
-	if _, err := s.deleteTags(r.Context(), repository, reference, isDigest(reference)); err != nil {
+	if _, err := s.deleteTags(r.Context(), repository, reference, isDigest(reference), false); err != nil {
 		writeRegistryError(w, err)
 		return
 	}
 	if isDigest(reference) {
+		if err := s.checkUnused(r); err != nil { // a workload was written before the deletion was agreed on
+			writeRegistryError(w, err)
+			return
+		}
 		local.ServeHTTP(w, r)
 		return
 	}

@@ -248,7 +248,7 @@ func (s *imageService) DeleteImage(ctx context.Context, request *v1.DeleteImageR
 	if err := deletable(shown, request); err != nil {
 		return nil, err
 	}
-	gone, err := s.deleteTags(ctx, name.Repository, name.Reference(), request.GetNow())
+	gone, err := s.deleteTags(ctx, name.Repository, name.Reference(), request.GetNow(), request.GetForce())
 	if err != nil {
 		return nil, err
 	}
@@ -300,8 +300,11 @@ func (s *imageService) deleteAgain(ctx context.Context, snap *state.Snapshot, re
 	if err != nil {
 		return nil, err
 	}
-	if err := s.registry.Forget(*deleted); err != nil {
-		return nil, err
+	users := imageUses(s.store.Snapshot()).of(deleted.Repository, "", deleted.Digest) // who has come to use it meanwhile keeps it
+	if len(users) == 0 || request.GetForce() {
+		if err := s.registry.Forget(*deleted); err != nil {
+			return nil, err
+		}
 	}
 	shown.Status.ExpireTime = timestamppb.New(s.now())
 	return shown, s.afterDeletion(ctx, shown, true)
@@ -394,7 +397,7 @@ func (s *imageService) PruneImages(ctx context.Context, request *v1.PruneImagesR
 			}
 			continue
 		}
-		gone, err := s.deleteTags(ctx, st.GetRepository(), st.GetTag(), request.GetNow())
+		gone, err := s.deleteTags(ctx, st.GetRepository(), st.GetTag(), request.GetNow(), false)
 		if err != nil {
 			return nil, err
 		}

@@ -40,7 +40,7 @@ func TestTagThatMovesMeanwhileIsLookedUpAgain(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, deleteErr := c.deleteTags(c.ctx, "web", "1", false)
+		_, deleteErr := c.deleteTags(c.ctx, "web", "1", false, false)
 		must(t, deleteErr)
 		image.relyOn(b)
 		b.Create(&statev1.Tag{Metadata: &v1.Metadata{Uid: state.TagUID("never", "")}})

@@ -198,4 +198,24 @@ func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 	}
 }
 
+// A workload can be written between the look at what uses an image and its deletion. The
+// deletion then takes the tag, and leaves the image to the workload unless it is forced.
+func TestImageThatIsUsedMeanwhileOutlivesItsDeletion(t *testing.T) {
+	c := newCluster(t)
+	tagged, untagged := c.push("tagged:1"), c.push("untagged:1")
+	c.push("untagged:1")
+	for _, of := range []struct{ repository, reference, digest string }{
+		{"tagged", "1", tagged}, {"untagged", untagged, untagged},
+	} {
+		c.carryOut(c.as(roleOperator), asking(workload(of.repository, replicasOf(0), imageOf(of.repository+"@"+of.digest))))
+		_, err := c.deleteTags(c.ctx, of.repository, of.reference, true, false)
+		must(t, err)
+		_, err = c.registry.Collect(c.ctx, registry.CollectOptions{Keep: c.keepImages(c.store.Snapshot())})
+		must(t, err)
+		if _, err := c.registry.Digest(c.ctx, of.repository, of.digest); err != nil {
+			t.Errorf("the image that a workload uses: %v", err)
+		}
+	}
+}
+
 func (c *cluster) imageService() *imageService { return &imageService{Server: c.Server} }

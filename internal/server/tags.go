@@ -195,10 +195,11 @@ func (s *Server) putTag(snap *state.Snapshot, b *state.Batch, t *statev1.Tag) {
 }
 
 // deleteTags takes the tags away that a tag or digest names, and returns what
-// was deleted when that is agreed on. With now, it cannot be had back.
-func (s *Server) deleteTags(ctx context.Context, repository, ref string, now bool) ([]registry.Deleted, error) {
+// was deleted when that is agreed on. With now, it cannot be had back, but an image that
+// a workload has come to use meanwhile stays for it, unless force is set.
+func (s *Server) deleteTags(ctx context.Context, repository, ref string, now, force bool) ([]registry.Deleted, error) {
 	var gone []registry.Deleted
-	_, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
+	agreed, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
 		gone = nil
 		at := s.now().UTC()
 		expire := at
@@ -223,7 +224,9 @@ func (s *Server) deleteTags(ctx context.Context, repository, ref string, now boo
 	if err != nil {
 		return nil, err
 	}
+	uses := imageUses(agreed) // from here on no workload can begin to use it: the tags have changed
 	for _, d := range gone {
+		now := now && (force || len(uses.of(repository, "", d.Digest)) == 0)
 		if d.Tag != "" {
 			s.settleTag(ctx, repository, d.Tag, now)
 		} else if _, err := s.registry.Delete(ctx, repository, d.Digest, now); err != nil && !errors.Is(err, registry.ErrNotFound) {
