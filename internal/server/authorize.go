@@ -108,6 +108,16 @@ var permissions = map[string][]string{
 	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": everyone,
 }
 
+// membersOnly are the methods that a server may call only if the state has it. The
+// others it needs before that, to find its place in the cluster.
+var membersOnly = map[string]bool{
+	v1.PeerService_ListCopies_FullMethodName:   true,
+	v1.PeerService_CopyImage_FullMethodName:    true,
+	v1.PeerService_DropImage_FullMethodName:    true,
+	v1.PeerService_PassCalls_FullMethodName:    true,
+	v1.EnrollmentService_Enroll_FullMethodName: true, // for a machine that joins through it
+}
+
 // open reports whether a method is called without an identity.
 func open(method string) bool {
 	return method == v1.EnrollmentService_Enroll_FullMethodName
@@ -135,6 +145,15 @@ func authorize(p Principal, method string) error {
 		return nil
 	}
 	return &forbidden{principal: p, what: "call " + strings.TrimPrefix(method, "/"), roles: roles}
+}
+
+// authorizeEarly is the same before the message is read. Methods that do not exist
+// and those that need no identity are answered later.
+func authorizeEarly(p Principal, method string) error {
+	if _, listed := permissions[method]; !listed || open(method) {
+		return nil
+	}
+	return authorize(p, method)
 }
 
 // authorizeHTTP is the same for what is served besides the API: the registry

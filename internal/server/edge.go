@@ -11,11 +11,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
@@ -63,8 +66,8 @@ func newEdge(port *oneport.Port, guard *guard) *edge {
 	idle := keepalive.ServerParameters{MaxConnectionIdle: idleTimeout}
 	return &edge{
 		methods: map[string]passable{},
-		servers: build(keepalive.ServerParameters{}, grpc.NumStreamWorkers(streamWorkers/2)),
-		members: build(idle, grpc.MaxConcurrentStreams(memberStreams)),
+		servers: build(keepalive.ServerParameters{}, grpc.NumStreamWorkers(streamWorkers/2), grpc.InTapHandle(guard.tapMember)),
+		members: build(idle, grpc.MaxConcurrentStreams(memberStreams), grpc.InTapHandle(guard.tapMember)),
 		strangers: build(idle, grpc.MaxConcurrentStreams(callerStreams), grpc.NumStreamWorkers(streamWorkers/2),
 			grpc.MaxHeaderListSize(maxHeaders), grpc.StatsHandler(port.GRPCStats()), grpc.InTapHandle(guard.tap)),
 	}
@@ -119,15 +122,31 @@ func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, erro
 		}
 		return ctx, nil
 	}
-	if !from.Unproved() {
-		return ctx, nil // the interceptors look at every call
-	}
-	if _, err := g.prove(ctx); err != nil {
+	p, err := g.prove(ctx, about.FullMethodName)
+	if err != nil {
 		from.Refused()
 		return ctx, statusOf(err)
 	}
 	from.Proved()
-	return ctx, nil
+	return withPrincipal(ctx, p), nil // the interceptors look whether it still holds
+}
+
+// tapMember sees the headers of a call by somebody with a certificate. Calls of members pass. The catch-up for a caller
+// that the state does not have holds up only its own connection.
+func (g *guard) tapMember(ctx context.Context, about *tap.Info) (context.Context, error) {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return ctx, statusOf(unauthenticated(errNoIdentity))
+	}
+	info, ok := from.AuthInfo.(credentials.TLSInfo)
+	if !ok || g.auth.isMember(info) {
+		return ctx, nil // the gateway has proved its callers, and the interceptors look at every call
+	}
+	p, err := g.prove(ctx, about.FullMethodName)
+	if err == nil {
+		err = authorizeEarly(p, about.FullMethodName) // servers that are no members may call little
+	}
+	return ctx, statusOf(err)
 }
 
 func errTooManyCalls() error {
@@ -139,26 +158,48 @@ func (s *Server) overHTTP() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := oneport.StrangerOf(r.Context())
 		var err error
-		switch {
-		case open(r.URL.Path):
+		anonymous := open(r.URL.Path) && !certified(r)
+		if anonymous {
 			if !from.Begin(r.Context()) {
 				err = errTooManyCalls()
 			}
-		default:
-			_, err = s.router.surely(r.Context(), shownBy(r), func() (Principal, error) { return s.identify(r) })
+		} else {
+			err = s.proveOverHTTP(r)
 		}
 		if err != nil {
-			if !open(r.URL.Path) {
+			if !anonymous {
 				from.Refused()
 			}
 			writeStatus(w, status.Convert(statusOf(err)))
 			return
 		}
-		if !open(r.URL.Path) {
+		if !anonymous {
 			from.Proved()
 		}
 		s.grpc.strangers.ServeHTTP(w, r)
 	})
+}
+
+func certified(r *http.Request) bool {
+	if r.TLS == nil {
+		return false
+	}
+	_, ok := identity.PeerID(*r.TLS)
+	return ok
+}
+
+func (s *Server) proveOverHTTP(r *http.Request) error {
+	p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) {
+		p, err := s.identify(r)
+		if err == nil && membersOnly[r.URL.Path] {
+			err = s.auth.requireMember(p)
+		}
+		return p, err
+	})
+	if err != nil {
+		return err
+	}
+	return authorizeEarly(p, r.URL.Path)
 }
 
 // writeStatus answers a gRPC call with an error and nothing else.

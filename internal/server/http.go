@@ -108,6 +108,9 @@ func (s *Server) identify(r *http.Request) (Principal, error) {
 		if err == nil && p.Role == roleServer && r.Header.Get(metadataID) != "" {
 			return s.auth.fromServer(p.ID, principalHeaders(r.Header))
 		}
+		if err == nil && copying(p, r) && p.ID.Name() != s.uid {
+			err = s.auth.requireMember(p)
+		}
 		return p, err
 	}
 	if by := shownBy(r); by.token != "" {

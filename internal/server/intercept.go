@@ -41,7 +41,7 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	if open(method) {
 		return ctx, nil
 	}
-	p, err := g.prove(ctx)
+	p, err := g.prove(ctx, method)
 	if err != nil {
 		return ctx, err
 	}
@@ -50,8 +50,17 @@ func (g *guard) admit(ctx context.Context, method string) (context.Context, erro
 	return ctx, authorize(p, method)
 }
 
-func (g *guard) prove(ctx context.Context) (Principal, error) {
-	return g.router.surely(ctx, shownIn(ctx), func() (Principal, error) { return g.auth.fromContext(ctx) })
+func (g *guard) prove(ctx context.Context, method string) (Principal, error) {
+	if p := caller(ctx); g.auth.stillHolds(p) {
+		return p, nil // proved by its headers
+	}
+	return g.router.surely(ctx, shownIn(ctx), func() (Principal, error) {
+		p, err := g.auth.fromContext(ctx)
+		if err == nil && membersOnly[method] {
+			err = g.auth.requireMember(p)
+		}
+		return p, err
+	})
 }
 
 // noSuchMethod answers calls of what this server does not have. gRPC would answer
@@ -90,7 +99,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	if _, known := permissions[info.FullMethod]; !known { // and not counted: names are easy to think of
-		if _, err := g.prove(stream.Context()); err != nil {
+		if _, err := g.prove(stream.Context(), info.FullMethod); err != nil {
 			return statusOf(err)
 		}
 		return noSuchMethod(service, stream) // nor is one answered that nobody is permitted to call

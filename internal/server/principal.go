@@ -128,6 +128,27 @@ func (a *authenticator) fromTLS(info credentials.TLSInfo) (Principal, bool, erro
 	}
 }
 
+// isMember reports whether the state has the bearer of a certificate.
+func (a *authenticator) isMember(info credentials.TLSInfo) bool {
+	id, _ := identity.PeerID(info.State)
+	snap := a.snapshot()
+	switch id.Kind() {
+	case identity.KindNode:
+		return snap.Node(id.Name()) != nil
+	case identity.KindServer:
+		return snap.Server(id.Name()) != nil && snap.Revocation(id.Name()) == nil
+	}
+	return false
+}
+
+// requireMember refuses a server that the state does not have.
+func (a *authenticator) requireMember(p Principal) error {
+	if p.Role == roleServer && a.snapshot().Server(p.ID.Name()) == nil {
+		return unknownServer(p.ID.Name())
+	}
+	return nil
+}
+
 // fromToken proves a user by an API token.
 func (a *authenticator) fromToken(secret string) (Principal, error) {
 	parsed, err := identity.ParseAPIToken(secret)
@@ -140,6 +161,16 @@ func (a *authenticator) fromToken(secret string) (Principal, error) {
 		return Principal{}, errUnknownToken
 	}
 	return a.ofToken(snap.Token(credential.GetTokenUid()))
+}
+
+// stillHolds reports whether a caller that was proved by a token, before its message
+// was read, would be proved again. Everybody else is proved anew.
+func (a *authenticator) stillHolds(p Principal) bool {
+	if p.TokenUID == "" {
+		return false
+	}
+	token := a.snapshot().Token(p.TokenUID)
+	return token != nil && token.GetSpec().GetRole() == p.Role && a.now().Before(token.GetSpec().GetExpireTime().AsTime())
 }
 
 // ofToken is the bearer of a token, which may be nil.
@@ -252,7 +283,7 @@ func (uid unknownNode) Error() string {
 type unknownServer string
 
 func (uid unknownServer) Error() string {
-	return "server " + string(uid) + " is not a member of this cluster, so it cannot pass calls on: join it again with a new token"
+	return "server " + string(uid) + " is not a member of this cluster, so it cannot pass calls on or change images: join it again with a new token"
 }
 
 // notKnown reports whether a caller was turned away only because the state of this server does not have it.

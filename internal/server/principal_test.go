@@ -105,6 +105,19 @@ func TestOnlyMembersPassCallsOn(t *testing.T) {
 	}
 }
 
+// Copies of images are taken from members only.
+func TestOnlyMembersWriteCopies(t *testing.T) {
+	c := newCluster(t)
+	c.enter("member")
+	for uid, want := range map[string]int{"member": http.StatusAccepted, "impostor": http.StatusUnauthorized} {
+		as := c.certificateOf(identity.KindServer, uid)
+		response, body := c.request(as, http.MethodPost, "/v2/app/blobs/uploads/", "", headerCopy, "true")
+		if response.StatusCode != want {
+			t.Errorf("the %s gets %s: %s", uid, response.Status, body)
+		}
+	}
+}
+
 // The leader may learn of a new server while that one passes its first call on.
 func TestMemberIsLookedForOnce(t *testing.T) {
 	c := newCluster(t)

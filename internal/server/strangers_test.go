@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -8,14 +9,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/oneport"
+	"github.com/cloudless/cloudless/internal/state"
 )
 
 // unfinished is a body of which nothing ever comes.
@@ -39,6 +44,101 @@ func TestAnonymousCallIsRefusedBeforeItsMessageIsRead(t *testing.T) {
 	}
 }
 
+// A certificate proves nothing by itself: the state must know its bearer.
+func TestCertificatesOfNoMemberAreRefusedBeforeTheirMessageIsRead(t *testing.T) {
+	c := newCluster(t)
+	never := "0190aaaa-0000-7000-8000-000000000000"
+	callers := map[string]*user{
+		"a node":   c.dial(c.certificateOf(identity.KindNode, never), ""),
+		"a server": c.dial(c.certificateOf(identity.KindServer, never), ""),
+	}
+	for who, as := range callers {
+		for _, method := range []string{
+			v1.WorkloadService_CreateWorkload_FullMethodName, v1.EnrollmentService_Enroll_FullMethodName,
+			v1.PeerService_DropImage_FullMethodName, v1.PeerService_CopyImage_FullMethodName, v1.PeerService_PassCalls_FullMethodName,
+		} {
+			want := codes.Unauthenticated
+			if who == "a server" && method == v1.WorkloadService_CreateWorkload_FullMethodName {
+				want = codes.PermissionDenied
+			}
+			if got := c.callUnfinished(as, method); status.Code(got) != want {
+				t.Errorf("%s calls %s: %v", who, method, got)
+			}
+		}
+	}
+}
+
+func TestDeletedTokenIsRefusedBeforeTheMessageIsRead(t *testing.T) {
+	c := newCluster(t)
+	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "gone"}))
+	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // by which it proves itself on its connection
+	must(t, err)
+	wantCode(t, c.callUnfinished(as, v1.WorkloadService_CreateWorkload_FullMethodName), codes.Unauthenticated)
+}
+
+// The caller is proved before and after its message is read.
+func TestTokenDeletedDuringTheMessageIsRefused(t *testing.T) {
+	c := newCluster(t)
+	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "gone"}))
+	stream, err := as.conn.NewStream(c.ctx, &grpc.StreamDesc{ClientStreams: true}, v1.WorkloadService_CreateWorkload_FullMethodName)
+	must(t, err)
+	_, err = as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"}) // the server has seen the headers of both calls
+	must(t, err)
+	must(t, stream.SendMsg(&v1.CreateWorkloadRequest{}))
+	must(t, stream.CloseSend())
+	wantCode(t, stream.RecvMsg(&v1.Workload{}), codes.Unauthenticated, "the API token is not valid")
+}
+
+// A connection on which somebody has proved something is cut, too, if it then brings nothing but refused calls.
+func TestRefusedCallsEndAConnectionThatOnceHadAProof(t *testing.T) {
+	c := newCluster(t)
+	as := c.dial(nil, c.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin, Name: "gone"}))
+	_, err := as.DeleteToken(c.ctx, &v1.DeleteTokenRequest{Name: "gone"})
+	must(t, err)
+	var connection string
+	for range oneport.DefaultLimits().Refusals + 2 {
+		var from peer.Peer
+		_, err := as.ListNodes(c.ctx, &v1.ListNodesRequest{}, grpc.Peer(&from))
+		if status.Code(err) == codes.Unavailable || connection != "" && from.LocalAddr.String() != connection {
+			return
+		}
+		wantCode(t, err, codes.Unauthenticated)
+		connection = from.LocalAddr.String()
+	}
+	t.Error("all calls came over one connection")
+}
+
+// A node may reach a server that has not heard of it yet.
+func TestNodeThatIsNewElsewhereIsLookedForOnce(t *testing.T) {
+	c := newCluster(t)
+	uid := "0190aaaa-0000-7000-8000-000000000000"
+	catchUps := 0
+	c.router.unknown.catchUp.do = func(context.Context) error {
+		catchUps++
+		c.change(func(_ *state.Snapshot, b *state.Batch) {
+			b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: uid, Name: "machine"}, Spec: &v1.NodeSpec{}})
+		})
+		return nil
+	}
+	as := c.dial(c.certificateOf(identity.KindNode, uid), "")
+	for range 2 {
+		must(t, knock(c.ctx, as.conn, "/grpc.health.v1.Health/Check", false))
+	}
+	if catchUps != 1 {
+		t.Errorf("%d catch-ups", catchUps)
+	}
+}
+
+// callUnfinished makes a call, sends nothing, and returns the answer.
+func (c *cluster) callUnfinished(as *user, method string) error {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute) // which is only for calls that nobody answers
+	defer cancel()
+	stream, err := as.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method)
+	must(c.t, err)
+	return stream.RecvMsg(&v1.Workload{})
+}
+
 func TestAnonymousRequestIsRefusedBeforeItsBodyIsRead(t *testing.T) {
 	c := newCluster(t)
 	for _, protocols := range [][]string{{"http/1.1"}, {"h2", "http/1.1"}} {
@@ -56,11 +156,22 @@ func TestAnonymousRequestIsRefusedBeforeItsBodyIsRead(t *testing.T) {
 // postUnfinished sends the headers of a request by nobody, and returns those of the answer.
 func (c *cluster) postUnfinished(path, contentType string, protocols ...string) *http.Response {
 	c.t.Helper()
+	return c.postUnfinishedAs(nil, path, contentType, protocols...)
+}
+
+func (c *cluster) postUnfinishedAs(member *identity.Credentials, path, contentType string, protocols ...string) *http.Response {
+	c.t.Helper()
+	var source identity.CertificateSource
+	if member != nil {
+		source = member.Certificate
+	}
 	done := make(chan struct{})
-	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, "https://cloudless"+path, unfinished{done})
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute) // which is only for requests that nobody answers
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://cloudless"+path, unfinished{done})
 	must(c.t, err)
 	r.Header.Set("Content-Type", contentType)
-	response, err := c.webSpeaking(nil, protocols...).Do(r)
+	response, err := c.webSpeaking(source, protocols...).Do(r)
 	close(done)
 	must(c.t, err)
 	_ = response.Body.Close()
@@ -95,6 +206,23 @@ func TestHealthIsToldSoManyTimesOnOneConnection(t *testing.T) {
 		_ = response.Body.Close()
 		if last := i%most == 0; response.Close != last || response.StatusCode != http.StatusOK {
 			t.Errorf("answer %d is %s and ends the connection: %v, want %v", i, response.Status, response.Close, last)
+		}
+	}
+}
+
+// The same holds for certificates that the state does not know.
+func TestCertificatesOfNoMemberAreRefusedThroughHTTP(t *testing.T) {
+	c := newCluster(t)
+	for _, kind := range []identity.Kind{identity.KindNode, identity.KindServer} {
+		for _, method := range []string{v1.WorkloadService_CreateWorkload_FullMethodName, v1.EnrollmentService_Enroll_FullMethodName} {
+			want := codes.Unauthenticated
+			if kind == identity.KindServer && !open(method) {
+				want = codes.PermissionDenied
+			}
+			response := c.postUnfinishedAs(c.certificateOf(kind, "never"), method, "application/grpc", "h2", "http/1.1")
+			if got := response.Header.Get("Grpc-Status"); got != fmt.Sprint(int(want)) {
+				t.Errorf("a %s calls %s: status %q, want %d", kind, method, got, want)
+			}
 		}
 	}
 }

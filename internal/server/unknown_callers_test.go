@@ -252,6 +252,7 @@ func TestUnknownJoinTokensCountForTheMachineThatShowsThem(t *testing.T) {
 	must(t, err)
 	unknown := c.router.unknown
 	unknown.failures.began, unknown.failures.counts = time.Now().Add(time.Hour), map[netip.Prefix]int{}
+	c.enter("s-2")
 	follower := c.dial(c.certificateOf(identity.KindServer, "s-2"), "")
 	ctx := metadata.AppendToOutgoingContext(c.ctx, metadataForwarded, "true", metadataMachine, someAddress.String())
 	_, err = follower.Enroll(ctx, &v1.EnrollRequest{Token: gone, Name: "machine"})

@@ -22,6 +22,12 @@ func StrangerOf(ctx context.Context) *Stranger {
 
 // Proved says that the caller has proved who it is. The limits for strangers do not hold for the connection any more.
 func (s *Stranger) Proved() {
+	if s == nil {
+		return
+	}
+	if s.conn.refused.Load() != 0 {
+		s.conn.refused.Store(0)
+	}
 	if s.Unproved() {
 		s.conn.port.gate.prove(s.conn)
 	}
@@ -30,10 +36,10 @@ func (s *Stranger) Proved() {
 // Unproved reports whether the limits for strangers hold for the connection.
 func (s *Stranger) Unproved() bool { return s != nil && s.conn.unproved.Load() }
 
-// Refused says that a call has ended without a proof, and reports whether the connection bears no other. After that
-// it is cut.
+// Refused says that a call has ended without a proof, and reports whether the connection bears no other before the next
+// proof. After that it is cut.
 func (s *Stranger) Refused() (last bool) {
-	if !s.Unproved() {
+	if s == nil {
 		return false
 	}
 	more := int64(s.conn.port.gate.limits.Refusals) - s.conn.refused.Add(1)
@@ -53,7 +59,9 @@ func (s *Stranger) Begin(ctx context.Context) bool {
 	if counted {
 		context.AfterFunc(ctx, func() {
 			g.callEnded(c)
-			s.Refused() // unless it was a proof
+			if s.Unproved() { // else the call was a proof
+				s.Refused()
+			}
 		})
 	}
 	return may
