@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/server/oneport"
 )
 
 // refusedJSON is the JSON that every refusal over HTTP has.
@@ -163,6 +164,13 @@ func TestWorkloadOverHTTP(t *testing.T) {
 	}
 	if deleted := do("DELETE", one, ""); deleted["status"].(map[string]any)["phase"] != "deleting" {
 		t.Errorf("deleted %v", deleted)
+	}
+}
+
+// The bytes that a caller may send before it has proved who it is must not cut off one who is about to.
+func TestLargeFirstRequestIsNotCutOff(t *testing.T) {
+	if allowed := oneport.DefaultLimits().Bytes; httpWindow+maxHeaders >= allowed {
+		t.Errorf("a client may send %d bytes of headers and %d of a body before a handler looks at it, and is cut off after %d", maxHeaders, httpWindow, allowed)
 	}
 }
 

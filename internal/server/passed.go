@@ -86,7 +86,11 @@ func (p *passedCalls) call(ctx context.Context, call *v1.PassedCall) (proto.Mess
 	if err != nil {
 		return nil, err
 	}
-	return response.(proto.Message), nil
+	message, ok := response.(proto.Message)
+	if !ok { // it must not end the process, whatever the reason
+		return nil, status.Errorf(codes.Internal, "%s has no answer", call.GetMethod())
+	}
+	return message, nil
 }
 
 // runningCalls are those of one stream that are being answered.

@@ -192,6 +192,9 @@ const maxMessage = 8 << 20
 const (
 	streamWindow = 1 << 20
 	connWindow   = 4 << 20
+	// httpWindow is smaller than what a stranger may send on a connection: net/http reads on while a handler finds out
+	// who calls, and must not cut off a caller with a large body for it.
+	httpWindow = 192 << 10
 )
 
 // readBuffer is small, because every connected agent has one for as long as it
@@ -266,8 +269,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		MaxHeaderBytes:    maxHeaders,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          httpStreams,
-			MaxReceiveBufferPerConnection: connWindow,
-			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: httpWindow,
+			MaxReceiveBufferPerStream:     httpWindow,
 			SendPingTimeout:               30 * time.Second,
 			PingTimeout:                   20 * time.Second,
 			WriteByteTimeout:              2 * time.Minute,

@@ -40,7 +40,7 @@ func DefaultLimits() Limits {
 	return Limits{
 		Handshakes: 512, SourceHandshakes: 200, Waiting: mostWaiting(),
 		Rate: 100, Burst: 500, SourceRate: 20, SourceBurst: 250,
-		Strangers: 512, SourceStrangers: 128, Patience: 30 * time.Second, Bytes: 128 << 10,
+		Strangers: 512, SourceStrangers: 128, Patience: 30 * time.Second, Bytes: 320 << 10,
 		Calls: 512, AllCalls: 1024, Refusals: 32,
 	}
 }
