@@ -459,19 +459,9 @@ func (w *World) needed(now time.Time, snap *state.Snapshot, key *statev1.Key) st
 	return ""
 }
 
-// newest is the state as it has been agreed on.
-func (w *World) newest() *state.Snapshot {
-	if w.leader != nil {
-		return w.leader.server.store.Snapshot()
-	}
-	best := w.servers[0]
-	for _, s := range w.servers {
-		if s.applied > best.applied {
-			best = s
-		}
-	}
-	return best.store.Snapshot()
-}
+// newest is the state after the last entry of the log, whether or not a server that has
+// applied it is up.
+func (w *World) newest() *state.Snapshot { return w.log.agreed }
 
 // checkStop holds that an agent is told to stop a replica only if that was
 // agreed on: not because a server is away, nor because one has forgotten it.

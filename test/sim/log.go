@@ -52,6 +52,9 @@ type replicated struct {
 	// first is the position of entries[0]; what was before is only in snapshots.
 	first int
 	index uint64
+	// agreed is the state after the last entry. Sometimes no server has it: followers lag, and
+	// a leader that restarts begins with the snapshot on its disk.
+	agreed *state.Snapshot
 }
 
 func (l *replicated) end() int { return l.first + len(l.entries) }
@@ -310,6 +313,7 @@ func (w *World) append(s *server, data []byte, outcome string) {
 	}
 	w.log.entries = append(w.log.entries, entry{index: w.log.index, data: data, outcome: outcome})
 	s.applied = w.log.end()
+	w.log.agreed = s.store.Snapshot()
 }
 
 // inherit applies what the last leader had under way and a majority has.

@@ -107,6 +107,7 @@ func Run(story Story) Result {
 func newWorld(story Story) *World {
 	w := &World{
 		seed: story.Seed, flaw: story.Flaw, rng: rand.New(rand.NewPCG(story.Seed, 0x5eed)), trace: newTrace(story.Tell),
+		log:     replicated{agreed: state.New().Snapshot()},
 		missing: map[string]time.Duration{}, flaky: map[string]time.Duration{},
 		needs: map[string]needs{}, oracle: newOracle(), orphans: map[string]string{},
 	}
