@@ -128,6 +128,22 @@ func (c *conn) Close() error {
 	return err
 }
 
+// abort closes the connection without a farewell. The kernel forgets it at once, where it would remember one that was
+// closed in order for a minute: a flood of connections would fill its memory.
+func (c *conn) abort() {
+	if raw, ok := c.Conn.(*net.TCPConn); ok {
+		_ = raw.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// keepAlive has the kernel notice that the other machine is gone. Connections that are refused do without.
+func (c *conn) keepAlive() {
+	if raw, ok := c.Conn.(*net.TCPConn); ok {
+		_ = raw.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true})
+	}
+}
+
 // route leads to one of the servers behind the port; for that server it is a net.Listener.
 type route struct {
 	addr net.Addr

@@ -74,12 +74,12 @@ func (g *gate) locked(change func(now time.Time) (doomed []*conn)) {
 	doomed := change(time.Now())
 	g.mu.Unlock()
 	for _, c := range doomed {
-		_ = c.Close() // which takes it out of the gate
+		c.abort() // which takes it out of the gate
 	}
 }
 
-// arrive takes a new connection: its handshake begins, or it waits, or it is closed.
-func (g *gate) arrive(c *conn) {
+// arrive takes a new connection: its handshake begins, or it waits, or it is closed. It reports whether it was closed.
+func (g *gate) arrive(c *conn) (refused bool) {
 	g.locked(func(now time.Time) []*conn {
 		s := g.source(sourceOf(c.RemoteAddr()), now)
 		c.source = s
@@ -90,11 +90,13 @@ func (g *gate) arrive(c *conn) {
 			g.begin(c, now)
 			return nil
 		case len(s.waiting) >= g.room(s, now):
+			refused = true
 			return []*conn{c}
 		}
 		g.wait(c, now)
 		return g.stale(now)
 	})
+	return refused
 }
 
 // source finds or makes the account of a source. Those that owe nothing are forgotten when there are many.

@@ -3,11 +3,14 @@ package oneport
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -317,6 +320,28 @@ type fakeConn struct {
 
 func (fakeConn) Close() error           { return nil }
 func (f fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.ip), Port: 1} }
+
+// A connection that is closed in order stays in the kernel's memory for a minute.
+func TestRefusedConnectionIsReset(t *testing.T) {
+	c := newCluster(t)
+	o := c.options(t)
+	o.Limits = DefaultLimits()
+	o.Limits.SourceHandshakes, o.Limits.Waiting = 1, 0
+	s := serve(t, c, o)
+	for _, want := range []error{os.ErrDeadlineExceeded, syscall.ECONNRESET} {
+		conn, err := net.Dial("tcp", s.port.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if want != syscall.ECONNRESET { // it has the only place
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+		}
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, want) {
+			t.Errorf("read: %v, want %v", err, want)
+		}
+	}
+}
 
 func TestSourceIsAnAddressOrAnIPv6Network(t *testing.T) {
 	for address, want := range map[string]string{

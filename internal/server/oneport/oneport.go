@@ -36,6 +36,11 @@ import (
 const (
 	defaultHandshakeTimeout = 10 * time.Second
 	longestAcceptPause      = time.Second
+
+	// After so many refused connections the port accepts none for a moment. A flood then waits in the kernel, where it
+	// costs next to nothing, and everybody else waits for about a second at most.
+	refusedAtOnce = 8
+	refusedPause  = time.Millisecond
 )
 
 // defaultMaxHandshakes keeps all cores busy. More would finish none of them sooner, but delay whatever else this
@@ -107,7 +112,7 @@ func Listen(ctx context.Context, o Options) (*Port, error) {
 	if o.HandshakeTimeout < 0 || o.MaxHandshakes < 0 {
 		return nil, errors.New("HandshakeTimeout and MaxHandshakes of a port cannot be negative")
 	}
-	var config net.ListenConfig
+	config := net.ListenConfig{KeepAlive: -1} // see conn.keepAlive
 	listener, err := config.Listen(ctx, "tcp", o.Address)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("address %s is used by another process: stop that one, or listen on another with --api-addr", o.Address)
@@ -196,7 +201,7 @@ func (p *Port) Run(ctx context.Context) error {
 		p.closeRoutes()
 		pending.Wait()
 	}()
-	for {
+	for refused := 0; ; {
 		raw, err := p.accept(ctx)
 		if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
 			return nil
@@ -204,8 +209,10 @@ func (p *Port) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("accept connections on %s: %w", p.Addr(), err)
 		}
-		if c := p.track(raw); c != nil {
-			p.gate.arrive(c)
+		if c := p.track(raw); c != nil && p.gate.arrive(c) {
+			if refused++; refused%refusedAtOnce == 0 {
+				time.Sleep(refusedPause)
+			}
 		}
 	}
 }
@@ -238,6 +245,7 @@ func isShortage(err error) bool {
 func (p *Port) handshake(ctx context.Context, c *conn) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
+	c.keepAlive()
 	secure := tls.Server(c, p.tls)
 	err := secure.HandshakeContext(ctx)
 	c.leave()
