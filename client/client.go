@@ -19,8 +19,8 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/deadpeer"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/tcp"
 )
 
 // Client is a connection to a cluster. It may be used by many goroutines; it reconnects by itself.
@@ -220,7 +220,7 @@ const (
 )
 
 // dialer notices by TCP's own means, which need no agreement with the server, that the other end is gone.
-var dialer = tcp.Dialer()
+var dialer = deadpeer.Dialer()
 
 func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := dialer.DialContext(ctx, "tcp", address)

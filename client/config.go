@@ -18,9 +18,9 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/nearest"
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // ConfigEnv names the environment variable that holds the path of the configuration file.
@@ -104,7 +104,7 @@ func (c *Config) Context(name string) (Context, error) {
 	case name == "":
 		return Context{}, fmt.Errorf("no context is chosen: choose one of %s with: cloudless context use", c.names())
 	}
-	if near := nearest.To(name, c.Names()); near != "" {
+	if near := suggest.To(name, c.Names()); near != "" {
 		return Context{}, fmt.Errorf("context %q does not exist; did you mean %s?", name, near)
 	}
 	return Context{}, fmt.Errorf("context %q does not exist: there is %s", name, c.names())
@@ -287,5 +287,5 @@ func updateConfig(path string, change func(*Config) error) error {
 	if err != nil {
 		return err
 	}
-	return wholefile.Replace(path, data)
+	return atomicfile.Replace(path, data)
 }

@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/driver"
-	"github.com/cloudless/cloudless/internal/filetree"
+	"github.com/cloudless/cloudless/internal/tarcopy"
 )
 
 // copyChunk is how much of an archive one message carries.
@@ -73,8 +73,8 @@ func (a *Agent) copyFrom(ctx context.Context, at *attachment, r *replica, root d
 	at.listen(nil)
 	out := bufio.NewWriterSize(archive{at}, copyChunk)
 	var sent error
-	err := filetree.Inside(root.Dir).Pack(ctx, out, start.GetPath(), filetree.PackOptions{
-		As:    filetree.Base(start.GetPath()),
+	err := tarcopy.Inside(root.Dir).Pack(ctx, out, start.GetPath(), tarcopy.PackOptions{
+		As:    tarcopy.Base(start.GetPath()),
 		Total: func(bytes int64) { sent = at.copyStarted(r, bytes) },
 	})
 	return errors.Join(sent, err, out.Flush())
@@ -97,8 +97,8 @@ func (a *Agent) copyInto(ctx context.Context, at *attachment, r *replica, root d
 	if err := at.copyStarted(r, 0); err != nil {
 		return err
 	}
-	err := filetree.Inside(root.Dir).Unpack(ctx, reader, filetree.UnpackOptions{
-		Path: start.GetPath(), Owner: &filetree.Owner{UID: root.UID, GID: root.GID},
+	err := tarcopy.Inside(root.Dir).Unpack(ctx, reader, tarcopy.UnpackOptions{
+		Path: start.GetPath(), Owner: &tarcopy.Owner{UID: root.UID, GID: root.GID},
 	})
 	if errors.Is(err, unix.EROFS) {
 		return fmt.Errorf("%s cannot be written: the root of replica %s is read-only there; copy to a folder that is not, or set readOnlyRoot to false", start.GetPath(), r.name())

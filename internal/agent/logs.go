@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/steady"
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
+	"github.com/cloudless/cloudless/internal/retentionclock"
 )
 
 // logs owns the folders of all replicas' logs. A folder spans every attempt of
@@ -69,7 +69,7 @@ func (l *logs) release(uid string) error {
 	if _, err := os.Stat(mark); err == nil || !l.exists(uid) {
 		return nil
 	}
-	if err := wholefile.Replace(mark, []byte(time.Now().UTC().Format(time.RFC3339Nano))); err != nil {
+	if err := atomicfile.Replace(mark, []byte(time.Now().UTC().Format(time.RFC3339Nano))); err != nil {
 		return fmt.Errorf("mark the log of removed replica %s: %w", uid, err)
 	}
 	select {
@@ -96,7 +96,7 @@ func (l *logs) releaseUnknown(known func(uid string) bool) error {
 
 // run removes folders when they are due, until ctx ends.
 func (l *logs) run(ctx context.Context) {
-	clock := steady.New() // a clock that is set forward must not make every log look old
+	clock := retentionclock.New() // a clock that is set forward must not make every log look old
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // record is what the agent must remember of a replica to go on after a crash.
@@ -109,7 +109,7 @@ func (s *store) save(rec *record) error {
 	if err != nil {
 		return fmt.Errorf("record replica %s: %w", rec.uid(), err)
 	}
-	if err := wholefile.Replace(s.path(rec.uid()), data); err != nil {
+	if err := atomicfile.Replace(s.path(rec.uid()), data); err != nil {
 		return fmt.Errorf("record replica %s: %w", rec.uid(), err)
 	}
 	return nil
@@ -119,7 +119,7 @@ func (s *store) remove(uid string) error {
 	if err := os.Remove(s.path(uid)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("forget replica %s: %w", uid, err)
 	}
-	return wholefile.SyncDir(filepath.Dir(s.path(uid)))
+	return atomicfile.SyncDir(filepath.Dir(s.path(uid)))
 }
 
 func (s *store) epochPath() string { return filepath.Join(s.dir, "epoch") }
@@ -143,7 +143,7 @@ func (s *store) epoch() (uint64, error) {
 func (s *store) saveEpoch(epoch uint64) error {
 	data, err := seal(epoch)
 	if err == nil {
-		err = wholefile.Replace(s.epochPath(), data)
+		err = atomicfile.Replace(s.epochPath(), data)
 	}
 	if err != nil {
 		return fmt.Errorf("record the epoch: %w", err)

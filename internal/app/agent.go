@@ -25,7 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver"
-	"github.com/cloudless/cloudless/internal/garbage"
+	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -273,7 +273,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	p.progress = process.Progress
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serveAgentMetrics(ctx, f.runDir(), i, p.agent) })
-	g.Go(func() error { return garbage.Rest(ctx) })
+	g.Go(func() error { return gcpacer.Rest(ctx) })
 	g.Go(func() error {
 		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
 	})

@@ -17,12 +17,12 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/nodenet"
 	"github.com/cloudless/cloudless/internal/telemetry"
-	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // stopPatience is how long a process may take to stop before it is killed.
@@ -250,7 +250,7 @@ func purgeBut(ctx context.Context, f *folder, configPath string, logger *slog.Lo
 	}
 	_ = os.Remove("/run/cloudless") // succeeds when this was the last cloud
 	// Only what is ours: the folder may have been somebody's before.
-	ours, _ := filepath.Glob(f.sub(wholefile.Prefix + "*")) // what a crash has left of a write
+	ours, _ := filepath.Glob(f.sub(atomicfile.Prefix + "*")) // what a crash has left of a write
 	for _, name := range []string{"server", "agent", "logs", "containerd", "shim", "network", ownLog, olderLog, "cloud.json", "lock"} {
 		if !slices.Contains(keep, name) {
 			ours = append(ours, f.sub(name))

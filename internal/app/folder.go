@@ -18,11 +18,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/lockfile"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
-	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // folderFormat is raised when an older version could not read the folder any
@@ -349,7 +349,7 @@ func (f *folder) remember(change func(*folderID)) error {
 	if err != nil {
 		return err
 	}
-	return wholefile.Replace(f.sub("cloud.json"), data)
+	return atomicfile.Replace(f.sub("cloud.json"), data)
 }
 
 func readFolderID(path string) (folderID, error) {

@@ -8,8 +8,8 @@ import (
 	"maps"
 	"os"
 
+	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/cli"
-	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // membership is what a node keeps of its cluster besides its certificate.
@@ -73,5 +73,5 @@ func (f *folder) writeMembership(m membership) error {
 	if err != nil {
 		return err
 	}
-	return wholefile.Replace(f.membershipPath(), data)
+	return atomicfile.Replace(f.membershipPath(), data)
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // ownLog is where a process in the background writes, and olderLog what it has
@@ -65,7 +65,7 @@ func putLogAside(dataDir string, out *os.File, most int64) error {
 	if err != nil {
 		return err
 	}
-	if err := wholefile.Replace(filepath.Join(dataDir, olderLog), data); err != nil {
+	if err := atomicfile.Replace(filepath.Join(dataDir, olderLog), data); err != nil {
 		return fmt.Errorf("copy %s: %w", path, err)
 	}
 	return os.Truncate(path, 0)

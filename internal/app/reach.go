@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/tcp"
+	"github.com/cloudless/cloudless/internal/deadpeer"
 )
 
 // serverList is where a node finds the servers. It learns of new ones while the
@@ -83,7 +83,7 @@ func (l *serverList) options() []grpc.DialOption {
 }
 
 func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := tcp.Dialer().DialContext(ctx, "tcp", address)
+	conn, err := deadpeer.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (l *serverList) nearest() []string {
 func (l *serverList) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	var failures []error
 	for _, address := range l.nearest() {
-		conn, err := (&tls.Dialer{NetDialer: tcp.Dialer(), Config: config}).DialContext(ctx, "tcp", address)
+		conn, err := (&tls.Dialer{NetDialer: deadpeer.Dialer(), Config: config}).DialContext(ctx, "tcp", address)
 		if err == nil {
 			return conn, nil
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/discover"
-	"github.com/cloudless/cloudless/internal/garbage"
+	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
@@ -45,7 +45,7 @@ type controlPlane struct {
 	logger    *slog.Logger
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
-	collector *garbage.Collector
+	collector *gcpacer.Collector
 	folder    *folder
 	// announcement is what machines that look for servers are told.
 	announcement *discover.AnnounceOptions
@@ -54,9 +54,9 @@ type controlPlane struct {
 // openControlPlane opens the replicated state first, because everything else
 // stands on it, and the port last, because who reaches it must be served.
 func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
-	garbage.Allow()
+	gcpacer.Allow()
 	p := &controlPlane{folder: f, store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
-	p.collector = garbage.New(garbage.Options{Patience: p.patience, Pressed: func() bool { return p.server.Pressed() }})
+	p.collector = gcpacer.New(gcpacer.Options{Patience: p.patience, Pressed: func() bool { return p.server.Pressed() }})
 	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
 	g.Go(func() error { return p.collector.Run(ctx) })
-	g.Go(func() error { return garbage.Rest(ctx) })
+	g.Go(func() error { return gcpacer.Rest(ctx) })
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():

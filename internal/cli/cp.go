@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/filetree"
+	"github.com/cloudless/cloudless/internal/tarcopy"
 )
 
 func (c *cli) copyCommand() *cobra.Command {
@@ -103,7 +103,7 @@ func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOpti
 }
 
 func (c *cli) unpackHere(ctx context.Context, archive io.Reader, from, to string, meter *copyMeter) error {
-	return filetree.Local().Unpack(ctx, archive, filetree.UnpackOptions{
+	return tarcopy.Local().Unpack(ctx, archive, tarcopy.UnpackOptions{
 		Path: to, Content: contentOnly(from), Skipped: c.skipped(meter),
 	})
 }
@@ -124,7 +124,7 @@ func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOpti
 	defer stop()
 	packed := make(chan error, 1)
 	go func() {
-		err := filetree.Local().Pack(packing, meter.through(writer), from, filetree.PackOptions{
+		err := tarcopy.Local().Pack(packing, meter.through(writer), from, tarcopy.PackOptions{
 			As: as, Total: func(bytes int64) { meter.total.Store(bytes) }, Skipped: c.skipped(meter),
 		})
 		writer.CloseWithError(err) // nil is the end of the archive
@@ -163,7 +163,7 @@ func nameHere(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filetree.Base(absolute), nil
+	return tarcopy.Base(absolute), nil
 }
 
 // contentOnly reports whether a path means what is in the folder rather than the folder.

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cloudless/cloudless/internal/nearest"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // flagError says in words for people what is wrong with a flag.
@@ -40,7 +40,7 @@ func meantFlag(cmd *cobra.Command, name string) string {
 			all = append(all, f.Name)
 		}
 	})
-	if near := nearest.To(name, slices.Values(all)); near != "" {
+	if near := suggest.To(name, slices.Values(all)); near != "" {
 		return "; did you mean --" + near + "?"
 	}
 	return ""

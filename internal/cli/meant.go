@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloudless/cloudless/internal/nearest"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // meant is the end of a sentence about a name that does not exist: the one that may have been meant, or else another
 // way out.
 func meant(name string, among iter.Seq[string], otherwise string) string {
-	if near := nearest.To(name, among); near != "" {
+	if near := suggest.To(name, among); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return "; " + otherwise
@@ -36,7 +36,7 @@ func meantCommand(cmd *cobra.Command, word string) string {
 			}
 		}
 	}
-	near := nearest.To(word, slices.Values(all))
+	near := suggest.To(word, slices.Values(all))
 	switch {
 	case len(elsewhere) > 0:
 		return ": did you mean " + strings.Join(elsewhere, " or ") + "?"

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // A log that was cut off, taken away or replaced by an older one looks to raft like that of a server that has always
@@ -59,7 +59,7 @@ func (r *reached) note(index uint64) error {
 }
 
 func (r *reached) write(index uint64) error {
-	if err := wholefile.Replace(r.path, fmt.Appendln(nil, index)); err != nil {
+	if err := atomicfile.Replace(r.path, fmt.Appendln(nil, index)); err != nil {
 		return fmt.Errorf("write down how far this server has come: %w", err)
 	}
 	r.last = index

@@ -10,7 +10,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 const (
@@ -106,7 +106,7 @@ func (c *Credentials) Save(path string) error {
 	for _, der := range c.cert.Certificate {
 		data = append(data, pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der})...)
 	}
-	if err := wholefile.Replace(path, data); err != nil {
+	if err := atomicfile.Replace(path, data); err != nil {
 		return fmt.Errorf("save credentials of %s: %w", c.id, err)
 	}
 	return nil

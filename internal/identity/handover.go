@@ -12,7 +12,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/insecurecleartextkeyset"
 	"github.com/tink-crypto/tink-go/v2/keyset"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // The key-encryption key is handed to a server that joins by HPKE (RFC 9180), inside the TLS connection of its
@@ -50,7 +50,7 @@ func (h *Handover) Accept(sealed []byte, cluster, path string) error {
 	if _, err := insecurecleartextkeyset.Read(keyset.NewJSONReader(bytes.NewReader(data))); err != nil {
 		return errors.New("the key-encryption key that the cluster sent is damaged") // the error may quote it
 	}
-	err = wholefile.Create(path, data)
+	err = atomicfile.Create(path, data)
 	if errors.Is(err, fs.ErrExist) {
 		have, readErr := os.ReadFile(path)
 		if readErr == nil && bytes.Equal(have, data) {

@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // OpenOrCreateKey returns the key in a file of mode 0600 and makes it first if there is none. Who asks for a
@@ -43,7 +43,7 @@ func createKey(path string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create key: %w", err)
 	}
-	if err := wholefile.Replace(path, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: der})); err != nil {
+	if err := atomicfile.Replace(path, pem.EncodeToMemory(&pem.Block{Type: pemPrivateKey, Bytes: der})); err != nil {
 		return nil, fmt.Errorf("create key: %w", err)
 	}
 	return key, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/keyset"
 	"github.com/tink-crypto/tink-go/v2/tink"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // Sealer encrypts the secrets that lie in the replicated state (AES-256-GCM), with a key-encryption key that lies
@@ -53,7 +53,7 @@ func createKeyEncryptionKey(path string) ([]byte, error) {
 	if err := insecurecleartextkeyset.Write(handle, keyset.NewJSONWriter(&data)); err != nil {
 		return nil, err
 	}
-	err = wholefile.Create(path, data.Bytes())
+	err = atomicfile.Create(path, data.Bytes())
 	if errors.Is(err, fs.ErrExist) { // another process was faster: its key is the key
 		return readPrivate(path)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloudless/cloudless/internal/steady"
+	"github.com/cloudless/cloudless/internal/retentionclock"
 )
 
 // batchBytes is how many bytes of records are handed to the kernel at once.
@@ -40,7 +40,7 @@ type Writer struct {
 	limits Limits
 	now    func() time.Time
 	uptime func() time.Duration
-	steady *steady.Clock // a clock that is set forward must not make every file look old
+	steady *retentionclock.Clock // a clock that is set forward must not make every file look old
 
 	boot string
 	log  uint32 // what all headers of this log have in common
@@ -100,7 +100,7 @@ func Open(dir string, opts WriterOptions) (*Writer, error) {
 		opts.Boot = currentBoot()
 	}
 	w := &Writer{dir: dir, limits: opts.Limits.withDefaults(), now: opts.Now, uptime: opts.Uptime, boot: opts.Boot}
-	w.steady = steady.At(w.now().Round(0).Add(-w.uptime()))
+	w.steady = retentionclock.At(w.now().Round(0).Add(-w.uptime()))
 	for i, seq := range seqs {
 		w.seq = seq
 		if i < len(seqs)-1 || !w.resume(seq) {

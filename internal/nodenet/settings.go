@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // Settings of the kernel, as files. They are those of the network namespace of
@@ -141,7 +141,7 @@ func (o *Options) rememberSetting(s setting) error {
 	if err != nil {
 		return err
 	}
-	err = wholefile.Create(filepath.Join(dir, strings.ReplaceAll(s.Name, "/", ",")), data)
+	err = atomicfile.Create(filepath.Join(dir, strings.ReplaceAll(s.Name, "/", ",")), data)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // stateFormat is raised when an older version could not read the file any more.
@@ -153,7 +153,7 @@ func (s *storage) change(edit func(*state) (bool, error)) error {
 	data, err := json.Marshal(s.state)
 	s.mu.Unlock()
 	if err == nil {
-		err = wholefile.Replace(s.path, data)
+		err = atomicfile.Replace(s.path, data)
 	}
 	if err != nil {
 		return fmt.Errorf("record addresses: %w", err)

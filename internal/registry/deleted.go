@@ -18,7 +18,7 @@ import (
 	"github.com/distribution/reference"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 // Deleted is an image that was deleted and can still be had back. Its manifest
@@ -112,7 +112,7 @@ func (r *Registry) bury(d Deleted) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("remember the deleted image: %w", err)
 	}
-	if err := wholefile.Replace(path, data); err != nil {
+	if err := atomicfile.Replace(path, data); err != nil {
 		return fmt.Errorf("remember the deleted image: %w", err)
 	}
 	return nil

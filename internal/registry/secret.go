@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 const secretSize = 32
@@ -37,7 +37,7 @@ func createSecret(path string) (string, error) {
 	raw := make([]byte, secretSize)
 	rand.Read(raw) // never fails
 	secret := hex.EncodeToString(raw)
-	if err := wholefile.Replace(path, []byte(secret+"\n")); err != nil {
+	if err := atomicfile.Replace(path, []byte(secret+"\n")); err != nil {
 		return "", fmt.Errorf("create the upload secret: %w", err)
 	}
 	return secret, nil

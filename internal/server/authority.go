@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/identity"
-	"github.com/cloudless/cloudless/internal/wholefile"
 )
 
 // A server can agree on nothing before it can prove who it is, and cannot read
@@ -25,7 +25,7 @@ func KeepAuthority(path string, authority *statev1.Authority) error {
 	if have, err := os.ReadFile(path); err == nil && string(have) == string(data) {
 		return nil
 	}
-	if err := wholefile.Replace(path, data); err != nil {
+	if err := atomicfile.Replace(path, data); err != nil {
 		return fmt.Errorf("keep the authority: %w", err)
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
-	"github.com/cloudless/cloudless/internal/schedule"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -215,8 +215,8 @@ func (s *Server) presentCron(snap *state.Snapshot, stored *v1.Workload, st *v1.W
 	if c.GetSuspend() {
 		return
 	}
-	times, err := schedule.Parse(c.GetSchedule())
-	zone, zoneErr := schedule.Zone(c.GetTimeZone())
+	times, err := crontab.Parse(c.GetSchedule())
+	zone, zoneErr := crontab.Zone(c.GetTimeZone())
 	if err != nil || zoneErr != nil {
 		return // it was refused before it was stored
 	}

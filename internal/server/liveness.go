@@ -17,7 +17,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/garbage"
+	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -25,7 +25,7 @@ import (
 
 // holdNodes lets what nodes say wait for a moment while a collection of garbage
 // begins.
-func holdNodes(collector *garbage.Collector) func(identity.ID) func() {
+func holdNodes(collector *gcpacer.Collector) func(identity.ID) func() {
 	return func(member identity.ID) func() {
 		if member.Kind() != identity.KindNode {
 			return nil

@@ -20,9 +20,9 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/deadpeer"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/peers"
-	"github.com/cloudless/cloudless/internal/tcp"
 )
 
 // The cluster's registry serves from every server. The registries hold images;
@@ -194,7 +194,7 @@ func (s *Server) peerTransport(server string) *http.Transport {
 			if server == s.uid {
 				address = loopbackOf(s.address)
 			}
-			return tcp.Dialer().DialContext(ctx, network, address)
+			return deadpeer.Dialer().DialContext(ctx, network, address)
 		},
 	}
 	s.mirrors.transports[server] = made

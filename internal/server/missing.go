@@ -9,9 +9,9 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
-	"github.com/cloudless/cloudless/internal/nearest"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // maxCandidates bounds how many names are looked at for what was meant.
@@ -24,7 +24,7 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	if r := snap.ReplicaByName(namespace, name); r != nil {
 		return refuse(codes.NotFound, "%s: it is a replica of workload %s; name that one", missing, r.GetSpec().GetWorkload())
 	}
-	if near := nearest.To(name, objectNames(snap.Workloads(namespace, ""))); near != "" {
+	if near := suggest.To(name, objectNames(snap.Workloads(namespace, ""))); near != "" {
 		return refuse(codes.NotFound, "%s; did you mean %s?", missing, near)
 	}
 	var elsewhere string
@@ -44,29 +44,29 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 	case slices.Contains(namespaces, namespace):
 		return refuse(codes.NotFound, "%s; see: %s", missing, spec.Hint(namespace, "cloudless workload ls"))
 	}
-	if near := nearest.To(namespace, slices.Values(namespaces)); near != "" {
+	if near := suggest.To(namespace, slices.Values(namespaces)); near != "" {
 		return refuse(codes.NotFound, "%s, which is empty; did you mean namespace %s?", missing, near)
 	}
 	return refuse(codes.NotFound, "%s; see: cloudless workload ls --all-namespaces", missing)
 }
 
 func missingReplica(snap *state.Snapshot, w *v1.Workload, name string) error {
-	near := nearest.To(name, objectNames(snap.ReplicasOf(w.GetMetadata().GetUid())))
+	near := suggest.To(name, objectNames(snap.ReplicasOf(w.GetMetadata().GetUid())))
 	return refuse(codes.NotFound, "workload %s has no replica %s%s", w.GetMetadata().GetName(), name, meant(near, spec.Hint(w.GetMetadata().GetNamespace(), "cloudless ps")))
 }
 
 func missingNode(snap *state.Snapshot, name string) error {
-	near := nearest.To(name, objectNames(snap.Nodes("")))
+	near := suggest.To(name, objectNames(snap.Nodes("")))
 	return refuse(codes.NotFound, "node %s does not exist%s", name, meant(near, "cloudless node ls"))
 }
 
 func missingServer(snap *state.Snapshot, name string) error {
-	near := nearest.To(name, objectNames(snap.Servers("")))
+	near := suggest.To(name, objectNames(snap.Servers("")))
 	return refuse(codes.NotFound, "server %s does not exist%s", name, meant(near, "cloudless server ls"))
 }
 
 func missingToken(snap *state.Snapshot, name string) error {
-	near := nearest.To(name, objectNames(snap.Tokens("")))
+	near := suggest.To(name, objectNames(snap.Tokens("")))
 	return refuse(codes.NotFound, "token %s does not exist%s", name, meant(near, "cloudless token ls"))
 }
 
@@ -77,7 +77,7 @@ func missingImage(snap *state.Snapshot, name string) error {
 // nearestImage is the name in the cluster's own registry that may have been
 // meant, if any.
 func nearestImage(snap *state.Snapshot, name string) string {
-	return nearest.To(name, bounded(func(yield func(string) bool) {
+	return suggest.To(name, bounded(func(yield func(string) bool) {
 		for t := range snap.Tags() {
 			if t.GetDigest() == "" {
 				continue

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/nearest"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 // namespaceService is the NamespaceService.
@@ -358,7 +358,7 @@ func sameNamespaceVersion(n *v1.Namespace, version uint64) error {
 }
 
 func missingNamespace(snap *state.Snapshot, name string) error {
-	if near := nearest.To(name, slices.Values(namespaceNames(snap))); near != "" {
+	if near := suggest.To(name, slices.Values(namespaceNames(snap))); near != "" {
 		return refuse(codes.NotFound, "namespace %s does not exist; did you mean %s?", name, near)
 	}
 	return refuse(codes.NotFound, "namespace %s does not exist; it comes with its first workload, or with: cloudless namespace create %s", name, name)

@@ -22,7 +22,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
-	"github.com/cloudless/cloudless/internal/garbage"
+	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/oneport"
@@ -106,7 +106,7 @@ type Options struct {
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
 	// Collector says who waits while garbage is collected; nobody does if it is nil.
-	Collector *garbage.Collector
+	Collector *gcpacer.Collector
 
 	// CertificateTTL is how long certificates of nodes and of this server hold.
 	// They are renewed well before. 0 means thirty days.
@@ -151,7 +151,7 @@ type Server struct {
 	revoked     *revocations
 	memberCalls memberCalls
 	sessions    *sessions
-	collector   *garbage.Collector // may be nil
+	collector   *gcpacer.Collector // may be nil
 	encoded     *encodedRevisions
 	attachments *attachments
 	reports     *reports

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/schedule"
+	"github.com/cloudless/cloudless/internal/crontab"
 )
 
 // The kinds of workloads beside services, which are written by leaving the kind
@@ -207,10 +207,10 @@ func checkJob(s *v1.WorkloadSpec, found *violations) {
 func checkCron(c *v1.Cron, found *violations) {
 	if c.GetSchedule() == "" {
 		found.add("spec.cron.schedule", "is missing: write when it runs, such as \"30 3 * * *\" or @daily")
-	} else if _, err := schedule.Parse(c.GetSchedule()); err != nil {
+	} else if _, err := crontab.Parse(c.GetSchedule()); err != nil {
 		found.add("spec.cron.schedule", "%v", err)
 	}
-	if _, err := schedule.Zone(c.GetTimeZone()); err != nil {
+	if _, err := crontab.Zone(c.GetTimeZone()); err != nil {
 		found.add("spec.cron.timeZone", "%v", err)
 	}
 	if d, ok := readAmount("spec.cron.startDeadline", c.GetStartDeadline(), ParseDuration, found); ok && d == 0 {

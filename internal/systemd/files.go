@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloudless/cloudless/internal/wholefile"
+	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
 func replaceFile(path string, mode fs.FileMode, data []byte) (back func() error, settle func(), err error) {
@@ -41,7 +41,7 @@ func replace(path string, mode fs.FileMode, content io.Reader) (back func() erro
 		settle()
 		return nil, nil, fmt.Errorf("replace %s: %w", path, err)
 	}
-	if err := wholefile.SyncDir(dir); err != nil {
+	if err := atomicfile.SyncDir(dir); err != nil {
 		defer settle()
 		return nil, nil, fmt.Errorf("replace %s: %w", path, errors.Join(err, back()))
 	}
@@ -50,7 +50,7 @@ func replace(path string, mode fs.FileMode, content io.Reader) (back func() erro
 
 // writeAside writes content to a new file beside path and returns its name.
 func writeAside(path string, mode fs.FileMode, content io.Reader) (name string, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), wholefile.Prefix+"*")
+	f, err := os.CreateTemp(filepath.Dir(path), atomicfile.Prefix+"*")
 	if err != nil {
 		return "", err
 	}

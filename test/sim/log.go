@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
+	"github.com/cloudless/cloudless/internal/retentionclock"
 	"github.com/cloudless/cloudless/internal/state"
-	"github.com/cloudless/cloudless/internal/steady"
 )
 
 // server is one of those that keep the log. Its store is that of the product.
@@ -34,7 +34,7 @@ type server struct {
 	watch   *watch
 	lastUID uint64
 	// clock is what retention asks, begun is the uptime 0 of it.
-	clock *steady.Clock
+	clock *retentionclock.Clock
 	begun time.Duration
 }
 
@@ -71,7 +71,7 @@ func (w *World) start(s *server) {
 	s.store = state.New()
 	s.applied = 0
 	s.watch = newWatch()
-	s.clock, s.begun = steady.At(w.wall(s)), w.now
+	s.clock, s.begun = retentionclock.At(w.wall(s)), w.now
 	if s.saved != nil {
 		if err := s.store.Restore(bytes.NewReader(s.saved)); err != nil {
 			w.fail("a snapshot can be restored", "server %s: %v", s.name, err)

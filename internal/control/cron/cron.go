@@ -20,8 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
-	"github.com/cloudless/cloudless/internal/schedule"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -97,17 +97,17 @@ func (t *tick) cron(w *v1.Workload) {
 
 // times are those of a cron's schedule in its zone.
 type times struct {
-	schedule schedule.Schedule
+	schedule crontab.Schedule
 	zone     *time.Location
 }
 
 func readTimes(w *v1.Workload) (times, error) {
 	c := w.GetSpec().GetCron()
-	s, err := schedule.Parse(c.GetSchedule())
+	s, err := crontab.Parse(c.GetSchedule())
 	if err != nil {
 		return times{}, fmt.Errorf("read the schedule of %s: %w", w.GetMetadata().GetName(), err)
 	}
-	zone, err := schedule.Zone(c.GetTimeZone())
+	zone, err := crontab.Zone(c.GetTimeZone())
 	if err != nil {
 		return times{}, fmt.Errorf("read the time zone of %s: %w", w.GetMetadata().GetName(), err)
 	}

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/crontab"
 	"github.com/cloudless/cloudless/internal/rollout"
-	"github.com/cloudless/cloudless/internal/schedule"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -321,7 +321,7 @@ func TestEveryTimeOnce(t *testing.T) {
 		w := newWorld(t)
 		text := rapid.SampledFrom([]string{"*/5 * * * *", "30 * * * *", "0 13 * * *"}).Draw(t, "schedule")
 		w.add("c", text, func(c *v1.Cron) { c.Overlap = spec.OverlapAllow; c.KeepSucceeded = proto.Int32(1) })
-		times, err := schedule.Parse(text)
+		times, err := crontab.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}

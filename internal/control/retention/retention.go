@@ -11,10 +11,10 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/retentionclock"
 	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
-	"github.com/cloudless/cloudless/internal/steady"
 )
 
 // Limits say how long and how much is kept.
@@ -174,7 +174,7 @@ const interval = time.Minute
 func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	clock := steady.New() // a clock that is set forward must not make everything look old
+	clock := retentionclock.New() // a clock that is set forward must not make everything look old
 	for whole := true; ; {
 		now, snap, batch := clock.Now(), store.Snapshot(), &state.Batch{}
 		limits := LimitsOf(snap.Cluster().GetSpec())

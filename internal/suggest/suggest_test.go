@@ -1,4 +1,4 @@
-package nearest_test
+package suggest_test
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/cloudless/cloudless/internal/nearest"
+	"github.com/cloudless/cloudless/internal/suggest"
 )
 
 func TestWhatWasMeant(t *testing.T) {
@@ -32,7 +32,7 @@ func TestWhatWasMeant(t *testing.T) {
 		{"", []string{"database"}, ""},
 		{strings.Repeat("a", 300), []string{strings.Repeat("a", 299)}, ""},
 	} {
-		if got := nearest.To(c.name, slices.Values(c.others)); got != c.want {
+		if got := suggest.To(c.name, slices.Values(c.others)); got != c.want {
 			t.Errorf("%.20q among %.20q: %q, want %q", c.name, c.others, got, c.want)
 		}
 	}
@@ -59,7 +59,7 @@ func TestOneSlipIsUnderstood(t *testing.T) {
 			return
 		}
 		others := []string{"0000000000000000000000000", string(name), "1"}
-		if got := nearest.To(string(slip), slices.Values(others)); got != string(name) {
+		if got := suggest.To(string(slip), slices.Values(others)); got != string(name) {
 			t.Fatalf("%q was taken for %q, not for %q", string(slip), got, string(name))
 		}
 	})

@@ -1,4 +1,4 @@
-package filetree_test
+package tarcopy_test
 
 import (
 	"archive/tar"
@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloudless/cloudless/internal/filetree"
+	"github.com/cloudless/cloudless/internal/tarcopy"
 )
 
 // world makes files: "dir/" is a folder, "a -> b" a link, "name=text" a file.
@@ -50,12 +50,12 @@ func must(t *testing.T, err error) {
 }
 
 // inside is a container's tree: its root is the folder.
-func inside(t *testing.T, dir string) *filetree.Tree {
+func inside(t *testing.T, dir string) *tarcopy.Tree {
 	t.Helper()
 	f, err := os.Open(dir)
 	must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
-	return filetree.Inside(f)
+	return tarcopy.Inside(f)
 }
 
 // list shows a folder the way world makes it.
@@ -95,15 +95,15 @@ func wantFiles(t *testing.T, dir string, want ...string) {
 	}
 }
 
-func pack(t *testing.T, tree *filetree.Tree, path string) []byte {
+func pack(t *testing.T, tree *tarcopy.Tree, path string) []byte {
 	t.Helper()
 	var archive bytes.Buffer
-	must(t, tree.Pack(t.Context(), &archive, path, filetree.PackOptions{As: filetree.Base(path)}))
+	must(t, tree.Pack(t.Context(), &archive, path, tarcopy.PackOptions{As: tarcopy.Base(path)}))
 	return archive.Bytes()
 }
 
 // transfer copies like the command does.
-func transfer(t *testing.T, from *filetree.Tree, path string, to *filetree.Tree, o filetree.UnpackOptions) error {
+func transfer(t *testing.T, from *tarcopy.Tree, path string, to *tarcopy.Tree, o tarcopy.UnpackOptions) error {
 	t.Helper()
 	return to.Unpack(t.Context(), bytes.NewReader(pack(t, from, path)), o)
 }
@@ -118,8 +118,8 @@ func TestACopyIsTheSameTree(t *testing.T) {
 	to := t.TempDir()
 	var total int64
 	var archive bytes.Buffer
-	must(t, inside(t, from).Pack(t.Context(), &archive, "/data", filetree.PackOptions{As: "data", Total: func(n int64) { total = n }}))
-	must(t, filetree.Local().Unpack(t.Context(), &archive, filetree.UnpackOptions{Path: to}))
+	must(t, inside(t, from).Pack(t.Context(), &archive, "/data", tarcopy.PackOptions{As: "data", Total: func(n int64) { total = n }}))
+	must(t, tarcopy.Local().Unpack(t.Context(), &archive, tarcopy.UnpackOptions{Path: to}))
 	wantFiles(t, to, "data/", "data/a=one", "data/sub/", "data/sub/b=two", "data/empty/", "data/up -> ../../x", "data/abs -> /etc/passwd", "data/near -> a")
 	if total != 6 {
 		t.Errorf("%d bytes announced", total)
@@ -164,7 +164,7 @@ func TestWhereThingsLandAsWithCp(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			from := world(t, "f=file", "t/", "t/x=1", "l -> /f")
 			to := world(t, c.there...)
-			err := transfer(t, inside(t, from), c.from, inside(t, to), filetree.UnpackOptions{Path: c.to, Content: strings.HasSuffix(c.from, "/.")})
+			err := transfer(t, inside(t, from), c.from, inside(t, to), tarcopy.UnpackOptions{Path: c.to, Content: strings.HasSuffix(c.from, "/.")})
 			if (c.refusal == "") != (err == nil) || (err != nil && !strings.Contains(err.Error(), c.refusal)) {
 				t.Errorf("error %v, want %q", err, c.refusal)
 			}
@@ -184,7 +184,7 @@ func TestLinksDoNotLeadOutOfATree(t *testing.T) {
 	tree := inside(t, root)
 	for _, path := range []string{"/abs/key", "/up/key", "/file", up + secret + "/key", "/etc/../" + up + secret + "/key", "/proc/key"} {
 		var got bytes.Buffer
-		if err := tree.Pack(t.Context(), &got, path, filetree.PackOptions{As: "x"}); err == nil || bytes.Contains(got.Bytes(), []byte("secret")) {
+		if err := tree.Pack(t.Context(), &got, path, tarcopy.PackOptions{As: "x"}); err == nil || bytes.Contains(got.Bytes(), []byte("secret")) {
 			t.Errorf("%s was read: %v", path, err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestLinksDoNotLeadOutOfATree(t *testing.T) {
 	}
 	gift := world(t, "key=overwritten")
 	for _, path := range []string{"/abs", "/abs/key", "/up/key", "/file", up + secret + "/key", "/proc/key"} {
-		err := transfer(t, filetree.Local(), gift+"/key", tree, filetree.UnpackOptions{Path: path})
+		err := transfer(t, tarcopy.Local(), gift+"/key", tree, tarcopy.UnpackOptions{Path: path})
 		if err == nil {
 			t.Errorf("%s was written", path)
 		}
@@ -248,7 +248,7 @@ func TestAnArchiveCannotWriteOutsideOfItsFolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := world(t, "d/")
-			err := inside(t, to).Unpack(t.Context(), archive(t, headers...), filetree.UnpackOptions{Path: "/d"})
+			err := inside(t, to).Unpack(t.Context(), archive(t, headers...), tarcopy.UnpackOptions{Path: "/d"})
 			if err == nil {
 				t.Error("it was taken")
 			}
@@ -275,16 +275,16 @@ func TestLinksThatAppearMeanwhileLeadNowhere(t *testing.T) {
 			}
 		}
 	}()
-	gift := pack(t, filetree.Local(), world(t, "x/", "x/key=overwritten")+"/x")
+	gift := pack(t, tarcopy.Local(), world(t, "x/", "x/key=overwritten")+"/x")
 	for range 500 {
 		var got bytes.Buffer
-		_ = tree.Pack(t.Context(), &got, "/d", filetree.PackOptions{As: "d"})
-		_ = tree.Pack(t.Context(), &got, "/d/x/key", filetree.PackOptions{As: "key"})
+		_ = tree.Pack(t.Context(), &got, "/d", tarcopy.PackOptions{As: "d"})
+		_ = tree.Pack(t.Context(), &got, "/d/x/key", tarcopy.PackOptions{As: "key"})
 		if bytes.Contains(got.Bytes(), []byte("secret\x00")) {
 			t.Fatal("a file outside was read")
 		}
-		_ = tree.Unpack(t.Context(), bytes.NewReader(gift), filetree.UnpackOptions{Path: "/d"})
-		_ = tree.Unpack(t.Context(), bytes.NewReader(gift), filetree.UnpackOptions{Path: "/d/x"})
+		_ = tree.Unpack(t.Context(), bytes.NewReader(gift), tarcopy.UnpackOptions{Path: "/d"})
+		_ = tree.Unpack(t.Context(), bytes.NewReader(gift), tarcopy.UnpackOptions{Path: "/d/x"})
 	}
 	close(stop)
 	<-stopped
@@ -308,7 +308,7 @@ func TestWhatBreaksOffLeavesNothing(t *testing.T) {
 			to := world(t, c.there...)
 			cut := errors.New("cable cut")
 			half := io.MultiReader(bytes.NewReader(whole[:len(whole)*3/4]), failing{cut})
-			if err := inside(t, to).Unpack(t.Context(), half, filetree.UnpackOptions{Path: c.to}); !errors.Is(err, cut) {
+			if err := inside(t, to).Unpack(t.Context(), half, tarcopy.UnpackOptions{Path: c.to}); !errors.Is(err, cut) {
 				t.Errorf("error %v", err)
 			}
 			wantFiles(t, to, c.want...)
@@ -318,7 +318,7 @@ func TestWhatBreaksOffLeavesNothing(t *testing.T) {
 		to := t.TempDir()
 		cut := errors.New("cable cut")
 		late := io.MultiReader(bytes.NewReader(pack(t, inside(t, from), "/t")), failing{cut})
-		if err := inside(t, to).Unpack(t.Context(), late, filetree.UnpackOptions{Path: "/new"}); !errors.Is(err, cut) {
+		if err := inside(t, to).Unpack(t.Context(), late, tarcopy.UnpackOptions{Path: "/new"}); !errors.Is(err, cut) {
 			t.Errorf("error %v", err)
 		}
 		wantFiles(t, to)
@@ -327,7 +327,7 @@ func TestWhatBreaksOffLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		to := t.TempDir()
 		r := io.MultiReader(bytes.NewReader(pack(t, inside(t, from), "/t")[:300<<10]), onRead(cancel), failing{io.ErrUnexpectedEOF})
-		if err := inside(t, to).Unpack(ctx, r, filetree.UnpackOptions{Path: "/new"}); err == nil {
+		if err := inside(t, to).Unpack(ctx, r, tarcopy.UnpackOptions{Path: "/new"}); err == nil {
 			t.Error("no error")
 		}
 		wantFiles(t, to)
@@ -346,29 +346,29 @@ func TestWhatIsNoFileIsLeftOutOrRefused(t *testing.T) {
 	from := world(t, "t/", "t/a=1")
 	must(t, syscall.Mkfifo(from+"/t/pipe", 0o600))
 	tree := inside(t, from)
-	if err := tree.Pack(t.Context(), io.Discard, "/t/pipe", filetree.PackOptions{As: "pipe"}); err == nil || !strings.Contains(err.Error(), "/t/pipe is a pipe: only files, folders and links can be copied") {
+	if err := tree.Pack(t.Context(), io.Discard, "/t/pipe", tarcopy.PackOptions{As: "pipe"}); err == nil || !strings.Contains(err.Error(), "/t/pipe is a pipe: only files, folders and links can be copied") {
 		t.Errorf("a pipe: %v", err)
 	}
 	var skipped []string
 	skip := func(name, what string) { skipped = append(skipped, name+" "+what) }
 	to := t.TempDir()
-	must(t, transfer(t, tree, "/t", inside(t, to), filetree.UnpackOptions{Path: "/", Skipped: skip}))
-	must(t, tree.Pack(t.Context(), io.Discard, "/t", filetree.PackOptions{As: "t", Skipped: skip}))
+	must(t, transfer(t, tree, "/t", inside(t, to), tarcopy.UnpackOptions{Path: "/", Skipped: skip}))
+	must(t, tree.Pack(t.Context(), io.Discard, "/t", tarcopy.PackOptions{As: "t", Skipped: skip}))
 	if !slices.Equal(skipped, []string{"t/pipe device, pipe or socket", "/t/pipe pipe"}) {
 		t.Errorf("left out: %q", skipped)
 	}
 	wantFiles(t, to, "t/", "t/a=1")
-	if err := transfer(t, tree, "/t", inside(t, t.TempDir()), filetree.UnpackOptions{Path: "/"}); err == nil {
+	if err := transfer(t, tree, "/t", inside(t, t.TempDir()), tarcopy.UnpackOptions{Path: "/"}); err == nil {
 		t.Error("a pipe was taken")
 	}
-	if err := transfer(t, tree, "/t/a", inside(t, from), filetree.UnpackOptions{Path: "/t/pipe"}); err == nil || !strings.Contains(err.Error(), "is a pipe") {
+	if err := transfer(t, tree, "/t/a", inside(t, from), tarcopy.UnpackOptions{Path: "/t/pipe"}); err == nil || !strings.Contains(err.Error(), "is a pipe") {
 		t.Errorf("a file over a pipe: %v", err)
 	}
 	machine := inside(t, "/")
-	if err := machine.Pack(t.Context(), io.Discard, "/proc/self/status", filetree.PackOptions{As: "x"}); err == nil || !strings.Contains(err.Error(), "made up by the kernel") {
+	if err := machine.Pack(t.Context(), io.Discard, "/proc/self/status", tarcopy.PackOptions{As: "x"}); err == nil || !strings.Contains(err.Error(), "made up by the kernel") {
 		t.Errorf("a file of the kernel: %v", err)
 	}
-	if err := machine.Pack(t.Context(), io.Discard, "/dev/null", filetree.PackOptions{As: "x"}); err == nil || !strings.Contains(err.Error(), "is a device") {
+	if err := machine.Pack(t.Context(), io.Discard, "/dev/null", tarcopy.PackOptions{As: "x"}); err == nil || !strings.Contains(err.Error(), "is a device") {
 		t.Errorf("a device: %v", err)
 	}
 }
@@ -381,7 +381,7 @@ func TestOwnersAndBitsThatChangeTheUserAreNotKept(t *testing.T) {
 	must(t, os.Chown(from+"/t/su", 4711, 4711))
 	must(t, os.Chmod(from+"/t/su", 0o755|fs.ModeSetuid|fs.ModeSetgid))
 	to := t.TempDir()
-	must(t, transfer(t, inside(t, from), "/t", inside(t, to), filetree.UnpackOptions{Path: "/", Owner: &filetree.Owner{UID: 1234, GID: 5678}}))
+	must(t, transfer(t, inside(t, from), "/t", inside(t, to), tarcopy.UnpackOptions{Path: "/", Owner: &tarcopy.Owner{UID: 1234, GID: 5678}}))
 	for _, name := range []string{"t", "t/su", "t/l"} {
 		info, err := os.Lstat(filepath.Join(to, name))
 		must(t, err)
@@ -394,7 +394,7 @@ func TestOwnersAndBitsThatChangeTheUserAreNotKept(t *testing.T) {
 func TestAFileThatShrinksWhileItIsReadIsAnError(t *testing.T) {
 	from := world(t, "log="+strings.Repeat("x", 1<<20))
 	w := writerFunc(func(b []byte) (int, error) { return len(b), os.Truncate(from+"/log", 10) })
-	err := inside(t, from).Pack(t.Context(), w, "/log", filetree.PackOptions{As: "log"})
+	err := inside(t, from).Pack(t.Context(), w, "/log", tarcopy.PackOptions{As: "log"})
 	if err == nil || !strings.Contains(err.Error(), "became shorter while it was read") {
 		t.Errorf("error %v", err)
 	}
@@ -406,7 +406,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func TestBase(t *testing.T) {
 	for path, want := range map[string]string{"/": ".", "": ".", "/a": "a", "/a/b/": "b", "/a/.": "a", "/a/..": ".", "a": "a"} {
-		if got := filetree.Base(path); got != want {
+		if got := tarcopy.Base(path); got != want {
 			t.Errorf("Base(%q) is %q, want %q", path, got, want)
 		}
 	}
@@ -429,7 +429,7 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.Mkdir(dir+"/in", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		_ = inside(t, dir).Unpack(t.Context(), bytes.NewReader(archive), filetree.UnpackOptions{Path: "/in", Skipped: func(string, string) {}})
+		_ = inside(t, dir).Unpack(t.Context(), bytes.NewReader(archive), tarcopy.UnpackOptions{Path: "/in", Skipped: func(string, string) {}})
 		entries, err := os.ReadDir(dir)
 		if err != nil || len(entries) != 1 {
 			t.Errorf("beside the folder: %v, %v", entries, err)

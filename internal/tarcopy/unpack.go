@@ -1,4 +1,4 @@
-package filetree
+package tarcopy
 
 import (
 	"archive/tar"

@@ -1,16 +1,16 @@
-// Package schedule reads the five fields of a crontab and says which moments they
-// name in a time zone.
+// Package crontab parses the five fields of a crontab and computes the times that
+// they match in a time zone.
 //
-// It is pure: the same schedule, zone and moment give the same answer. What clocks
-// do when they are set forward or back is part of it:
+// It is pure: the same schedule, zone and time give the same answer. Daylight
+// saving time is part of it:
 //
-//   - A time that the clocks leave out is made up for in the first moment after.
-//   - A time that the clocks show twice counts the first time.
-//   - Where the hour is *, nothing is left out or shown twice: every hour that
-//     passes has its minutes.
+//   - A time that is skipped runs at the first moment after the gap.
+//   - A time that occurs twice runs the first time.
+//   - Where the hour is *, nothing is skipped or repeated: every hour that passes
+//     has its minutes.
 //
 // It knows nothing of workloads, and reads no clock.
-package schedule
+package crontab
 
 import (
 	"fmt"

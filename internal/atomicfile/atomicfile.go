@@ -1,8 +1,9 @@
-// Package wholefile puts files on the disk whole or not at all, even when the
-// power fails in the middle. Files are private to their owner (mode 0600).
+// Package atomicfile writes files atomically: after a crash or a power cut a file
+// has its old content or its new content, never a part. Files are private to their
+// owner (mode 0600).
 //
 // It knows nothing of what is in the files.
-package wholefile
+package atomicfile
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package schedule_test
+package crontab_test
 
 import (
 	"strconv"
@@ -8,21 +8,21 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/cloudless/cloudless/internal/schedule"
+	"github.com/cloudless/cloudless/internal/crontab"
 )
 
 func zone(t testing.TB, name string) *time.Location {
 	t.Helper()
-	z, err := schedule.Zone(name)
+	z, err := crontab.Zone(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return z
 }
 
-func parse(t testing.TB, text string) schedule.Schedule {
+func parse(t testing.TB, text string) crontab.Schedule {
 	t.Helper()
-	s, err := schedule.Parse(text)
+	s, err := crontab.Parse(text)
 	if err != nil {
 		t.Fatalf("%q: %v", text, err)
 	}
@@ -104,12 +104,12 @@ func TestRefused(t *testing.T) {
 		"TZ=UTC 0 0 * * *":  "must have five fields, minute, hour, day, month and weekday, such as \"30 3 * * 1-5\", and has 6",
 		"0 0 * * * command": "must have five fields, minute, hour, day, month and weekday, such as \"30 3 * * 1-5\", and has 6",
 	} {
-		if _, err := schedule.Parse(text); err == nil || err.Error() != want {
+		if _, err := crontab.Parse(text); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
 	for _, name := range []string{"Local", "Europe/Berlln", "../etc/passwd"} {
-		if _, err := schedule.Zone(name); err == nil || !strings.Contains(err.Error(), "Europe/Berlin") {
+		if _, err := crontab.Zone(name); err == nil || !strings.Contains(err.Error(), "Europe/Berlin") {
 			t.Errorf("zone %s: %v", name, err)
 		}
 	}
@@ -184,11 +184,11 @@ func TestNextIsWhatAWalkFinds(t *testing.T) {
 			months:   pick("months", "*", "*", "3,4,10,11,12"),
 			weekdays: pick("weekdays", "*", "*", "0", "1,2,3,4,5", "0,6"),
 		}
-		z, err := schedule.Zone(pick("zone", zones...))
+		z, err := crontab.Zone(pick("zone", zones...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := schedule.Parse(f.String())
+		s, err := crontab.Parse(f.String())
 		if err != nil {
 			t.Fatalf("%s: %v", f, err)
 		}
@@ -217,7 +217,7 @@ func FuzzParse(f *testing.F) {
 	}
 	berlin := zone(f, "Europe/Berlin")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := schedule.Parse(text)
+		s, err := crontab.Parse(text)
 		if err != nil {
 			return
 		}

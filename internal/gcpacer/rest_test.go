@@ -1,4 +1,4 @@
-package garbage
+package gcpacer
 
 import (
 	"runtime"

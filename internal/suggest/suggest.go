@@ -1,9 +1,8 @@
-// Package nearest finds the name that a person may have meant who wrote one
-// that does not exist.
+// Package suggest finds the existing name that is closest to a misspelled one.
 //
-// It answers nothing rather than something far-fetched. It must not know what
-// the names are of.
-package nearest
+// It suggests nothing rather than something far-fetched. It must not know what the
+// names stand for.
+package suggest
 
 import (
 	"cmp"

@@ -1,9 +1,10 @@
-// Package tcp makes connections that notice within seconds that the machine at
-// the other end has gone without a word: its power was cut, or what leads there.
-// It guarantees that neither a connection that is being made, nor one that is
-// idle, nor one that has sent something and waits, outlasts that by more than
-// half a minute. It must not know what is said on a connection.
-package tcp
+// Package deadpeer makes TCP connections that detect a dead peer within seconds,
+// after a power cut for example, or when the network between the machines fails.
+//
+// It guarantees that a connection outlives its peer by at most half a minute, in
+// every state: while it is being made, while it is idle, and while it waits for an
+// acknowledgement. It must not know what a connection is used for.
+package deadpeer
 
 import (
 	"net"

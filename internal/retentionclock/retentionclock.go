@@ -1,14 +1,14 @@
-// Package steady is the date as far as it can be believed, for those who throw
-// things away by their age.
+// Package retentionclock is the clock for deleting things by age. It distrusts
+// jumps.
 //
-// A clock that is set forward, by a mistake or by a time server that has gone
-// wrong, makes everything look old at once. A [Clock] goes on at the pace of the
-// machine's uptime instead and believes the new date only when it has lasted for
-// an hour: until then somebody may have set it right, and nothing is lost. A date
-// that is earlier is believed at once, because it keeps more.
+// A wall clock that is set forward by mistake makes everything look old at once.
+// A Clock keeps counting at the pace of the monotonic clock instead, and accepts
+// the new date only after it has lasted for an hour. It accepts an earlier date at
+// once, because that deletes less.
 //
-// It must not be used for what others agree on by the date: certificates, tokens.
-package steady
+// It must not be used for dates that machines agree on, such as the expiry of
+// certificates and tokens.
+package retentionclock
 
 import (
 	"sync"

@@ -1,19 +1,18 @@
-// Package filetree carries files and folders from one place to another as a
-// tar archive, such as between a person's disk and a container.
+// Package tarcopy copies files and folders as a tar stream, for example between a
+// user's disk and a container.
 //
-// It guarantees that
-//   - nothing is read or written outside of the tree that it was given, whatever
-//     links, archives and other processes say: paths that a person gives are
-//     looked up by the kernel as if the tree were the whole world, and what an
-//     archive names stays below the folder that receives it;
-//   - what arrives is there whole or not at all: a file is written beside its
-//     place and then renamed, a new folder as a whole, and a copy that breaks off
-//     takes away what it had begun;
-//   - it needs no program inside the tree, neither tar nor a shell.
+// It guarantees:
+//   - Nothing outside of the given tree is read or written, whatever links,
+//     archives and other processes do. The kernel resolves paths as if the tree
+//     were the root, and entries of an archive stay below the target folder.
+//   - A copy arrives whole or not at all. A file is written next to its target and
+//     renamed, a new folder is renamed as a whole, and an aborted copy removes what
+//     it had written.
+//   - It needs no program inside the tree, neither tar nor a shell.
 //
-// Permissions, times and links are kept; owners, devices and the bits that
-// change the user are not. The package must not know of replicas or streams.
-package filetree
+// It keeps permissions, times and links. It drops owners, devices, and the setuid
+// and setgid bits. The package must not know of replicas or streams.
+package tarcopy
 
 import (
 	"errors"
