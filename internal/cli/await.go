@@ -13,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // errArrived ends the watching of a scene.
@@ -146,7 +147,7 @@ func (c *cli) brokenError(ctx context.Context, cl *client.Client, a *actor, r *c
 	}
 	if exit := status.GetLastExit(); exit == nil {
 		return fmt.Errorf("workload %s cannot be started: replica %s on %s: %s: see: %s",
-			name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), plain(reason), getHint(a.asked.GetMetadata()))
+			name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), terminal.Plain(reason), getHint(a.asked.GetMetadata()))
 	}
 	last := ""
 	if line := lastLine(ctx, cl, r); line != "" {
@@ -157,7 +158,7 @@ func (c *cli) brokenError(ctx context.Context, cl *client.Client, a *actor, r *c
 		again = fmt.Sprintf(" (%d times)", n)
 	}
 	return fmt.Errorf("workload %s does not stay up: replica %s on %s: %s%s%s: see its output with: %s",
-		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), clause(plain(reason)), again, last, logsHint(a.asked.GetMetadata()))
+		name, r.GetMetadata().GetName(), r.GetSpec().GetNode(), clause(terminal.Plain(reason)), again, last, logsHint(a.asked.GetMetadata()))
 }
 
 // clause is a sentence about a replica as it stands within another one.
@@ -181,7 +182,7 @@ func lastLine(ctx context.Context, cl *client.Client, r *cloudlessv1.Replica) st
 		if err != nil {
 			break
 		}
-		if text := plain(string(line.Line)); text != "" {
+		if text := terminal.Plain(string(line.Line)); text != "" {
 			last = value(text)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -215,9 +214,4 @@ func (c *cli) printf(format string, args ...any) error {
 // note says something beside the result.
 func (c *cli) note(format string, args ...any) {
 	fmt.Fprintf(c.Stderr, format+"\n", args...)
-}
-
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

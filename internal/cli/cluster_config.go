@@ -17,6 +17,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -60,15 +61,15 @@ func (c *cli) printConfiguration(shown *cloudlessv1.Configuration) error {
 	if err := c.printf("Configuration %d, set %s by %s\n\n", shown.GetSpec().GetNumber(), when(shown), authorOf(shown)); err != nil {
 		return err
 	}
-	t := newTable(c.Stdout, "SETTING", "VALUE", "FROM")
+	t := terminal.NewTable(c.Stdout, "SETTING", "VALUE", "FROM")
 	for _, s := range spec.Settings(shown.GetSpec().GetCluster()) {
 		from := "set"
 		if s.Default {
 			from = "default"
 		}
-		t.row(s.Key, s.Value, from)
+		t.Row(s.Key, s.Value, from)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func when(shown *cloudlessv1.Configuration) string {
@@ -267,15 +268,15 @@ func (c *cli) configHistoryCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, versions)
 			}
-			t := newTable(c.Stdout, "VERSION", "SET", "AUTHOR", "CHANGES")
+			t := terminal.NewTable(c.Stdout, "VERSION", "SET", "AUTHOR", "CHANGES")
 			for _, version := range versions {
 				changes := versionChanges(version)
-				t.row(strconv.FormatUint(version.GetSpec().GetNumber(), 10), when(version), authorOf(version), changes[0])
+				t.Row(strconv.FormatUint(version.GetSpec().GetNumber(), 10), when(version), authorOf(version), changes[0])
 				for _, change := range changes[1:] {
-					t.more(change)
+					t.Continue(change)
 				}
 			}
-			return t.flush()
+			return t.Flush()
 		}),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) contextCommand() *cobra.Command {
@@ -42,7 +43,7 @@ func (c *cli) contextListCommand() *cobra.Command {
 				return err
 			}
 			shown := []shownContext{}
-			t := newTable(c.Stdout, "CURRENT", "NAME", "ADDRESS", "CLUSTER")
+			t := terminal.NewTable(c.Stdout, "CURRENT", "NAME", "ADDRESS", "CLUSTER")
 			for _, context := range config.Contexts {
 				current := context.Name == config.Current
 				shown = append(shown, shownContext{context.Name, current, context.Cluster, context.Addresses})
@@ -50,12 +51,12 @@ func (c *cli) contextListCommand() *cobra.Command {
 				if current {
 					mark = "*"
 				}
-				t.row(mark, context.Name, strings.Join(context.Addresses, ", "), context.Cluster)
+				t.Row(mark, context.Name, strings.Join(context.Addresses, ", "), context.Cluster)
 			}
 			if !c.forPeople() {
 				return c.printValue(map[string]any{"items": shown})
 			}
-			return t.flush()
+			return t.Flush()
 		},
 	}
 }

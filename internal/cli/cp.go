@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/tarcopy"
 )
 
@@ -78,7 +79,7 @@ func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOpti
 		return errors.New("where to copy to is empty: write . for this folder")
 	}
 	meter := c.copyMeter("copying " + o.Path)
-	defer meter.clear()
+	defer meter.Clear()
 	o.Started = func(_ string, total int64) { meter.total.Store(total) }
 	reader, writer := io.Pipe()
 	unpacked := make(chan error, 1)
@@ -95,7 +96,7 @@ func (c *cli) copyFrom(ctx context.Context, cl *client.Client, o client.CopyOpti
 		_ = writer.Close()
 	}
 	here := <-unpacked
-	meter.clear()
+	meter.Clear()
 	if err := copyFailure(received, here); err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOpti
 		return fmt.Errorf("%s does not exist", from)
 	}
 	meter := c.copyMeter("copying " + from)
-	defer meter.clear()
+	defer meter.Clear()
 	reader, writer := io.Pipe()
 	packing, stop := context.WithCancel(ctx)
 	defer stop()
@@ -134,7 +135,7 @@ func (c *cli) copyInto(ctx context.Context, cl *client.Client, o client.CopyOpti
 	stop()
 	reader.CloseWithError(sent)
 	here := <-packed
-	meter.clear()
+	meter.Clear()
 	if err := copyFailure(sent, here); err != nil {
 		return err
 	}
@@ -173,25 +174,25 @@ func (c *cli) copyDone(from, to string, meter *copyMeter) error {
 	if !c.forPeople() {
 		return nil
 	}
-	return c.printf("%s copied to %s: %s\n", plain(from), plain(to), size(meter.total.Load()))
+	return c.printf("%s copied to %s: %s\n", terminal.Plain(from), terminal.Plain(to), size(meter.total.Load()))
 }
 
 func (c *cli) skipped(meter *copyMeter) func(name, what string) {
 	return func(name, what string) {
-		meter.clear()
-		c.note("left out %s: it is a %s", plain(name), what)
+		meter.Clear()
+		c.note("left out %s: it is a %s", terminal.Plain(name), what)
 	}
 }
 
 // copyMeter shows how far a copy has come.
 type copyMeter struct {
-	*progress
+	*terminal.ProgressLine
 	what        string
 	total, done atomic.Int64
 }
 
 func (c *cli) copyMeter(what string) *copyMeter {
-	return &copyMeter{progress: newProgress(c.Stderr), what: what}
+	return &copyMeter{ProgressLine: terminal.NewProgressLine(c.Stderr), what: what}
 }
 
 // through counts what is written to the archive, which is a little more than the files in it.
@@ -202,7 +203,7 @@ func (m *copyMeter) through(to io.Writer) io.Writer {
 		done := m.done.Add(int64(n))
 		if total > 0 {
 			done = min(done, total)
-			m.show(fmt.Sprintf("%s: %s of %s (%d %%)", m.what, size(done), size(total), done*100/total))
+			m.Show(fmt.Sprintf("%s: %s of %s (%d %%)", m.what, size(done), size(total), done*100/total))
 		}
 		return n, err
 	})

@@ -15,6 +15,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -160,11 +161,11 @@ func rawMessages[T proto.Message](objects []T) ([]json.RawMessage, error) {
 }
 
 // section writes a heading and what is under it, with a blank line before.
-func (c *cli) section(heading string, t *table) error {
-	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, heading)); err != nil {
+func (c *cli) section(heading string, t *terminal.Table) error {
+	if err := c.printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, heading)); err != nil {
 		return err
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func (c *cli) showDescription(d *description) error {
@@ -172,35 +173,35 @@ func (c *cli) showDescription(d *description) error {
 	if len(d.revisions) > 0 {
 		newest = d.revisions[0]
 	}
-	if err := c.workloadFacts(d.workload, newest).flush(); err != nil {
+	if err := c.workloadFacts(d.workload, newest).Flush(); err != nil {
 		return err
 	}
 	if err := c.whyPending(d.workload.GetStatus()); err != nil {
 		return err
 	}
 	now := time.Now()
-	replicas := newTable(c.Stdout, "NAME", "NODE", "PHASE", "REVISION", "RESTARTS", "AGE", "ADDRESSES", "REASON")
-	exits := newTable(c.Stdout, "REPLICA", "AGO", "CODE", "REASON")
+	replicas := terminal.NewTable(c.Stdout, "NAME", "NODE", "PHASE", "REVISION", "RESTARTS", "AGE", "ADDRESSES", "REASON")
+	exits := terminal.NewTable(c.Stdout, "REPLICA", "AGO", "CODE", "REASON")
 	for _, r := range d.replicas {
 		if status := r.GetStatus(); status.GetEndTime() == nil {
-			replicas.row(r.GetMetadata().GetName(), r.GetSpec().GetNode(), status.GetPhase(),
+			replicas.Row(r.GetMetadata().GetName(), r.GetSpec().GetNode(), status.GetPhase(),
 				strconv.FormatUint(r.GetSpec().GetRevision(), 10), strconv.Itoa(int(status.GetRestarts())),
 				age(r.GetMetadata().GetCreateTime(), now), strings.Join(status.GetAddresses(), ", "), status.GetReason())
 		}
 		if exit := r.GetStatus().GetLastExit(); exit != nil {
-			exits.row(r.GetMetadata().GetName(), age(exit.GetTime(), now), strconv.Itoa(int(exit.GetCode())), exitReason(exit))
+			exits.Row(r.GetMetadata().GetName(), age(exit.GetTime(), now), strconv.Itoa(int(exit.GetCode())), exitReason(exit))
 		}
 	}
 	for _, part := range []struct {
 		heading string
-		table   *table
+		table   *terminal.Table
 	}{
 		{"Replicas", replicas},
 		{"Last exits", exits},
 		{"Revisions", c.revisionTable(d.revisions)},
 		{"Events", c.eventTable(d.events, now)},
 	} {
-		if len(part.table.rows) == 1 { // the headings
+		if part.table.Empty() {
 			continue
 		}
 		if err := c.section(part.heading, part.table); err != nil {
@@ -220,44 +221,44 @@ func exitReason(exit *cloudlessv1.Exit) string {
 	return ""
 }
 
-func (c *cli) eventTable(events []*cloudlessv1.Event, now time.Time) *table {
-	t := newTable(c.Stdout, "AGO", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
+func (c *cli) eventTable(events []*cloudlessv1.Event, now time.Time) *terminal.Table {
+	t := terminal.NewTable(c.Stdout, "AGO", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
 	for _, event := range events {
 		s := event.GetSpec()
-		t.row(age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
+		t.Row(age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
 	}
 	return t
 }
 
 // workloadFacts is the head of a description. The revision, if it is known, names the image by digest.
-func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revision) *facts {
+func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revision) *terminal.Facts {
 	status, s := w.GetStatus(), w.GetSpec()
-	f := newFacts(c.Stdout)
-	f.add("Name", w.GetMetadata().GetName())
-	f.add("Namespace", w.GetMetadata().GetNamespace())
-	f.add("Labels", pairs(w.GetMetadata().GetLabels()))
-	f.add("Phase", status.GetPhase())
-	f.add("Reason", status.GetReason())
+	f := terminal.NewFacts(c.Stdout)
+	f.Add("Name", w.GetMetadata().GetName())
+	f.Add("Namespace", w.GetMetadata().GetNamespace())
+	f.Add("Labels", terminal.Pairs(w.GetMetadata().GetLabels()))
+	f.Add("Phase", status.GetPhase())
+	f.Add("Reason", status.GetReason())
 	kindFacts(f, w)
-	f.add("Revision", strconv.FormatUint(status.GetRevision(), 10))
-	f.add("Image", s.GetImage())
+	f.Add("Revision", strconv.FormatUint(status.GetRevision(), 10))
+	f.Add("Image", s.GetImage())
 	if _, digest, pinned := strings.Cut(revision.GetSpec().GetImage(), "@"); pinned {
-		f.add("Digest", digest)
+		f.Add("Digest", digest)
 	}
-	f.add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
-	f.add("Environment", pairs(s.GetEnv()))
-	f.add("User", s.GetUser())
-	f.add("Folder", s.GetWorkingDir())
+	f.Add("Command", strings.Join(append(append([]string{}, s.GetCommand()...), s.GetArgs()...), " "))
+	f.Add("Environment", terminal.Pairs(s.GetEnv()))
+	f.Add("User", s.GetUser())
+	f.Add("Folder", s.GetWorkingDir())
 	if s.GetReadOnlyRoot() {
-		f.add("Root", "read-only")
+		f.Add("Root", "read-only")
 	}
-	f.add("Network", s.GetNetwork())
-	f.add("Ports", ports(s.GetPorts()))
-	f.add("Limits", amounts(s.GetResources().GetLimits()))
-	f.add("Requests", amounts(s.GetResources().GetRequests()))
+	f.Add("Network", s.GetNetwork())
+	f.Add("Ports", ports(s.GetPorts()))
+	f.Add("Limits", amounts(s.GetResources().GetLimits()))
+	f.Add("Requests", amounts(s.GetResources().GetRequests()))
 	schedulingFacts(f, s)
-	f.add("Restart", s.GetRestart().GetPolicy())
-	f.add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
+	f.Add("Restart", s.GetRestart().GetPolicy())
+	f.Add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
 	return f
 }
 
@@ -266,10 +267,10 @@ func (c *cli) whyPending(status *cloudlessv1.WorkloadStatus) error {
 	if len(status.GetUnplaced()) == 0 {
 		return nil
 	}
-	t := newTable(c.Stdout, "NODE", "REASON")
-	t.whole = true
+	t := terminal.NewTable(c.Stdout, "NODE", "REASON")
+	t.ShowFullText()
 	for _, node := range status.GetUnplaced() {
-		t.row(node.GetNode(), node.GetReason())
+		t.Row(node.GetNode(), node.GetReason())
 	}
 	return c.section("Why it is pending, node by node:", t)
 }
@@ -321,24 +322,24 @@ func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name strin
 		return c.printObject(r)
 	}
 	status := r.GetStatus()
-	f := newFacts(c.Stdout)
-	f.add("Name", name)
-	f.add("Namespace", r.GetMetadata().GetNamespace())
-	f.add("Workload", r.GetSpec().GetWorkload())
-	f.add("Revision", strconv.FormatUint(r.GetSpec().GetRevision(), 10))
-	f.add("Node", r.GetSpec().GetNode())
-	f.add("Phase", status.GetPhase())
-	f.add("Reason", status.GetReason())
-	f.add("Addresses", strings.Join(status.GetAddresses(), ", "))
-	f.add("Restarts", strconv.Itoa(int(status.GetRestarts())))
+	f := terminal.NewFacts(c.Stdout)
+	f.Add("Name", name)
+	f.Add("Namespace", r.GetMetadata().GetNamespace())
+	f.Add("Workload", r.GetSpec().GetWorkload())
+	f.Add("Revision", strconv.FormatUint(r.GetSpec().GetRevision(), 10))
+	f.Add("Node", r.GetSpec().GetNode())
+	f.Add("Phase", status.GetPhase())
+	f.Add("Reason", status.GetReason())
+	f.Add("Addresses", strings.Join(status.GetAddresses(), ", "))
+	f.Add("Restarts", strconv.Itoa(int(status.GetRestarts())))
 	if status.GetPid() != 0 {
-		f.add("Process", strconv.Itoa(int(status.GetPid())))
+		f.Add("Process", strconv.Itoa(int(status.GetPid())))
 	}
 	if exit := status.GetLastExit(); exit != nil {
-		f.add("Last exit", strings.TrimSpace(fmt.Sprintf("code %d, %s ago %s", exit.GetCode(), age(exit.GetTime(), time.Now()), exitReason(exit))))
+		f.Add("Last exit", strings.TrimSpace(fmt.Sprintf("code %d, %s ago %s", exit.GetCode(), age(exit.GetTime(), time.Now()), exitReason(exit))))
 	}
-	f.add("Age", age(r.GetMetadata().GetCreateTime(), time.Now()))
-	if err := f.flush(); err != nil {
+	f.Add("Age", age(r.GetMetadata().GetCreateTime(), time.Now()))
+	if err := f.Flush(); err != nil {
 		return err
 	}
 	return c.eventsAbout(ctx, cl, name)
@@ -353,13 +354,46 @@ func (c *cli) describeImage(ctx context.Context, cl *client.Client, name string)
 		return c.printObject(image)
 	}
 	status := image.GetStatus()
-	f := newFacts(c.Stdout)
-	f.add("Name", image.GetMetadata().GetName())
-	f.add("Digest", status.GetDigest())
-	f.add("Size", size(status.GetSize()))
-	f.add("Platforms", strings.Join(status.GetPlatforms(), ", "))
-	f.add("Phase", status.GetPhase())
-	f.add("Used by", strings.Join(status.GetUsedBy(), ", "))
-	f.add("Pushed", age(status.GetPushTime(), time.Now()))
-	return f.flush()
+	f := terminal.NewFacts(c.Stdout)
+	f.Add("Name", image.GetMetadata().GetName())
+	f.Add("Digest", status.GetDigest())
+	f.Add("Size", size(status.GetSize()))
+	f.Add("Platforms", strings.Join(status.GetPlatforms(), ", "))
+	f.Add("Phase", status.GetPhase())
+	f.Add("Used by", strings.Join(status.GetUsedBy(), ", "))
+	f.Add("Pushed", age(status.GetPushTime(), time.Now()))
+	return f.Flush()
+}
+
+func amounts(a *cloudlessv1.ResourceAmounts) string {
+	var all []string
+	for _, one := range []struct{ what, amount string }{
+		{"CPU", a.GetCpu()},
+		{"memory", shortQuantity(a.GetMemory())},
+		{"disk", shortQuantity(a.GetDisk())},
+		{"bandwidth", a.GetBandwidth()},
+	} {
+		if one.amount != "" {
+			all = append(all, one.what+" "+one.amount)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func ports(list []*cloudlessv1.Port) string {
+	var all []string
+	for _, p := range list {
+		text := fmt.Sprint(p.GetPort())
+		if p.GetProtocol() == "udp" {
+			text += "/udp"
+		}
+		if p.GetName() != "" {
+			text = p.GetName() + " " + text
+		}
+		if p.GetPublish() != 0 {
+			text += fmt.Sprintf(" on the node's %d", p.GetPublish())
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
@@ -53,7 +54,7 @@ func (c *cli) runRole(cmd *cobra.Command, detach bool, process *Process, secret 
 	}
 	defer tell.close()
 	process.Progress, process.Ready, process.Attended = tell.progress, tell.ready, tell.pipe != nil
-	process.Log = tell.line.beside(process.Log)
+	process.Log = tell.line.Beside(process.Log)
 	err = run(cmd.Context())
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil // the ordinary end
@@ -68,11 +69,11 @@ type reporter struct {
 	manager systemd.Notifier
 	pipe    *os.File // nil if nobody waits, or no longer
 	cli     *cli
-	line    *progress
+	line    *terminal.ProgressLine
 }
 
 func (c *cli) reporter() (*reporter, error) {
-	r := &reporter{cli: c, line: newProgress(c.Stderr)}
+	r := &reporter{cli: c, line: terminal.NewProgressLine(c.Stderr)}
 	var err error
 	if r.manager, err = systemd.NewNotifier(); err != nil {
 		return nil, err
@@ -98,14 +99,14 @@ func (r *reporter) progress(doing string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.say(word{Progress: doing})
-	r.line.show(doing)
+	r.line.Show(doing)
 	_ = r.manager.Status(doing) // only for those who look
 }
 
 func (r *reporter) ready(message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.line.clear()
+	r.line.Clear()
 	first, _, _ := strings.Cut(message, "\n")
 	if err := errors.Join(r.manager.Status(first), r.manager.Ready()); err != nil {
 		r.cli.note("cloudless: %v", err) // the manager will say what it thinks of that
@@ -121,7 +122,7 @@ func (r *reporter) ready(message string) {
 func (r *reporter) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.line.clear()
+	r.line.Clear()
 	if err == nil {
 		return
 	}
@@ -265,8 +266,8 @@ const noteAfter = 10 * time.Second
 // awaitChild shows the child's progress until its last word, which is empty if it ended without one. Where there is no
 // terminal, progress is noted once it is late. If ctx ends first, so does the child.
 func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, late <-chan time.Time) (word, error) {
-	line := newProgress(c.Stderr)
-	defer line.clear()
+	line := terminal.NewProgressLine(c.Stderr)
+	defer line.Clear()
 	heard := make(chan word)
 	ended := make(chan struct{})
 	defer close(ended)
@@ -292,18 +293,18 @@ func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, 
 				return w, nil
 			}
 			doing = w.Progress
-			line.show(doing)
+			line.Show(doing)
 		case <-late:
 			isLate = true
 		case <-ctx.Done():
 			continue
 		}
-		if isLate && line.out == nil && doing != noted {
+		if isLate && !line.Shown() && doing != noted {
 			c.note("cloudless: still waiting: %s", doing)
 			noted = doing
 		}
 	}
-	line.show("stopping")
+	line.Show("stopping")
 	_ = child.Process.Signal(syscall.SIGTERM)
 	kill := time.AfterFunc(childPatience, func() { _ = child.Process.Kill() })
 	defer kill.Stop()
@@ -336,7 +337,7 @@ func tailOf(path string, from int64) string {
 	}
 	var kept []string
 	for line := range bytes.Lines(data) {
-		if text := plain(string(line)); text != "" {
+		if text := terminal.Plain(string(line)); text != "" {
 			kept = append(kept, text)
 		}
 	}

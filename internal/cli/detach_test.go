@@ -346,27 +346,3 @@ func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 		_ = words.Close() // which ends the goroutine that reads
 	})
 }
-
-// Log lines do not run into the line that shows the progress.
-func TestLogLinesMakeTheProgressLineMove(t *testing.T) {
-	terminal, err := os.Create(filepath.Join(t.TempDir(), "terminal"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer terminal.Close()
-	line := &progress{out: terminal}
-	log := line.beside(terminal)
-	fmt.Fprintln(log, "first")
-	line.show("starting")
-	fmt.Fprintln(log, "second")
-	line.clear()
-	fmt.Fprintln(log, "third")
-	const erase = "\r\x1b[K"
-	written, err := os.ReadFile(terminal.Name())
-	if want := "first\n" + erase + "starting" + erase + "second\n" + erase + "starting" + erase + "third\n"; err != nil || string(written) != want {
-		t.Errorf("the terminal got %q, want %q", written, want)
-	}
-	if out := new(bytes.Buffer); newProgress(out).beside(out) != io.Writer(out) {
-		t.Error("where no progress is shown, the log is not written as it is")
-	}
-}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/doctor"
 )
 
@@ -52,10 +53,10 @@ func (c *cli) doctorCommand() *cobra.Command {
 				return err
 			}
 			o.Context = c.context
-			line := newProgress(c.Stderr)
-			line.show("looking at this machine")
+			line := terminal.NewProgressLine(c.Stderr)
+			line.Show("looking at this machine")
 			found, err := c.Roles.Doctor(cmd.Context(), o)
-			line.clear()
+			line.Clear()
 			if err != nil {
 				return err
 			}
@@ -101,21 +102,21 @@ func (c *cli) printFindings(found []doctor.Finding) error {
 			Items []doctor.Finding `json:"items" yaml:"items"`
 		}{doctor.Worst(found), found})
 	}
-	t := &table{out: c.Stdout, widths: make([]int, 3)}
+	t, indent := terminal.NewPlainTable(c.Stdout, 3), 0
 	counts := map[doctor.Level]int{}
 	for _, f := range found {
 		counts[f.Level]++
-		t.widths[0], t.widths[1] = max(t.widths[0], len(f.Level)), max(t.widths[1], len(f.Check))
+		indent = t.Reserve(string(f.Level), f.Check, "")
 	}
 	for _, f := range found {
-		t.row(string(f.Level), f.Check, f.Text)
-		if err := t.flush(); err != nil {
+		t.Row(string(f.Level), f.Check, f.Text)
+		if err := t.Flush(); err != nil {
 			return err
 		}
 		if f.Mend == "" {
 			continue
 		}
-		if err := c.printf("%smend with: %s\n", strings.Repeat(" ", t.widths[0]+t.widths[1]+4), plain(f.Mend)); err != nil {
+		if err := c.printf("%smend with: %s\n", strings.Repeat(" ", indent), terminal.Plain(f.Mend)); err != nil {
 			return err
 		}
 	}

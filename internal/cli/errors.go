@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -69,7 +70,7 @@ func (c *cli) complain(err error) {
 	if own, ok := errors.AsType[*exitCodeError](err); ok && own.why == nil {
 		return
 	}
-	who := painter(c.Stderr)(colourBad, "cloudless:")
+	who := terminal.StyleFor(c.Stderr).Paint(terminal.Red, "cloudless:")
 	if bad, ok := errors.AsType[*spec.Error](err); ok {
 		// One line for each violation, with its place in the file.
 		for line := range strings.Lines(bad.Error()) {

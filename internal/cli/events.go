@@ -15,6 +15,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 type eventsFlags struct {
@@ -220,13 +221,13 @@ func (c *cli) eventPrinter() func(...*cloudlessv1.Event) error {
 			return nil
 		}
 	}
-	t := newTable(c.Stdout, "TIME", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
+	t := terminal.NewTable(c.Stdout, "TIME", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
 	return func(events ...*cloudlessv1.Event) error {
 		for _, event := range events {
 			s := event.GetSpec()
-			t.row(s.GetTime().AsTime().Local().Format(time.DateTime), s.GetSeverity(), s.GetReason(),
+			t.Row(s.GetTime().AsTime().Local().Format(time.DateTime), s.GetSeverity(), s.GetReason(),
 				s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
 		}
-		return t.flush()
+		return t.Flush()
 	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 type execFlags struct {
@@ -79,7 +79,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 		raw = f.interactive
 	}
 	if raw {
-		restore, err := makeRaw(c.Stdin)
+		restore, err := terminal.MakeRaw(c.Stdin)
 		if err != nil {
 			return usage(cmd, "%w", err)
 		}
@@ -107,7 +107,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 // screen is the terminal at which the person sits, nil if there is none.
 func (c *cli) screen() *os.File {
 	for _, stream := range []any{c.Stdin, c.Stdout} {
-		if f, ok := stream.(*os.File); ok && isTerminal(f) {
+		if f, ok := stream.(*os.File); ok && terminal.IsTerminal(f) {
 			return f
 		}
 	}
@@ -128,7 +128,7 @@ func attachScreen(screen *os.File, options *client.ExecOptions) (stop func()) {
 	signal.Notify(changed, syscall.SIGWINCH)
 	sizes := make(chan client.TerminalSize)
 	options.Resize = sizes
-	return relay(changed, func(_ os.Signal, done <-chan struct{}) {
+	return terminal.RelaySignals(changed, func(_ os.Signal, done <-chan struct{}) {
 		select {
 		case sizes <- sizeOf(screen):
 		case <-done:
@@ -144,50 +144,16 @@ func sizeOf(screen *os.File) client.TerminalSize {
 	return client.TerminalSize{Width: uint16(width), Height: uint16(height)}
 }
 
-// makeRaw hands every key on as it is pressed.
-func makeRaw(stdin any) (restore func(), err error) {
-	f, ok := stdin.(*os.File)
-	if !ok || !isTerminal(f) {
-		return nil, fmt.Errorf("standard input is not a terminal: leave -t out")
-	}
-	before, err := term.MakeRaw(int(f.Fd()))
-	if err != nil {
-		return nil, fmt.Errorf("prepare the terminal: %w", err)
-	}
-	return func() { _ = term.Restore(int(f.Fd()), before) }, nil
-}
-
 // forwardedSignals are the names of the signals that reach this process until it is stopped.
 func forwardedSignals() (names <-chan string, stop func()) {
 	received := make(chan os.Signal, 16)
 	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	out := make(chan string)
-	return out, relay(received, func(s os.Signal, done <-chan struct{}) {
+	return out, terminal.RelaySignals(received, func(s os.Signal, done <-chan struct{}) {
 		number, _ := s.(syscall.Signal)
 		select {
 		case out <- unix.SignalName(number):
 		case <-done:
 		}
 	})
-}
-
-// relay calls hand for every signal until it is stopped; stop returns when it has ended.
-func relay(signals chan os.Signal, hand func(s os.Signal, done <-chan struct{})) (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case s := <-signals:
-				hand(s, done)
-			case <-done:
-				return
-			}
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(done)
-		<-ended
-	}
 }

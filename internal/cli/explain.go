@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // inquiry is the flags of explain.
@@ -112,7 +113,7 @@ func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
 	if phase == "" {
 		phase = "not applied yet"
 	}
-	if err := c.printf("workload %s is %s: %s\n", e.GetName(), phase, plain(e.GetSummary())); err != nil {
+	if err := c.printf("workload %s is %s: %s\n", e.GetName(), phase, terminal.Plain(e.GetSummary())); err != nil {
 		return err
 	}
 	shows := []func(*cloudlessv1.Explanation, inquiry) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp}
@@ -152,9 +153,9 @@ func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
 	headings = append(headings, "SCORE",
 		weighted("LOCALITY", w.GetLocality()), weighted("RELIABILITY", w.GetReliability()), weighted("COST", w.GetCost()),
 		weighted("UTILIZATION", w.GetUtilization()), weighted("NETWORK", w.GetNetwork()), "BEFORE THE NEXT BECAUSE")
-	t := newTable(c.Stdout, headings...)
+	t := terminal.NewTable(c.Stdout, headings...)
 	for _, n := range ranked {
-		t.row(nodeRow(n, len(e.GetLevels()), preferred, avoided)...)
+		t.Row(nodeRow(n, len(e.GetLevels()), preferred, avoided)...)
 	}
 	about := e.GetAbout()
 	if e.GetQuota() != "" {
@@ -235,7 +236,7 @@ func displaced(all []*cloudlessv1.Displaced) string {
 func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
 	t := c.refusals(e, func(*cloudlessv1.NodeExplanation) bool { return true })
 	refusing := e.GetNodeCount() - e.GetTakingCount() - e.GetYieldingCount()
-	if len(t.rows) > 1 {
+	if !t.Empty() {
 		verb := "refuse"
 		if refusing == 1 {
 			verb = "refuses"
@@ -248,9 +249,9 @@ func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
 }
 
 // refusals has a row for each filter that refuses one of the nodes.
-func (c *cli) refusals(e *cloudlessv1.Explanation, of func(*cloudlessv1.NodeExplanation) bool) *table {
-	t := newTable(c.Stdout, "NODE", "FILTER", "REASON")
-	t.whole = true
+func (c *cli) refusals(e *cloudlessv1.Explanation, of func(*cloudlessv1.NodeExplanation) bool) *terminal.Table {
+	t := terminal.NewTable(c.Stdout, "NODE", "FILTER", "REASON")
+	t.ShowFullText()
 	for _, n := range e.GetNodes() {
 		if n.GetRank() > 0 || !of(n) {
 			continue
@@ -260,7 +261,7 @@ func (c *cli) refusals(e *cloudlessv1.Explanation, of func(*cloudlessv1.NodeExpl
 			if k > 0 {
 				name = ""
 			}
-			t.rowAsIs(name, r.GetFilter(), r.GetReason())
+			t.RowAsIs(name, r.GetFilter(), r.GetReason())
 		}
 	}
 	return t
@@ -279,7 +280,7 @@ func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
 	}
 	for _, g := range e.GetRefused() {
 		if left := g.GetCount() - told[g.GetFilter()]; left > 0 {
-			if err := c.printf("and %d more by %s, as %s: %s\n", left, g.GetFilter(), plain(g.GetNode()), plain(g.GetReason())); err != nil {
+			if err := c.printf("and %d more by %s, as %s: %s\n", left, g.GetFilter(), terminal.Plain(g.GetNode()), terminal.Plain(g.GetReason())); err != nil {
 				return err
 			}
 		}
@@ -291,17 +292,17 @@ func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
 // do not suit it.
 func (c *cli) showEach(e *cloudlessv1.Explanation, q inquiry) error {
 	heading := "One on every node that suits: " + verbOf(ofNodes(e.GetSuitingCount(), e), e.GetSuitingCount(), "does", "do")
-	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, heading)); err != nil {
+	if err := c.printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, heading)); err != nil {
 		return err
 	}
 	suits := (*cloudlessv1.NodeExplanation).GetSuits
-	if t := c.refusals(e, suits); len(t.rows) > 1 {
+	if t := c.refusals(e, suits); !t.Empty() {
 		cannot := e.GetSuitingCount() - e.GetTakingCount() - e.GetYieldingCount()
 		if err := c.section(verbOf(ofNodes(cannot, e), cannot, "suits and cannot", "suit and cannot")+" take one:", t); err != nil {
 			return err
 		}
 	}
-	if t := c.refusals(e, func(n *cloudlessv1.NodeExplanation) bool { return !suits(n) }); len(t.rows) > 1 {
+	if t := c.refusals(e, func(n *cloudlessv1.NodeExplanation) bool { return !suits(n) }); !t.Empty() {
 		unsuited := e.GetNodeCount() - e.GetSuitingCount()
 		if err := c.section(verbOf(ofNodes(unsuited, e), unsuited, "does", "do")+" not suit:", t); err != nil {
 			return err
@@ -323,10 +324,10 @@ func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ inquiry) error {
 	if len(e.GetReplicas()) == 0 {
 		return nil
 	}
-	t := newTable(c.Stdout, "REPLICAS", "NODE", "PLACED WITH", "SCORE NOW", "WHY")
-	t.whole = true
+	t := terminal.NewTable(c.Stdout, "REPLICAS", "NODE", "PLACED WITH", "SCORE NOW", "WHY")
+	t.ShowFullText()
 	for _, r := range e.GetReplicas() {
-		t.row(namedReplicas(r), r.GetNode(), totalOf(r.GetPlacedScore()), totalOf(r.GetScore()), r.GetReason())
+		t.Row(namedReplicas(r), r.GetNode(), totalOf(r.GetPlacedScore()), totalOf(r.GetScore()), r.GetReason())
 	}
 	if err := c.section("Why replicas are where they are:", t); err != nil {
 		return err
@@ -362,11 +363,11 @@ func (c *cli) showHelp(e *cloudlessv1.Explanation, q inquiry) error {
 	if len(e.GetHelp()) == 0 || q.node != "" && !e.GetEveryNode() {
 		return nil // what would help is about that node only for a daemon
 	}
-	if err := c.printf("\n%s\n", painter(c.Stdout)(colourHeading, "What would help:")); err != nil {
+	if err := c.printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, "What would help:")); err != nil {
 		return err
 	}
 	for _, sentence := range e.GetHelp() {
-		if err := c.printf("- %s\n", plain(sentence)); err != nil {
+		if err := c.printf("- %s\n", terminal.Plain(sentence)); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -30,7 +31,7 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, revisions)
 			}
-			return c.revisionTable(revisions).flush()
+			return c.revisionTable(revisions).Flush()
 		}),
 	}
 }
@@ -43,8 +44,8 @@ func listRevisions(ctx context.Context, cl *client.Client, namespace, workload s
 	})
 }
 
-func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *table {
-	t := newTable(c.Stdout, "REVISION", "CREATED", "AGE", "IMAGE", "CHANGES")
+func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *terminal.Table {
+	t := terminal.NewTable(c.Stdout, "REVISION", "CREATED", "AGE", "IMAGE", "CHANGES")
 	for i, r := range newestFirst {
 		var before *cloudlessv1.Revision
 		if i+1 < len(newestFirst) {
@@ -52,10 +53,10 @@ func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *table {
 		}
 		changes := revisionChanges(before, r)
 		created := r.GetMetadata().GetCreateTime()
-		t.row(strconv.FormatUint(r.GetSpec().GetNumber(), 10), created.AsTime().Local().Format(time.DateTime),
+		t.Row(strconv.FormatUint(r.GetSpec().GetNumber(), 10), created.AsTime().Local().Format(time.DateTime),
 			age(created, time.Now()), shortImage(r.GetSpec()), changes[0])
 		for _, change := range changes[1:] {
-			t.more(change)
+			t.Continue(change)
 		}
 	}
 	return t

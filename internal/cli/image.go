@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) imageCommand() *cobra.Command {
@@ -73,17 +74,17 @@ func (c *cli) printImages(images []*cloudlessv1.Image, deleted bool) error {
 	if deleted {
 		last = "GONE IN"
 	}
-	t := newTable(c.Stdout, "REPOSITORY", "TAG", "DIGEST", "SIZE", "PLATFORMS", "AGE", last)
+	t := terminal.NewTable(c.Stdout, "REPOSITORY", "TAG", "DIGEST", "SIZE", "PLATFORMS", "AGE", last)
 	for _, image := range images {
 		s := image.GetStatus()
 		about := imageUsers(s)
 		if deleted {
 			about = short(time.Until(s.GetExpireTime().AsTime()))
 		}
-		t.row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), size(s.GetSize()),
+		t.Row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), size(s.GetSize()),
 			strings.Join(s.GetPlatforms(), ", "), age(s.GetPushTime(), time.Now()), about)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 func (c *cli) imageGetCommand() *cobra.Command {
@@ -105,18 +106,18 @@ func (c *cli) imageGetCommand() *cobra.Command {
 				return c.printObject(image)
 			}
 			s := image.GetStatus()
-			f := newFacts(c.Stdout)
-			f.add("Image", image.GetMetadata().GetName())
-			f.add("Digest", s.GetDigest())
-			f.add("Size", size(s.GetSize()))
-			f.add("Platforms", strings.Join(s.GetPlatforms(), ", "))
-			f.add("Pushed", age(s.GetPushTime(), time.Now())+" ago")
-			f.add("Phase", s.GetPhase())
-			f.add("Used by", imageUsers(s))
+			f := terminal.NewFacts(c.Stdout)
+			f.Add("Image", image.GetMetadata().GetName())
+			f.Add("Digest", s.GetDigest())
+			f.Add("Size", size(s.GetSize()))
+			f.Add("Platforms", strings.Join(s.GetPlatforms(), ", "))
+			f.Add("Pushed", age(s.GetPushTime(), time.Now())+" ago")
+			f.Add("Phase", s.GetPhase())
+			f.Add("Used by", imageUsers(s))
 			if s.GetExpireTime() != nil {
-				f.add("Gone in", short(time.Until(s.GetExpireTime().AsTime())))
+				f.Add("Gone in", short(time.Until(s.GetExpireTime().AsTime())))
 			}
-			return f.flush()
+			return f.Flush()
 		}),
 	}
 }

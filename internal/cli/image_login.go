@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) imageLoginCommand() *cobra.Command {
@@ -57,13 +58,13 @@ const maxPassword = 8192
 func (c *cli) readPassword(cmd *cobra.Command, fromStdin bool, user, host string) (string, error) {
 	var data []byte
 	var err error
-	terminal, _ := c.Stdin.(*os.File)
+	keyboard, _ := c.Stdin.(*os.File)
 	switch {
 	case fromStdin:
 		data, err = io.ReadAll(io.LimitReader(c.Stdin, maxPassword+3))
-	case isTerminal(c.Stdin):
+	case terminal.IsTerminal(c.Stdin):
 		fmt.Fprintf(c.Stderr, "Password of %s at %s: ", user, host)
-		data, err = term.ReadPassword(int(terminal.Fd()))
+		data, err = term.ReadPassword(int(keyboard.Fd()))
 		fmt.Fprintln(c.Stderr)
 	default:
 		return "", usage(cmd, "there is no terminal to ask for the password on: give it with --password-stdin")
@@ -116,11 +117,11 @@ func (c *cli) imageLoginsCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, logins)
 			}
-			t := newTable(c.Stdout, "HOST", "USER", "AGE")
+			t := terminal.NewTable(c.Stdout, "HOST", "USER", "AGE")
 			for _, login := range logins {
-				t.row(login.GetSpec().GetHost(), login.GetSpec().GetUsername(), age(login.GetMetadata().GetCreateTime(), time.Now()))
+				t.Row(login.GetSpec().GetHost(), login.GetSpec().GetUsername(), age(login.GetMetadata().GetCreateTime(), time.Now()))
 			}
-			return t.flush()
+			return t.Flush()
 		}),
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/image"
 )
 
@@ -64,16 +65,16 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 			return err
 		}
 	}
-	line := newProgress(c.Stderr)
-	defer line.clear()
+	line := terminal.NewProgressLine(c.Stderr)
+	defer line.Clear()
 	_, err = image.Push(ctx, source.Content, name, image.PushOptions{
 		Transport: cl.HTTPTransport(),
 		Progress: func(done, total int64) {
-			line.show(fmt.Sprintf("sending %s: %s of %s, %d %%", path, size(done), size(total), done*100/max(total, 1)))
+			line.Show(fmt.Sprintf("sending %s: %s of %s, %d %%", path, size(done), size(total), done*100/max(total, 1)))
 		},
 	})
 	if ctx.Err() != nil {
-		line.clear()
+		line.Clear()
 		c.note("Interrupted: %s was not pushed, and nothing half-made is left of it.", path)
 		return &exitCodeError{code: exitInterrupted}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // InstallOptions say what service to put in place.
@@ -52,9 +54,9 @@ func (f *serviceFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.root, "root", "/", "`folder` that holds the system to change, such as a mounted image; / is this machine")
 }
 
-func (f *serviceFlags) options(line *progress) (ServiceOptions, error) {
+func (f *serviceFlags) options(line *terminal.ProgressLine) (ServiceOptions, error) {
 	root, err := filepath.Abs(f.root)
-	return ServiceOptions{Name: f.name, Root: root, Progress: line.show}, err
+	return ServiceOptions{Name: f.name, Root: root, Progress: line.Show}, err
 }
 
 func (c *cli) installCommand() *cobra.Command {
@@ -81,8 +83,8 @@ func (c *cli) installCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			line := newProgress(c.Stderr)
-			defer line.clear()
+			line := terminal.NewProgressLine(c.Stderr)
+			defer line.Clear()
 			o := InstallOptions{BinDir: binDir, DryRun: dryRun}
 			var err error
 			if o.ServiceOptions, err = f.options(line); err != nil {
@@ -101,7 +103,7 @@ func (c *cli) installCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			line.clear()
+			line.Clear()
 			return c.printf("%s\n", said)
 		},
 	}
@@ -172,8 +174,8 @@ func (c *cli) uninstallCommand() *cobra.Command {
 		Example: "  cloudless uninstall\n  cloudless uninstall --purge",
 		Args:    names(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			line := newProgress(c.Stderr)
-			defer line.clear()
+			line := terminal.NewProgressLine(c.Stderr)
+			defer line.Clear()
 			o := UninstallOptions{Purge: purge}
 			var err error
 			if o.ServiceOptions, err = f.options(line); err != nil {
@@ -183,7 +185,7 @@ func (c *cli) uninstallCommand() *cobra.Command {
 				return err
 			}
 			said, err := c.Roles.Uninstall(cmd.Context(), o)
-			line.clear()
+			line.Clear()
 			if errors.Is(err, fs.ErrNotExist) {
 				return c.printf("there is no service %s to uninstall\n", f.name)
 			}

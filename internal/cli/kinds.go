@@ -13,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -112,40 +113,40 @@ func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
 }
 
 // kindFacts are the part of a description that depends on the kind.
-func kindFacts(f *facts, w *cloudlessv1.Workload) {
+func kindFacts(f *terminal.Facts, w *cloudlessv1.Workload) {
 	status, s := w.GetStatus(), w.GetSpec()
-	f.add("Kind", kindOf(w))
-	f.add("Owner", status.GetOwner())
+	f.Add("Kind", kindOf(w))
+	f.Add("Owner", status.GetOwner())
 	switch kindOf(w) {
 	case spec.KindJob:
-		f.add("Job", fmt.Sprintf("%d of %d completed, %d failed, %d running", status.GetJob().GetSucceeded(), status.GetDesired(), status.GetJob().GetFailed(), status.GetRunning()))
+		f.Add("Job", fmt.Sprintf("%d of %d completed, %d failed, %d running", status.GetJob().GetSucceeded(), status.GetDesired(), status.GetJob().GetFailed(), status.GetRunning()))
 		jobFacts(f, s.GetJob())
 		if end := status.GetJob().GetEndTime(); end != nil {
-			f.add("Ended", age(end, time.Now())+" ago")
+			f.Add("Ended", age(end, time.Now())+" ago")
 		}
 	case spec.KindCron:
 		cron := status.GetCron()
-		f.add("Schedule", s.GetCron().GetSchedule()+" in "+s.GetCron().GetTimeZone())
-		f.add("Overlap", s.GetCron().GetOverlap())
+		f.Add("Schedule", s.GetCron().GetSchedule()+" in "+s.GetCron().GetTimeZone())
+		f.Add("Overlap", s.GetCron().GetOverlap())
 		if s.GetCron().GetSuspend() {
-			f.add("Suspended", "yes")
+			f.Add("Suspended", "yes")
 		}
-		f.add("Active", fmt.Sprint(cron.GetActive()))
+		f.Add("Active", fmt.Sprint(cron.GetActive()))
 		if cron.GetLastRun() != nil {
-			f.add("Last run", zoned(cron.GetLastRun(), s.GetCron().GetTimeZone()))
+			f.Add("Last run", zoned(cron.GetLastRun(), s.GetCron().GetTimeZone()))
 		}
 		if cron.GetNextRun() != nil {
-			f.add("Next run", zoned(cron.GetNextRun(), s.GetCron().GetTimeZone()))
+			f.Add("Next run", zoned(cron.GetNextRun(), s.GetCron().GetTimeZone()))
 		}
 		jobFacts(f, s.GetJob())
 	default:
-		f.add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
+		f.Add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
 	}
 }
 
-func jobFacts(f *facts, j *cloudlessv1.Job) {
-	f.add("Completions", fmt.Sprintf("%d, %d at once, %d may fail", j.GetCompletions(), j.GetParallelism(), j.GetRetries()))
-	f.add("Deadline", j.GetDeadline())
+func jobFacts(f *terminal.Facts, j *cloudlessv1.Job) {
+	f.Add("Completions", fmt.Sprintf("%d, %d at once, %d may fail", j.GetCompletions(), j.GetParallelism(), j.GetRetries()))
+	f.Add("Deadline", j.GetDeadline())
 }
 
 // zoned is a time as clocks in a zone show it.
@@ -171,13 +172,13 @@ func (c *cli) showRuns(ctx context.Context, cl *client.Client, cron *cloudlessv1
 	if err != nil {
 		return err
 	}
-	t := newTable(c.Stdout, "NAME", "PHASE", "DONE", "AGE", "REASON")
+	t := terminal.NewTable(c.Stdout, "NAME", "PHASE", "DONE", "AGE", "REASON")
 	for _, run := range all {
 		if run.GetStatus().GetOwnerUid() == cron.GetMetadata().GetUid() {
-			t.row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), progressOf(run), age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
+			t.Row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), progressOf(run), age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
 		}
 	}
-	if len(t.rows) == 1 { // the headings
+	if t.Empty() {
 		return nil
 	}
 	return c.section("Jobs", t)

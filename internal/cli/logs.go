@@ -13,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 type logsFlags struct {
@@ -113,7 +114,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 		case line.Missing != "":
 			missing[line.Replica] = true
 			err = printer.out.Flush()
-			c.note("cloudless: the output of %s is not complete: %s", line.Replica, plain(line.Missing))
+			c.note("cloudless: the output of %s is not complete: %s", line.Replica, terminal.Plain(line.Missing))
 		default:
 			if f.follow {
 				delete(missing, line.Replica) // it goes on where it was
@@ -177,7 +178,7 @@ func (p *logPrinter) print(line client.LogLine) error {
 	p.prefix = p.prefix || line.Replica != p.only
 	if p.prefix && !p.quiet {
 		p.width = max(p.width, len(line.Replica))
-		fmt.Fprintf(p.out, "%-*s | ", p.width, plain(line.Replica))
+		fmt.Fprintf(p.out, "%-*s | ", p.width, terminal.Plain(line.Replica))
 	}
 	if p.timestamps {
 		p.out.WriteString(line.Time.UTC().Format(logTime))

@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) namespaceCommand() *cobra.Command {
@@ -45,7 +46,7 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, all)
 			}
-			t := newTable(c.Stdout, "NAME", "WORKLOADS", "REPLICAS", "PENDING", "CPU", "MEMORY", "DISK", "GPU", "AGE")
+			t := terminal.NewTable(c.Stdout, "NAME", "WORKLOADS", "REPLICAS", "PENDING", "CPU", "MEMORY", "DISK", "GPU", "AGE")
 			for _, n := range all {
 				cells := []string{n.GetMetadata().GetName(), fmt.Sprint(n.GetStatus().GetWorkloads())}
 				rows := quotaRows(n)
@@ -53,9 +54,9 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 				for _, of := range []int{quotaCPU, quotaMemory, quotaDisk, quotaGPU} {
 					cells = append(cells, rows[of].share())
 				}
-				t.row(append(cells, age(n.GetMetadata().GetCreateTime(), time.Now()))...)
+				t.Row(append(cells, age(n.GetMetadata().GetCreateTime(), time.Now()))...)
 			}
-			return t.flush()
+			return t.Flush()
 		}),
 	}
 	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as team=shop")
@@ -139,29 +140,29 @@ func (c *cli) describeNamespace(ctx context.Context, cl *client.Client, name str
 }
 
 func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
-	f := newFacts(c.Stdout)
-	f.add("Name", n.GetMetadata().GetName())
-	f.add("Uid", n.GetMetadata().GetUid())
-	f.add("Labels", pairs(n.GetMetadata().GetLabels()))
-	f.add("Workloads", fmt.Sprint(n.GetStatus().GetWorkloads()))
-	f.add("Pending", fmt.Sprint(n.GetStatus().GetPending()))
-	f.add("Over quota", strings.Join(n.GetStatus().GetOver(), ", "))
-	f.add("Age", age(n.GetMetadata().GetCreateTime(), time.Now()))
-	if err := f.flush(); err != nil {
+	f := terminal.NewFacts(c.Stdout)
+	f.Add("Name", n.GetMetadata().GetName())
+	f.Add("Uid", n.GetMetadata().GetUid())
+	f.Add("Labels", terminal.Pairs(n.GetMetadata().GetLabels()))
+	f.Add("Workloads", fmt.Sprint(n.GetStatus().GetWorkloads()))
+	f.Add("Pending", fmt.Sprint(n.GetStatus().GetPending()))
+	f.Add("Over quota", strings.Join(n.GetStatus().GetOver(), ", "))
+	f.Add("Age", age(n.GetMetadata().GetCreateTime(), time.Now()))
+	if err := f.Flush(); err != nil {
 		return err
 	}
 	if err := c.printf("\n"); err != nil {
 		return err
 	}
-	t := newTable(c.Stdout, "RESOURCE", "USED", "QUOTA")
+	t := terminal.NewTable(c.Stdout, "RESOURCE", "USED", "QUOTA")
 	for _, row := range quotaRows(n) {
 		limit := shortQuantity(row.limit)
 		if limit == "" {
 			limit = unlimited
 		}
-		t.row(row.what, shortQuantity(row.used), limit)
+		t.Row(row.what, shortQuantity(row.used), limit)
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // unlimited is the word for no limit.
@@ -360,5 +361,5 @@ func (c *cli) namespaceChanged(n *cloudlessv1.Namespace, what string) error {
 
 // overQuota says what more than the quota means.
 func overQuota(name string, over []string) string {
-	return plain(fmt.Sprintf("namespace %s has more than its quota: %s: nothing that runs is stopped, and new replicas wait", name, strings.Join(over, ", ")))
+	return terminal.Plain(fmt.Sprintf("namespace %s has more than its quota: %s: nothing that runs is stopped, and new replicas wait", name, strings.Join(over, ", ")))
 }

@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -45,15 +46,15 @@ func (c *cli) nodeListCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, nodes)
 			}
-			t := newTable(c.Stdout, "NAME", "STATE", "CPU", "MEMORY", "DISK", "RELIABILITY", "SEEN", "VERSION", "AGE", "REASON")
+			t := terminal.NewTable(c.Stdout, "NAME", "STATE", "CPU", "MEMORY", "DISK", "RELIABILITY", "SEEN", "VERSION", "AGE", "REASON")
 			for _, node := range nodes {
 				status := node.GetStatus()
 				used, has := status.GetUsage(), status.GetCapacity()
-				t.row(node.GetMetadata().GetName(), status.GetState(),
+				t.Row(node.GetMetadata().GetName(), status.GetState(),
 					share(used.GetCpu(), has.GetCpu()), share(used.GetMemory(), has.GetMemory()), share(used.GetDisk(), has.GetDisk()),
 					reliability(status.GetReliability()), age(status.GetLastSeen(), time.Now()), status.GetInfo().GetVersion(), age(node.GetMetadata().GetCreateTime(), time.Now()), nodeReason(status))
 			}
-			return t.flush()
+			return t.Flush()
 		}),
 	}
 	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as disk=ssd")
@@ -141,37 +142,37 @@ func (c *cli) nodeGetCommand() *cobra.Command {
 
 func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Replica) error {
 	status, info := node.GetStatus(), node.GetStatus().GetInfo()
-	f := newFacts(c.Stdout)
-	f.add("Name", node.GetMetadata().GetName())
-	f.add("Uid", node.GetMetadata().GetUid())
-	f.add("Labels", pairs(node.GetMetadata().GetLabels()))
-	f.add("Taints", taints(node))
-	f.add("State", status.GetState())
-	f.add("Reason", status.GetReason())
-	f.add("Wish", nodeWish(node))
+	f := terminal.NewFacts(c.Stdout)
+	f.Add("Name", node.GetMetadata().GetName())
+	f.Add("Uid", node.GetMetadata().GetUid())
+	f.Add("Labels", terminal.Pairs(node.GetMetadata().GetLabels()))
+	f.Add("Taints", taints(node))
+	f.Add("State", status.GetState())
+	f.Add("Reason", status.GetReason())
+	f.Add("Wish", nodeWish(node))
 	if price := node.GetSpec().GetPrice(); price != 0 {
-		f.add("Price", fmt.Sprint(price))
+		f.Add("Price", fmt.Sprint(price))
 	}
 	if info.GetBattery() {
-		f.add("Power", "battery")
+		f.Add("Power", "battery")
 	}
-	f.add("System", strings.TrimSpace(fmt.Sprintf("%s %s %s", info.GetOs(), info.GetArch(), info.GetKernel())))
-	f.add("Version", info.GetVersion())
+	f.Add("System", strings.TrimSpace(fmt.Sprintf("%s %s %s", info.GetOs(), info.GetArch(), info.GetKernel())))
+	f.Add("Version", info.GetVersion())
 	for _, driver := range status.GetDrivers() {
-		f.add("Driver", strings.TrimSpace(driver.GetName()+" "+driver.GetVersion()))
+		f.Add("Driver", strings.TrimSpace(driver.GetName()+" "+driver.GetVersion()))
 		for _, missing := range driver.GetMissing() {
-			f.add("Cannot", missing)
+			f.Add("Cannot", missing)
 		}
 	}
-	f.add("Subnets", strings.Trim(node.GetSpec().GetSubnetV4()+", "+node.GetSpec().GetSubnetV6(), ", "))
+	f.Add("Subnets", strings.Trim(node.GetSpec().GetSubnetV4()+", "+node.GetSpec().GetSubnetV6(), ", "))
 	for _, link := range status.GetInterfaces() {
 		if link.GetUp() && len(link.GetAddresses()) > 0 {
-			f.add("Interface", link.GetName()+" "+strings.Join(link.GetAddresses(), ", "))
+			f.Add("Interface", link.GetName()+" "+strings.Join(link.GetAddresses(), ", "))
 		}
 	}
-	f.add("Seen", ago(status))
-	f.add("Reliability", reliability(status.GetReliability()))
-	if err := f.flush(); err != nil {
+	f.Add("Seen", ago(status))
+	f.Add("Reliability", reliability(status.GetReliability()))
+	if err := f.Flush(); err != nil {
 		return err
 	}
 	if err := c.printf("\n"); err != nil {
@@ -186,7 +187,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	if err := c.printf("\n"); err != nil {
 		return err
 	}
-	return c.replicaTable(true, replicas).flush()
+	return c.replicaTable(true, replicas).Flush()
 }
 
 // nodeWish is what an operator wants of a node, where its state cannot show it.
@@ -203,18 +204,18 @@ func nodeWish(node *cloudlessv1.Node) string {
 
 func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 	status := node.GetStatus()
-	t := newTable(c.Stdout, "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "USED")
+	t := terminal.NewTable(c.Stdout, "RESOURCE", "CAPACITY", "ALLOCATABLE", "REQUESTED", "USED")
 	has, may, asked, used := status.GetCapacity(), status.GetAllocatable(), status.GetRequested(), status.GetUsage()
-	t.row("CPU", has.GetCpu(), may.GetCpu(), asked.GetCpu(), used.GetCpu())
-	t.row("memory", shortQuantity(has.GetMemory()), shortQuantity(may.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
-	t.row("disk", shortQuantity(has.GetDisk()), shortQuantity(may.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
+	t.Row("CPU", has.GetCpu(), may.GetCpu(), asked.GetCpu(), used.GetCpu())
+	t.Row("memory", shortQuantity(has.GetMemory()), shortQuantity(may.GetMemory()), shortQuantity(asked.GetMemory()), shortQuantity(used.GetMemory()))
+	t.Row("disk", shortQuantity(has.GetDisk()), shortQuantity(may.GetDisk()), shortQuantity(asked.GetDisk()), shortQuantity(used.GetDisk()))
 	if link := spec.LinkOf(node); link != "" {
-		t.row("bandwidth", link, may.GetBandwidth(), asked.GetBandwidth(), "")
+		t.Row("bandwidth", link, may.GetBandwidth(), asked.GetBandwidth(), "")
 	}
 	if has.GetGpu() > 0 {
-		t.row("GPU", strings.TrimSpace(fmt.Sprint(has.GetGpu(), " ", gpuModels(status))), fmt.Sprint(may.GetGpu()), fmt.Sprint(asked.GetGpu()), "")
+		t.Row("GPU", strings.TrimSpace(fmt.Sprint(has.GetGpu(), " ", gpuModels(status))), fmt.Sprint(may.GetGpu()), fmt.Sprint(asked.GetGpu()), "")
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if err := c.reliabilityTable(status.GetReliability()); err != nil || len(status.GetConditions()) == 0 {
@@ -223,15 +224,15 @@ func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 	if err := c.printf("\n"); err != nil {
 		return err
 	}
-	t = newTable(c.Stdout, "CONDITION", "STATUS", "FOR", "REASON")
+	t = terminal.NewTable(c.Stdout, "CONDITION", "STATUS", "FOR", "REASON")
 	for _, condition := range status.GetConditions() {
 		word := "no"
 		if condition.GetStatus() {
 			word = "yes"
 		}
-		t.row(condition.GetType(), word, age(condition.GetChangeTime(), time.Now()), condition.GetReason())
+		t.Row(condition.GetType(), word, age(condition.GetChangeTime(), time.Now()), condition.GetReason())
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // gpuModels are the models of the node's GPUs, each once.

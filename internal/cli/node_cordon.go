@@ -8,6 +8,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) nodeCordonCommand() *cobra.Command {
@@ -70,7 +71,7 @@ func (c *cli) reliabilityTable(r *cloudlessv1.Reliability) error {
 	if err := c.printf("\n"); err != nil {
 		return err
 	}
-	t := newTable(c.Stdout, "RELIABILITY", "WEIGHT", "SCORE", "BECAUSE")
+	t := terminal.NewTable(c.Stdout, "RELIABILITY", "WEIGHT", "SCORE", "BECAUSE")
 	for _, one := range []struct {
 		name, weight string
 		part         *cloudlessv1.ReliabilityPart
@@ -81,7 +82,7 @@ func (c *cli) reliabilityTable(r *cloudlessv1.Reliability) error {
 		{"capacity", "15 %", r.GetCapacity()},
 		{"stability", "15 %", r.GetStability()},
 	} {
-		t.row(one.name, one.weight, fmt.Sprint(one.part.GetScore()), one.part.GetBasis())
+		t.Row(one.name, one.weight, fmt.Sprint(one.part.GetScore()), one.part.GetBasis())
 	}
-	return t.flush()
+	return t.Flush()
 }

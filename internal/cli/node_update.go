@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -42,7 +43,7 @@ func (c *cli) nodeLabelCommand() *cobra.Command {
 				return usage(cmd, "%v", err)
 			}
 			return c.updateNode(ctx, cl, request, func(n *cloudlessv1.Node) string {
-				return has("labels", pairs(n.GetMetadata().GetLabels()))
+				return has("labels", terminal.Pairs(n.GetMetadata().GetLabels()))
 			})
 		}),
 	}

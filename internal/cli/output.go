@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -145,16 +143,6 @@ func (c *cli) nothingHere(count int, what string, everywhere bool) {
 		return
 	}
 	c.note("no %s in namespace %s", what, c.namespace)
-}
-
-// plain makes a text from elsewhere safe to show on a terminal: one line, no control characters.
-func plain(s string) string {
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s))
 }
 
 // age is how long ago something was, in its largest unit.

@@ -127,19 +127,3 @@ func FuzzParsePairs(f *testing.F) {
 		}
 	})
 }
-
-func TestTableKeepsItsColumns(t *testing.T) {
-	var out strings.Builder
-	table := newTable(&out, "A", "B")
-	table.row("é", "x")
-	if err := table.flush(); err != nil {
-		t.Fatal(err)
-	}
-	table.row("longer", "")
-	if err := table.flush(); err != nil {
-		t.Fatal(err)
-	}
-	if want := "A  B\né  x\nlonger  -\n"; out.String() != want {
-		t.Errorf("table\n%s\nwant\n%s", out.String(), want)
-	}
-}

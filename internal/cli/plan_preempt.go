@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // preemptions shows who would be pushed out, and for whom.
@@ -24,7 +25,7 @@ func (t *planText) preemptions(all []*cloudlessv1.Preemption, namespace string) 
 		} else {
 			text += "; another waits for room"
 		}
-		t.line(4, "stop", "%s", plain(text))
+		t.line(4, "stop", "%s", terminal.Plain(text))
 	}
 	t.WriteByte('\n')
 }
@@ -40,9 +41,9 @@ func inNamespace(name, namespace, usual string) string {
 // tellPreemptions says who makes room for what was applied.
 func (c *cli) tellPreemptions(all []*cloudlessv1.Preemption) error {
 	for _, p := range all {
-		if err := c.printf("%s of %s (priority %d) on %s makes room for %s (priority %d)\n", plain(p.GetReplica()),
-			plain(inNamespace(p.GetWorkload(), p.GetNamespace(), c.namespace)), p.GetPriority(), plain(p.GetNode()),
-			plain(inNamespace(p.GetForWorkload(), p.GetForNamespace(), c.namespace)), p.GetForPriority()); err != nil {
+		if err := c.printf("%s of %s (priority %d) on %s makes room for %s (priority %d)\n", terminal.Plain(p.GetReplica()),
+			terminal.Plain(inNamespace(p.GetWorkload(), p.GetNamespace(), c.namespace)), p.GetPriority(), terminal.Plain(p.GetNode()),
+			terminal.Plain(inNamespace(p.GetForWorkload(), p.GetForNamespace(), c.namespace)), p.GetForPriority()); err != nil {
 			return err
 		}
 	}

@@ -2,11 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // What a plan does with a workload.
@@ -17,41 +17,29 @@ const (
 	actionUnchanged = "unchanged"
 )
 
-// styleFor is how text on a stream may look: plain, unless it is a terminal.
-func styleFor(stream any) style {
-	if !isTerminal(stream) {
-		return style{}
-	}
-	return styleOf(os.Getenv)
-}
-
-const (
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	dim    = "2"
-)
-
 // marks are the sign and the colour of what is new, changed and gone.
-var marks = map[string]struct{ sign, colour string }{
-	actionCreate: {"+", green}, actionUpdate: {"~", yellow}, actionDelete: {"-", red}, actionUnchanged: {"=", dim},
-	"replace": {"~", yellow}, "move": {"~", yellow}, "stop": {"-", red}, "keep": {"=", dim},
+var marks = map[string]struct {
+	sign   string
+	colour terminal.Colour
+}{
+	actionCreate: {"+", terminal.Green}, actionUpdate: {"~", terminal.Yellow}, actionDelete: {"-", terminal.Red}, actionUnchanged: {"=", terminal.Dim},
+	"replace": {"~", terminal.Yellow}, "move": {"~", terminal.Yellow}, "stop": {"-", terminal.Red}, "keep": {"=", terminal.Dim},
 }
 
 // planText is a plan for people.
 type planText struct {
 	strings.Builder
-	style style
+	style terminal.Style
 }
 
 func (t *planText) line(indent int, action, format string, args ...any) {
 	mark := marks[action]
 	text := mark.sign + " " + fmt.Sprintf(format, args...)
-	t.WriteString(strings.Repeat(" ", indent) + t.style.paint(mark.colour, text) + "\n")
+	t.WriteString(strings.Repeat(" ", indent) + t.style.Paint(mark.colour, text) + "\n")
 }
 
 func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
-	t := &planText{style: styleFor(c.Stdout)}
+	t := &planText{style: terminal.StyleFor(c.Stdout)}
 	counts := map[string]int{}
 	for _, n := range plan.GetNamespaces() {
 		counts[n.GetAction()]++
@@ -67,7 +55,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	} else {
 		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
 			counts[actionCreate], counts[actionUpdate], counts[actionDelete], counts[actionUnchanged])
-		t.WriteString(t.style.paint(dim, "Apply this and nothing else with --plan "+plain(plan.GetFingerprint())) + "\n")
+		t.WriteString(t.style.Paint(terminal.Dim, "Apply this and nothing else with --plan "+terminal.Plain(plan.GetFingerprint())) + "\n")
 	}
 	_, err := c.Stdout.Write([]byte(t.String()))
 	return err
@@ -88,7 +76,7 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 		t.field(field)
 	}
 	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == actionCreate || change.GetAction() == actionUpdate) {
-		t.WriteString("    " + t.style.paint(dim, "  image "+plain(image)) + "\n")
+		t.WriteString("    " + t.style.Paint(terminal.Dim, "  image "+terminal.Plain(image)) + "\n")
 	}
 	if change.GetAction() != actionUnchanged {
 		t.steps(change.GetReplicas())
@@ -112,7 +100,7 @@ func (t *planText) namespace(n *cloudlessv1.PlanNamespace) {
 		t.line(4, actionCreate, "%s a node", who)
 	}
 	if len(n.GetOver()) > 0 {
-		t.WriteString("    " + t.style.paint(yellow, "! "+overQuota(n.GetName(), n.GetOver())) + "\n")
+		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+overQuota(n.GetName(), n.GetOver())) + "\n")
 	}
 	if n.GetAction() != actionUnchanged {
 		t.WriteByte('\n')
@@ -124,11 +112,11 @@ func (t *planText) field(f *cloudlessv1.FieldChange) {
 	before, after := value(f.GetBefore()), value(f.GetAfter())
 	switch {
 	case f.GetBefore() == "":
-		t.line(4, actionCreate, "%s: %s", plain(f.GetPath()), after)
+		t.line(4, actionCreate, "%s: %s", terminal.Plain(f.GetPath()), after)
 	case f.GetAfter() == "":
-		t.line(4, actionDelete, "%s: %s", plain(f.GetPath()), before)
+		t.line(4, actionDelete, "%s: %s", terminal.Plain(f.GetPath()), before)
 	default:
-		t.line(4, actionUpdate, "%s: %s -> %s", plain(f.GetPath()), before, after)
+		t.line(4, actionUpdate, "%s: %s -> %s", terminal.Plain(f.GetPath()), before, after)
 	}
 }
 
@@ -140,7 +128,7 @@ func value(s string) string {
 	if runes := []rune(s); len(runes) > longestValue {
 		s = string(runes[:longestValue]) + "…"
 	}
-	if s != plain(s) {
+	if s != terminal.Plain(s) {
 		return strconv.Quote(s)
 	}
 	return s
@@ -165,7 +153,7 @@ func (t *planText) steps(steps []*cloudlessv1.ReplicaStep) {
 				who = "1 replica"
 			}
 		}
-		t.line(4, f.action, "%s", plain(who+" "+fateText(f.action, f.from, f.to)))
+		t.line(4, f.action, "%s", terminal.Plain(who+" "+fateText(f.action, f.from, f.to)))
 	}
 }
 
@@ -196,7 +184,7 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 	if n > 1 {
 		who = fmt.Sprintf("%d replicas have no place", n)
 	}
-	t.WriteString("    " + t.style.paint(red, "! "+who+noPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
+	t.WriteString("    " + t.style.Paint(terminal.Red, "! "+who+noPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
 }
 
 // noPlace continues a sentence with the quota that is used up, or else with what
@@ -204,7 +192,7 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 func noPlace(quota string, reasons []*cloudlessv1.NodeReason) string {
 	switch {
 	case quota != "":
-		return ": " + plain(quota)
+		return ": " + terminal.Plain(quota)
 	case len(reasons) == 0:
 		return ": it waits for room that is being made, or for a first node"
 	}
@@ -225,7 +213,7 @@ func nodeReasons(reasons []*cloudlessv1.NodeReason) string {
 			all = append(all, fmt.Sprintf("and %d more nodes", len(reasons)-i))
 			break
 		}
-		all = append(all, plain(r.GetNode()+": "+r.GetReason()))
+		all = append(all, terminal.Plain(r.GetNode()+": "+r.GetReason()))
 	}
 	return ": " + strings.Join(all, "; ")
 }

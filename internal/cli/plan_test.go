@@ -19,6 +19,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -434,24 +435,6 @@ func TestApplyDrawsATree(t *testing.T) {
 	}
 }
 
-func TestColoursOnlyWhereTheyAreWanted(t *testing.T) {
-	screen, terminal, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer screen.Close()
-	defer terminal.Close()
-	t.Setenv("TERM", "xterm")
-	t.Setenv("NO_COLOR", "")
-	if !styleFor(terminal).colours || styleFor(&strings.Builder{}) != (style{}) {
-		t.Error("colours are for terminals")
-	}
-	t.Setenv("NO_COLOR", "1")
-	if styleFor(terminal).colours {
-		t.Error("NO_COLOR is not heard")
-	}
-}
-
 func TestTreeFitsTheScreen(t *testing.T) {
 	applied := &cloudlessv1.ApplyPlanResponse{
 		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{
@@ -473,7 +456,7 @@ func TestTreeFitsTheScreen(t *testing.T) {
 		}
 		s.see("default", client.Update{Replica: r})
 	}
-	got := (&sceneView{scene: s, style: style{unicode: true}}).tree(40, 12)
+	got := (&sceneView{scene: s, style: terminal.Style{Unicode: true}}).tree(40, 12)
 	want := []string{
 		"web: 8 of 9 running",
 		"├─ web-7  pending    -    needs more C…",

@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -68,7 +69,7 @@ func (c *cli) psCommand() *cobra.Command {
 				return printList(c, replicas)
 			}
 			c.nothingHere(len(replicas), "replicas that run", s.everywhere)
-			return c.replicaTableWith(s.everywhere, replicas, published).flush()
+			return c.replicaTableWith(s.everywhere, replicas, published).Flush()
 		}),
 	}
 	s.register(cmd)
@@ -149,11 +150,11 @@ func published(ports []*cloudlessv1.Port) string {
 	return strings.Join(all, ",")
 }
 
-func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) *table {
+func (c *cli) replicaTable(namespaces bool, replicas []*cloudlessv1.Replica) *terminal.Table {
 	return c.replicaTableWith(namespaces, replicas, nil)
 }
 
-func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica, ports portsOf) *table {
+func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica, ports portsOf) *terminal.Table {
 	headings := []string{"NAME", "WORKLOAD", "NODE", "PHASE", "REV", "RESTARTS", "AGE", "ADDRESS", "PORTS", "REASON"}
 	if ports == nil {
 		headings = slices.DeleteFunc(headings, func(h string) bool { return h == "PORTS" })
@@ -161,9 +162,9 @@ func (c *cli) replicaTableWith(namespaces bool, replicas []*cloudlessv1.Replica,
 	if namespaces {
 		headings = append([]string{"NAMESPACE"}, headings...)
 	}
-	t := newTable(c.Stdout, headings...)
+	t := terminal.NewTable(c.Stdout, headings...)
 	for _, replica := range replicas {
-		t.row(replicaRow(namespaces, replica, time.Now(), ports)...)
+		t.Row(replicaRow(namespaces, replica, time.Now(), ports)...)
 	}
 	return t
 }
@@ -218,14 +219,14 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 		if change.GetChange() == "removed" {
 			row[len(row)-1] = "removed"
 		}
-		rows.row(row...)
+		rows.Row(row...)
 		return nil
 	}
 	changes := watchedChanges{shown: map[string]bool{}}
 	for {
 		change, err := stream.Recv()
 		if err != nil {
-			return errors.Join(rows.flush(), err)
+			return errors.Join(rows.Flush(), err)
 		}
 		if node != "" && change.GetReplica() != nil && change.GetReplica().GetSpec().GetNode() != node {
 			continue
@@ -235,7 +236,7 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 			err = errors.Join(err, show(change))
 		}
 		if isDue && c.forPeople() {
-			err = errors.Join(err, rows.flush())
+			err = errors.Join(err, rows.Flush())
 		}
 		if err != nil {
 			return err

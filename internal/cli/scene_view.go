@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"unicode/utf8"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // sceneView shows a scene: on a terminal as a tree that is drawn over itself, elsewhere as a line for each change.
@@ -15,17 +15,17 @@ type sceneView struct {
 	c     *cli
 	scene *scene
 	// screen is the terminal, nil if there is none.
-	screen *canvas
-	style  style
+	screen *terminal.Canvas
+	style  terminal.Style
 	dirty  bool
 	said   map[string]string // by replica: the last line about it
 }
 
 func (c *cli) newSceneView(s *scene) *sceneView {
 	v := &sceneView{c: c, scene: s, said: map[string]string{}, dirty: true}
-	if f, ok := c.Stderr.(*os.File); ok && isTerminal(f) {
-		v.screen = &canvas{out: f, size: func() (int, int) { return screenSize(f) }}
-		v.style = styleFor(f)
+	if f, ok := c.Stderr.(*os.File); ok && terminal.IsTerminal(f) {
+		v.screen = terminal.NewCanvas(f, false)
+		v.style = terminal.StyleFor(f)
 	}
 	return v
 }
@@ -64,7 +64,7 @@ func replicaLine(r *cloudlessv1.Replica) string {
 	if why := replicaWhy(r); why != "" {
 		text += ": " + why
 	}
-	return plain(text)
+	return terminal.Plain(text)
 }
 
 // replicaWhy is what there is to say beside the phase.
@@ -75,11 +75,11 @@ func replicaWhy(r *cloudlessv1.Replica) string {
 	if r.GetStatus().GetPhase() == "running" && r.GetStatus().GetReason() == "" {
 		return "" // how it ended before is past
 	}
-	return plain(replicaReason(r))
+	return terminal.Plain(replicaReason(r))
 }
 
 func progressText(p *cloudlessv1.Progress) string {
-	text := plain(p.GetWhat())
+	text := terminal.Plain(p.GetWhat())
 	switch {
 	case p.GetTotalBytes() > 0:
 		return fmt.Sprintf("%s: %d of %d MB", text, p.GetDoneBytes()>>20, (p.GetTotalBytes()+1<<20-1)>>20)
@@ -95,7 +95,7 @@ func (v *sceneView) draw() {
 		return
 	}
 	v.dirty = false
-	_ = v.screen.draw(v.tree(v.screen.size()))
+	_ = v.screen.Draw(v.tree(v.screen.Size()))
 }
 
 // close draws the tree for the last time, or takes it away when the output is for programs.
@@ -106,13 +106,13 @@ func (v *sceneView) close() {
 	if v.c.forPeople() {
 		v.draw()
 	} else {
-		_ = v.screen.draw(nil)
+		_ = v.screen.Draw(nil)
 	}
 }
 
 // summary says how the workloads are in the end, unless the tree has said so.
 func (v *sceneView) summary(workloads []*cloudlessv1.Workload) error {
-	if !v.c.forPeople() || v.screen != nil && isTerminal(v.c.Stdout) {
+	if !v.c.forPeople() || v.screen != nil && terminal.IsTerminal(v.c.Stdout) {
 		return nil
 	}
 	for _, w := range workloads {
@@ -128,7 +128,7 @@ func (v *sceneView) tree(width, height int) []string {
 	room := max(1, (height-1)/max(1, len(v.scene.actors))-1)
 	var lines []string
 	for _, a := range v.scene.actors {
-		lines = append(lines, shorten(a.title(), width))
+		lines = append(lines, terminal.Shorten(a.title(), width))
 		lines = append(lines, a.branches(width, room, v.style)...)
 	}
 	return lines
@@ -144,15 +144,15 @@ func (a *actor) title() string {
 	case a.now == nil:
 		return name
 	}
-	return plain(name + ": " + standing(a.now))
+	return terminal.Plain(name + ": " + standing(a.now))
 }
 
 // phaseColours are those of the phases that mean something good or bad.
-var phaseColours = map[string]string{
-	"running": green, "completed": green, "failed": red, "backoff": red, "lost": red, "unknown": red, "pending": yellow, "placed": yellow, "preparing": yellow,
+var phaseColours = map[string]terminal.Colour{
+	"running": terminal.Green, "completed": terminal.Green, "failed": terminal.Red, "backoff": terminal.Red, "lost": terminal.Red, "unknown": terminal.Red, "pending": terminal.Yellow, "placed": terminal.Yellow, "preparing": terminal.Yellow,
 }
 
-func (a *actor) branches(width, room int, style style) []string {
+func (a *actor) branches(width, room int, style terminal.Style) []string {
 	replicas := a.shown()
 	hidden := 0
 	if len(replicas) > room {
@@ -174,39 +174,18 @@ func (a *actor) branches(width, room int, style style) []string {
 	}
 	var lines []string
 	for i, r := range replicas {
-		lead := style.branch(i == len(replicas)-1 && hidden == 0)
+		lead := style.Branch(i == len(replicas)-1 && hidden == 0)
 		node := r.GetSpec().GetNode()
 		if node == "" {
 			node = "-"
 		}
 		phase := r.GetStatus().GetPhase()
-		line := fmt.Sprintf("%s%-*s  %-9s  %-*s  %s", lead, names, plain(r.GetMetadata().GetName()), phase, nodes, plain(node), replicaWhy(r))
-		line = shorten(strings.TrimRight(line, " "), width)
-		lines = append(lines, strings.Replace(line, "  "+phase, "  "+style.paint(phaseColours[phase], phase), 1))
+		line := fmt.Sprintf("%s%-*s  %-9s  %-*s  %s", lead, names, terminal.Plain(r.GetMetadata().GetName()), phase, nodes, terminal.Plain(node), replicaWhy(r))
+		line = terminal.Shorten(strings.TrimRight(line, " "), width)
+		lines = append(lines, strings.Replace(line, "  "+phase, "  "+style.Paint(phaseColours[phase], phase), 1))
 	}
 	if hidden > 0 {
-		lines = append(lines, shorten(style.branch(true)+fmt.Sprintf("and %d more", hidden), width))
+		lines = append(lines, terminal.Shorten(style.Branch(true)+fmt.Sprintf("and %d more", hidden), width))
 	}
 	return lines
-}
-
-// branch is what leads to a leaf of a tree.
-func (s style) branch(last bool) string {
-	switch {
-	case !s.unicode && last:
-		return "`- "
-	case !s.unicode:
-		return "|- "
-	case last:
-		return "└─ "
-	}
-	return "├─ "
-}
-
-// shorten makes a line fit, and shows that it was longer.
-func shorten(line string, width int) string {
-	if width < 2 || utf8.RuneCountInString(line) < width {
-		return line
-	}
-	return string([]rune(line)[:width-2]) + "…"
 }

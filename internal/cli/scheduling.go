@@ -7,27 +7,28 @@ import (
 	"time"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // schedulingFacts are the part of a description that says where replicas may go, and who goes first.
-func schedulingFacts(f *facts, s *cloudlessv1.WorkloadSpec) {
+func schedulingFacts(f *terminal.Facts, s *cloudlessv1.WorkloadSpec) {
 	p := s.GetPlacement()
-	f.add("GPU", gpus(s.GetResources().GetGpu()))
-	f.add("Priority", priorityOf(s))
-	f.add("Placement", pairs(p.GetLabels()))
-	f.add("Require", listed(p.GetRequire(), labelRule))
-	f.add("Prefer", listed(p.GetPrefer(), func(l *cloudlessv1.LabelPreference) string {
+	f.Add("GPU", gpus(s.GetResources().GetGpu()))
+	f.Add("Priority", priorityOf(s))
+	f.Add("Placement", terminal.Pairs(p.GetLabels()))
+	f.Add("Require", listed(p.GetRequire(), labelRule))
+	f.Add("Prefer", listed(p.GetPrefer(), func(l *cloudlessv1.LabelPreference) string {
 		return weighed(labelRule(l.GetRule()), l.GetWeight())
 	}))
-	f.add("Regions", strings.Join(p.GetRegions(), ", "))
-	f.add("Zones", strings.Join(p.GetZones(), ", "))
-	f.add("Near", near(p))
-	f.add("Spread", listed(p.GetSpread(), spreadOver))
-	f.add("Affinity", listed(p.GetAffinity(), affinity))
-	f.add("Tolerations", listed(p.GetTolerations(), toleration))
-	f.add("Strategy", p.GetStrategy())
-	f.add("Weights", weights(p.GetWeights()))
+	f.Add("Regions", strings.Join(p.GetRegions(), ", "))
+	f.Add("Zones", strings.Join(p.GetZones(), ", "))
+	f.Add("Near", near(p))
+	f.Add("Spread", listed(p.GetSpread(), spreadOver))
+	f.Add("Affinity", listed(p.GetAffinity(), affinity))
+	f.Add("Tolerations", listed(p.GetTolerations(), toleration))
+	f.Add("Strategy", p.GetStrategy())
+	f.Add("Weights", weights(p.GetWeights()))
 }
 
 // listed shows a list on one line. Parts may have commas in them.

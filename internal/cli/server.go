@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // reachFlags are those of roles that make this machine a server.
@@ -83,13 +84,13 @@ func (c *cli) serverListCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, answer.GetItems())
 			}
-			t := newTable(c.Stdout, "NAME", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION", "AGE")
+			t := terminal.NewTable(c.Stdout, "NAME", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION", "AGE")
 			for _, s := range answer.GetItems() {
 				st := s.GetStatus()
-				t.row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), serverLag(st),
+				t.Row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), serverLag(st),
 					st.GetZone(), st.GetVersion(), age(s.GetMetadata().GetCreateTime(), time.Now()))
 			}
-			return t.flush()
+			return t.Flush()
 		}),
 	}
 }
@@ -278,11 +279,11 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 	if !leads(st) { // nobody can say how far others are behind
 		far, how = "LOG", func(s *cloudlessv1.ServerStatus) string { return LogEnd{s.GetLastTerm(), s.GetLastIndex()}.String() }
 	}
-	t := newTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", far, "ZONE", "VERSION")
+	t := terminal.NewTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", far, "ZONE", "VERSION")
 	for _, s := range st.GetServers() {
-		t.row(s.GetName(), s.GetAddress(), serverRole(s), serverHealth(s), how(s), s.GetZone(), s.GetVersion())
+		t.Row(s.GetName(), s.GetAddress(), serverRole(s), serverHealth(s), how(s), s.GetZone(), s.GetVersion())
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if err := c.printf("\nNodes: %s\n", nodesByState(nodes)); err != nil {

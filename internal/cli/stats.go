@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) statsCommand() *cobra.Command {
@@ -41,7 +42,7 @@ func (c *cli) statsCommand() *cobra.Command {
 				}
 				return c.printObject(now)
 			}
-			if screen, ok := c.Stdout.(*os.File); ok && isTerminal(screen) && !once {
+			if screen, ok := c.Stdout.(*os.File); ok && terminal.IsTerminal(screen) && !once {
 				return interruptible(ctx, c.liveStats(ctx, cl, request, screen, everywhere))
 			}
 			return c.statsOnce(ctx, cl, request, everywhere)
@@ -90,7 +91,7 @@ func (c *cli) liveStats(ctx context.Context, cl *client.Client, request *cloudle
 	if err != nil {
 		return err
 	}
-	seen, paper := newRates(), &canvas{out: screen, size: func() (int, int) { return screenSize(screen) }}
+	seen, paper := newRates(), terminal.NewCanvas(screen, false)
 	for {
 		frame, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -104,7 +105,7 @@ func (c *cli) liveStats(ctx context.Context, cl *client.Client, request *cloudle
 		if err := statsTable(&text, seen, frame, everywhere); err != nil {
 			return err
 		}
-		if err := paper.draw(strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")); err != nil {
+		if err := paper.Draw(strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")); err != nil {
 			return err
 		}
 	}
@@ -115,13 +116,13 @@ func statsTable(out io.Writer, seen *rates, frame *cloudlessv1.Usage, everywhere
 	if everywhere {
 		headings = append([]string{"NAMESPACE"}, headings...)
 	}
-	t := newTable(out, headings...)
+	t := terminal.NewTable(out, headings...)
 	for _, u := range frame.GetReplicas() {
 		row := append([]string{u.GetReplica(), u.GetNode()}, seen.cells(u)...)
 		if everywhere {
 			row = append([]string{u.GetNamespace()}, row...)
 		}
-		t.row(row...)
+		t.Row(row...)
 	}
-	return t.flush()
+	return t.Flush()
 }

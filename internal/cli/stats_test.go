@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cluster) GetUsage(_ context.Context, request *cloudlessv1.GetUsageRequest) (*cloudlessv1.Usage, error) {
@@ -140,7 +142,7 @@ func TestSizesForPeople(t *testing.T) {
 }
 
 // terminal is one at which a test sits.
-type terminal struct {
+type fakeTerminal struct {
 	t    *testing.T
 	user *os.File // the test's side
 	tty  *os.File // the program's side
@@ -151,7 +153,7 @@ type terminal struct {
 	done chan struct{}
 }
 
-func newTerminal(t *testing.T, width, height uint16) *terminal {
+func newTerminal(t *testing.T, width, height uint16) *fakeTerminal {
 	t.Helper()
 	user, tty, err := pty.Open()
 	if err != nil {
@@ -160,7 +162,7 @@ func newTerminal(t *testing.T, width, height uint16) *terminal {
 	if err := pty.Setsize(user, &pty.Winsize{Cols: width, Rows: height}); err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, user: user, tty: tty, news: make(chan struct{}, 1), done: make(chan struct{})}
+	x := &fakeTerminal{t: t, user: user, tty: tty, news: make(chan struct{}, 1), done: make(chan struct{})}
 	go x.read()
 	t.Cleanup(func() {
 		_ = tty.Close()
@@ -170,7 +172,7 @@ func newTerminal(t *testing.T, width, height uint16) *terminal {
 	return x
 }
 
-func (x *terminal) read() {
+func (x *fakeTerminal) read() {
 	defer close(x.done)
 	var buffer [4096]byte
 	for {
@@ -188,14 +190,14 @@ func (x *terminal) read() {
 	}
 }
 
-func (x *terminal) text() string {
+func (x *fakeTerminal) text() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.seen.String()
 }
 
 // await waits until the screen has shown all of this.
-func (x *terminal) await(words ...string) {
+func (x *fakeTerminal) await(words ...string) {
 	x.t.Helper()
 	late := time.After(10 * time.Minute)
 	for {
@@ -216,14 +218,14 @@ func (x *terminal) await(words ...string) {
 	}
 }
 
-func (x *terminal) press(key string) {
+func (x *fakeTerminal) press(key string) {
 	x.t.Helper()
 	if _, err := io.WriteString(x.user, key); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-func (x *terminal) settings() unix.Termios {
+func (x *fakeTerminal) settings() unix.Termios {
 	x.t.Helper()
 	settings, err := unix.IoctlGetTermios(int(x.tty.Fd()), unix.TCGETS)
 	if err != nil {
@@ -233,7 +235,7 @@ func (x *terminal) settings() unix.Termios {
 }
 
 // start runs a command at the terminal; ended has its exit code.
-func (x *terminal) start(ctx context.Context, c *cluster, args ...string) (ended <-chan int) {
+func (x *fakeTerminal) start(ctx context.Context, c *cluster, args ...string) (ended <-chan int) {
 	code := make(chan int, 1)
 	go func() {
 		code <- Main(ctx, Options{
@@ -255,20 +257,23 @@ func TestStatsOnATerminalAreDrawnInPlaceUntilInterrupted(t *testing.T) {
 	}
 	for line := range strings.SplitSeq(x.text(), "\n") {
 		line = strings.TrimRight(line[strings.LastIndex(line, "\x1b[3A\r")+1:], "\r")
-		if visible(strings.NewReplacer(clearLine, "", clearBelow, "", "[3A\r", "").Replace(line)) > 60 {
+		if terminal.Width(strings.NewReplacer("\x1b[K", "", "\x1b[J", "", "[3A\r", "").Replace(line)) > 60 {
 			t.Errorf("a line is wider than the terminal: %q", line)
 		}
 	}
 }
 
+// enterScreen takes the whole screen and hides the cursor.
+const enterScreen = "\x1b[?1049h\x1b[?25l"
+
 func TestTopTakesTheScreenAndGivesItBack(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	t.Setenv("LC_ALL", "C.UTF-8")
 	t.Setenv("NO_COLOR", "")
-	for name, end := range map[string]func(x *terminal, interrupt func()){
-		"by q":        func(x *terminal, _ func()) { x.press("q") },
-		"by ctrl-C":   func(x *terminal, _ func()) { x.press("\x03") },
-		"by a signal": func(_ *terminal, interrupt func()) { interrupt() },
+	for name, end := range map[string]func(x *fakeTerminal, interrupt func()){
+		"by q":        func(x *fakeTerminal, _ func()) { x.press("q") },
+		"by ctrl-C":   func(x *fakeTerminal, _ func()) { x.press("\x03") },
+		"by a signal": func(_ *fakeTerminal, interrupt func()) { interrupt() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, x := newCluster(t), newTerminal(t, 140, 20)
@@ -277,7 +282,7 @@ func TestTopTakesTheScreenAndGivesItBack(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()
 			ended := x.start(ctx, c, "top")
-			x.await(otherScreen, hideCursor, "n1", "1.50 / 2.00", "\x1b[33m████████\x1b[0m░░", "default/web-a", "1.25", "by cpu")
+			x.await(enterScreen, "n1", "1.50 / 2.00", "\x1b[33m████████\x1b[0m░░", "default/web-a", "1.25", "by cpu")
 			x.press("m")
 			x.await("by memory")
 			if err := pty.Setsize(x.user, &pty.Winsize{Cols: 100, Rows: 10}); err != nil {
@@ -287,7 +292,7 @@ func TestTopTakesTheScreenAndGivesItBack(t *testing.T) {
 			if code := <-ended; code != 0 {
 				t.Errorf("ended with %d", code)
 			}
-			x.await(showCursor + firstScreen)
+			x.await("\x1b[?25h\x1b[?1049l")
 			if after := x.settings(); after != before {
 				t.Errorf("the terminal was left as %+v, it was %+v", after, before)
 			}
@@ -314,7 +319,38 @@ func TestTopThatIsRefusedLeavesTheScreenAlone(t *testing.T) {
 		t.Error("it ended well")
 	}
 	x.await("nowhere")
-	if strings.Contains(x.text(), otherScreen) {
+	if strings.Contains(x.text(), enterScreen) {
 		t.Error("it took the screen")
+	}
+}
+
+func TestTopSortsAndRemembers(t *testing.T) {
+	v := newTopView(terminal.Style{})
+	frames := busyFrames()
+	for range historyLength + 5 {
+		v.see(frames[0])
+	}
+	v.see(frames[1])
+	if got := len(v.history["cpu web-a"]); got != historyLength {
+		t.Errorf("it remembers %d values", got)
+	}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	names := func(by order) (found []string) {
+		for _, line := range v.lines(200, by, now) {
+			if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "default/") {
+				found = append(found, name)
+			}
+		}
+		return found
+	}
+	if got := fmt.Sprint(names(byCPU)); got != "[default/web-b default/web-a]" {
+		t.Errorf("by CPU it is %s", got)
+	}
+	if got := fmt.Sprint(names(byMemory)); got != "[default/web-a default/web-b]" {
+		t.Errorf("by memory it is %s", got)
+	}
+	v.see(used(3))
+	if len(v.history) != 2 { // the node's own
+		t.Errorf("replicas that are gone are remembered: %v", v.history)
 	}
 }

@@ -333,36 +333,3 @@ func TestExecOnATerminal(t *testing.T) {
 		t.Errorf("exit code %d, output %q, want %q", code, stdout.String(), want)
 	}
 }
-
-func TestProgressIsForTerminalsAlone(t *testing.T) {
-	master, slave, err := pty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
-	if err := pty.Setsize(slave, &pty.Winsize{Cols: 10, Rows: 5}); err != nil {
-		t.Fatal(err)
-	}
-	line := newProgress(slave)
-	line.show("short")
-	line.show("short")
-	line.show("longer than the line")
-	line.clear()
-	want := "\r\x1b[Kshort\r\x1b[Klonger t…\r\x1b[K"
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(master, got); err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("shown %q, want %q", got, want)
-	}
-	if err := slave.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	var file bytes.Buffer
-	newProgress(&file).show("anything")
-	if file.Len() != 0 {
-		t.Errorf("a file got %q", &file)
-	}
-}

@@ -9,6 +9,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) tokenCommand() *cobra.Command {
@@ -93,12 +94,12 @@ func (c *cli) tokenListCommand() *cobra.Command {
 			if !c.forPeople() {
 				return printList(c, tokens)
 			}
-			t := newTable(c.Stdout, "NAME", "ROLE", "USED", "EXPIRES", "AGE")
+			t := terminal.NewTable(c.Stdout, "NAME", "ROLE", "USED", "EXPIRES", "AGE")
 			for _, token := range tokens {
-				t.row(token.GetMetadata().GetName(), token.GetSpec().GetRole(), tokenUses(token),
+				t.Row(token.GetMetadata().GetName(), token.GetSpec().GetRole(), tokenUses(token),
 					tokenEnd(token, time.Now()), age(token.GetMetadata().GetCreateTime(), time.Now()))
 			}
-			return t.flush()
+			return t.Flush()
 		}),
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) topCommand() *cobra.Command {
@@ -31,7 +32,7 @@ func (c *cli) topCommand() *cobra.Command {
 				return usage(cmd, "%w", err)
 			}
 			screen, ok := c.Stdout.(*os.File)
-			if !ok || !isTerminal(screen) || !c.forPeople() {
+			if !ok || !terminal.IsTerminal(screen) || !c.forPeople() {
 				return usage(cmd, "top needs a terminal: elsewhere use cloudless stats")
 			}
 			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
@@ -62,12 +63,12 @@ func (c *cli) top(ctx context.Context, cl *client.Client, screen *os.File, by or
 		return err
 	}
 	defer release()
-	view := newTopView(styleOf(os.Getenv))
-	paper := &canvas{out: screen, size: func() (int, int) { return screenSize(screen) }, whole: true}
+	view := newTopView(terminal.StyleFor(screen))
+	paper := terminal.NewCanvas(screen, true)
 	view.see(first)
 	for {
-		width, _ := paper.size()
-		if err := paper.draw(view.lines(width, sorted.Load().(order), time.Now())); err != nil {
+		width, _ := paper.Size()
+		if err := paper.Draw(view.lines(width, sorted.Load().(order), time.Now())); err != nil {
 			return err
 		}
 		select {
@@ -127,13 +128,13 @@ func takeScreen(stdin io.Reader, screen *os.File, by order, quit func()) (releas
 			undo[i]()
 		}
 	}
-	if f, ok := stdin.(*os.File); ok && isTerminal(f) {
-		restore, err := makeRaw(f)
+	if f, ok := stdin.(*os.File); ok && terminal.IsTerminal(f) {
+		restore, err := terminal.MakeRaw(f)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		undo = append(undo, restore)
-		stop, err := keys(f, func(key byte) {
+		stop, err := terminal.ReadKeys(f, func(key byte) {
 			switch key {
 			case 'q', 'Q', 3: // ctrl-C, which a raw terminal does not make a signal
 				quit()
@@ -153,11 +154,11 @@ func takeScreen(stdin io.Reader, screen *os.File, by order, quit func()) (releas
 	}
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
-	undo = append(undo, relay(resized, func(os.Signal, <-chan struct{}) { again() }))
-	if _, err := io.WriteString(screen, otherScreen+hideCursor+cursorHome+clearBelow); err != nil {
+	undo = append(undo, terminal.RelaySignals(resized, func(os.Signal, <-chan struct{}) { again() }))
+	if err := terminal.EnterFullScreen(screen); err != nil {
 		release()
 		return nil, nil, nil, err
 	}
-	undo = append(undo, func() { _, _ = io.WriteString(screen, showCursor+firstScreen) })
+	undo = append(undo, func() { terminal.LeaveFullScreen(screen) })
 	return release, redraw, sorted, nil
 }

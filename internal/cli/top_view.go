@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -33,14 +33,14 @@ const historyLength = 60
 
 // topView is what top has seen, and how it looks.
 type topView struct {
-	style
+	terminal.Style
 	rates   *rates
 	newest  *cloudlessv1.Usage
 	history map[string][]float64
 }
 
-func newTopView(s style) *topView {
-	return &topView{style: s, rates: newRates(), history: map[string][]float64{}}
+func newTopView(s terminal.Style) *topView {
+	return &topView{Style: s, rates: newRates(), history: map[string][]float64{}}
 }
 
 // see takes in a frame.
@@ -91,9 +91,9 @@ func (v *topView) title(width int, by order, now time.Time) string {
 	right := "c CPU  m memory  q quit"
 	gap := width - len(left) - len(right)
 	if gap < 2 {
-		return v.paint("1", left)
+		return v.Paint(terminal.Bold, left)
 	}
-	return v.paint("1", left) + strings.Repeat(" ", gap) + right
+	return v.Paint(terminal.Bold, left) + strings.Repeat(" ", gap) + right
 }
 
 func (v *topView) nodeLines(plot int) []string {
@@ -102,11 +102,11 @@ func (v *topView) nodeLines(plot int) []string {
 	for _, n := range v.newest.GetNodes() {
 		used, capacity := v.load(n)
 		rows = append(rows, []string{
-			plain(n.GetNode()), plain(n.GetState()),
-			v.bar(part(used.cpu, capacity.cpu), barWidth), cpus(used.cpu) + " / " + cpus(capacity.cpu),
-			v.spark(v.history["node cpu "+n.GetNode()], capacity.cpu, plot),
-			v.bar(part(used.memory, capacity.memory), barWidth), humanBytes(used.memory) + " / " + humanBytes(capacity.memory),
-			v.spark(v.history["node memory "+n.GetNode()], capacity.memory, plot),
+			terminal.Plain(n.GetNode()), terminal.Plain(n.GetState()),
+			v.Bar(part(used.cpu, capacity.cpu), barWidth), cpus(used.cpu) + " / " + cpus(capacity.cpu),
+			v.Spark(v.history["node cpu "+n.GetNode()], capacity.cpu, plot),
+			v.Bar(part(used.memory, capacity.memory), barWidth), humanBytes(used.memory) + " / " + humanBytes(capacity.memory),
+			v.Spark(v.history["node memory "+n.GetNode()], capacity.memory, plot),
 			fmt.Sprint(n.GetReplicas()),
 		})
 	}
@@ -130,8 +130,8 @@ func (v *topView) replicaLines(plot int, by order) []string {
 			most = slices.Max(memory)
 		}
 		rows = append(rows, []string{
-			plain(u.GetNamespace() + "/" + u.GetReplica()), plain(u.GetNode()), cells[0], v.spark(cpu, max(1, slices.Max(cpu)), plot), cells[1],
-			cells[2], v.spark(memory, most, plot), cells[3], cells[4], cells[5],
+			terminal.Plain(u.GetNamespace() + "/" + u.GetReplica()), terminal.Plain(u.GetNode()), cells[0], v.Spark(cpu, max(1, slices.Max(cpu)), plot), cells[1],
+			cells[2], v.Spark(memory, most, plot), cells[3], cells[4], cells[5],
 		})
 	}
 	return v.align(rows)
@@ -149,7 +149,7 @@ func (v *topView) align(rows [][]string) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for j, cell := range row {
-			widths[j] = max(widths[j], visible(cell))
+			widths[j] = max(widths[j], terminal.Width(cell))
 		}
 	}
 	lines := make([]string, len(rows))
@@ -158,30 +158,11 @@ func (v *topView) align(rows [][]string) []string {
 		for j, cell := range row {
 			b.WriteString(cell)
 			if j < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[j]-visible(cell)+2))
+				b.WriteString(strings.Repeat(" ", widths[j]-terminal.Width(cell)+2))
 			}
 		}
 		lines[i] = b.String()
 	}
-	lines[0] = v.paint("1", lines[0])
+	lines[0] = v.Paint(terminal.Bold, lines[0])
 	return lines
-}
-
-// visible is how wide a text is without its colours.
-func visible(text string) int {
-	width := 0
-	for len(text) > 0 {
-		if strings.HasPrefix(text, "\x1b[") {
-			end := strings.IndexByte(text, 'm')
-			if end < 0 {
-				return width
-			}
-			text = text[end+1:]
-			continue
-		}
-		_, size := utf8.DecodeRuneInString(text)
-		text = text[size:]
-		width++
-	}
-	return width
 }

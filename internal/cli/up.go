@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -423,13 +424,13 @@ func (c *cli) downCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			line := newProgress(c.Stderr)
-			defer line.clear()
+			line := terminal.NewProgressLine(c.Stderr)
+			defer line.Clear()
 			err = c.Roles.Down(cmd.Context(), DownOptions{
 				DataDir: process.DataDir, Purge: purge, ConfigPath: path,
-				LogLevel: process.LogLevel, Progress: line.show,
+				LogLevel: process.LogLevel, Progress: line.Show,
 			})
-			line.clear()
+			line.Clear()
 			if errors.Is(err, ErrNoCloud) {
 				return c.printf("nothing to stop: there is no cloud in %s\n", process.DataDir)
 			}

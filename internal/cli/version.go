@@ -8,6 +8,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 // versions is what version shows.
@@ -41,15 +42,15 @@ func (c *cli) versionCommand() *cobra.Command {
 			if !c.forPeople() {
 				return c.printValue(v)
 			}
-			f := newFacts(c.Stdout)
-			f.add("Client", v.Client)
+			f := terminal.NewFacts(c.Stdout)
+			f.Add("Client", v.Client)
 			for _, server := range v.Servers {
-				f.add("Server", server.Version+" at "+server.Address)
+				f.Add("Server", server.Version+" at "+server.Address)
 			}
 			if v.Unknown != "" {
-				f.add("Server", "not known: "+v.Unknown)
+				f.Add("Server", "not known: "+v.Unknown)
 			}
-			return f.flush()
+			return f.Flush()
 		},
 	}
 }

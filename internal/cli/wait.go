@@ -10,6 +10,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -34,18 +35,18 @@ func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, remov
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
 		defer cancel()
 	}
-	line := newProgress(c.Stderr)
-	defer line.clear()
+	line := terminal.NewProgressLine(c.Stderr)
+	defer line.Clear()
 	for _, workload := range removed {
 		var last *cloudlessv1.Workload
 		meta := workload.GetMetadata()
 		_, err := cl.WaitWorkload(ctx, meta.GetNamespace(), meta.GetName(), func(now *cloudlessv1.Workload) (bool, error) {
 			last = now
-			line.show(meta.GetName() + ": " + standing(now))
+			line.Show(meta.GetName() + ": " + standing(now))
 			return now == nil || now.GetMetadata().GetUid() != meta.GetUid(), nil
 		})
 		if err != nil {
-			line.clear()
+			line.Clear()
 		}
 		switch {
 		case err != nil && interrupted.Err() != nil:

@@ -9,6 +9,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) workloadCommand() *cobra.Command {
@@ -39,19 +40,19 @@ func (c *cli) workloadListCommand() *cobra.Command {
 				return printList(c, workloads)
 			}
 			c.nothingHere(len(workloads), "workloads", s.everywhere)
-			return c.workloadTable(s.everywhere, workloads).flush()
+			return c.workloadTable(s.everywhere, workloads).Flush()
 		}),
 	}
 	s.register(cmd)
 	return cmd
 }
 
-func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) *table {
+func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) *terminal.Table {
 	headings := []string{"NAME", "KIND", "PHASE", "RUNNING", "IMAGE", "AGE", "REASON"}
 	if namespaces {
 		headings = append([]string{"NAMESPACE"}, headings...)
 	}
-	t := newTable(c.Stdout, headings...)
+	t := terminal.NewTable(c.Stdout, headings...)
 	for _, w := range workloads {
 		row := []string{
 			w.GetMetadata().GetName(),
@@ -65,7 +66,7 @@ func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) 
 		if namespaces {
 			row = append([]string{w.GetMetadata().GetNamespace()}, row...)
 		}
-		t.row(row...)
+		t.Row(row...)
 	}
 	return t
 }
@@ -99,7 +100,7 @@ func (c *cli) workloadGetCommand() *cobra.Command {
 }
 
 func (c *cli) showWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Replica) error {
-	if err := c.workloadFacts(w, nil).flush(); err != nil {
+	if err := c.workloadFacts(w, nil).Flush(); err != nil {
 		return err
 	}
 	if err := c.whyPending(w.GetStatus()); err != nil || len(replicas) == 0 {
@@ -108,7 +109,7 @@ func (c *cli) showWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Repl
 	if err := c.printf("\n"); err != nil {
 		return err
 	}
-	return c.replicaTable(false, replicas).flush()
+	return c.replicaTable(false, replicas).Flush()
 }
 
 func (c *cli) workloadScaleCommand() *cobra.Command {

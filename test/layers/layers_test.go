@@ -63,6 +63,7 @@ var layer = map[string]int{
 	"internal/agent/machine":           3,
 	"client":                           4,
 	"internal/cli":                     4,
+	"internal/cli/terminal":            1,
 	"internal/app":                     5,
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
