@@ -135,7 +135,7 @@ func (c *Client) newConn(trust *identity.Trust, link *link, options []Option) (*
 		grpc.WithPerRPCCredentials(c.auth),
 		grpc.WithContextDialer(link.dial),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
-		grpc.WithDefaultServiceConfig(retries),
+		grpc.WithDefaultServiceConfig(retries()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(api.ClientCodec())),
 		grpc.WithInitialWindowSize(streamWindow),
 		grpc.WithInitialConnWindowSize(connWindow),
@@ -165,11 +165,18 @@ func connect(ctx context.Context, conn *grpc.ClientConn, link *link) error {
 	}
 }
 
-// retries lets calls outlast a short absence of the servers. Only calls that do no harm when done twice are named: those
-// that only read, and those that carry an idempotency key. Any other one may have been done though its answer was lost:
-// done again, it would undo what somebody else has changed since, or be refused for what it has changed itself.
-var retries = `{"methodConfig": [{
-	"name": [` + strings.Join(repeatable(), ", ") + `],
+// retries lets calls outlast a short absence of the servers. Any method that is not named may have taken effect although
+// its answer was lost: made again, it would undo what somebody else has changed since, or be refused for what it has
+// changed itself. The interceptor gives a key to every request that can have one.
+var retries = sync.OnceValue(func() string {
+	var names []string
+	for m := range api.Methods() {
+		if m.Retry {
+			names = append(names, fmt.Sprintf(`{"service": %q, "method": %q}`, m.Descriptor.Parent().FullName(), m.Descriptor.Name()))
+		}
+	}
+	return `{"methodConfig": [{
+	"name": [` + strings.Join(names, ", ") + `],
 	"retryPolicy": {
 		"maxAttempts": 4,
 		"initialBackoff": "0.1s",
@@ -178,18 +185,7 @@ var retries = `{"methodConfig": [{
 		"retryableStatusCodes": ["UNAVAILABLE"]
 	}
 }]}`
-
-// repeatable names all methods that may be called twice, as servers see it too. That those that can have a key have
-// one is the interceptor's work.
-func repeatable() (names []string) {
-	for method := range api.Methods() {
-		service := method.Parent().FullName()
-		if api.Keyed(method) || api.Reads(fmt.Sprintf("/%s/%s", service, method.Name())) {
-			names = append(names, fmt.Sprintf(`{"service": %q, "method": %q}`, service, method.Name()))
-		}
-	}
-	return names
-}
+})
 
 // token is the bearer token of every call.
 type token string

@@ -134,7 +134,7 @@ func refuseParameters(next runtime.HandlerFunc) runtime.HandlerFunc {
 var withoutParameters = sync.OnceValue(func() map[string]string {
 	routes := map[string]string{}
 	for method := range api.Methods() {
-		addWithout(routes, method)
+		addWithout(routes, method.Descriptor)
 	}
 	return routes
 })

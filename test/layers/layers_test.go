@@ -72,6 +72,7 @@ var layer = map[string]int{
 
 // sideways are the imports within one layer that are meant.
 var sideways = map[string][]string{
+	"api":                              {"api/gen/cloudless/v1"},
 	"internal/spec":                    {"api/gen/cloudless/v1", "internal/crontab"},
 	"api/gen/cloudless/state/v1":       {"api/gen/cloudless/v1"},
 	"internal/driver/drivertest":       {"internal/driver", "internal/logfile"},

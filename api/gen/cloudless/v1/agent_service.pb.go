@@ -1953,7 +1953,7 @@ var File_cloudless_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
+	" cloudless/v1/agent_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a#cloudless/v1/workload_service.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
 	"\rEnrollRequest\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x04R\x05token\x12\x1c\n" +
@@ -2096,14 +2096,14 @@ const file_cloudless_v1_agent_service_proto_rawDesc = "" +
 	"AttachDown\x12/\n" +
 	"\x04exec\x18\x01 \x01(\v2\x19.cloudless.v1.ExecRequestH\x00R\x04exec\x12/\n" +
 	"\x04copy\x18\x02 \x01(\v2\x19.cloudless.v1.CopyRequestH\x00R\x04copyB\t\n" +
-	"\amessage2\xed\x01\n" +
-	"\x11EnrollmentService\x12C\n" +
-	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\x12Q\n" +
-	"\rEnrollOwnNode\x12\".cloudless.v1.EnrollOwnNodeRequest\x1a\x1c.cloudless.v1.EnrollResponse\x12@\n" +
-	"\x05Renew\x12\x1a.cloudless.v1.RenewRequest\x1a\x1b.cloudless.v1.RenewResponse2\x91\x01\n" +
-	"\fAgentService\x12A\n" +
-	"\aSession\x12\x17.cloudless.v1.SessionUp\x1a\x19.cloudless.v1.SessionDown(\x010\x01\x12>\n" +
-	"\x06Attach\x12\x16.cloudless.v1.AttachUp\x1a\x18.cloudless.v1.AttachDown(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\amessage2\x89\x02\n" +
+	"\x11EnrollmentService\x12M\n" +
+	"\x06Enroll\x12\x1b.cloudless.v1.EnrollRequest\x1a\x1c.cloudless.v1.EnrollResponse\"\b\xe2\xcc'\x04\b\b \x01\x12[\n" +
+	"\rEnrollOwnNode\x12\".cloudless.v1.EnrollOwnNodeRequest\x1a\x1c.cloudless.v1.EnrollResponse\"\b\xe2\xcc'\x04\b\x06 \x01\x12H\n" +
+	"\x05Renew\x12\x1a.cloudless.v1.RenewRequest\x1a\x1b.cloudless.v1.RenewResponse\"\x06\xe2\xcc'\x02\b\x052\xa1\x01\n" +
+	"\fAgentService\x12I\n" +
+	"\aSession\x12\x17.cloudless.v1.SessionUp\x1a\x19.cloudless.v1.SessionDown\"\x06\xe2\xcc'\x02\b\x05(\x010\x01\x12F\n" +
+	"\x06Attach\x12\x16.cloudless.v1.AttachUp\x1a\x18.cloudless.v1.AttachDown\"\x06\xe2\xcc'\x02\b\x05(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_agent_service_proto_rawDescOnce sync.Once
@@ -2230,6 +2230,7 @@ func file_cloudless_v1_agent_service_proto_init() {
 		return
 	}
 	file_cloudless_v1_node_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_server_proto_init()
 	file_cloudless_v1_workload_proto_init()

@@ -1824,14 +1824,16 @@ var File_cloudless_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd6\x01\n" +
+	"\x1acloudless/v1/cluster.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x01\n" +
 	"\aCluster\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ClusterSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status\"\xa9\b\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ClusterStatusR\x06status:\x0e\xea\xcc'\n" +
+	"\n" +
+	"\bclusters\"\xa9\b\n" +
 	"\vClusterSpec\x12\xad\x01\n" +
 	"\brange_v4\x18\x01 \x01(\tB\x91\x01\xbaH\x8d\x01\xba\x01\x86\x01\n" +
 	"\brange_v4\x12`must be a range of IPv4 addresses such as 10.64.0.0/10, with nothing but zeros behind its length\x1a\x18this.isIpPrefix(4, true)\xd8\x01\x01R\arangeV4\x12\xb4\x01\n" +
@@ -1901,13 +1903,14 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x06_nodesB\f\n" +
 	"\n" +
 	"_workloadsB\x18\n" +
-	"\x16_replicas_per_workload\"\xad\x01\n" +
+	"\x16_replicas_per_workload\"\xc3\x01\n" +
 	"\rConfiguration\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x123\n" +
-	"\x04spec\x18\x04 \x01(\v2\x1f.cloudless.v1.ConfigurationSpecR\x04spec\"\xf7\x01\n" +
+	"\x04spec\x18\x04 \x01(\v2\x1f.cloudless.v1.ConfigurationSpecR\x04spec:\x14\xea\xcc'\x10\n" +
+	"\x0econfigurations\"\xf7\x01\n" +
 	"\x11ConfigurationSpec\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x16\n" +
 	"\x06author\x18\x02 \x01(\tR\x06author\x12\"\n" +
@@ -1944,13 +1947,15 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\aunknown\x18\x17 \x01(\bR\aunknown\x12\x1b\n" +
 	"\tlast_term\x18\x18 \x01(\x04R\blastTerm\x12\x1d\n" +
 	"\n" +
-	"last_index\x18\x19 \x01(\x04R\tlastIndex\"\x9d\x01\n" +
+	"last_index\x18\x19 \x01(\x04R\tlastIndex\"\xad\x01\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12+\n" +
-	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.EventSpecR\x04spec\"\x9c\x02\n" +
+	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.EventSpecR\x04spec:\x0e\xea\xcc'\n" +
+	"\n" +
+	"\x06events\x10\x01\"\x9c\x02\n" +
 	"\tEventSpec\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x16\n" +
@@ -1963,14 +1968,15 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"object_uid\x18\a \x01(\tR\tobjectUid\x12\x14\n" +
 	"\x05actor\x18\b \x01(\tR\x05actor\x12\x1a\n" +
-	"\bworkload\x18\t \x01(\tR\bworkload\"\xd0\x01\n" +
+	"\bworkload\x18\t \x01(\tR\bworkload\"\xde\x01\n" +
 	"\x05Token\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12+\n" +
 	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.TokenSpecR\x04spec\x121\n" +
-	"\x06status\x18\x05 \x01(\v2\x19.cloudless.v1.TokenStatusR\x06status\"p\n" +
+	"\x06status\x18\x05 \x01(\v2\x19.cloudless.v1.TokenStatusR\x06status:\f\xea\xcc'\b\n" +
+	"\x06tokens\"p\n" +
 	"\tTokenSpec\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1978,13 +1984,14 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\x04uses\x18\x03 \x01(\x05R\x04uses\">\n" +
 	"\vTokenStatus\x12\x12\n" +
 	"\x04used\x18\x01 \x01(\x05R\x04used\x12\x1b\n" +
-	"\tsecret_id\x18\x02 \x01(\tR\bsecretId\"\xa3\x01\n" +
+	"\tsecret_id\x18\x02 \x01(\tR\bsecretId\"\xb1\x01\n" +
 	"\x05Image\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x121\n" +
-	"\x06status\x18\x04 \x01(\v2\x19.cloudless.v1.ImageStatusR\x06status\"\xc7\x02\n" +
+	"\x06status\x18\x04 \x01(\v2\x19.cloudless.v1.ImageStatusR\x06status:\f\xea\xcc'\b\n" +
+	"\x06images\"\xc7\x02\n" +
 	"\vImageStatus\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1999,13 +2006,14 @@ const file_cloudless_v1_cluster_proto_rawDesc = "" +
 	"\aused_by\x18\b \x03(\tR\x06usedBy\x127\n" +
 	"\tpush_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bpushTime\x12\x17\n" +
 	"\akept_by\x18\n" +
-	" \x03(\tR\x06keptBy\"\x9d\x01\n" +
+	" \x03(\tR\x06keptBy\"\xab\x01\n" +
 	"\x05Login\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12+\n" +
-	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.LoginSpecR\x04spec\";\n" +
+	"\x04spec\x18\x04 \x01(\v2\x17.cloudless.v1.LoginSpecR\x04spec:\f\xea\xcc'\b\n" +
+	"\x06logins\";\n" +
 	"\tLoginSpec\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x1a\n" +
 	"\busername\x18\x02 \x01(\tR\busernameBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
@@ -2103,6 +2111,7 @@ func file_cloudless_v1_cluster_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_cluster_proto_msgTypes[1].OneofWrappers = []any{}

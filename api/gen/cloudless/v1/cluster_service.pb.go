@@ -2098,7 +2098,7 @@ var File_cloudless_v1_cluster_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\n" +
-	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\x13\n" +
+	"\"cloudless/v1/cluster_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\x13\n" +
 	"\x11GetClusterRequest\"1\n" +
 	"\x17GetConfigurationRequest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\"}\n" +
@@ -2233,54 +2233,54 @@ const file_cloudless_v1_cluster_service_proto_rawDesc = "" +
 	"\x12WatchEventsRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x06object\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06object\x12%\n" +
-	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload2\xdd\x05\n" +
-	"\x0eClusterService\x12Y\n" +
+	"\bworkload\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\bworkload2\x93\x06\n" +
+	"\x0eClusterService\x12c\n" +
 	"\n" +
-	"GetCluster\x12\x1f.cloudless.v1.GetClusterRequest\x1a\x15.cloudless.v1.Cluster\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12W\n" +
-	"\x06WhoAmI\x12\x1b.cloudless.v1.WhoAmIRequest\x1a\x1c.cloudless.v1.WhoAmIResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/whoami\x12y\n" +
-	"\x10GetConfiguration\x12%.cloudless.v1.GetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/cluster/configuration\x12|\n" +
-	"\x10SetConfiguration\x12%.cloudless.v1.SetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\x1a\x19/v1/cluster/configuration\x12\x8b\x01\n" +
-	"\x12ListConfigurations\x12'.cloudless.v1.ListConfigurationsRequest\x1a(.cloudless.v1.ListConfigurationsResponse\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/cluster/configurations\x12\x8f\x01\n" +
-	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xba\x05\n" +
-	"\vNodeService\x12U\n" +
-	"\aGetNode\x12\x1c.cloudless.v1.GetNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12_\n" +
-	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12[\n" +
+	"GetCluster\x12\x1f.cloudless.v1.GetClusterRequest\x1a\x15.cloudless.v1.Cluster\"\x1d\xe2\xcc'\x06\b\x04\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/cluster\x12a\n" +
+	"\x06WhoAmI\x12\x1b.cloudless.v1.WhoAmIRequest\x1a\x1c.cloudless.v1.WhoAmIResponse\"\x1c\xe2\xcc'\x06\b\x04\x10\x01\x18\x02\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/whoami\x12\x83\x01\n" +
+	"\x10GetConfiguration\x12%.cloudless.v1.GetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"+\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/cluster/configuration\x12\x82\x01\n" +
+	"\x10SetConfiguration\x12%.cloudless.v1.SetConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"*\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x1e:\x01*\x1a\x19/v1/cluster/configuration\x12\x95\x01\n" +
+	"\x12ListConfigurations\x12'.cloudless.v1.ListConfigurationsRequest\x1a(.cloudless.v1.ListConfigurationsResponse\",\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x1c\x12\x1a/v1/cluster/configurations\x12\x95\x01\n" +
+	"\x15RollbackConfiguration\x12*.cloudless.v1.RollbackConfigurationRequest\x1a\x1b.cloudless.v1.Configuration\"3\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/cluster/configuration:rollback2\xf0\x05\n" +
+	"\vNodeService\x12_\n" +
+	"\aGetNode\x12\x1c.cloudless.v1.GetNodeRequest\x1a\x12.cloudless.v1.Node\"\"\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/nodes/{name}\x12i\n" +
+	"\tListNodes\x12\x1e.cloudless.v1.ListNodesRequest\x1a\x1f.cloudless.v1.ListNodesResponse\"\x1b\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\v\x12\t/v1/nodes\x12a\n" +
 	"\n" +
-	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x18\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12e\n" +
+	"DeleteNode\x12\x1f.cloudless.v1.DeleteNodeRequest\x1a\x12.cloudless.v1.Node\"\x1e\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x12*\x10/v1/nodes/{name}\x12k\n" +
 	"\n" +
-	"CordonNode\x12\x1f.cloudless.v1.CordonNodeRequest\x1a\x12.cloudless.v1.Node\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:cordon\x12k\n" +
-	"\fUncordonNode\x12!.cloudless.v1.UncordonNodeRequest\x1a\x12.cloudless.v1.Node\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/nodes/{name}:uncordon\x12^\n" +
+	"CordonNode\x12\x1f.cloudless.v1.CordonNodeRequest\x1a\x12.cloudless.v1.Node\"(\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/nodes/{name}:cordon\x12q\n" +
+	"\fUncordonNode\x12!.cloudless.v1.UncordonNodeRequest\x1a\x12.cloudless.v1.Node\"*\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/nodes/{name}:uncordon\x12d\n" +
 	"\n" +
-	"UpdateNode\x12\x1f.cloudless.v1.UpdateNodeRequest\x1a\x12.cloudless.v1.Node\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*2\x10/v1/nodes/{name}\x12b\n" +
+	"UpdateNode\x12\x1f.cloudless.v1.UpdateNodeRequest\x1a\x12.cloudless.v1.Node\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*2\x10/v1/nodes/{name}\x12l\n" +
 	"\n" +
-	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xcd\x02\n" +
-	"\fTokenService\x12i\n" +
-	"\vCreateToken\x12 .cloudless.v1.CreateTokenRequest\x1a!.cloudless.v1.CreateTokenResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
-	"/v1/tokens\x12c\n" +
-	"\n" +
-	"ListTokens\x12\x1f.cloudless.v1.ListTokensRequest\x1a .cloudless.v1.ListTokensResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"WatchNodes\x12\x1f.cloudless.v1.WatchNodesRequest\x1a\x18.cloudless.v1.NodeChange\"!\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/nodes:watch0\x012\xe5\x02\n" +
+	"\fTokenService\x12q\n" +
+	"\vCreateToken\x12 .cloudless.v1.CreateTokenRequest\x1a!.cloudless.v1.CreateTokenResponse\"\x1d\xe2\xcc'\x04\b\x03 \x01\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
 	"/v1/tokens\x12m\n" +
-	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xb8\x06\n" +
-	"\fImageService\x12\\\n" +
-	"\bGetImage\x12\x1d.cloudless.v1.GetImageRequest\x1a\x13.cloudless.v1.Image\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/images/{name=**}\x12c\n" +
 	"\n" +
-	"ListImages\x12\x1f.cloudless.v1.ListImagesRequest\x1a .cloudless.v1.ListImagesResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/images\x12b\n" +
-	"\vDeleteImage\x12 .cloudless.v1.DeleteImageRequest\x1a\x13.cloudless.v1.Image\"\x1c\x82\xd3\xe4\x93\x02\x16*\x14/v1/images/{name=**}\x12e\n" +
-	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"\x1d\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12o\n" +
-	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\"\x1b\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12U\n" +
-	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"\x15\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
-	"/v1/logins\x12c\n" +
+	"ListTokens\x12\x1f.cloudless.v1.ListTokensRequest\x1a .cloudless.v1.ListTokensResponse\"\x1c\xe2\xcc'\x06\b\x03\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/tokens\x12s\n" +
+	"\vDeleteToken\x12 .cloudless.v1.DeleteTokenRequest\x1a!.cloudless.v1.DeleteTokenResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/tokens/{name}2\xf4\x06\n" +
+	"\fImageService\x12f\n" +
+	"\bGetImage\x12\x1d.cloudless.v1.GetImageRequest\x1a\x13.cloudless.v1.Image\"&\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/images/{name=**}\x12m\n" +
 	"\n" +
-	"ListLogins\x12\x1f.cloudless.v1.ListLoginsRequest\x1a .cloudless.v1.ListLoginsResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"ListImages\x12\x1f.cloudless.v1.ListImagesRequest\x1a .cloudless.v1.ListImagesResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/images\x12h\n" +
+	"\vDeleteImage\x12 .cloudless.v1.DeleteImageRequest\x1a\x13.cloudless.v1.Image\"\"\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x16*\x14/v1/images/{name=**}\x12k\n" +
+	"\fRestoreImage\x12!.cloudless.v1.RestoreImageRequest\x1a\x13.cloudless.v1.Image\"#\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/images:restore\x12u\n" +
+	"\vPruneImages\x12 .cloudless.v1.PruneImagesRequest\x1a!.cloudless.v1.PruneImagesResponse\"!\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/images:prune\x12[\n" +
+	"\bSetLogin\x12\x1d.cloudless.v1.SetLoginRequest\x1a\x13.cloudless.v1.Login\"\x1b\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
 	"/v1/logins\x12m\n" +
-	"\vDeleteLogin\x12 .cloudless.v1.DeleteLoginRequest\x1a!.cloudless.v1.DeleteLoginResponse\"\x19\x82\xd3\xe4\x93\x02\x13*\x11/v1/logins/{host}2\xd5\x01\n" +
-	"\fEventService\x12c\n" +
 	"\n" +
-	"ListEvents\x12\x1f.cloudless.v1.ListEventsRequest\x1a .cloudless.v1.ListEventsResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
-	"/v1/events\x12`\n" +
-	"\vWatchEvents\x12 .cloudless.v1.WatchEventsRequest\x1a\x13.cloudless.v1.Event\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/events:watch0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"ListLogins\x12\x1f.cloudless.v1.ListLoginsRequest\x1a .cloudless.v1.ListLoginsResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/logins\x12s\n" +
+	"\vDeleteLogin\x12 .cloudless.v1.DeleteLoginRequest\x1a!.cloudless.v1.DeleteLoginResponse\"\x1f\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x13*\x11/v1/logins/{host}2\xe9\x01\n" +
+	"\fEventService\x12m\n" +
+	"\n" +
+	"ListEvents\x12\x1f.cloudless.v1.ListEventsRequest\x1a .cloudless.v1.ListEventsResponse\"\x1c\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/events\x12j\n" +
+	"\vWatchEvents\x12 .cloudless.v1.WatchEventsRequest\x1a\x13.cloudless.v1.Event\"\"\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/events:watch0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_cluster_service_proto_rawDescOnce sync.Once
@@ -2433,6 +2433,7 @@ func file_cloudless_v1_cluster_service_proto_init() {
 	file_cloudless_v1_cluster_proto_init()
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_node_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_cluster_service_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}

@@ -898,7 +898,7 @@ var File_cloudless_v1_explain_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\n" +
-	"\"cloudless/v1/explain_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\x93\x01\n" +
+	"\"cloudless/v1/explain_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\x93\x01\n" +
 	"\x15GetExplanationRequest\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\tnamespace\x12 \n" +
 	"\x04name\x18\x02 \x01(\tB\f\xbaH\t\xc8\x01\x01r\x04\xc0\xc6'\x01R\x04name\x12\x1d\n" +
@@ -975,10 +975,10 @@ const file_cloudless_v1_explain_service_proto_rawDesc = "" +
 	"\x05score\x18\x06 \x01(\v2\x17.cloudless.v1.NodeScoreR\x05score\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
 	"\x06better\x18\b \x01(\tR\x06better\x12:\n" +
-	"\fplaced_score\x18\t \x01(\v2\x17.cloudless.v1.NodeScoreR\vplacedScore2\x96\x02\n" +
-	"\x0eExplainService\x12\x8d\x01\n" +
-	"\x0eGetExplanation\x12#.cloudless.v1.GetExplanationRequest\x1a\x19.cloudless.v1.Explanation\";\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/workloads/{name}:explain\x12t\n" +
-	"\x0fExplainWorkload\x12$.cloudless.v1.ExplainWorkloadRequest\x1a\x19.cloudless.v1.Explanation\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/workloads:explainBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\fplaced_score\x18\t \x01(\v2\x17.cloudless.v1.NodeScoreR\vplacedScore2\xa8\x02\n" +
+	"\x0eExplainService\x12\x97\x01\n" +
+	"\x0eGetExplanation\x12#.cloudless.v1.GetExplanationRequest\x1a\x19.cloudless.v1.Explanation\"E\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x025\x123/v1/namespaces/{namespace}/workloads/{name}:explain\x12|\n" +
+	"\x0fExplainWorkload\x12$.cloudless.v1.ExplainWorkloadRequest\x1a\x19.cloudless.v1.Explanation\"(\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/workloads:explainBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_explain_service_proto_rawDescOnce sync.Once
@@ -1033,6 +1033,7 @@ func file_cloudless_v1_explain_service_proto_init() {
 	if File_cloudless_v1_explain_service_proto != nil {
 		return
 	}
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	type x struct{}

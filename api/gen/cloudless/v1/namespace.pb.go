@@ -352,14 +352,16 @@ var File_cloudless_v1_namespace_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_namespace_proto_rawDesc = "" +
 	"\n" +
-	"\x1ccloudless/v1/namespace.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\"\xdc\x01\n" +
+	"\x1ccloudless/v1/namespace.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\"\xf2\x01\n" +
 	"\tNamespace\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12/\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1b.cloudless.v1.NamespaceSpecR\x04spec\x125\n" +
-	"\x06status\x18\x05 \x01(\v2\x1d.cloudless.v1.NamespaceStatusR\x06status\":\n" +
+	"\x06status\x18\x05 \x01(\v2\x1d.cloudless.v1.NamespaceStatusR\x06status:\x14\xea\xcc'\x10\n" +
+	"\n" +
+	"namespaces\x1a\x02ns\":\n" +
 	"\rNamespaceSpec\x12)\n" +
 	"\x05quota\x18\x01 \x01(\v2\x13.cloudless.v1.QuotaR\x05quota\"\xfa\x01\n" +
 	"\x05Quota\x12\x1b\n" +
@@ -422,6 +424,7 @@ func file_cloudless_v1_namespace_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_namespace_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}

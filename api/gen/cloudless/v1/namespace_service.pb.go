@@ -531,7 +531,7 @@ var File_cloudless_v1_namespace_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_namespace_service_proto_rawDesc = "" +
 	"\n" +
-	"$cloudless/v1/namespace_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\x8a\x01\n" +
+	"$cloudless/v1/namespace_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\"\x8a\x01\n" +
 	"\x16CreateNamespaceRequest\x12=\n" +
 	"\tnamespace\x18\x01 \x01(\v2\x17.cloudless.v1.NamespaceB\x06\xbaH\x03\xc8\x01\x01R\tnamespace\x121\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\x89\x01\n" +
@@ -558,15 +558,15 @@ const file_cloudless_v1_namespace_service_proto_rawDesc = "" +
 	"\x06labels\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06labels\"`\n" +
 	"\x0fNamespaceChange\x12\x16\n" +
 	"\x06change\x18\x01 \x01(\tR\x06change\x125\n" +
-	"\tnamespace\x18\x02 \x01(\v2\x17.cloudless.v1.NamespaceR\tnamespace2\xe7\x06\n" +
-	"\x10NamespaceService\x12s\n" +
-	"\x0fCreateNamespace\x12$.cloudless.v1.CreateNamespaceRequest\x1a\x17.cloudless.v1.Namespace\"!\x82\xd3\xe4\x93\x02\x1b:\tnamespace\"\x0e/v1/namespaces\x12\x84\x01\n" +
-	"\x0eApplyNamespace\x12#.cloudless.v1.ApplyNamespaceRequest\x1a$.cloudless.v1.ApplyNamespaceResponse\"'\x82\xd3\xe4\x93\x02!:\tnamespace\"\x14/v1/namespaces:apply\x12\x8d\x01\n" +
-	"\x0fUpdateNamespace\x12$.cloudless.v1.UpdateNamespaceRequest\x1a\x17.cloudless.v1.Namespace\";\x82\xd3\xe4\x93\x025:\tnamespace\x1a(/v1/namespaces/{namespace.metadata.name}\x12o\n" +
-	"\x0fDeleteNamespace\x12$.cloudless.v1.DeleteNamespaceRequest\x1a\x17.cloudless.v1.Namespace\"\x1d\x82\xd3\xe4\x93\x02\x17*\x15/v1/namespaces/{name}\x12i\n" +
-	"\fGetNamespace\x12!.cloudless.v1.GetNamespaceRequest\x1a\x17.cloudless.v1.Namespace\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/namespaces/{name}\x12s\n" +
-	"\x0eListNamespaces\x12#.cloudless.v1.ListNamespacesRequest\x1a$.cloudless.v1.ListNamespacesResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/namespaces\x12v\n" +
-	"\x0fWatchNamespaces\x12$.cloudless.v1.WatchNamespacesRequest\x1a\x1d.cloudless.v1.NamespaceChange\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/namespaces:watch0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"\tnamespace\x18\x02 \x01(\v2\x17.cloudless.v1.NamespaceR\tnamespace2\xa2\a\n" +
+	"\x10NamespaceService\x12{\n" +
+	"\x0fCreateNamespace\x12$.cloudless.v1.CreateNamespaceRequest\x1a\x17.cloudless.v1.Namespace\")\xe2\xcc'\x04\b\x03 \x01\x82\xd3\xe4\x93\x02\x1b:\tnamespace\"\x0e/v1/namespaces\x12\x8c\x01\n" +
+	"\x0eApplyNamespace\x12#.cloudless.v1.ApplyNamespaceRequest\x1a$.cloudless.v1.ApplyNamespaceResponse\"/\xe2\xcc'\x04\b\x03 \x01\x82\xd3\xe4\x93\x02!:\tnamespace\"\x14/v1/namespaces:apply\x12\x93\x01\n" +
+	"\x0fUpdateNamespace\x12$.cloudless.v1.UpdateNamespaceRequest\x1a\x17.cloudless.v1.Namespace\"A\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x025:\tnamespace\x1a(/v1/namespaces/{namespace.metadata.name}\x12u\n" +
+	"\x0fDeleteNamespace\x12$.cloudless.v1.DeleteNamespaceRequest\x1a\x17.cloudless.v1.Namespace\"#\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x17*\x15/v1/namespaces/{name}\x12s\n" +
+	"\fGetNamespace\x12!.cloudless.v1.GetNamespaceRequest\x1a\x17.cloudless.v1.Namespace\"'\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/namespaces/{name}\x12}\n" +
+	"\x0eListNamespaces\x12#.cloudless.v1.ListNamespacesRequest\x1a$.cloudless.v1.ListNamespacesResponse\" \xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/namespaces\x12\x80\x01\n" +
+	"\x0fWatchNamespaces\x12$.cloudless.v1.WatchNamespacesRequest\x1a\x1d.cloudless.v1.NamespaceChange\"&\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/namespaces:watch0\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_namespace_service_proto_rawDescOnce sync.Once
@@ -631,6 +631,7 @@ func file_cloudless_v1_namespace_service_proto_init() {
 	}
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_namespace_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

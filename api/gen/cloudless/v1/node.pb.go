@@ -1140,7 +1140,7 @@ var File_cloudless_v1_node_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x17cloudless/v1/node.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x01\n" +
+	"\x17cloudless/v1/node.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x02\n" +
 	"\x04Node\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12!\n" +
@@ -1148,7 +1148,8 @@ const file_cloudless_v1_node_proto_rawDesc = "" +
 	"r\bR\x00R\x04NodeR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x12*\n" +
 	"\x04spec\x18\x04 \x01(\v2\x16.cloudless.v1.NodeSpecR\x04spec\x120\n" +
-	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status\"\xdd\x02\n" +
+	"\x06status\x18\x05 \x01(\v2\x18.cloudless.v1.NodeStatusR\x06status:\v\xea\xcc'\a\n" +
+	"\x05nodes\"\xdd\x02\n" +
 	"\bNodeSpec\x12\x1b\n" +
 	"\tsubnet_v4\x18\x01 \x01(\tR\bsubnetV4\x12\x1b\n" +
 	"\tsubnet_v6\x18\x02 \x01(\tR\bsubnetV6\x12?\n" +
@@ -1315,6 +1316,7 @@ func file_cloudless_v1_node_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_node_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}

@@ -694,7 +694,7 @@ var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe6\x01\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe6\x01\n" +
 	"\vPlanRequest\x12?\n" +
 	"\tworkloads\x18\x01 \x03(\v2\x16.cloudless.v1.WorkloadB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tworkloads\x12\x1e\n" +
 	"\x05prune\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05prune\x122\n" +
@@ -756,10 +756,10 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\tworkloads\x18\x02 \x03(\v2\x16.cloudless.v1.WorkloadR\tworkloads\x127\n" +
 	"\n" +
 	"namespaces\x18\x19 \x03(\v2\x17.cloudless.v1.NamespaceR\n" +
-	"namespaces2\xc6\x01\n" +
-	"\vPlanService\x12N\n" +
-	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x13\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12g\n" +
-	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"namespaces2\xd6\x01\n" +
+	"\vPlanService\x12V\n" +
+	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x1b\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12o\n" +
+	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"!\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_plan_service_proto_rawDescOnce sync.Once
@@ -820,6 +820,7 @@ func file_cloudless_v1_plan_service_proto_init() {
 	}
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_namespace_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_plan_service_proto_msgTypes[3].OneofWrappers = []any{}

@@ -1307,14 +1307,15 @@ var File_cloudless_v1_server_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\n" +
-	"\x19cloudless/v1/server.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd3\x01\n" +
+	"\x19cloudless/v1/server.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x01\n" +
 	"\x06Server\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12,\n" +
 	"\x04spec\x18\x04 \x01(\v2\x18.cloudless.v1.ServerSpecR\x04spec\x122\n" +
-	"\x06status\x18\x05 \x01(\v2\x1a.cloudless.v1.ServerStatusR\x06status\"T\n" +
+	"\x06status\x18\x05 \x01(\v2\x1a.cloudless.v1.ServerStatusR\x06status:\r\xea\xcc'\t\n" +
+	"\aservers\"T\n" +
 	"\n" +
 	"ServerSpec\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
@@ -1396,20 +1397,24 @@ const file_cloudless_v1_server_proto_rawDesc = "" +
 	"\x03uid\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03uid\x12\"\n" +
 	"\aaddress\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\aaddress\"0\n" +
 	"\x14LocateServerResponse\x12\x18\n" +
-	"\aaddress\x18\x01 \x01(\tR\aaddress2\xda\x02\n" +
-	"\rServerService\x12g\n" +
-	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x13\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12c\n" +
-	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\"\x1a\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12{\n" +
-	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\xce\x04\n" +
-	"\vPeerService\x12R\n" +
-	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\x12U\n" +
-	"\fLocateServer\x12!.cloudless.v1.LocateServerRequest\x1a\".cloudless.v1.LocateServerResponse\x12O\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress2\xf1\x02\n" +
+	"\rServerService\x12q\n" +
+	"\vListServers\x12 .cloudless.v1.ListServersRequest\x1a!.cloudless.v1.ListServersResponse\"\x1d\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\r\x12\v/v1/servers\x12i\n" +
+	"\fDeleteServer\x12!.cloudless.v1.DeleteServerRequest\x1a\x14.cloudless.v1.Server\" \xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x14*\x12/v1/servers/{name}\x12\x81\x01\n" +
+	"\x0eTransferLeader\x12#.cloudless.v1.TransferLeaderRequest\x1a$.cloudless.v1.TransferLeaderResponse\"$\xe2\xcc'\x02\b\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/leader:transfer2\x9c\x05\n" +
+	"\vPeerService\x12^\n" +
+	"\vGetProgress\x12 .cloudless.v1.GetProgressRequest\x1a!.cloudless.v1.GetProgressResponse\"\n" +
+	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12a\n" +
+	"\fLocateServer\x12!.cloudless.v1.LocateServerRequest\x1a\".cloudless.v1.LocateServerResponse\"\n" +
+	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12[\n" +
 	"\n" +
-	"ListCopies\x12\x1f.cloudless.v1.ListCopiesRequest\x1a .cloudless.v1.ListCopiesResponse\x12L\n" +
-	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\x12U\n" +
-	"\fGetGossipKey\x12!.cloudless.v1.GetGossipKeyRequest\x1a\".cloudless.v1.GetGossipKeyResponse\x12L\n" +
-	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponse\x12P\n" +
-	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"ListCopies\x12\x1f.cloudless.v1.ListCopiesRequest\x1a .cloudless.v1.ListCopiesResponse\"\n" +
+	"\xe2\xcc'\x06\b\a\x10\x01\x18\x02\x12V\n" +
+	"\tCopyImage\x12\x1e.cloudless.v1.CopyImageRequest\x1a\x1f.cloudless.v1.CopyImageResponse\"\b\xe2\xcc'\x04\b\a\x18\x02\x12a\n" +
+	"\fGetGossipKey\x12!.cloudless.v1.GetGossipKeyRequest\x1a\".cloudless.v1.GetGossipKeyResponse\"\n" +
+	"\xe2\xcc'\x06\b\x06\x10\x01\x18\x02\x12V\n" +
+	"\tDropImage\x12\x1e.cloudless.v1.DropImageRequest\x1a\x1f.cloudless.v1.DropImageResponse\"\b\xe2\xcc'\x04\b\a\x18\x02\x12Z\n" +
+	"\tPassCalls\x12\x1e.cloudless.v1.PassCallsRequest\x1a\x1f.cloudless.v1.PassCallsResponse\"\b\xe2\xcc'\x04\b\a\x18\x02(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_server_proto_rawDescOnce sync.Once
@@ -1500,6 +1505,7 @@ func file_cloudless_v1_server_proto_init() {
 	}
 	file_cloudless_v1_cluster_proto_init()
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -2451,14 +2451,15 @@ var File_cloudless_v1_workload_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x93\x02\n" +
+	"\x1bcloudless/v1/workload.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa6\x02\n" +
 	"\bWorkload\x126\n" +
 	"\vapi_version\x18\x01 \x01(\tB\x15\xbaH\x12r\x10R\x00R\fcloudless/v1R\n" +
 	"apiVersion\x12%\n" +
 	"\x04kind\x18\x02 \x01(\tB\x11\xbaH\x0er\fR\x00R\bWorkloadR\x04kind\x12:\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataB\x06\xbaH\x03\xc8\x01\x01R\bmetadata\x126\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.WorkloadSpecB\x06\xbaH\x03\xc8\x01\x01R\x04spec\x124\n" +
-	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status\"\x92\f\n" +
+	"\x06status\x18\x05 \x01(\v2\x1c.cloudless.v1.WorkloadStatusR\x06status:\x11\xea\xcc'\r\n" +
+	"\tworkloads\x10\x01\"\x92\f\n" +
 	"\fWorkloadSpec\x12_\n" +
 	"\x05image\x18\x01 \x01(\tBI\xbaHF\xba\x01>\n" +
 	"\x05image\x12)is missing: name an image such as hello:1\x1a\n" +
@@ -2631,13 +2632,14 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\n" +
 	"NodeReason\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa3\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb6\x01\n" +
 	"\bRevision\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12.\n" +
-	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec\"\xe5\x01\n" +
+	"\x04spec\x18\x04 \x01(\v2\x1a.cloudless.v1.RevisionSpecR\x04spec:\x11\xea\xcc'\r\n" +
+	"\trevisions\x10\x01\"\xe5\x01\n" +
 	"\fRevisionSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x126\n" +
@@ -2645,14 +2647,15 @@ const file_cloudless_v1_workload_proto_rawDesc = "" +
 	"\x05image\x18\x04 \x01(\tR\x05image\x12\x18\n" +
 	"\arestart\x18\x05 \x01(\x04R\arestart\x12\x14\n" +
 	"\x05trace\x18\x06 \x01(\tR\x05trace\x12\x1c\n" +
-	"\tplatforms\x18\a \x03(\tR\tplatforms\"\xd6\x01\n" +
+	"\tplatforms\x18\a \x03(\tR\tplatforms\"\xe8\x01\n" +
 	"\aReplica\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x122\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x16.cloudless.v1.MetadataR\bmetadata\x12-\n" +
 	"\x04spec\x18\x04 \x01(\v2\x19.cloudless.v1.ReplicaSpecR\x04spec\x123\n" +
-	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status\"\xa3\x03\n" +
+	"\x06status\x18\x05 \x01(\v2\x1b.cloudless.v1.ReplicaStatusR\x06status:\x10\xea\xcc'\f\n" +
+	"\breplicas\x10\x01\"\xa3\x03\n" +
 	"\vReplicaSpec\x12!\n" +
 	"\fworkload_uid\x18\x01 \x01(\tR\vworkloadUid\x12\x1a\n" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\x12!\n" +
@@ -2794,6 +2797,7 @@ func file_cloudless_v1_workload_proto_init() {
 		return
 	}
 	file_cloudless_v1_metadata_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cloudless_v1_workload_proto_msgTypes[2].OneofWrappers = []any{}

@@ -2713,7 +2713,7 @@ var File_cloudless_v1_workload_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\n" +
-	"#cloudless/v1/workload_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x01\n" +
+	"#cloudless/v1/workload_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x17cloudless/v1/node.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x01\n" +
 	"\x15CreateWorkloadRequest\x12:\n" +
 	"\bworkload\x18\x01 \x01(\v2\x16.cloudless.v1.WorkloadB\x06\xbaH\x03\xc8\x01\x01R\bworkload\x121\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\x85\x01\n" +
@@ -2911,28 +2911,28 @@ const file_cloudless_v1_workload_service_proto_rawDesc = "" +
 	"\areplica\x18\x01 \x01(\tR\areplica\"4\n" +
 	"\bExecExit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\x82\x12\n" +
-	"\x0fWorkloadService\x12n\n" +
-	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"\x1f\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x7f\n" +
-	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"%\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb0\x01\n" +
-	"\x0eUpdateWorkload\x12#.cloudless.v1.UpdateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"a\x82\xd3\xe4\x93\x02[:\bworkload\x1aO/v1/namespaces/{workload.metadata.namespace}/workloads/{workload.metadata.name}\x12\x82\x01\n" +
-	"\x0eDeleteWorkload\x12#.cloudless.v1.DeleteWorkloadRequest\x1a\x16.cloudless.v1.Workload\"3\x82\xd3\xe4\x93\x02-*+/v1/namespaces/{namespace}/workloads/{name}\x12\x89\x01\n" +
-	"\rScaleWorkload\x12\".cloudless.v1.ScaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"<\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/workloads/{name}:scale\x12\x8f\x01\n" +
-	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\">\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12\x92\x01\n" +
-	"\x10RollbackWorkload\x12%.cloudless.v1.RollbackWorkloadRequest\x1a\x16.cloudless.v1.Workload\"?\x82\xd3\xe4\x93\x029:\x01*\"4/v1/namespaces/{namespace}/workloads/{name}:rollback\x12\x83\x01\n" +
-	"\vRunWorkload\x12 .cloudless.v1.RunWorkloadRequest\x1a\x16.cloudless.v1.Workload\":\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/workloads/{name}:run\x12|\n" +
-	"\vGetWorkload\x12 .cloudless.v1.GetWorkloadRequest\x1a\x16.cloudless.v1.Workload\"3\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/workloads/{name}\x12o\n" +
-	"\rListWorkloads\x12\".cloudless.v1.ListWorkloadsRequest\x1a#.cloudless.v1.ListWorkloadsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/workloads\x12r\n" +
-	"\x0eWatchWorkloads\x12#.cloudless.v1.WatchWorkloadsRequest\x1a\x1c.cloudless.v1.WorkloadChange\"\x1b\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/workloads:watch0\x01\x12k\n" +
-	"\fListReplicas\x12!.cloudless.v1.ListReplicasRequest\x1a\".cloudless.v1.ListReplicasResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/replicas\x12n\n" +
-	"\rWatchReplicas\x12\".cloudless.v1.WatchReplicasRequest\x1a\x1b.cloudless.v1.ReplicaChange\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/replicas:watch0\x01\x12y\n" +
-	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"<\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\x9b\x01\n" +
-	"\rListRevisions\x12\".cloudless.v1.ListRevisionsRequest\x1a#.cloudless.v1.ListRevisionsResponse\"A\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{namespace}/workloads/{workload}/revisions\x12Q\n" +
-	"\bGetUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12[\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\xa1\x13\n" +
+	"\x0fWorkloadService\x12v\n" +
+	"\x0eCreateWorkload\x12#.cloudless.v1.CreateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"'\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x19:\bworkload\"\r/v1/workloads\x12\x87\x01\n" +
+	"\rApplyWorkload\x12\".cloudless.v1.ApplyWorkloadRequest\x1a#.cloudless.v1.ApplyWorkloadResponse\"-\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x1f:\bworkload\"\x13/v1/workloads:apply\x12\xb6\x01\n" +
+	"\x0eUpdateWorkload\x12#.cloudless.v1.UpdateWorkloadRequest\x1a\x16.cloudless.v1.Workload\"g\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02[:\bworkload\x1aO/v1/namespaces/{workload.metadata.namespace}/workloads/{workload.metadata.name}\x12\x88\x01\n" +
+	"\x0eDeleteWorkload\x12#.cloudless.v1.DeleteWorkloadRequest\x1a\x16.cloudless.v1.Workload\"9\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x02-*+/v1/namespaces/{namespace}/workloads/{name}\x12\x8f\x01\n" +
+	"\rScaleWorkload\x12\".cloudless.v1.ScaleWorkloadRequest\x1a\x16.cloudless.v1.Workload\"B\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/workloads/{name}:scale\x12\x95\x01\n" +
+	"\x0fRestartWorkload\x12$.cloudless.v1.RestartWorkloadRequest\x1a\x16.cloudless.v1.Workload\"D\xe2\xcc'\x02\b\x02\x82\xd3\xe4\x93\x028:\x01*\"3/v1/namespaces/{namespace}/workloads/{name}:restart\x12\x9a\x01\n" +
+	"\x10RollbackWorkload\x12%.cloudless.v1.RollbackWorkloadRequest\x1a\x16.cloudless.v1.Workload\"G\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x029:\x01*\"4/v1/namespaces/{namespace}/workloads/{name}:rollback\x12\x8b\x01\n" +
+	"\vRunWorkload\x12 .cloudless.v1.RunWorkloadRequest\x1a\x16.cloudless.v1.Workload\"B\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x024:\x01*\"//v1/namespaces/{namespace}/workloads/{name}:run\x12\x86\x01\n" +
+	"\vGetWorkload\x12 .cloudless.v1.GetWorkloadRequest\x1a\x16.cloudless.v1.Workload\"=\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02-\x12+/v1/namespaces/{namespace}/workloads/{name}\x12y\n" +
+	"\rListWorkloads\x12\".cloudless.v1.ListWorkloadsRequest\x1a#.cloudless.v1.ListWorkloadsResponse\"\x1f\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/workloads\x12|\n" +
+	"\x0eWatchWorkloads\x12#.cloudless.v1.WatchWorkloadsRequest\x1a\x1c.cloudless.v1.WorkloadChange\"%\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/v1/workloads:watch0\x01\x12u\n" +
+	"\fListReplicas\x12!.cloudless.v1.ListReplicasRequest\x1a\".cloudless.v1.ListReplicasResponse\"\x1e\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/replicas\x12x\n" +
+	"\rWatchReplicas\x12\".cloudless.v1.WatchReplicasRequest\x1a\x1b.cloudless.v1.ReplicaChange\"$\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/replicas:watch0\x01\x12\x81\x01\n" +
+	"\x04Logs\x12\x19.cloudless.v1.LogsRequest\x1a\x16.cloudless.v1.LogEntry\"D\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x026\x124/v1/namespaces/{namespace}/workloads/{workload}:logs0\x01\x12\xa5\x01\n" +
+	"\rListRevisions\x12\".cloudless.v1.ListRevisionsRequest\x1a#.cloudless.v1.ListRevisionsResponse\"K\xe2\xcc'\x06\b\x01\x10\x01\x18\x01\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{namespace}/workloads/{workload}/revisions\x12Y\n" +
+	"\bGetUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x19\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12c\n" +
 	"\n" +
-	"WatchUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/usage:watch0\x01\x12A\n" +
-	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse(\x010\x01\x12A\n" +
-	"\x04Exec\x12\x19.cloudless.v1.ExecRequest\x1a\x1a.cloudless.v1.ExecResponse(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
+	"WatchUsage\x12\x1d.cloudless.v1.GetUsageRequest\x1a\x13.cloudless.v1.Usage\"\x1f\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/usage:watch0\x01\x12I\n" +
+	"\x04Copy\x12\x19.cloudless.v1.CopyRequest\x1a\x1a.cloudless.v1.CopyResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01\x12I\n" +
+	"\x04Exec\x12\x19.cloudless.v1.ExecRequest\x1a\x1a.cloudless.v1.ExecResponse\"\x06\xe2\xcc'\x02\b\x02(\x010\x01BAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
 
 var (
 	file_cloudless_v1_workload_service_proto_rawDescOnce sync.Once
@@ -3085,6 +3085,7 @@ func file_cloudless_v1_workload_service_proto_init() {
 	}
 	file_cloudless_v1_metadata_proto_init()
 	file_cloudless_v1_node_proto_init()
+	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
 	file_cloudless_v1_workload_service_proto_msgTypes[5].OneofWrappers = []any{}
