@@ -19,15 +19,18 @@ func shortDigest(digest string) string {
 	return algorithm + ":" + value[:12]
 }
 
-// shortened matches an image by a digest that is not whole, with its repository or
-// without: web@sha256:0123456789ab, web@0123456789ab, sha256:0123456789ab.
-var shortened = regexp.MustCompile(`^(?:(.+)@(?:sha256:)?|sha256:)([0-9a-f]{6,63})$`)
+// byDigest matches an image by the beginning of its digest or all of it, with its
+// repository or without: web@sha256:0123456789ab, web@0123456789ab, sha256:0123456789ab.
+var byDigest = regexp.MustCompile(`^(?:(.+)@(?:sha256:)?|sha256:)([0-9a-f]{6,64})$`)
 
-// wholeImage completes a digest that was shortened as tables do it, and leaves every
-// other name of an image as it is.
+// wholeDigest matches an image that is named by its repository and its whole digest.
+var wholeDigest = regexp.MustCompile(`.@sha256:[0-9a-f]{64}$`)
+
+// wholeImage completes a digest that was shortened as tables do it, or that lacks its
+// repository, and leaves every other name of an image as it is.
 func wholeImage(ctx context.Context, cl *client.Client, name string) (string, error) {
-	parts := shortened.FindStringSubmatch(name)
-	if parts == nil {
+	parts := byDigest.FindStringSubmatch(name)
+	if parts == nil || wholeDigest.MatchString(name) {
 		return name, nil
 	}
 	images, err := listImages(ctx, cl, true)
@@ -51,7 +54,17 @@ func wholeImage(ctx context.Context, cl *client.Client, name string) (string, er
 		return found[0], nil
 	}
 	slices.Sort(found)
-	return "", fmt.Errorf("%s may be any of %s: give more of the digest", name, strings.Join(found, ", "))
+	way := "give more of the digest"
+	if sameDigest(found) {
+		way = "name the repository, such as " + found[0]
+	}
+	return "", fmt.Errorf("%s may be any of %s: %s", name, strings.Join(found, ", "), way)
+}
+
+// sameDigest reports whether images differ only in their repositories.
+func sameDigest(images []string) bool {
+	_, first, _ := strings.Cut(images[0], "@")
+	return !slices.ContainsFunc(images, func(image string) bool { return !strings.HasSuffix(image, "@"+first) })
 }
 
 // untagged is a repository without the tag that may follow it.

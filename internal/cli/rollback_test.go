@@ -68,6 +68,17 @@ func TestShortDigestsAreAccepted(t *testing.T) {
 	if got := c.run(t.Context(), "", "image", "get", "web@0123456789ab"); got.code != 1 || !strings.Contains(got.stderr, "give more of the digest") {
 		t.Errorf("of two that begin the same: %+v", got)
 	}
+
+	c.asked = nil
+	for _, name := range []string{digest, "app@" + strings.TrimPrefix(digest, "sha256:"), "app@" + digest} {
+		if got := c.run(t.Context(), "", "image", "get", name); got.code != 0 || c.asked[len(c.asked)-1] != "image app@"+digest {
+			t.Errorf("%s: %+v, asked for %q", name, got, c.asked)
+		}
+	}
+	c.images = append(c.images, &cloudlessv1.Image{Status: &cloudlessv1.ImageStatus{Repository: "other", Digest: digest}})
+	if got := c.run(t.Context(), "", "image", "get", digest); got.code != 1 || !strings.Contains(got.stderr, "name the repository, such as app@"+digest) {
+		t.Errorf("of two repositories with the same image: %+v", got)
+	}
 }
 
 // What only earlier revisions have is listed with them.

@@ -69,6 +69,10 @@ func (d *decoder) object(node *yaml.Node) proto.Message {
 	}
 	msg := newObject(kind.Value)
 	if msg == nil || !slices.Contains(d.kinds, kind.Value) {
+		if of := strings.ToLower(kind.Value); slices.Contains(workloadKinds, of) && slices.Contains(d.kinds, KindWorkload) {
+			d.refuse(kind, "kind", "%q is a kind of workload; write kind: %s with spec.kind: %s", kind.Value, KindWorkload, of)
+			return nil
+		}
 		if near := nearest(kind.Value, d.kinds); near != "" {
 			d.refuse(kind, "kind", "%.60q is not known; did you mean %s?", kind.Value, near)
 			return nil

@@ -22,6 +22,8 @@ const (
 	KindDaemon = "daemon"
 )
 
+var workloadKinds = []string{kindService, KindJob, KindCron, KindDaemon}
+
 // KindOf is the kind of a workload in words: "service" where nothing is said.
 func KindOf(s *v1.WorkloadSpec) string {
 	if s.GetKind() == "" {

@@ -30,6 +30,8 @@ var (
 	imageName = lazyRegexp(`^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*` +
 		`(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
 	imageDigest = lazyRegexp(`^[a-z0-9]+:[0-9a-f]+$`)
+	// byDigest matches an image by its digest, or by the beginning of it that tables show.
+	byDigest = lazyRegexp(`^[^@]+@sha256:[0-9a-f]+$`)
 )
 
 const (
@@ -80,7 +82,11 @@ func checkWorkload(w *v1.Workload, found *violations) {
 	// Defaults take part: a backoff must not be longer than the longest one,
 	// also when that one was left out.
 	s := Normalized(w.GetSpec())
-	if s.Image != "" && !validImage(s.Image) {
+	switch {
+	case s.Image == "" || validImage(s.Image):
+	case byDigest().MatchString(s.Image):
+		found.add("spec.image", "has a digest that is not whole: write all 64 digits, which cloudless image get %s shows", s.Image)
+	default:
 		found.add("spec.image", "must be the name of an image such as hello:1, example.com/team/hello:1 or hello@sha256:…")
 	}
 	checkArguments(s, found)
