@@ -190,7 +190,7 @@ func (a *actor) arrivedByKind() (there, decided bool, err error) {
 	case spec.KindJob:
 		if status.GetPhase() == "failed" {
 			meta := a.now.GetMetadata()
-			return false, true, fmt.Errorf("workload %s failed: %s: see its output with: %s", meta.GetName(), status.GetReason(), logsHint(meta))
+			return false, true, &jobFailedError{job: meta, reason: status.GetReason()}
 		}
 		return status.GetPhase() == "completed", true, nil
 	case spec.KindCron:

@@ -44,8 +44,26 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	if phase := now.GetStatus().GetPhase(); phase != "completed" && phase != "failed" {
 		return errors.Join(waited, fmt.Errorf("job %s has not ended and is not removed: remove it with: cloudless workload rm %s", meta.GetName(), meta.GetName()))
 	}
+	if failed, ok := errors.AsType[*jobFailedError](waited); ok {
+		failed.removed = true
+	}
 	_, err = cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
 	return errors.Join(waited, err)
+}
+
+// jobFailedError says why a job failed, and how to see its output unless it is removed.
+type jobFailedError struct {
+	job     *cloudlessv1.Metadata
+	reason  string
+	removed bool
+}
+
+func (e *jobFailedError) Error() string {
+	failed := fmt.Sprintf("workload %s failed: %s", e.job.GetName(), e.reason)
+	if e.removed {
+		return failed
+	}
+	return failed + ": see its output with: " + logsHint(e.job)
 }
 
 // showOutput prints what all replicas of a workload have printed.

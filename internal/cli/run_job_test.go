@@ -33,6 +33,9 @@ func TestRunRemovesAJobThatHasEnded(t *testing.T) {
 		if got.code != code || !strings.Contains(got.stdout, "one\n") || c.workloads["hello"] != nil {
 			t.Errorf("%s: %+v; %v is left", phase, got, c.workloads["hello"])
 		}
+		if strings.Contains(got.stderr, "cloudless logs") {
+			t.Errorf("%s: what is removed has no output to see any more: %s", phase, got.stderr)
+		}
 	}
 	// One that goes on is left to go on.
 	c := kinds(t, "running")
