@@ -38,7 +38,11 @@ func missingWorkload(snap *state.Snapshot, namespace, name string) error {
 			namespaces = append(namespaces, m.GetNamespace())
 		}
 	}
+	withReplica := slices.IndexFunc(namespaces, func(n string) bool { return snap.ReplicaByName(n, name) != nil })
 	switch {
+	case withReplica >= 0:
+		in := namespaces[withReplica]
+		return refuse(codes.NotFound, "%s, but replica %s does in namespace %s: add -n %s", missing, name, in, in)
 	case elsewhere != "":
 		return refuse(codes.NotFound, "%s, but in namespace %s: add -n %s", missing, elsewhere, elsewhere)
 	case slices.Contains(namespaces, namespace):

@@ -38,6 +38,7 @@ func TestWhoMistypesIsToldWhatWasMeant(t *testing.T) {
 	c.change(func(_ *state.Snapshot, b *state.Batch) {
 		b.Create(&v1.Replica{Metadata: &v1.Metadata{Uid: "r", Name: "frontend-1", Namespace: "default"}, Spec: &v1.ReplicaSpec{Workload: "frontend"}})
 	})
+	wantCode(t, get("nightly", "frontend-1"), codes.NotFound, "workload frontend-1 does not exist in namespace nightly, but replica frontend-1 does in namespace default: add -n default")
 	wantCode(t, get("", "frontend-1"), codes.NotFound, "it is a replica of workload frontend; name that one")
 	for _, call := range []func(name string) error{
 		func(name string) error {
