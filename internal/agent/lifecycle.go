@@ -206,8 +206,11 @@ func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
 
 // seenExit is an exit in the words of the API.
 func (r *record) seenExit(exit driver.Exit) *v1.Exit {
-	if exit.OOMKilled {
+	switch {
+	case exit.OOMKilled:
 		exit.Reason = spec.OutOfMemory(memoryLimit(r.Assignment))
+	case exit.ChildOOMKilled:
+		exit.Reason = "A process that it had started was killed. " + spec.OutOfMemory(memoryLimit(r.Assignment))
 	}
 	seen := &v1.Exit{Code: int32(exit.Code), OomKilled: exit.OOMKilled, Reason: sentence(exit.Reason), Time: now()}
 	if !exit.At.IsZero() {

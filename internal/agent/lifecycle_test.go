@@ -337,3 +337,15 @@ func TestExitForMemoryNamesTheLimit(t *testing.T) {
 		}
 	})
 }
+
+// A program that fails because a child of it was killed for memory is told apart.
+func TestExitAfterAChildRanOutOfMemoryNamesTheLimit(t *testing.T) {
+	rec := freshRecord(assignment("a", func(w *v1.WorkloadSpec) {
+		w.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "64Mi"}}
+	}), "boot-1")
+	exit := rec.seenExit(driver.Exit{Code: 3, ChildOOMKilled: true})
+	want := "A process that it had started was killed. It ran out of memory (OOM): its limit is 64Mi; raise spec.resources.limits.memory, or make it use less"
+	if exit.GetReason() != want || exit.GetOomKilled() || exit.GetCode() != 3 {
+		t.Errorf("it is told as %v, want %q", exit, want)
+	}
+}

@@ -227,7 +227,10 @@ type Status struct {
 type Exit struct {
 	Code      int // 128+n when killed by signal n
 	OOMKilled bool
-	At        time.Time
+	// ChildOOMKilled is set when the task failed after another process of it was
+	// killed for memory.
+	ChildOOMKilled bool
+	At             time.Time
 	// Reason is set when the code alone would mislead, for example when the
 	// task's supervisor was killed.
 	Reason string

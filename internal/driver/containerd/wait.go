@@ -70,9 +70,7 @@ func (d *Driver) seenExit(id string, code uint32, at time.Time) (driver.Exit, er
 			return
 		}
 		exit.OOMKilled = exit.OOMKilled && !rec.Killed
-		if kills > 0 && exit.Code != 0 && !exit.OOMKilled && !rec.Killed {
-			exit.Reason = fmt.Sprintf("it exited with code %d, and one of its processes was killed before because it ran out of memory (OOM)", exit.Code)
-		}
+		exit.ChildOOMKilled = kills > 0 && exit.Code != 0 && !exit.OOMKilled && !rec.Killed
 		rec.Exit = &exit
 	})
 	return exit, err

@@ -52,7 +52,7 @@ func resources(t *testing.T, s *suite) {
 	t.Run("a failure after a child ran out of memory says so", func(t *testing.T) {
 		task := s.shell(t, `(`+eat+`); exit 3`)
 		task.Resources.MemoryLimit = 16 << 20
-		if exit := s.run(t, task); exit.Code != 3 || exit.OOMKilled || !strings.Contains(exit.Reason, "ran out of memory (OOM)") {
+		if exit := s.run(t, task); exit.Code != 3 || exit.OOMKilled || !exit.ChildOOMKilled {
 			t.Errorf("got %+v, want 3 and that a process was killed for memory", exit)
 		}
 	})
