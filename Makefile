@@ -42,7 +42,7 @@ test-deps: ## Install what the tests need and is missing (apt, as root).
 	$(call install-missing,$(TEST_NEEDS))
 
 .PHONY: generate
-generate: ## Make api/gen from the .proto files.
+generate: ## Make api/gen and internal/state/kinds_gen.go from the .proto files.
 	cd tools && go run ./gen -root ..
 
 .PHONY: docs
@@ -89,12 +89,12 @@ demo-ha: deps build ## Show on network namespaces what a cluster of six machines
 	build/demo-ha $(DEMO_FLAGS)
 
 .PHONY: lint
-lint: $(SHIM) ## Check format, vet and staticcheck.
+lint: $(SHIM) ## Check format, vet, staticcheck and that the generated kinds are current.
 	@unformatted="$$($(TOOL) gofumpt -l $$(git ls-files -co --exclude-standard '*.go' | grep -v '^api/gen/'))"; \
 	if [ -n "$$unformatted" ]; then echo "not formatted by gofumpt:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	$(TOOL) staticcheck ./...
-	cd tools && go vet ./...
+	cd tools && go vet ./... && go test ./...
 
 .PHONY: test
 test: test-deps build lint ## Everything that must pass: lint, all tests with -race, end to end as root.

@@ -116,7 +116,7 @@ func (s *enrollment) admitOne(snap *state.Snapshot, l *ledger, b *state.Batch, a
 	if err != nil {
 		return nil, err
 	}
-	earlier := snap.Receipt(a.receipt.name)
+	earlier := snap.ReceiptByName(a.receipt.name)
 	if node := snap.Node(earlier.GetObjectUid()); node != nil {
 		return node, nil
 	}

@@ -43,7 +43,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 		if err != nil {
 			return err
 		}
-		if err := addressFree(snap, wish.GetAddress(), snap.Receipt(receipt.name).GetObjectUid()); err != nil {
+		if err := addressFree(snap, wish.GetAddress(), snap.ReceiptByName(receipt.name).GetObjectUid()); err != nil {
 			return err
 		}
 		if err := outsideRanges(snap, where, wish.GetAddress()); err != nil {
@@ -66,7 +66,7 @@ func (s *enrollment) enrollServer(ctx context.Context, request *v1.EnrollRequest
 // admitServer makes a new server and counts one use of its join token, unless it
 // is one already.
 func (s *enrollment) admitServer(ctx context.Context, snap *state.Snapshot, b *state.Batch, token *v1.Token, receipt receipt, request *v1.EnrollRequest) (*v1.Server, error) {
-	earlier := snap.Receipt(receipt.name)
+	earlier := snap.ReceiptByName(receipt.name)
 	wish := request.GetServer()
 	if known := snap.Server(earlier.GetObjectUid()); known != nil {
 		if known.GetSpec().GetAddress() == wish.GetAddress() {

@@ -244,7 +244,7 @@ func TestLoginIsSealedAndGoesToTheNode(t *testing.T) {
 	}
 	logins, err := admin.ListLogins(c.ctx, &v1.ListLoginsRequest{})
 	must(t, err)
-	stored := c.store.Snapshot().Password(c.store.Snapshot().Login("example.com").GetMetadata().GetUid())
+	stored := c.store.Snapshot().Password(c.store.Snapshot().LoginByName("example.com").GetMetadata().GetUid())
 	if len(logins.GetItems()) != 2 || strings.Contains(logins.String(), "s3cret") || strings.Contains(string(stored.GetSealed()), "s3cret") {
 		t.Error("the password can be read, or a login is missing")
 	}

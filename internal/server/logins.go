@@ -46,7 +46,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 		return nil, err
 	}
 	snap, err := s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		old := snap.Login(host)
+		old := snap.LoginByName(host)
 		login := &v1.Login{
 			ApiVersion: spec.APIVersion, Kind: "Login",
 			Metadata: &v1.Metadata{Uid: state.NewUID(), Name: host},
@@ -75,7 +75,7 @@ func (s *imageService) SetLogin(ctx context.Context, request *v1.SetLoginRequest
 	if err != nil {
 		return nil, err
 	}
-	return snap.Login(host), nil
+	return snap.LoginByName(host), nil
 }
 
 func (s *imageService) ListLogins(ctx context.Context, request *v1.ListLoginsRequest) (*v1.ListLoginsResponse, error) {
@@ -97,7 +97,7 @@ func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginR
 		return nil, err
 	}
 	_, err = s.propose(ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		login := snap.Login(host)
+		login := snap.LoginByName(host)
 		if login == nil {
 			return refuse(codes.NotFound, "the cluster has no login to %s", host)
 		}
@@ -114,7 +114,7 @@ func (s *imageService) DeleteLogin(ctx context.Context, request *v1.DeleteLoginR
 
 // loginFor is how the cluster logs in to a registry, nil if it does not.
 func (s *Server) loginFor(snap *state.Snapshot, host string) (*registryLogin, error) {
-	login := snap.Login(host)
+	login := snap.LoginByName(host)
 	if login == nil {
 		return nil, nil
 	}

@@ -41,7 +41,7 @@ func (r receipt) find(snap *state.Snapshot) (*statev1.Receipt, error) {
 	if r.name == "" {
 		return nil, nil
 	}
-	earlier := snap.Receipt(r.name)
+	earlier := snap.ReceiptByName(r.name)
 	if earlier != nil && !bytes.Equal(earlier.GetRequestHash(), r.request) {
 		return nil, refuse(codes.InvalidArgument, "this idempotency key was used for a different request; use a new key for each request")
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"iter"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
@@ -33,9 +32,4 @@ func (s *Snapshot) Configurations(before uint64) iter.Seq[*v1.Configuration] {
 // OldestConfigurations lists them from the oldest to the newest.
 func (s *Snapshot) OldestConfigurations() iter.Seq[*v1.Configuration] {
 	return listByPrefix[*v1.Configuration](s, KindConfiguration, indexNumber, nil)
-}
-
-// GossipKey returns what the servers' gossip is encrypted with.
-func (s *Snapshot) GossipKey() *statev1.GossipKey {
-	return only[*statev1.GossipKey](s, KindGossipKey)
 }

@@ -18,6 +18,23 @@ const (
 // ReasonLeads is that of an event by which a server says that it leads from now on.
 const ReasonLeads = "Leads"
 
+// Events lists the events by uid backwards, which is from the newest to the oldest. They begin before the event with
+// the uid before if that is not empty, be it still there or not.
+func (s *Snapshot) Events(before string) iter.Seq[*v1.Event] {
+	return func(yield func(*v1.Event) bool) {
+		last := &before
+		if before == "" {
+			last = nil
+		}
+		s.rows[ordinals[KindEvent]].byUID.before(last, func(_ string, o Object) bool { return yield(o.(*v1.Event)) })
+	}
+}
+
+// OldestEvents lists the events from the oldest to the newest.
+func (s *Snapshot) OldestEvents() iter.Seq[*v1.Event] {
+	return listByPrefix[*v1.Event](s, KindEvent, indexUID, nil)
+}
+
 // Led lists by their events which servers have begun to lead, the last one first.
 func (s *Snapshot) Led() iter.Seq[*v1.Event] {
 	return func(yield func(*v1.Event) bool) {

@@ -6,32 +6,9 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Kind names one table, by the name of the kind's field in statev1.Object.
+// Kind is a kind of stored object: the name of its field in statev1.Object. kinds_gen.go has one constant, one table and
+// the getters of each kind, generated from state.proto.
 type Kind string
-
-// The kinds of objects that are stored.
-const (
-	KindCluster    Kind = "cluster"
-	KindNode       Kind = "node"
-	KindWorkload   Kind = "workload"
-	KindRevision   Kind = "revision"
-	KindReplica    Kind = "replica"
-	KindToken      Kind = "token"
-	KindEvent      Kind = "event"
-	KindAuthority  Kind = "authority"
-	KindCredential Kind = "credential"
-	KindReceipt    Kind = "receipt"
-	KindLogin      Kind = "login"
-	KindPassword   Kind = "password"
-	KindServer     Kind = "server"
-	KindRevocation Kind = "revocation"
-
-	KindConfiguration Kind = "configuration"
-	KindGossipKey     Kind = "gossip_key"
-	KindTag           Kind = "tag"
-	KindNamespace     Kind = "namespace"
-	KindMark          Kind = "mark"
-)
 
 // Names of the indexes. Every table has the first one, and those of named objects have the second one.
 const (
@@ -42,31 +19,26 @@ const (
 	indexNumber   = "number"
 )
 
-// table says how the objects of one kind are kept. A new kind is a field in statev1.Object, a constant above, a line
-// in tables, its cases in wrap.go and its getters in snapshot.go.
+// table says how the objects of one kind are kept, as the options in state.proto declare it.
 type table struct {
 	kind Kind
-	// named objects must have a name and have it alone. Others are found by their uid, whatever their name is.
+	// named objects have a name that no other object of the kind has in the same namespace.
 	named bool
 	// single means that there is at most one.
 	single bool
-	// indexes by which its objects are found beside uid and name.
-	indexes map[string]keyFunc
 }
 
-// keyFunc adds an object's key in one index to a buffer.
+// keyFunc appends an object's key in one index to a buffer.
 type keyFunc func([]byte, Object) []byte
 
-var tables = []table{
-	{kind: KindCluster, named: true, single: true},
-	{kind: KindNode, named: true},
-	{kind: KindWorkload, named: true},
-	{kind: KindRevision, indexes: map[string]keyFunc{
+// indexes are those of each kind beyond uid and name, by the names of the indexes.
+var indexes = map[Kind]map[string]keyFunc{
+	KindRevision: {
 		indexWorkload: by(func(key []byte, r *v1.Revision) []byte {
 			return binary.BigEndian.AppendUint64(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetSpec().GetNumber())
 		}),
-	}},
-	{kind: KindReplica, named: true, indexes: map[string]keyFunc{
+	},
+	KindReplica: {
 		indexWorkload: by(func(key []byte, r *v1.Replica) []byte {
 			return appendText(appendID(key, r.GetSpec().GetWorkloadUid()), r.GetMetadata().GetName())
 		}),
@@ -74,25 +46,12 @@ var tables = []table{
 			key = appendText(appendID(key, r.GetSpec().GetNodeUid()), r.GetMetadata().GetNamespace())
 			return appendText(key, r.GetMetadata().GetName())
 		}),
-	}},
-	{kind: KindToken, named: true},
-	{kind: KindEvent},
-	{kind: KindAuthority, single: true},
-	{kind: KindCredential},
-	{kind: KindReceipt, named: true},
-	{kind: KindLogin, named: true},
-	{kind: KindPassword},
-	{kind: KindServer, named: true},
-	{kind: KindRevocation},
-	{kind: KindConfiguration, indexes: map[string]keyFunc{
+	},
+	KindConfiguration: {
 		indexNumber: by(func(key []byte, c *v1.Configuration) []byte {
 			return binary.BigEndian.AppendUint64(key, c.GetSpec().GetNumber())
 		}),
-	}},
-	{kind: KindGossipKey, single: true},
-	{kind: KindTag},
-	{kind: KindNamespace, named: true},
-	{kind: KindMark},
+	},
 }
 
 // ordinals are the positions of the kinds in tables.

@@ -20,7 +20,7 @@ const MarkLayout = "layout"
 
 // MarkVersion is the version that a mark has, 0 if it was never moved.
 func (s *Snapshot) MarkVersion(uid string) uint64 {
-	return byUID[*statev1.Mark](s, KindMark, uid).GetMetadata().GetVersion()
+	return s.Mark(uid).GetMetadata().GetVersion()
 }
 
 // mark moves the mark that a change is about.

@@ -25,8 +25,8 @@ type index struct {
 var otherIndexes = func() [][]index {
 	all := make([][]index, len(tables))
 	for i, t := range tables {
-		for _, name := range slices.Sorted(maps.Keys(t.indexes)) {
-			own := t.indexes[name]
+		for _, name := range slices.Sorted(maps.Keys(indexes[t.kind])) {
+			own := indexes[t.kind][name]
 			all[i] = append(all[i], index{name: name, key: func(key []byte, o Object) []byte {
 				return appendID(own(key, o), o.GetMetadata().GetUid()) // makes keys different that are the same for the index
 			}})

@@ -47,63 +47,9 @@ func (s *Snapshot) Get(kind Kind, uid string) Object {
 	return byUID[Object](s, kind, uid)
 }
 
-// Cluster returns the one cluster.
-func (s *Snapshot) Cluster() *v1.Cluster {
-	return only[*v1.Cluster](s, KindCluster)
-}
-
-// Authority returns the one certificate authority.
-func (s *Snapshot) Authority() *statev1.Authority {
-	return only[*statev1.Authority](s, KindAuthority)
-}
-
-// Node returns a node by its uid.
-func (s *Snapshot) Node(uid string) *v1.Node { return byUID[*v1.Node](s, KindNode, uid) }
-
-// NodeByName returns a node by its name.
-func (s *Snapshot) NodeByName(name string) *v1.Node { return byName[*v1.Node](s, KindNode, "", name) }
-
-// Nodes lists the nodes by name.
-func (s *Snapshot) Nodes(after string) iter.Seq[*v1.Node] {
-	return listByName[*v1.Node](s, KindNode, "", after)
-}
-
-// Workload returns a workload by its uid.
-func (s *Snapshot) Workload(uid string) *v1.Workload {
-	return byUID[*v1.Workload](s, KindWorkload, uid)
-}
-
-// WorkloadByName returns a workload by its namespace and name.
-func (s *Snapshot) WorkloadByName(namespace, name string) *v1.Workload {
-	return byName[*v1.Workload](s, KindWorkload, namespace, name)
-}
-
-// Workloads lists the workloads by name.
-func (s *Snapshot) Workloads(namespace, after string) iter.Seq[*v1.Workload] {
-	return listByName[*v1.Workload](s, KindWorkload, namespace, after)
-}
-
-// Revision returns a revision by its uid.
-func (s *Snapshot) Revision(uid string) *v1.Revision {
-	return byUID[*v1.Revision](s, KindRevision, uid)
-}
-
 // RevisionsOf lists the revisions of a workload by number.
 func (s *Snapshot) RevisionsOf(workloadUID string) iter.Seq[*v1.Revision] {
 	return listByPrefix[*v1.Revision](s, KindRevision, indexWorkload, appendID(nil, workloadUID))
-}
-
-// Replica returns a replica by its uid.
-func (s *Snapshot) Replica(uid string) *v1.Replica { return byUID[*v1.Replica](s, KindReplica, uid) }
-
-// ReplicaByName returns a replica by its namespace and name.
-func (s *Snapshot) ReplicaByName(namespace, name string) *v1.Replica {
-	return byName[*v1.Replica](s, KindReplica, namespace, name)
-}
-
-// Replicas lists the replicas by name.
-func (s *Snapshot) Replicas(namespace, after string) iter.Seq[*v1.Replica] {
-	return listByName[*v1.Replica](s, KindReplica, namespace, after)
 }
 
 // ReplicasOf lists the replicas of a workload by name.
@@ -117,62 +63,9 @@ func (s *Snapshot) ReplicasOn(nodeUID string) iter.Seq[*v1.Replica] {
 	return listByPrefix[*v1.Replica](s, KindReplica, indexNode, appendID(nil, nodeUID))
 }
 
-// Token returns a token by its uid.
-func (s *Snapshot) Token(uid string) *v1.Token { return byUID[*v1.Token](s, KindToken, uid) }
-
-// TokenByName returns a token by its name.
-func (s *Snapshot) TokenByName(name string) *v1.Token {
-	return byName[*v1.Token](s, KindToken, "", name)
-}
-
-// Tokens lists the tokens by name.
-func (s *Snapshot) Tokens(after string) iter.Seq[*v1.Token] {
-	return listByName[*v1.Token](s, KindToken, "", after)
-}
-
-// Credential returns what belongs to the token with this uid.
-func (s *Snapshot) Credential(uid string) *statev1.Credential {
-	return byUID[*statev1.Credential](s, KindCredential, uid)
-}
-
-// Login returns how to log in to the registry with this host.
-func (s *Snapshot) Login(host string) *v1.Login { return byName[*v1.Login](s, KindLogin, "", host) }
-
-// Logins lists the logins by host.
-func (s *Snapshot) Logins(after string) iter.Seq[*v1.Login] {
-	return listByName[*v1.Login](s, KindLogin, "", after)
-}
-
-// Password returns what belongs to the login with this uid.
-func (s *Snapshot) Password(uid string) *statev1.Password {
-	return byUID[*statev1.Password](s, KindPassword, uid)
-}
-
-// Receipt returns a receipt by its name.
-func (s *Snapshot) Receipt(name string) *statev1.Receipt {
-	return byName[*statev1.Receipt](s, KindReceipt, "", name)
-}
-
-// Receipts lists the receipts by uid, which is from the oldest to the newest.
-func (s *Snapshot) Receipts() iter.Seq[*statev1.Receipt] {
+// OldestReceipts lists the receipts by uid, which is from the oldest to the newest.
+func (s *Snapshot) OldestReceipts() iter.Seq[*statev1.Receipt] {
 	return listByPrefix[*statev1.Receipt](s, KindReceipt, indexUID, nil)
-}
-
-// Events lists the events by uid backwards, which is from the newest to the oldest. They begin before the event with
-// the uid before if that is not empty, be it still there or not.
-func (s *Snapshot) Events(before string) iter.Seq[*v1.Event] {
-	return func(yield func(*v1.Event) bool) {
-		last := &before
-		if before == "" {
-			last = nil
-		}
-		s.rows[ordinals[KindEvent]].byUID.before(last, func(_ string, o Object) bool { return yield(o.(*v1.Event)) })
-	}
-}
-
-// OldestEvents lists the events from the oldest to the newest.
-func (s *Snapshot) OldestEvents() iter.Seq[*v1.Event] {
-	return listByPrefix[*v1.Event](s, KindEvent, indexUID, nil)
 }
 
 func byUID[T Object](s *Snapshot, kind Kind, uid string) T {

@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
-	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -164,28 +162,6 @@ func TestRevisionsAreInTheOrderOfTheirNumbers(t *testing.T) {
 	}
 	if !slices.Equal(numbers, []uint64{1, 2, 300, 70_000}) {
 		t.Fatal(numbers)
-	}
-}
-
-// TestEveryKindIsStored fails when a kind is added to the contract and forgotten here.
-func TestEveryKindIsStored(t *testing.T) {
-	fields := (&statev1.Object{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
-	for i := range fields.Len() {
-		if fields.Get(i).Name() == protoreflect.Name(state.KindMark) {
-			continue // see marks_test.go
-		}
-		wrapped := &statev1.Object{}
-		message := wrapped.ProtoReflect().Mutable(fields.Get(i)).Message()
-		metadata := &v1.Metadata{Uid: "u1", Name: "a"}
-		message.Set(message.Descriptor().Fields().ByName("metadata"), message.NewField(message.Descriptor().Fields().ByName("metadata")))
-		object := message.Interface().(state.Object)
-		proto.Merge(object.GetMetadata(), metadata)
-		store := state.New()
-		create(t, store, 1, object)
-		kind := state.Kind(fields.Get(i).Name())
-		if state.KindOf(object) != kind || store.Snapshot().Get(kind, "u1") != object || store.Snapshot().Count(kind) != 1 {
-			t.Errorf("the kind %q is not stored", kind)
-		}
 	}
 }
 

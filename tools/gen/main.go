@@ -1,5 +1,6 @@
 // Command gen compiles the .proto files under api and writes the Go code, the
-// HTTP gateway and the OpenAPI document under api/gen.
+// HTTP gateway and the OpenAPI document under api/gen, and the code that stores
+// the kinds of state.proto into internal/state.
 //
 // It needs neither protoc nor copies of foreign .proto files: imports such as
 // google/api/annotations.proto come from the descriptors that are linked into
@@ -67,10 +68,14 @@ func run(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	set, err := compile(ctx, source, names)
+	files, err := compile(ctx, source, names)
 	if err != nil {
 		return err
 	}
+	if err := writeKinds(files, filepath.Join(root, "internal", "state", "kinds_gen.go")); err != nil {
+		return err
+	}
+	set := withImports(files)
 	if err := os.RemoveAll(target); err != nil {
 		return fmt.Errorf("empty %s: %w", target, err)
 	}
@@ -96,8 +101,7 @@ func protoFiles(root string) ([]string, error) {
 	return names, err
 }
 
-// compile returns the files and all they import, imports first.
-func compile(ctx context.Context, root string, names []string) ([]*descriptorpb.FileDescriptorProto, error) {
+func compile(ctx context.Context, root string, names []string) ([]protoreflect.FileDescriptor, error) {
 	linked := protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
 		file, err := protoregistry.GlobalFiles.FindFileByPath(path)
 		if err != nil {
@@ -116,7 +120,15 @@ func compile(ctx context.Context, root string, names []string) ([]*descriptorpb.
 	if err != nil {
 		return nil, err
 	}
-	var set []*descriptorpb.FileDescriptorProto
+	descriptors := make([]protoreflect.FileDescriptor, len(files))
+	for i, file := range files {
+		descriptors[i] = file
+	}
+	return descriptors, nil
+}
+
+// withImports returns the files and everything that they import, imports first.
+func withImports(files []protoreflect.FileDescriptor) (set []*descriptorpb.FileDescriptorProto) {
 	seen := map[string]bool{}
 	var add func(protoreflect.FileDescriptor)
 	add = func(file protoreflect.FileDescriptor) {
@@ -132,7 +144,7 @@ func compile(ctx context.Context, root string, names []string) ([]*descriptorpb.
 	for _, file := range files {
 		add(file)
 	}
-	return set, nil
+	return set
 }
 
 func generate(ctx context.Context, p plugin, set []*descriptorpb.FileDescriptorProto, names []string, target string) error {

@@ -79,7 +79,7 @@ func Tick(now time.Time, snap *state.Snapshot, limits Limits) *state.Batch {
 			}
 		}
 	}
-	for r := range snap.Receipts() {
+	for r := range snap.OldestReceipts() {
 		if now.Sub(r.GetMetadata().GetCreateTime().AsTime()) > limits.Receipts && !drop(state.KindReceipt, r.GetMetadata().GetUid()) {
 			return batch
 		}

@@ -25,7 +25,9 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// One stored object of any kind.
+// One stored object of any kind. A new kind is one line here: "make generate"
+// writes its table and getters into internal/state. options.proto explains the
+// options.
 type Object struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -1225,32 +1227,32 @@ var File_cloudless_state_v1_state_proto protoreflect.FileDescriptor
 
 const file_cloudless_state_v1_state_proto_rawDesc = "" +
 	"\n" +
-	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\b\n" +
-	"\x06Object\x121\n" +
-	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterH\x00R\acluster\x12(\n" +
-	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeH\x00R\x04node\x124\n" +
-	"\bworkload\x18\x03 \x01(\v2\x16.cloudless.v1.WorkloadH\x00R\bworkload\x124\n" +
-	"\brevision\x18\x04 \x01(\v2\x16.cloudless.v1.RevisionH\x00R\brevision\x121\n" +
-	"\areplica\x18\x05 \x01(\v2\x15.cloudless.v1.ReplicaH\x00R\areplica\x12+\n" +
-	"\x05token\x18\x06 \x01(\v2\x13.cloudless.v1.TokenH\x00R\x05token\x12+\n" +
-	"\x05event\x18\a \x01(\v2\x13.cloudless.v1.EventH\x00R\x05event\x12+\n" +
-	"\x05login\x18\b \x01(\v2\x13.cloudless.v1.LoginH\x00R\x05login\x12.\n" +
-	"\x06server\x18\t \x01(\v2\x14.cloudless.v1.ServerH\x00R\x06server\x12C\n" +
+	"\x1ecloudless/state/v1/state.proto\x12\x12cloudless.state.v1\x1a cloudless/state/v1/options.proto\x1a\x1acloudless/v1/cluster.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x17cloudless/v1/node.proto\x1a\x19cloudless/v1/server.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf6\b\n" +
+	"\x06Object\x12;\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.cloudless.v1.ClusterB\b\x88\xb5\x18\x01\x98\xb5\x18\x01H\x00R\acluster\x12.\n" +
+	"\x04node\x18\x02 \x01(\v2\x12.cloudless.v1.NodeB\x04\x88\xb5\x18\x01H\x00R\x04node\x12>\n" +
+	"\bworkload\x18\x03 \x01(\v2\x16.cloudless.v1.WorkloadB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\bworkload\x124\n" +
+	"\brevision\x18\x04 \x01(\v2\x16.cloudless.v1.RevisionH\x00R\brevision\x12;\n" +
+	"\areplica\x18\x05 \x01(\v2\x15.cloudless.v1.ReplicaB\b\x88\xb5\x18\x01\x90\xb5\x18\x01H\x00R\areplica\x121\n" +
+	"\x05token\x18\x06 \x01(\v2\x13.cloudless.v1.TokenB\x04\x88\xb5\x18\x01H\x00R\x05token\x121\n" +
+	"\x05event\x18\a \x01(\v2\x13.cloudless.v1.EventB\x04\xa0\xb5\x18\x01H\x00R\x05event\x121\n" +
+	"\x05login\x18\b \x01(\v2\x13.cloudless.v1.LoginB\x04\x88\xb5\x18\x01H\x00R\x05login\x124\n" +
+	"\x06server\x18\t \x01(\v2\x14.cloudless.v1.ServerB\x04\x88\xb5\x18\x01H\x00R\x06server\x12I\n" +
 	"\rconfiguration\x18\n" +
-	" \x01(\v2\x1b.cloudless.v1.ConfigurationH\x00R\rconfiguration\x127\n" +
-	"\tnamespace\x18\v \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x12=\n" +
-	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityH\x00R\tauthority\x12@\n" +
+	" \x01(\v2\x1b.cloudless.v1.ConfigurationB\x04\xa0\xb5\x18\x01H\x00R\rconfiguration\x12=\n" +
+	"\tnamespace\x18\v \x01(\v2\x17.cloudless.v1.NamespaceB\x04\x88\xb5\x18\x01H\x00R\tnamespace\x12C\n" +
+	"\tauthority\x18  \x01(\v2\x1d.cloudless.state.v1.AuthorityB\x04\x98\xb5\x18\x01H\x00R\tauthority\x12@\n" +
 	"\n" +
 	"credential\x18! \x01(\v2\x1e.cloudless.state.v1.CredentialH\x00R\n" +
-	"credential\x127\n" +
-	"\areceipt\x18\" \x01(\v2\x1b.cloudless.state.v1.ReceiptH\x00R\areceipt\x12:\n" +
+	"credential\x12=\n" +
+	"\areceipt\x18\" \x01(\v2\x1b.cloudless.state.v1.ReceiptB\x04\x88\xb5\x18\x01H\x00R\areceipt\x12:\n" +
 	"\bpassword\x18# \x01(\v2\x1c.cloudless.state.v1.PasswordH\x00R\bpassword\x12@\n" +
 	"\n" +
 	"revocation\x18$ \x01(\v2\x1e.cloudless.state.v1.RevocationH\x00R\n" +
-	"revocation\x12>\n" +
+	"revocation\x12D\n" +
 	"\n" +
-	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyH\x00R\tgossipKey\x12+\n" +
-	"\x03tag\x18( \x01(\v2\x17.cloudless.state.v1.TagH\x00R\x03tag\x12.\n" +
+	"gossip_key\x18% \x01(\v2\x1d.cloudless.state.v1.GossipKeyB\x04\x98\xb5\x18\x01H\x00R\tgossipKey\x121\n" +
+	"\x03tag\x18( \x01(\v2\x17.cloudless.state.v1.TagB\x04\xa0\xb5\x18\x01H\x00R\x03tag\x12.\n" +
 	"\x04mark\x18) \x01(\v2\x18.cloudless.state.v1.MarkH\x00R\x04markB\x06\n" +
 	"\x04kind\"\x80\x01\n" +
 	"\tAuthority\x122\n" +
@@ -1405,6 +1407,7 @@ func file_cloudless_state_v1_state_proto_init() {
 	if File_cloudless_state_v1_state_proto != nil {
 		return
 	}
+	file_cloudless_state_v1_options_proto_init()
 	file_cloudless_state_v1_state_proto_msgTypes[0].OneofWrappers = []any{
 		(*Object_Cluster)(nil),
 		(*Object_Node)(nil),
