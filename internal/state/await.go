@@ -2,8 +2,8 @@ package state
 
 import "context"
 
-// Await waits until the state includes the entry with an index, and returns the newest snapshot then. Entries whose
-// transactions were all refused count as well, though nobody who follows the changes hears of them.
+// Await waits until the entry with an index has been applied and returns the newest snapshot. It also returns if all
+// transactions of that entry were refused, which a [Subscription] does not report.
 func (s *Store) Await(ctx context.Context, index uint64) (*Snapshot, error) {
 	for {
 		snapshot, wake := s.feed.look()
@@ -18,7 +18,7 @@ func (s *Store) Await(ctx context.Context, index uint64) (*Snapshot, error) {
 	}
 }
 
-// look returns the newest snapshot and what is closed when there is another one.
+// look returns the newest snapshot and a channel that is closed when there is a newer one.
 func (f *feed) look() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

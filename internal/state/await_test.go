@@ -9,8 +9,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Whoever waits for an entry is woken by it, also when nothing in it was accepted.
-func TestAwaitIsWokenByARefusal(t *testing.T) {
+// Await returns even if the entry changed nothing.
+func TestAwaitReturnsAfterARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := state.New()
 		create(t, store, 1, workload("w", "web"))
@@ -34,7 +34,7 @@ func TestAwaitIsWokenByARefusal(t *testing.T) {
 		if reached == nil || reached.Index() != 2 || before.Index() != 1 {
 			t.Errorf("after the refusal there is %v", reached)
 		}
-		// There is nothing in it for those who follow the changes.
+		// Subscribers see no change.
 		stop := errors.New("stop")
 		cancel(stop)
 		synctest.Wait()

@@ -8,43 +8,43 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// Batch collects the changes of one transaction, which are made in this order. Its zero value is empty. The objects
-// belong to the transaction from then on: an object out of a snapshot has to be cloned first.
+// Batch collects the changes of one transaction, which are applied in this order. Its zero value is empty. The objects
+// belong to the transaction afterwards: clone an object that comes from a snapshot.
 type Batch struct {
 	changes []*statev1.Change
-	part    uint32 // that the next change belongs to
-	parts   uint32
+	part    uint32 // part of the next change, 0 if it belongs to none
+	parts   uint32 // number of parts so far
 }
 
-// Part begins a part: what is added from now on happens together or is left out, and hinders nothing else.
+// Part begins a part. Its changes are applied together or left out together, without affecting the rest.
 func (b *Batch) Part() {
 	b.parts++
 	b.part = b.parts
 }
 
-// Whole ends a part: what is added from now on is needed by all.
+// Whole ends a part. If a later change is refused, so is the whole transaction.
 func (b *Batch) Whole() { b.part = 0 }
 
-// Create adds an object whose uid and name must be free.
+// Create creates an object, whose uid and name must be free.
 func (b *Batch) Create(o Object) { b.put(o, new(uint64)) }
 
-// Update replaces an object, which must be at a version.
+// Update replaces an object, which must have this version.
 func (b *Batch) Update(o Object, version uint64) { b.put(o, &version) }
 
-// Put creates or replaces an object, whatever is there.
+// Put creates an object or replaces it, whatever its version.
 func (b *Batch) Put(o Object) { b.put(o, nil) }
 
-// Delete removes an object, if it is there.
+// Delete deletes an object if it exists.
 func (b *Batch) Delete(kind Kind, uid string) {
 	b.add(&statev1.Change{Action: &statev1.Change_Delete{Delete: objectKey(kind, uid)}})
 }
 
-// DeleteVersion removes an object, which must be at a version.
+// DeleteVersion deletes an object, which must have this version.
 func (b *Batch) DeleteVersion(kind Kind, uid string, version uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Delete{Delete: objectKey(kind, uid)}, ExpectVersion: &version})
 }
 
-// Check changes nothing, but the object must be at a version; 0 means that it must not exist.
+// Check requires that an object has this version, or that it does not exist if the version is 0. It changes nothing.
 func (b *Batch) Check(kind Kind, uid string, version uint64) {
 	b.add(&statev1.Change{Action: &statev1.Change_Check{Check: objectKey(kind, uid)}, ExpectVersion: &version})
 }
@@ -52,7 +52,7 @@ func (b *Batch) Check(kind Kind, uid string, version uint64) {
 // Len returns the number of changes.
 func (b *Batch) Len() int { return len(b.changes) }
 
-// Transaction returns what was collected, stamped with the time that created and updated objects shall carry.
+// Transaction returns the transaction. Objects that it creates or updates get this time.
 func (b *Batch) Transaction(now time.Time) *statev1.Transaction {
 	return &statev1.Transaction{Changes: b.changes, Time: timestamppb.New(now)}
 }

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// ErrLagged tells a subscriber that it lost changes. It must subscribe again and start from the new snapshot.
+// ErrLagged means that a subscriber has lost changes. It must subscribe again and start from the new snapshot.
 var ErrLagged = errors.New("changes were lost because the subscriber was too slow or the state was replaced: subscribe again")
 
-// ConflictError refuses a change that was made from another version than the one that is there.
+// ConflictError refuses a change that expected another version of an object.
 type ConflictError struct {
 	Kind      Kind
 	Name, UID string
-	// Expected is the version that the change was made from, Actual the one that is there.
+	// Expected is the version that the change named, Actual the stored one.
 	Expected, Actual uint64
 }
 
@@ -21,10 +21,10 @@ func (e *ConflictError) Error() string {
 		describe(e.Kind, e.Name, e.UID), e.Expected, e.Actual)
 }
 
-// ExistsError refuses to create what is there already, or to give a name that is taken.
+// ExistsError refuses to create an object that exists, or to use a name that is taken.
 type ExistsError struct {
 	Kind Kind
-	// Name and UID of the object that is there.
+	// Name and UID of the existing object.
 	Name, UID string
 }
 
@@ -33,7 +33,7 @@ func (e *ExistsError) Error() string {
 		describe(e.Kind, e.Name, e.UID), e.UID)
 }
 
-// NotFoundError refuses to change what is not there.
+// NotFoundError refuses to change an object that does not exist.
 type NotFoundError struct {
 	Kind      Kind
 	Name, UID string
@@ -44,8 +44,8 @@ func (e *NotFoundError) Error() string {
 		describe(e.Kind, e.Name, e.UID))
 }
 
-// MovedOn reports whether a proposal was refused because the state has changed
-// since the snapshot that it was made from: made again, it may succeed.
+// MovedOn reports whether a transaction was refused because the state has changed since the snapshot that it was built
+// from. Built again from a newer snapshot, it may succeed.
 func MovedOn(err error) bool {
 	if _, ok := errors.AsType[*ConflictError](err); ok {
 		return true
@@ -57,9 +57,9 @@ func MovedOn(err error) bool {
 	return ok
 }
 
-// InvalidError refuses a transaction that cannot be understood as a whole.
+// InvalidError refuses a transaction that is malformed or that this release does not understand.
 type InvalidError struct {
-	// Change is the position of the change that is wrong, -1 if it is the transaction itself.
+	// Change is the position of the wrong change, -1 if the transaction itself is wrong.
 	Change int
 	Reason string
 }

@@ -15,18 +15,18 @@ const (
 	SeverityWarning = "warning"
 )
 
-// ReasonLeads is that of an event by which a server says that it leads from now on.
+// ReasonLeads is the reason of the event that a server records when it becomes the leader.
 const ReasonLeads = "Leads"
 
-// Events lists the events by uid backwards, which is from the newest to the oldest. They begin before the event with
-// the uid before if that is not empty, be it still there or not.
+// Events lists the events from the newest to the oldest. It lists only those with a smaller uid than before, unless that
+// is empty.
 func (s *Snapshot) Events(before string) iter.Seq[*v1.Event] {
 	return func(yield func(*v1.Event) bool) {
-		last := &before
+		limit := &before
 		if before == "" {
-			last = nil
+			limit = nil
 		}
-		s.rows[ordinals[KindEvent]].byUID.before(last, func(_ string, o Object) bool { return yield(o.(*v1.Event)) })
+		s.rows[ordinals[KindEvent]].byUID.descend(limit, func(_ string, o Object) bool { return yield(o.(*v1.Event)) })
 	}
 }
 
@@ -35,7 +35,7 @@ func (s *Snapshot) OldestEvents() iter.Seq[*v1.Event] {
 	return listByPrefix[*v1.Event](s, KindEvent, indexUID, nil)
 }
 
-// Led lists by their events which servers have begun to lead, the last one first.
+// Led lists the events of servers that became the leader, newest first.
 func (s *Snapshot) Led() iter.Seq[*v1.Event] {
 	return func(yield func(*v1.Event) bool) {
 		for e := range s.Events("") {
@@ -47,8 +47,8 @@ func (s *Snapshot) Led() iter.Seq[*v1.Event] {
 	}
 }
 
-// NewEvent is one line about an object: in one word what happened, and in a
-// sentence why. The uid must be a UUIDv7, because events are ordered by it.
+// NewEvent returns an event about an object: the reason is one word for what happened, the message a sentence. The uid
+// must be a UUIDv7, because events are ordered by it.
 func NewEvent(uid string, now time.Time, about Object, severity, reason, message, actor string) *v1.Event {
 	m := about.GetMetadata()
 	return &v1.Event{
@@ -69,7 +69,7 @@ func NewEvent(uid string, now time.Time, about Object, severity, reason, message
 	}
 }
 
-// workloadOf is the name of the workload that an object is or belongs to.
+// workloadOf returns the name of the workload that an object is or belongs to, or "".
 func workloadOf(about Object) string {
 	switch o := about.(type) {
 	case *v1.Workload:

@@ -1,4 +1,4 @@
 package state
 
-// FeedSize lets tests fall behind.
+// FeedSize tells tests how many changes make a subscriber lag.
 const FeedSize = feedSize

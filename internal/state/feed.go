@@ -7,31 +7,31 @@ import (
 	"sync/atomic"
 )
 
-// feedSize is how many changes a subscriber may be behind: about a second of the fastest writing seen.
+// feedSize is how many changes a subscriber may lag behind: about a second at the highest write rate measured.
 const feedSize = 1 << 15
 
-// Change is one object that was created (Old is nil), replaced or deleted (New is nil).
+// Change is the creation (Old is nil), update or deletion (New is nil) of one object.
 type Change struct {
 	Kind     Kind
 	Old, New Object
 }
 
-// feed publishes snapshots and the changes between them. It keeps the newest changes for all subscribers together:
-// a subscriber is no more than a position, so that there is nothing to clean up after one.
+// feed publishes snapshots and the changes between them. All subscribers share one buffer of the newest changes. A
+// subscriber is only a position in it, so it leaves nothing to clean up.
 type feed struct {
 	newest atomic.Pointer[Snapshot]
 
 	mu     sync.Mutex
-	ring   []Change // made for the first change
-	oldest uint64   // position of the oldest change that is kept
+	ring   []Change // allocated by the first change
+	oldest uint64   // position of the oldest change in the ring
 	end    uint64   // position after the newest change
-	// last are the changes of the newest snapshot: whoever has seen all before gets them without a copy.
+	// last are the changes of the newest snapshot. Subscribers that have seen all earlier ones get them without a copy.
 	last []Change
-	// wake is closed by the next snapshot. It is nil while nobody waits, so that writers pay for waiters only.
+	// wake is closed by the next snapshot. It is nil while no goroutine waits, so that writers pay only for waiters.
 	wake chan struct{}
 }
 
-// publish makes a snapshot the newest one, together with the changes that led to it.
+// publish publishes the next snapshot and the changes that led to it.
 func (f *feed) publish(s *Snapshot, changes []Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,7 +51,7 @@ func (f *feed) publish(s *Snapshot, changes []Change) {
 	f.broadcast()
 }
 
-// reset makes a snapshot the newest one that has nothing to do with those before it.
+// reset publishes a snapshot that is unrelated to earlier ones. All subscribers lag.
 func (f *feed) reset(s *Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +70,7 @@ func (f *feed) broadcast() {
 	}
 }
 
-// after returns the changes after a position, or what to wait for if there are none.
+// after returns the changes after a position or, if there are none, a channel that is closed by the next snapshot.
 func (f *feed) after(position uint64) ([]Change, <-chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,8 +93,7 @@ func (f *feed) after(position uint64) ([]Change, <-chan struct{}, error) {
 	return changes, nil, nil
 }
 
-// Subscription follows the changes after a snapshot. It is for one goroutine and holds nothing that would have to be
-// closed.
+// Subscription follows the changes after a snapshot. It is for one goroutine and need not be closed.
 type Subscription struct {
 	feed     *feed
 	position uint64
@@ -106,9 +105,9 @@ func (s *Store) Subscribe() (*Snapshot, *Subscription) {
 	return snapshot, &Subscription{feed: &s.feed, position: snapshot.position}
 }
 
-// Next waits until there are changes and returns all of them, of whole transactions and in their order. They are
-// part of the store's newest snapshot by then. Others may have the same list: it must not be modified. Changes that are
-// there already are returned even if ctx has ended. Once it returned [ErrLagged] it will always do so.
+// Next waits for changes and returns all of them in order, never a part of a transaction. The store's newest snapshot
+// includes them. The list is shared and must not be modified. Changes that are already there are returned even if ctx
+// has ended. After [ErrLagged], every call returns it.
 func (s *Subscription) Next(ctx context.Context) ([]Change, error) {
 	for {
 		changes, wake, err := s.feed.after(s.position)
@@ -127,8 +126,8 @@ func (s *Subscription) Next(ctx context.Context) ([]Change, error) {
 	}
 }
 
-// Newest returns the newest state and all changes that led to it since those that were returned before, without
-// waiting. Once it returned [ErrLagged] it will always do so.
+// Newest returns the newest state and exactly the changes that led to it since the last call, without waiting. After
+// [ErrLagged], every call returns it.
 func (s *Subscription) Newest() (*Snapshot, []Change, error) {
 	s.feed.mu.Lock()
 	snapshot := s.feed.newest.Load()
@@ -140,7 +139,7 @@ func (s *Subscription) Newest() (*Snapshot, []Change, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	changes = changes[:snapshot.position-s.position] // there may be more by now
+	changes = changes[:snapshot.position-s.position] // later changes may follow
 	s.position = snapshot.position
 	return snapshot, changes, nil
 }

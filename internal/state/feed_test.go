@@ -42,8 +42,8 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestSubscribersSeeEverything has subscribers come at any time: snapshot and feed together must be complete.
-func TestSubscribersSeeEverything(t *testing.T) {
+// Whenever a subscriber starts, its snapshot and its changes together are complete.
+func TestSubscribersMissNothing(t *testing.T) {
 	const total = 500
 	store := state.New()
 	var subscribers sync.WaitGroup
@@ -74,7 +74,7 @@ func TestSubscribersSeeEverything(t *testing.T) {
 	subscribers.Wait()
 }
 
-func TestSlowSubscriberIsTold(t *testing.T) {
+func TestSlowSubscriberGetsErrLagged(t *testing.T) {
 	store := state.New()
 	_, slow := store.Subscribe()
 	index := uint64(0)
@@ -117,7 +117,7 @@ func TestRestoreEndsSubscriptions(t *testing.T) {
 	}
 }
 
-// The newest state comes with exactly the changes that led to it.
+// Newest returns exactly the changes that led to its snapshot.
 func TestNewestComesWithItsChanges(t *testing.T) {
 	store := state.New()
 	snap, feed := store.Subscribe()

@@ -5,30 +5,29 @@ import (
 	"errors"
 )
 
-// News is what has changed since a follower looked last.
+// News is what has changed since a follower last asked.
 type News struct {
-	// Anew says that changes were lost, as at the beginning: what the follower has made of earlier ones must be made
-	// anew from the snapshot.
+	// Anew means that changes were lost, or that this is the first news: everything that the follower derived from
+	// earlier news must be rebuilt from the snapshot.
 	Anew bool
-	// Changes are those since the last news, of whole transactions and in their order. Others may have the same list:
-	// it must not be modified.
+	// Changes are all changes since the last news in order, never a part of a transaction. The list is shared and must
+	// not be modified.
 	Changes []Change
-	// Snapshot is a state that has all of this.
+	// Snapshot includes the changes.
 	Snapshot *Snapshot
 }
 
-// Follower follows a store, however far it falls behind. It is for one goroutine and holds nothing that would have to
-// be closed.
+// Follower follows a store and resynchronizes when it lags. It is for one goroutine and need not be closed.
 type Follower struct {
 	store *Store
-	feed  *Subscription // nil before the first news
+	feed  *Subscription // nil until the first news
 }
 
-// Follow returns a follower, whose first news is the newest state by then.
+// Follow returns a follower. Its first news is the whole state.
 func (s *Store) Follow() *Follower { return &Follower{store: s} }
 
-// Next waits until there is news. News that is there already is returned even if ctx has ended. The snapshot may be
-// newer than the changes.
+// Next waits for news. News that is already there is returned even if ctx has ended. The snapshot may be newer than the
+// changes.
 func (f *Follower) Next(ctx context.Context) (News, error) {
 	if f.feed == nil {
 		return f.anew(), nil

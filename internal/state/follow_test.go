@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// books are what a follower has made of its news: names of workloads by uid.
+// books are what a test derives from the news: names of workloads by uid.
 type books map[string]string
 
 func (b books) take(news state.News) {
@@ -33,10 +33,10 @@ func (b books) take(news state.News) {
 	}
 }
 
-// Whatever happens to the state, a follower knows all of it when it has taken its news.
-func TestFollowerNeverMissesAnything(t *testing.T) {
+// Whatever happens to the state, a follower that has read its news knows all of it.
+func TestFollowerMissesNothing(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
-	cancel() // news that is there is returned all the same
+	cancel() // news that is already there is returned nevertheless
 	rapid.Check(t, func(t *rapid.T) {
 		store, index := state.New(), uint64(0)
 		follower, kept := store.Follow(), books{}
@@ -93,7 +93,7 @@ func wantBooks(t *rapid.T, kept books, store *state.Store) {
 	}
 }
 
-// The first news is the newest state, at once.
+// The first news is the whole state, without waiting.
 func TestFollowerBeginsWithTheNewestState(t *testing.T) {
 	store := state.New()
 	follower := store.Follow()
@@ -108,7 +108,7 @@ func TestFollowerBeginsWithTheNewestState(t *testing.T) {
 	}
 }
 
-func TestFollowerThatIsTooSlowBeginsAnew(t *testing.T) {
+func TestSlowFollowerResynchronizes(t *testing.T) {
 	store := state.New()
 	follower := store.Follow()
 	follower.Newest()

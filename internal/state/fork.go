@@ -4,9 +4,8 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// Fork is a state of its own that begins as a snapshot: what is applied to it stays in it. It shares everything that
-// it does not change, so that making one costs nothing however large the state is. It is for one goroutine, and nobody
-// can subscribe to it.
+// Fork is a private copy of a snapshot to try transactions on. It shares everything that it does not change, so creating
+// one is free however large the state is. It is for one goroutine and has no subscriptions.
 type Fork struct {
 	snapshot *Snapshot
 }
@@ -20,23 +19,23 @@ func (s *Snapshot) Fork() *Fork { return &Fork{snapshot: s} }
 // Snapshot returns the fork's newest state.
 func (f *Fork) Snapshot() *Snapshot { return f.snapshot }
 
-// Apply does what [Store.Apply] does, as the next transaction, and returns the changes.
+// Apply applies a transaction like [Store.Apply] and returns the changes.
 func (f *Fork) Apply(tx *statev1.Transaction) ([]Change, error) {
 	changes, _, err := f.ApplyParts(tx)
 	return changes, err
 }
 
-// ApplyParts is Apply for a transaction of which parts may be left out.
+// ApplyParts is Apply for a transaction with parts that may be left out.
 func (f *Fork) ApplyParts(tx *statev1.Transaction) ([]Change, Result, error) {
 	entry := Entry{Index: f.snapshot.index + 1, Transaction: tx}
-	w := newWork(f.snapshot)
-	if err := w.understand(entry); err != nil {
+	b := newBuilder(f.snapshot)
+	if err := b.check(entry); err != nil {
 		return nil, Result{}, err
 	}
-	result, err := w.apply(entry)
+	result, err := b.apply(entry)
 	if err != nil {
 		return nil, Result{}, err
 	}
-	f.snapshot = w.finish()
-	return w.changes, result, nil
+	f.snapshot = b.finish()
+	return b.changes, result, nil
 }

@@ -19,7 +19,7 @@ func saved(t *testing.T, snap *state.Snapshot) []byte {
 	return out.Bytes()
 }
 
-func TestAForkChangesNothingButItself(t *testing.T) {
+func TestForkDoesNotChangeTheStore(t *testing.T) {
 	store := state.New()
 	create(t, store, 7, workload("u1", "web"), workload("u2", "db"))
 	before := saved(t, store.Snapshot())
@@ -53,14 +53,14 @@ func TestAForkChangesNothingButItself(t *testing.T) {
 		}
 	}
 
-	// What the store does from then on is not in the fork.
+	// Later changes of the store are not visible in the fork.
 	create(t, store, 8, workload("u4", "late"))
 	if fork.Snapshot().Workload("u4") != nil {
 		t.Error("the fork follows the store")
 	}
 }
 
-func TestAForkRefusesAsTheStoreDoes(t *testing.T) {
+func TestForkRefusesLikeTheStore(t *testing.T) {
 	store := state.New()
 	create(t, store, 7, workload("u1", "web"))
 	fork := store.Fork()

@@ -5,46 +5,46 @@ import (
 	"strings"
 )
 
-// keys are those of a node of a tree, in their order. They lie far apart in memory, where each look at one costs more
-// than all else, so that beside each stands what tells it from most others.
+// keys are the sorted keys of one tree node. The texts are scattered in memory, and every cache miss costs more than
+// the rest of a search. Therefore an abbreviation of each key lies beside it, and decides most comparisons.
 type keys struct {
 	texts []string
-	// marks are the eight bytes of each key that follow what all keys have in common, as a number.
-	marks []uint64
-	// shared is how many bytes at least all keys have in common.
-	shared int
+	// abbreviations are the eight bytes of each key that follow the common prefix, as big-endian numbers.
+	abbreviations []uint64
+	// prefix is a length that all keys have in common. They may share more.
+	prefix int
 }
 
-// markOf is the number that a key's bytes make behind those that it shares with others. Keys are in the order of
-// their marks; those with the same one may be in any.
-func markOf(rest string) (mark uint64) {
+// abbreviate returns the first eight bytes of a key's rest after the common prefix, as a number. Keys are in the order
+// of their abbreviations; keys with equal abbreviations must be compared as texts.
+func abbreviate(rest string) (number uint64) {
 	if len(rest) >= 8 {
 		return uint64(rest[7]) | uint64(rest[6])<<8 | uint64(rest[5])<<16 | uint64(rest[4])<<24 |
 			uint64(rest[3])<<32 | uint64(rest[2])<<40 | uint64(rest[1])<<48 | uint64(rest[0])<<56
 	}
 	for i := range len(rest) {
-		mark |= uint64(rest[i]) << (56 - 8*i)
+		number |= uint64(rest[i]) << (56 - 8*i)
 	}
-	return mark
+	return number
 }
 
-// mark makes the marks of all keys from first on. Those before it have none of their own.
-func (k *keys) mark(first int) {
-	if k.shared = 0; cap(k.marks) < len(k.texts) {
-		k.marks = make([]uint64, 0, fanout+1)
+// rebuild computes the prefix and the abbreviations of all keys from first on. Keys before first have none.
+func (k *keys) rebuild(first int) {
+	if k.prefix = 0; cap(k.abbreviations) < len(k.texts) {
+		k.abbreviations = make([]uint64, 0, fanout+1)
 	}
-	k.marks = k.marks[:len(k.texts)]
+	k.abbreviations = k.abbreviations[:len(k.texts)]
 	if first == len(k.texts) {
 		return
 	}
-	k.shared = common(k.texts[first], k.texts[len(k.texts)-1]) // and so all between them
+	k.prefix = commonPrefix(k.texts[first], k.texts[len(k.texts)-1]) // the keys between them share it too
 	for i, text := range k.texts[first:] {
-		k.marks[first+i] = markOf(text[k.shared:])
+		k.abbreviations[first+i] = abbreviate(text[k.prefix:])
 	}
 }
 
-// common is how many bytes two keys begin with alike.
-func common(a, b string) int {
+// commonPrefix returns the length of the prefix that two keys share.
+func commonPrefix(a, b string) int {
 	for i := range min(len(a), len(b)) {
 		if a[i] != b[i] {
 			return i
@@ -53,37 +53,38 @@ func common(a, b string) int {
 	return min(len(a), len(b))
 }
 
-// find returns where a key is among those from first on, or where it would be.
+// find returns the position of a key among those from first on, or the position at which it would be inserted.
 func (k *keys) find(first int, key string) (at int, found bool) {
 	if first >= len(k.texts) {
 		return len(k.texts), false
 	}
-	prefix := k.texts[first][:k.shared]
+	prefix := k.texts[first][:k.prefix]
 	if !strings.HasPrefix(key, prefix) {
 		if key < prefix {
 			return first, false
 		}
 		return len(k.texts), false
 	}
-	return k.among(first, key)
+	return k.findPrefixed(first, key)
 }
 
-// among is find for a key that begins as all do. Of one that does not it only says that it is not there.
-func (k *keys) among(first int, key string) (at int, found bool) {
-	if len(key) < k.shared {
+// findPrefixed is find for a key with the common prefix. It never finds any other key, but then the position is
+// meaningless.
+func (k *keys) findPrefixed(first int, key string) (at int, found bool) {
+	if len(key) < k.prefix {
 		return first, false
 	}
-	mark := markOf(key[k.shared:])
-	low, high := first, len(k.marks)
+	wanted := abbreviate(key[k.prefix:])
+	low, high := first, len(k.abbreviations)
 	for low < high {
 		middle := int(uint(low+high) >> 1)
-		if k.marks[middle] < mark {
+		if k.abbreviations[middle] < wanted {
 			low = middle + 1
 		} else {
 			high = middle
 		}
 	}
-	for high < len(k.marks) && k.marks[high] == mark {
+	for high < len(k.abbreviations) && k.abbreviations[high] == wanted {
 		high++
 	}
 	if low == high {
@@ -93,32 +94,31 @@ func (k *keys) among(first int, key string) (at int, found bool) {
 	return low + at, found
 }
 
-// insert puts a key at its place, which is not before first.
+// insert inserts a key at its position, which is at or after first.
 func (k *keys) insert(first, at int, key string) {
-	fits := first < len(k.texts) && strings.HasPrefix(key, k.texts[first][:k.shared])
+	fits := first < len(k.texts) && strings.HasPrefix(key, k.texts[first][:k.prefix])
 	k.texts = slices.Insert(k.texts, at, key)
 	if !fits {
-		k.mark(first)
+		k.rebuild(first)
 		return
 	}
-	k.marks = slices.Insert(k.marks, at, markOf(key[k.shared:]))
+	k.abbreviations = slices.Insert(k.abbreviations, at, abbreviate(key[k.prefix:]))
 }
 
 func (k *keys) remove(at int) {
-	k.texts, k.marks = slices.Delete(k.texts, at, at+1), slices.Delete(k.marks, at, at+1)
+	k.texts, k.abbreviations = slices.Delete(k.texts, at, at+1), slices.Delete(k.abbreviations, at, at+1)
 }
 
-// cut takes away all keys from an end on.
-func (k *keys) cut(first, end int) {
+// truncate removes all keys from end on.
+func (k *keys) truncate(first, end int) {
 	k.texts = slices.Delete(k.texts, end, len(k.texts))
-	if end > first && common(k.texts[first], k.texts[end-1]) == k.shared {
-		k.marks = k.marks[:end]
+	if end > first && commonPrefix(k.texts[first], k.texts[end-1]) == k.prefix {
+		k.abbreviations = k.abbreviations[:end]
 		return
 	}
-	k.mark(first) // those that are left have more in common
+	k.rebuild(first) // the remaining keys share a longer prefix
 }
 
-// copied are keys of their own that are the same.
-func (k *keys) copied() keys {
-	return keys{texts: roomy(k.texts), marks: roomy(k.marks), shared: k.shared}
+func (k *keys) clone() keys {
+	return keys{texts: cloneWithRoom(k.texts), abbreviations: cloneWithRoom(k.abbreviations), prefix: k.prefix}
 }

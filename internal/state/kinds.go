@@ -10,7 +10,7 @@ import (
 // the getters of each kind, generated from state.proto.
 type Kind string
 
-// Names of the indexes. Every table has the first one, and those of named objects have the second one.
+// Names of the indexes. Every table has an index by uid, and tables of named kinds have one by name.
 const (
 	indexUID      = "uid"
 	indexName     = "name"
@@ -54,7 +54,7 @@ var indexes = map[Kind]map[string]keyFunc{
 	},
 }
 
-// ordinals are the positions of the kinds in tables.
+// ordinals are the positions of the kinds in tables, and of their rows in a [Snapshot].
 var ordinals = func() map[Kind]int {
 	byKind := make(map[Kind]int, len(tables))
 	for i, t := range tables {
@@ -63,12 +63,12 @@ var ordinals = func() map[Kind]int {
 	return byKind
 }()
 
-// by makes a keyFunc of one for the kind's own type.
+// by returns a keyFunc for a function that takes the kind's own type.
 func by[T Object](f func([]byte, T) []byte) keyFunc {
 	return func(key []byte, o Object) []byte { return f(key, o.(T)) }
 }
 
-// Kinds are all of them.
+// Kinds returns all kinds.
 func Kinds() []Kind {
 	all := make([]Kind, len(tables))
 	for i, t := range tables {

@@ -48,7 +48,7 @@ func TestEveryKindHasGetters(t *testing.T) {
 func TestOptionsOfKindsAreEnforced(t *testing.T) {
 	for _, field := range storedKinds() {
 		if state.Kind(field.Name()) == state.KindMark {
-			continue // nobody puts one
+			continue // transactions cannot put one
 		}
 		isSet := func(option protoreflect.ExtensionType) bool {
 			return proto.GetExtension(field.Options(), option).(bool)

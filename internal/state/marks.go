@@ -9,79 +9,79 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A mark is for those who rely on much that they do not change, as a rule about where others are relies on all nodes
-// and on all replicas of a workload. The tables move it with every change that may matter, so its version tells
-// whether there was one: checking that is one check instead of thousands.
+// A transaction may rely on thousands of objects that it does not change. For example, an affinity rule relies on all
+// nodes and on all replicas of a workload. A mark replaces thousands of version checks by one: every change that may
+// matter advances its version.
 
-// MarkLayout is moved with every change of a node, by workloads that get other labels while something of them is on a
-// node, and by those that go of which something has ended. The marks of workloads have their uids and are moved when a
-// replica leaves its place.
+// MarkLayout is the uid of the mark that advances when a node changes, when the labels of a workload with placed
+// replicas change, and when a workload is deleted that had a mark of its own. The mark of a workload has the workload's
+// uid. It advances when a replica ends, moves or is deleted.
 const MarkLayout = "layout"
 
-// MarkVersion is the version that a mark has, 0 if it was never moved.
+// MarkVersion returns the version of a mark, 0 if it has never advanced.
 func (s *Snapshot) MarkVersion(uid string) uint64 {
 	return s.Mark(uid).GetMetadata().GetVersion()
 }
 
-// mark moves the mark that a change is about.
-func (w *work) mark(kind Kind, from, to Object, now *timestamppb.Timestamp) {
+// advanceMarks advances the marks that a change affects.
+func (b *builder) advanceMarks(kind Kind, from, to Object, now *timestamppb.Timestamp) {
 	switch kind {
 	case KindNode:
-		w.moveMark(MarkLayout, now)
+		b.advanceMark(MarkLayout, now)
 	case KindWorkload:
 		if from != nil {
-			w.markWorkload(from, to, now)
+			b.advanceMarksForWorkload(from, to, now)
 		}
 	case KindReplica:
 		before, _ := from.(*v1.Replica)
 		after, _ := to.(*v1.Replica)
-		// Whoever places one knows that it comes.
-		if takesPlace(before) && (!takesPlace(after) || before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid()) {
-			if of := before.GetSpec().GetWorkloadUid(); w.get(KindWorkload, of) != nil {
-				w.moveMark(of, now)
+		// A new placement advances nothing: the placer knows about it.
+		if isPlaced(before) && (!isPlaced(after) || before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid()) {
+			if workload := before.GetSpec().GetWorkloadUid(); b.get(KindWorkload, workload) != nil {
+				b.advanceMark(workload, now)
 			}
 		}
 	}
 }
 
-// markWorkload moves the layout's mark for a workload. One that goes takes its own along.
-func (w *work) markWorkload(from, to Object, now *timestamppb.Timestamp) {
+// advanceMarksForWorkload advances the layout's mark for a changed workload. A deleted workload loses its own mark.
+func (b *builder) advanceMarksForWorkload(from, to Object, now *timestamppb.Timestamp) {
 	uid := from.GetMetadata().GetUid()
 	if to != nil {
-		if !maps.Equal(from.GetMetadata().GetLabels(), to.GetMetadata().GetLabels()) && w.isSomewhere(uid) {
-			w.moveMark(MarkLayout, now)
+		if !maps.Equal(from.GetMetadata().GetLabels(), to.GetMetadata().GetLabels()) && b.hasPlacedReplica(uid) {
+			b.advanceMark(MarkLayout, now)
 		}
 		return
 	}
-	if own := w.get(KindMark, uid); own != nil {
-		w.note(KindMark, own, nil)
-		w.moveMark(MarkLayout, now)
+	if own := b.get(KindMark, uid); own != nil {
+		b.record(KindMark, own, nil)
+		b.advanceMark(MarkLayout, now)
 	}
 }
 
-func (w *work) moveMark(uid string, now *timestamppb.Timestamp) {
-	old := w.get(KindMark, uid)
-	if old != nil && old.GetMetadata().GetVersion() == w.index {
+func (b *builder) advanceMark(uid string, now *timestamppb.Timestamp) {
+	old := b.get(KindMark, uid)
+	if old != nil && old.GetMetadata().GetVersion() == b.index {
 		return
 	}
-	moved := &statev1.Mark{Metadata: &v1.Metadata{Uid: uid, Version: w.index, CreateTime: now, UpdateTime: now}}
+	advanced := &statev1.Mark{Metadata: &v1.Metadata{Uid: uid, Version: b.index, CreateTime: now, UpdateTime: now}}
 	if old != nil {
-		moved.Metadata.CreateTime = old.GetMetadata().GetCreateTime()
+		advanced.Metadata.CreateTime = old.GetMetadata().GetCreateTime()
 	}
-	w.note(KindMark, old, moved)
+	b.record(KindMark, old, advanced)
 }
 
-// isSomewhere reports whether a replica of a workload takes a place.
-func (w *work) isSomewhere(workloadUID string) (somewhere bool) {
+// hasPlacedReplica reports whether any replica of a workload is placed.
+func (b *builder) hasPlacedReplica(workloadUID string) (placed bool) {
 	replicas := ordinals[KindReplica]
-	w.rows[replicas].tree(replicas, indexWorkload).prefixed(string(appendID(nil, workloadUID)), func(o Object) bool {
-		somewhere = takesPlace(o.(*v1.Replica))
-		return !somewhere
+	b.rows[replicas].tree(replicas, indexWorkload).withPrefix(string(appendID(nil, workloadUID)), func(o Object) bool {
+		placed = isPlaced(o.(*v1.Replica))
+		return !placed
 	})
-	return somewhere
+	return placed
 }
 
-// takesPlace reports whether a replica has a place and has not ended: only then has it an end, whoever reports it.
-func takesPlace(r *v1.Replica) bool {
+// isPlaced reports whether a replica has a node and has not ended.
+func isPlaced(r *v1.Replica) bool {
 	return r.GetSpec().GetNodeUid() != "" && r.GetStatus().GetEndTime() == nil
 }

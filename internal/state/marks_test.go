@@ -12,8 +12,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A mark tells in one version whether anything has changed on which a placement relies.
-func TestMarksAreMovedByWhatPlacementsRelyOn(t *testing.T) {
+// The version of a mark tells whether anything has changed that a placement relies on.
+func TestChangesThatPlacementsRelyOnAdvanceMarks(t *testing.T) {
 	store, index := state.New(), uint64(0)
 	do := func(add func(*state.Batch)) {
 		t.Helper()
@@ -41,38 +41,38 @@ func TestMarksAreMovedByWhatPlacementsRelyOn(t *testing.T) {
 		do(func(b *state.Batch) { b.Put(proto.CloneOf(one)) })
 	}
 	do(func(b *state.Batch) { b.Create(proto.CloneOf(web)); b.Create(proto.CloneOf(one)) })
-	expect("a workload comes", 0, 0)
+	expect("a workload is created", 0, 0)
 	do(func(b *state.Batch) { b.Create(&v1.Node{Metadata: &v1.Metadata{Uid: "n", Name: "n"}}) })
-	expect("a node comes", 2, 0)
+	expect("a node is created", 2, 0)
 	relabel := func(app string) {
 		t.Helper()
 		web.Metadata.Labels = map[string]string{"app": app}
 		do(func(b *state.Batch) { b.Put(proto.CloneOf(web)) })
 	}
 	relabel("site")
-	expect("a workload that is nowhere has other labels", 2, 0)
+	expect("the labels of a workload without placed replicas change", 2, 0)
 	edit(func(r *v1.Replica) { r.Spec.NodeUid = "n" })
 	edit(func(r *v1.Replica) { r.Status.Phase = "running" })
-	expect("a replica comes and runs", 2, 0)
+	expect("a replica is placed and runs", 2, 0)
 	relabel("shop")
-	expect("its workload has other labels", 6, 0)
+	expect("the labels of its workload change", 6, 0)
 	web.Spec = &v1.WorkloadSpec{Image: "web:2"}
 	relabel("shop")
-	expect("its workload has another image", 6, 0)
+	expect("the image of its workload changes", 6, 0)
 	edit(func(r *v1.Replica) { r.Status.EndTime = timestamppb.New(noon) })
-	expect("it ends", 6, 8)
+	expect("the replica ends", 6, 8)
 	edit(func(r *v1.Replica) { r.Status.Reason = "tired" })
 	relabel("site")
-	expect("more is known of its end", 6, 8)
+	expect("the reason of its end changes", 6, 8)
 	do(func(b *state.Batch) { b.Delete(state.KindReplica, "one") })
-	expect("it is forgotten", 6, 8)
+	expect("the replica is deleted", 6, 8)
 	do(func(b *state.Batch) { b.Delete(state.KindWorkload, "web") })
-	expect("the workload goes", 12, 0)
+	expect("the workload is deleted", 12, 0)
 	do(func(b *state.Batch) { b.Delete(state.KindNode, "n") })
-	expect("the node goes", 13, 0)
+	expect("the node is deleted", 13, 0)
 }
 
-func TestNobodyElseMovesMarks(t *testing.T) {
+func TestTransactionsCannotChangeMarks(t *testing.T) {
 	for what, change := range map[string]func(*state.Batch){
 		"put":    func(b *state.Batch) { b.Put(&statev1.Mark{Metadata: &v1.Metadata{Uid: state.MarkLayout}}) },
 		"delete": func(b *state.Batch) { b.Delete(state.KindMark, state.MarkLayout) },
@@ -80,7 +80,7 @@ func TestNobodyElseMovesMarks(t *testing.T) {
 		var b state.Batch
 		change(&b)
 		if _, err := state.New().Apply(1, b.Transaction(noon)); err == nil {
-			t.Errorf("%s: nobody minds", what)
+			t.Errorf("%s: it was accepted", what)
 		} else if _, ok := errors.AsType[*state.InvalidError](err); !ok {
 			t.Errorf("%s: %v", what, err)
 		}

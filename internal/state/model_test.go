@@ -28,10 +28,10 @@ type id struct {
 	uid  string
 }
 
-// model is the state as one would write it down: a map, and every question answered by looking at everything.
+// model is the simplest state that is correct: a map that is searched from end to end for every question.
 type model map[id]state.Object
 
-// apply is what Store.Apply promises. It returns the model after the transaction and the refusal by its type.
+// apply does what Store.Apply promises. It returns the model after the transaction, and an error of the right type.
 func (m model) apply(index uint64, tx *statev1.Transaction) (model, error) {
 	next := maps.Clone(m)
 	before, part, leftOut := next, uint32(0), false
@@ -98,7 +98,7 @@ func (m model) change(index uint64, now *timestamppb.Timestamp, change *statev1.
 	return nil
 }
 
-// mark moves the marks of those who rely on what has changed.
+// mark advances the marks that a change affects.
 func (m model) mark(index uint64, now *timestamppb.Timestamp, at id, old, object state.Object) {
 	move := func(uid string) {
 		moved := &statev1.Mark{Metadata: &v1.Metadata{Uid: uid, Version: index, CreateTime: now, UpdateTime: now}}
@@ -140,7 +140,7 @@ func (m model) mark(index uint64, now *timestamppb.Timestamp, at id, old, object
 	}
 }
 
-// all returns the objects of a kind that fulfil a condition, in the order of their names.
+// all returns the objects of a kind that meet a condition, sorted by name.
 func (m model) all(kind state.Kind, keep func(state.Object) bool) []string {
 	var objects []state.Object
 	for at, object := range m {
@@ -170,7 +170,7 @@ func uidsOf[T state.Object](objects iter.Seq[T]) []string {
 	return uids
 }
 
-// The names are so few that transactions meet each other.
+// There are so few names that transactions collide.
 var (
 	someUID       = rapid.SampledFrom([]string{"u1", "u2", "u3", "u4", "u5", "u6"})
 	someName      = rapid.SampledFrom([]string{"a", "a-b", "ab", "b", "c"})
@@ -204,7 +204,7 @@ func drawObject(t *rapid.T) state.Object {
 	}
 }
 
-// drawVersion is the right version of an object most of the time.
+// drawVersion draws the right version of an object most of the time.
 func (m model) drawVersion(t *rapid.T, at id) uint64 {
 	version := uint64(0)
 	if object := m[at]; object != nil {
@@ -243,16 +243,15 @@ func (m model) drawTransaction(t *rapid.T, now time.Time) *statev1.Transaction {
 	return b.Transaction(now)
 }
 
-// moment is a snapshot and what it must say for ever.
+// moment is a snapshot and the model that it must agree with for ever.
 type moment struct {
 	snapshot *state.Snapshot
 	model    model
 }
 
-// TestModel drives a store and a naive model with the same random transactions: they must agree on every outcome
-// and on every answer, snapshots must stay what they were, the feed must lead from one to the other, and a saved
-// store must come back as it was.
-func TestModel(t *testing.T) {
+// A store and a naive model agree on the outcome of random transactions and on the answer to every query. Snapshots
+// never change, the feed leads from one to the next, and a saved store is restored exactly.
+func TestStoreAgreesWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		store, now := state.New(), time.Unix(1_700_000_000, 0)
 		expected, index := model{}, uint64(0)
@@ -310,11 +309,11 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// follow makes the changes of a feed to a model, which must know what they replace.
+// follow applies the changes of a feed to a model, which must hold the objects that they replace.
 func follow(t *rapid.T, feed *state.Subscription, m model) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	changes, err := feed.Next(ended) // takes what there is
+	changes, err := feed.Next(ended) // returns what is already there
 	if err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -339,7 +338,7 @@ func equal(t *rapid.T, got, want model) {
 	}
 }
 
-// agree asks a snapshot everything that the model can answer.
+// agree compares the answers of a snapshot to all queries with those of the model.
 func agree(t *rapid.T, s *state.Snapshot, m model) {
 	counts := map[state.Kind]int{}
 	for at, want := range m {
@@ -372,7 +371,7 @@ func agree(t *rapid.T, s *state.Snapshot, m model) {
 		of := m.all(state.KindReplica, func(o state.Object) bool { return o.(*v1.Replica).GetSpec().GetWorkloadUid() == uid })
 		got := uidsOf(s.ReplicasOf(uid))
 		slices.Sort(of)
-		slices.Sort(got) // by name alone, which namespaces may share
+		slices.Sort(got) // by name only: namespaces may have the same names
 		same(t, "replicas of", got, of)
 	}
 	events := m.all(state.KindEvent, everything)

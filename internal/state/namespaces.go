@@ -2,15 +2,15 @@ package state
 
 import "iter"
 
-// NamespacesInUse lists the names of those that have workloads, made or not, in
-// their order. It looks at one workload of each.
+// NamespacesInUse lists the names of all namespaces that have workloads, in order, whether or not a Namespace object
+// exists. It reads one workload of each.
 func (s *Snapshot) NamespacesInUse() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for start, found := "", true; found; {
 			found = false
-			s.rows[ordinals[KindWorkload]].byName.from(start, func(_ string, o Object) bool {
+			s.rows[ordinals[KindWorkload]].byName.ascend(start, func(_ string, o Object) bool {
 				name := o.GetMetadata().GetNamespace()
-				start = name + "\x01" // behind all keys of the namespace
+				start = name + "\x01" // after all keys of the namespace
 				found = yield(name)
 				return false
 			})

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Namespaces that were made are objects like others: found by name and uid, watched,
-// saved and restored. Those in use are found by their workloads.
+// Created namespaces are objects like others: found by name and uid, watched, saved and restored. Namespaces in use are
+// found by their workloads.
 func TestNamespaces(t *testing.T) {
 	store := state.New()
 	_, feed := store.Subscribe()
@@ -58,7 +58,7 @@ func TestNamespaces(t *testing.T) {
 			t.Errorf("%s: made are %v, in use %v", what, made, used)
 		}
 		for range snap.NamespacesInUse() {
-			break // whoever has seen enough may stop
+			break // iteration may stop early
 		}
 	}
 	var twice state.Batch

@@ -14,8 +14,8 @@ type Object interface {
 	GetMetadata() *v1.Metadata
 }
 
-// Path returns "namespace/name", or the name alone for an object outside of namespaces. The lists of a [Snapshot]
-// are in the order of namespace and name and can start after a path.
+// Path returns "namespace/name", or only the name for an object outside of namespaces. Lists of a [Snapshot] can start
+// after a path.
 func Path(o Object) string {
 	return path(o.GetMetadata().GetNamespace(), o.GetMetadata().GetName())
 }
@@ -34,31 +34,31 @@ func splitPath(path string) (namespace, name string) {
 	return "", path
 }
 
-// appendText adds a part to a key so that keys are in the order of their parts and no key is the beginning of another one
-// with as many parts. No part contains a zero byte, which Validate sees to.
+// appendText appends a text to a composite key. The zero byte at its end keeps keys in the order of their texts and keeps
+// a key from being a prefix of another. Validate refuses texts that contain a zero byte.
 func appendText(key []byte, text string) []byte { return append(append(key, text...), 0) }
 
-// What an id begins with that is written as its sixteen bytes, and what any other that could be taken for one.
+// The first byte of a UUID that is encoded in binary, and of any other id that begins with one of these bytes.
 const (
-	idMark   = 1
-	idNoMark = 2
+	binaryID  = 1
+	escapedID = 2
 )
 
-// appendID does the same for an id, whose order among others nobody cares about. Those of this cluster are UUIDs, which
-// are written shorter: keys of millions of objects are much of what they take.
+// appendID appends an id to a composite key. Keys of ids have no particular order. UUIDs are encoded in binary, because
+// with millions of objects the keys take much of the memory.
 func appendID(key []byte, id string) []byte {
 	var binary [16]byte
 	switch {
 	case parseID(id, &binary):
-	case id != "" && id[0] <= idNoMark:
-		return appendText(append(key, idNoMark), id)
+	case id != "" && id[0] <= escapedID:
+		return appendText(append(key, escapedID), id)
 	default:
 		return appendText(key, id)
 	}
-	return append(append(key, idMark), binary[:]...)
+	return append(append(key, binaryID), binary[:]...)
 }
 
-// parseID reads a UUID in the one form in which it is written here: what differs in text must differ in a key.
+// parseID parses a UUID in its canonical form only, because different ids must have different keys.
 func parseID(id string, to *[16]byte) bool {
 	if len(id) != 36 || id[8] != '-' || id[13] != '-' || id[18] != '-' || id[23] != '-' {
 		return false
@@ -72,7 +72,8 @@ func parseID(id string, to *[16]byte) bool {
 	return wrong <= 0xf
 }
 
-// pairs are where in a UUID the two digits of each byte begin, and digits what they stand for, or 0xff.
+// pairs are the positions of the two digits of each byte in a UUID. digits are the values of hexadecimal digits, 0xff
+// for other characters.
 var (
 	pairs  = [16]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34}
 	digits = func() (all [256]byte) {
@@ -94,5 +95,5 @@ func appendNameKey(key []byte, o Object) []byte {
 	return append(appendText(key, o.GetMetadata().GetNamespace()), o.GetMetadata().GetName()...)
 }
 
-// nameKeyOf orders by namespace and then by name.
+// nameKeyOf returns a key that is ordered by namespace and name.
 func nameKeyOf(namespace, name string) string { return namespace + "\x00" + name }

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Ids that differ have keys that differ, and none of them is the beginning of another: else the replicas of one node
-// would be listed with those of another.
-func TestKeysOfIDsAreApart(t *testing.T) {
+// Different ids have different keys, and none is a prefix of another. Otherwise a node's list would contain the replicas
+// of another node.
+func TestKeysOfDifferentIDsAreNotPrefixes(t *testing.T) {
 	id := rapid.OneOf(
 		rapid.Custom(func(t *rapid.T) string {
 			return uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "bytes")).String()

@@ -6,9 +6,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A part of a transaction that does not fit is left out, all of it, and hinders
-// nothing else. What is in no part is needed by all.
-func TestPartsAreLeftOutByThemselves(t *testing.T) {
+// A part with a refused change is left out as a whole, without affecting the rest. If a change outside of parts is
+// refused, so is the whole transaction.
+func TestPartsAreLeftOutIndependently(t *testing.T) {
 	store := state.New()
 	create(t, store, 1, workload("u1", "a"), workload("u2", "b"))
 	result, err := store.Apply(2, transaction(func(b *state.Batch) {
@@ -19,7 +19,7 @@ func TestPartsAreLeftOutByThemselves(t *testing.T) {
 		b.Create(workload("u5", "e"))
 		b.Part()
 		b.Check(state.KindWorkload, "u2", 1)
-		b.Create(workload("u6", "d")) // the name that is free after all
+		b.Create(workload("u6", "d")) // the name is still free
 		b.Whole()
 		b.Create(workload("u7", "f"))
 	}))
@@ -51,8 +51,8 @@ func TestPartsAreLeftOutByThemselves(t *testing.T) {
 	}
 }
 
-// A part is one stretch of a transaction.
-func TestPartThatIsOverDoesNotComeBack(t *testing.T) {
+// The changes of a part are adjacent.
+func TestPartCannotResume(t *testing.T) {
 	tx := transaction(func(b *state.Batch) {
 		b.Part()
 		b.Create(workload("u1", "a"))

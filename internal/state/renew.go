@@ -4,14 +4,14 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// RenewReplica returns a replica that differs from a stored one in its status alone, for a [Batch.Update]. All that is
-// not changed is shared with the stored one, where a clone would copy it: of a replica that is most of it.
+// RenewReplica returns a copy of a stored replica with a new status, for a [Batch.Update]. It shares everything else with
+// the stored replica, which saves most of the cost of a clone.
 func RenewReplica(stored *v1.Replica, status *v1.ReplicaStatus) *v1.Replica {
 	m := stored.GetMetadata()
 	return &v1.Replica{
 		ApiVersion: stored.GetApiVersion(),
 		Kind:       stored.GetKind(),
-		// The tables write a new version and time into it.
+		// Not shared: applying the update sets its version and time.
 		Metadata: &v1.Metadata{
 			Uid:         m.GetUid(),
 			Name:        m.GetName(),

@@ -9,8 +9,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// What a replica has is carried on, also what is added to the API later.
-func TestRenewedReplicaDiffersInItsStatusAlone(t *testing.T) {
+// Fails if a field is added to the API that RenewReplica does not copy.
+func TestRenewedReplicaDiffersOnlyInItsStatus(t *testing.T) {
 	stored := &v1.Replica{}
 	fill(stored.ProtoReflect())
 	fill(stored.Metadata.ProtoReflect())
@@ -26,7 +26,7 @@ func TestRenewedReplicaDiffersInItsStatusAlone(t *testing.T) {
 	}
 }
 
-// fill gives every field of a message a value.
+// fill sets every field of a message.
 func fill(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

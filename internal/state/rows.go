@@ -8,35 +8,35 @@ import (
 	"unsafe"
 )
 
-// rows are the objects of one table, in all its indexes.
+// rows are the objects of one table, once in each of its indexes.
 type rows struct {
 	byUID  tree
-	byName tree   // of named objects
+	byName tree   // empty unless the kind is named
 	others []tree // in the order of otherIndexes
 }
 
-// index is one of a table's own ones, beside uid and name.
+// index is an index of a table beyond uid and name.
 type index struct {
 	name string
 	key  keyFunc
 }
 
-// otherIndexes are the indexes of each of the tables, by their names.
+// otherIndexes are the indexes of each table beyond uid and name, sorted by name.
 var otherIndexes = func() [][]index {
 	all := make([][]index, len(tables))
 	for i, t := range tables {
 		for _, name := range slices.Sorted(maps.Keys(indexes[t.kind])) {
 			own := indexes[t.kind][name]
 			all[i] = append(all[i], index{name: name, key: func(key []byte, o Object) []byte {
-				return appendID(own(key, o), o.GetMetadata().GetUid()) // makes keys different that are the same for the index
+				return appendID(own(key, o), o.GetMetadata().GetUid()) // makes every key unique
 			}})
 		}
 	}
 	return all
 }()
 
-// noRows are empty tables.
-func noRows() []rows {
+// emptyRows returns empty tables.
+func emptyRows() []rows {
 	all := make([]rows, len(tables))
 	for i := range all {
 		all[i].others = make([]tree, len(otherIndexes[i]))
@@ -44,7 +44,7 @@ func noRows() []rows {
 	return all
 }
 
-// tree returns an index by its name.
+// tree returns the index with a name.
 func (r *rows) tree(ordinal int, name string) tree {
 	switch name {
 	case indexUID:
@@ -60,7 +60,7 @@ func (r *rows) tree(ordinal int, name string) tree {
 	return tree{}
 }
 
-// replace puts an object in the place of another one; nil means nothing.
+// replace replaces one object by another. Either of them may be nil: then it creates or deletes.
 func (r *rows) replace(by *owner, ordinal int, from, to Object) {
 	if to == nil {
 		r.byUID.delete(by, from.GetMetadata().GetUid())
@@ -75,27 +75,27 @@ func (r *rows) replace(by *owner, ordinal int, from, to Object) {
 	}
 }
 
-// replace does the same in one index. Keys are made in buffers of the owner.
+// replace does the same in one index. It builds keys in the buffers of the owner.
 func (t *tree) replace(by *owner, from, to Object, key keyFunc) {
-	by.there, by.wanted = by.there[:0], by.wanted[:0]
+	by.oldKey, by.newKey = by.oldKey[:0], by.newKey[:0]
 	if from != nil {
-		by.there = key(by.there, from)
+		by.oldKey = key(by.oldKey, from)
 	}
 	if to != nil {
-		by.wanted = key(by.wanted, to)
+		by.newKey = key(by.newKey, to)
 	}
-	if from != nil && (to == nil || !bytes.Equal(by.there, by.wanted)) {
-		t.delete(by, view(by.there))
+	if from != nil && (to == nil || !bytes.Equal(by.oldKey, by.newKey)) {
+		t.delete(by, view(by.oldKey))
 	}
 	if to != nil {
-		t.setMade(by, view(by.wanted), to)
+		t.setCopyingKey(by, view(by.newKey), to)
 	}
 }
 
-// view is a buffer as a string, for as long as the buffer does not change.
+// view returns a buffer as a string without copying. The string is valid until the buffer changes.
 func view(buffer []byte) string { return unsafe.String(unsafe.SliceData(buffer), len(buffer)) }
 
-// prefixed goes through the objects whose keys begin with a prefix.
-func (t tree) prefixed(prefix string, yield func(Object) bool) {
-	t.from(prefix, func(key string, o Object) bool { return strings.HasPrefix(key, prefix) && yield(o) })
+// withPrefix yields the objects whose keys have a prefix.
+func (t tree) withPrefix(prefix string, yield func(Object) bool) {
+	t.ascend(prefix, func(key string, o Object) bool { return strings.HasPrefix(key, prefix) && yield(o) })
 }

@@ -18,17 +18,17 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// A saved snapshot is a SnapshotHeader, as many Objects as it says, each of them preceded by its length, and the
-// CRC-32C of all that as four big-endian bytes.
+// A saved snapshot consists of a SnapshotHeader, the number of Objects that it states, each preceded by its length, and
+// the CRC-32C of all that in four big-endian bytes.
 const (
 	saveFormat = 1
-	// maxSavedObject keeps a damaged length from asking for all the memory.
+	// maxSavedObject keeps a damaged length from allocating all memory.
 	maxSavedObject = 64 << 20
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Save writes the whole state, object by object, without holding up anybody.
+// Save writes the whole state. It blocks neither readers nor writers.
 func (s *Snapshot) Save(w io.Writer) error {
 	buffered := bufio.NewWriterSize(w, 1<<16)
 	sum := crc32.New(castagnoli)
@@ -62,24 +62,24 @@ func (s *Snapshot) saveObjects(w io.Writer) error {
 				return fmt.Errorf("%s %s: %w", t.kind, object.GetMetadata().GetUid(), err)
 			}
 			if n++; n%saveAtOnce == 0 {
-				runtime.Gosched() // a snapshot has time, those who write have not
+				runtime.Gosched() // saving is not urgent, transactions are
 			}
 		}
 	}
 	return nil
 }
 
-// saveAtOnce is how many objects are written before others have their turn: some tens of microseconds. Whoever wants to
-// run would else wait for the scheduler's patience, some ten milliseconds, again and again.
+// saveAtOnce is how many objects are written before Save yields: some tens of microseconds. Without that, other
+// goroutines would wait again and again until the scheduler preempts Save after some ten milliseconds.
 const saveAtOnce = 16
 
 var objectFields = (&statev1.Object{}).ProtoReflect().Descriptor().Fields()
 
-// savedObject writes objects as protodelim does with a statev1.Object around each, without making that: there may be
-// millions.
+// savedObject writes objects in the form in which protodelim writes a statev1.Object, without allocating one for each of
+// millions of objects.
 type savedObject struct {
 	to    io.Writer
-	field protowire.Number // of the kind
+	field protowire.Number // field of the kind in statev1.Object
 
 	body, head []byte
 }
@@ -98,8 +98,8 @@ func (s *savedObject) write(o Object) (err error) {
 	return err
 }
 
-// Restore replaces the whole state by a saved one. If that is damaged, incomplete or of an unknown format, the state
-// stays as it is. All subscriptions end with [ErrLagged].
+// Restore replaces the whole state by a saved one. If that is damaged, incomplete or in an unknown format, the state does
+// not change. All subscriptions end with [ErrLagged].
 func (s *Store) Restore(r io.Reader) error {
 	saved, err := load(r)
 	if err != nil {
@@ -121,19 +121,19 @@ func load(r io.Reader) (*Snapshot, error) {
 		return nil, fmt.Errorf("the snapshot has format %d, this release reads format %d: use the release that wrote it, or a newer one",
 			header.GetFormat(), saveFormat)
 	}
-	w := newWork(&Snapshot{rows: noRows(), index: header.GetIndex(), counts: make([]int, len(tables))})
+	b := newBuilder(&Snapshot{rows: emptyRows(), index: header.GetIndex(), counts: make([]int, len(tables))})
 	for i := range header.GetObjects() {
-		if err := w.loadObject(in); err != nil {
+		if err := b.loadObject(in); err != nil {
 			return nil, fmt.Errorf("object %d of %d: %w", i+1, header.GetObjects(), err)
 		}
 	}
 	if err := in.end(); err != nil {
 		return nil, err
 	}
-	return w.finish(), nil
+	return b.finish(), nil
 }
 
-func (w *work) loadObject(in *summedReader) error {
+func (b *builder) loadObject(in *summedReader) error {
 	wrapped := &statev1.Object{}
 	if err := in.next(wrapped); err != nil {
 		return err
@@ -145,14 +145,14 @@ func (w *work) loadObject(in *summedReader) error {
 	if reason := checkObject(kind, object); reason != "" {
 		return fmt.Errorf("the snapshot is damaged: it %s", reason)
 	}
-	if w.get(kind, object.GetMetadata().GetUid()) != nil || w.rival(kind, object, nil) != nil {
+	if b.get(kind, object.GetMetadata().GetUid()) != nil || b.rival(kind, object, nil) != nil {
 		return fmt.Errorf("the snapshot is damaged: it has the %s %q (uid %s) twice", kind, Path(object), object.GetMetadata().GetUid())
 	}
-	w.replace(kind, nil, object)
+	b.replace(kind, nil, object)
 	return nil
 }
 
-// summedReader reads messages and sums up all bytes of them.
+// summedReader reads messages and computes the checksum of their bytes.
 type summedReader struct {
 	in  *bufio.Reader
 	sum hash.Hash32
@@ -160,7 +160,7 @@ type summedReader struct {
 
 func (r *summedReader) Read(p []byte) (int, error) {
 	n, err := r.in.Read(p)
-	_, _ = r.sum.Write(p[:n]) // a hash takes everything
+	_, _ = r.sum.Write(p[:n]) // a hash never fails
 	return n, err
 }
 
@@ -183,7 +183,7 @@ func (r *summedReader) next(m proto.Message) error {
 	return nil
 }
 
-// end reads the sum, which must be right and the last of the input.
+// end reads the checksum, which must be right and at the end of the input.
 func (r *summedReader) end() error {
 	var stored [4]byte
 	if _, err := io.ReadFull(r.in, stored[:]); err != nil {

@@ -24,8 +24,8 @@ func sample(t testing.TB) *state.Store {
 	return store
 }
 
-// TestDamageIsRefused changes, cuts and extends every byte of a snapshot: none of the results may be accepted, and
-// the state must stay as it was.
+// Restore refuses a snapshot with any changed byte, cut off anywhere, or with bytes after its end. The state does not
+// change.
 func TestDamageIsRefused(t *testing.T) {
 	store := sample(t)
 	saved := save(t, store.Snapshot())
@@ -55,7 +55,7 @@ func TestDamageIsRefused(t *testing.T) {
 	}
 }
 
-func TestRefusalsOfRestore(t *testing.T) {
+func TestRestoreSaysWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		saved func(t *testing.T) []byte
@@ -89,7 +89,7 @@ func delimited(t *testing.T, header *statev1.SnapshotHeader) []byte {
 	return out.Bytes()
 }
 
-func TestSaveTellsOfAFullDisk(t *testing.T) {
+func TestSaveReportsAFullDisk(t *testing.T) {
 	full := errors.New("no space left on device")
 	if err := sample(t).Snapshot().Save(failing{full}); !errors.Is(err, full) {
 		t.Fatalf("got %v", err)
@@ -102,7 +102,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 var _ io.Writer = failing{}
 
-// FuzzRestore: whatever is accepted must be a state that can be saved and restored again.
+// FuzzRestore checks that every snapshot that Restore accepts can be saved and restored again.
 func FuzzRestore(f *testing.F) {
 	saved := save(f, sample(f).Snapshot())
 	f.Add(saved)

@@ -7,22 +7,22 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Snapshot is the whole state after one transaction. It never changes and is safe for concurrent use; what it
-// returns must not be modified. Getters return nil for what is not there.
+// Snapshot is the whole state after one transaction. It never changes and is safe for concurrent use. The objects that
+// it returns must not be modified. Getters return nil if there is no such object.
 //
-// Lists by name are in the order of namespace and name; they cover all namespaces if namespace is empty, and begin
-// after the object with the path (see [Path]) if after is not empty, be it still there or not.
+// Lists by name are in the order of namespace and name. They cover all namespaces if namespace is empty. They begin
+// after the path (see [Path]) in after, whether or not an object with that path exists, unless it is empty.
 type Snapshot struct {
-	rows     []rows // one for each of the tables
+	rows     []rows // one for each table
 	index    uint64
 	position uint64 // in the feed
 	counts   []int
 }
 
-// Index returns the index of the last transaction that this state knows of.
+// Index returns the index of the last transaction in this state.
 func (s *Snapshot) Index() uint64 { return s.index }
 
-// Count returns how many objects of a kind there are.
+// Count returns the number of objects of a kind.
 func (s *Snapshot) Count(kind Kind) int {
 	if i, known := ordinals[kind]; known {
 		return s.counts[i]
@@ -30,16 +30,16 @@ func (s *Snapshot) Count(kind Kind) int {
 	return 0
 }
 
-// Generation stands for all objects of a kind as they are: two snapshots have the same one only if they have the same
-// objects of it. It keeps those of an old snapshot from being let go.
+// Generation identifies the set of all objects of a kind: if two snapshots have the same generation, they have the same
+// objects of that kind. It keeps these objects in memory.
 type Generation struct{ root *node }
 
-// Generation returns that of a kind, which must be one of those that are there.
+// Generation returns the generation of a kind, which must exist.
 func (s *Snapshot) Generation(kind Kind) Generation {
 	return Generation{s.rows[ordinals[kind]].byUID.root}
 }
 
-// Get returns an object of any kind.
+// Get returns the object of a kind with this uid.
 func (s *Snapshot) Get(kind Kind, uid string) Object {
 	if _, known := ordinals[kind]; !known {
 		return nil
@@ -57,13 +57,12 @@ func (s *Snapshot) ReplicasOf(workloadUID string) iter.Seq[*v1.Replica] {
 	return listByPrefix[*v1.Replica](s, KindReplica, indexWorkload, appendID(nil, workloadUID))
 }
 
-// ReplicasOn lists the replicas that are placed on a node by name, and those that are placed nowhere if nodeUID is
-// empty.
+// ReplicasOn lists the replicas on a node by name, or those without a node if nodeUID is empty.
 func (s *Snapshot) ReplicasOn(nodeUID string) iter.Seq[*v1.Replica] {
 	return listByPrefix[*v1.Replica](s, KindReplica, indexNode, appendID(nil, nodeUID))
 }
 
-// OldestReceipts lists the receipts by uid, which is from the oldest to the newest.
+// OldestReceipts lists the receipts from the oldest to the newest.
 func (s *Snapshot) OldestReceipts() iter.Seq[*statev1.Receipt] {
 	return listByPrefix[*statev1.Receipt](s, KindReceipt, indexUID, nil)
 }
@@ -78,7 +77,7 @@ func byName[T Object](s *Snapshot, kind Kind, namespace, name string) T {
 	return object
 }
 
-// only returns the one object of a kind of which there is at most one.
+// only returns the object of a single kind.
 func only[T Object](s *Snapshot, kind Kind) (object T) {
 	for object = range listByPrefix[T](s, kind, indexUID, nil) {
 		break
@@ -86,23 +85,23 @@ func only[T Object](s *Snapshot, kind Kind) (object T) {
 	return object
 }
 
-// listByPrefix lists the objects whose key in an index begins with prefix.
+// listByPrefix lists the objects whose keys in an index have a prefix.
 func listByPrefix[T Object](s *Snapshot, kind Kind, index string, prefix []byte) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		ordinal := ordinals[kind]
-		s.rows[ordinal].tree(ordinal, index).prefixed(string(prefix), func(o Object) bool { return yield(o.(T)) })
+		s.rows[ordinal].tree(ordinal, index).withPrefix(string(prefix), func(o Object) bool { return yield(o.(T)) })
 	}
 }
 
 func listByName[T Object](s *Snapshot, kind Kind, namespace, after string) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		s.rows[ordinals[kind]].byName.from(firstKey(namespace, after), func(_ string, o Object) bool {
+		s.rows[ordinals[kind]].byName.ascend(firstKey(namespace, after), func(_ string, o Object) bool {
 			return (namespace == "" || o.GetMetadata().GetNamespace() == namespace) && yield(o.(T))
 		})
 	}
 }
 
-// firstKey is where a list by name begins: at its namespace, or at the smallest key after that of a path.
+// firstKey returns the key at which a list by name begins: the start of its namespace, or the first key after a path.
 func firstKey(namespace, after string) string {
 	start := ""
 	if namespace != "" {

@@ -23,7 +23,7 @@ func workload(uid, name string) *v1.Workload {
 	}
 }
 
-// create applies one transaction that creates the objects.
+// create applies a transaction that creates the objects.
 func create(t testing.TB, store *state.Store, index uint64, objects ...state.Object) state.Result {
 	t.Helper()
 	var b state.Batch
@@ -46,7 +46,7 @@ func TestVersionsAndTimes(t *testing.T) {
 
 	changed := proto.CloneOf(store.Snapshot().Workload("u1"))
 	changed.Spec.Image = "hello:2"
-	changed.Metadata.CreateTime = nil // what a caller sends here does not matter
+	changed.Metadata.CreateTime = nil // what a caller sends here is ignored
 	var b state.Batch
 	b.Update(changed, 7)
 	later := noon.Add(time.Hour)
@@ -63,8 +63,7 @@ func TestVersionsAndTimes(t *testing.T) {
 	}
 }
 
-// TestRefusals shows what a caller is told.
-func TestRefusals(t *testing.T) {
+func TestRefusalsNameObjectReasonAndWayOut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*state.Batch)
@@ -121,7 +120,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestThereIsOneCluster(t *testing.T) {
+func TestThereIsAtMostOneCluster(t *testing.T) {
 	store := state.New()
 	create(t, store, 1, &v1.Cluster{Metadata: &v1.Metadata{Uid: "c1", Name: "home"}})
 	var b state.Batch
@@ -149,7 +148,7 @@ func TestNameIsFreeAfterDeletionInTheSameTransaction(t *testing.T) {
 	}
 }
 
-func TestRevisionsAreInTheOrderOfTheirNumbers(t *testing.T) {
+func TestRevisionsAreOrderedByNumber(t *testing.T) {
 	store := state.New()
 	for i, number := range []uint64{300, 2, 70_000, 1} {
 		create(t, store, uint64(i+1), &v1.Revision{
@@ -165,7 +164,7 @@ func TestRevisionsAreInTheOrderOfTheirNumbers(t *testing.T) {
 	}
 }
 
-func TestAnIndexIsUsedOnce(t *testing.T) {
+func TestIndexCannotBeReused(t *testing.T) {
 	store := state.New()
 	create(t, store, 5, workload("u1", "web"))
 	var b state.Batch
@@ -176,8 +175,8 @@ func TestAnIndexIsUsedOnce(t *testing.T) {
 	}
 }
 
-// TestNothingFollowsWhatIsNotUnderstood: an entry of a newer release must not be stepped over.
-func TestNothingFollowsWhatIsNotUnderstood(t *testing.T) {
+// Entries of a newer release must not be skipped.
+func TestApplyStopsAtAnInvalidEntry(t *testing.T) {
 	store := state.New()
 	var good, newer, late state.Batch
 	good.Create(workload("u1", "a"))
@@ -201,8 +200,8 @@ func TestNothingFollowsWhatIsNotUnderstood(t *testing.T) {
 	}
 }
 
-// TestReadersDoNotDisturb has readers go through snapshots while a writer goes on: run it with -race.
-func TestReadersDoNotDisturb(t *testing.T) {
+// Readers iterate over snapshots while a writer applies transactions: run it with -race.
+func TestReadersAndWriterDoNotInterfere(t *testing.T) {
 	store := state.New()
 	create(t, store, 1, workload("u0", "w0"))
 	written := make(chan struct{})
@@ -248,9 +247,8 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportAllocs()
 }
 
-// A generation is another one whenever an object of its kind has changed, also in a state that is only tried out, and
-// the same one whatever else happens.
-func TestGenerations(t *testing.T) {
+// A generation changes with every change to an object of its kind, also in a fork, and with nothing else.
+func TestGenerationChangesOnlyWithItsKind(t *testing.T) {
 	store, index := state.New(), uint64(0)
 	do := func(add func(*state.Batch)) state.Generation {
 		t.Helper()

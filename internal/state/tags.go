@@ -6,10 +6,10 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// TagUID is the uid of a tag, by which it is found.
+// TagUID returns the uid of a tag.
 func TagUID(repository, tag string) string { return repository + ":" + tag }
 
-// Tag returns what is known of a tag of the cluster's own registry.
+// Tag returns a tag of the cluster's own registry.
 func (s *Snapshot) Tag(repository, tag string) *statev1.Tag {
 	return byUID[*statev1.Tag](s, KindTag, TagUID(repository, tag))
 }

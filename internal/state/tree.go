@@ -5,50 +5,52 @@ import (
 	"strings"
 )
 
-// tree is an index: objects in the order of their keys. It is a B-tree whose nodes are shared by all states that
-// have them in common. Whoever changes a tree copies the nodes on the way to the change, unless it owns them because
-// it made them itself: a tree that was handed out is never changed. The zero value is empty.
+// tree is an index: objects in the order of their keys. It is a persistent B-tree, so snapshots share all nodes that
+// do not differ. A writer copies the nodes on the path to its change, except those that it owns because it created
+// them itself. A tree that is part of a snapshot never changes. The zero value is empty.
 type tree struct {
 	root *node
 }
 
 const (
-	// fanout is the most entries of a node: as many as are copied for a lone change on each level.
+	// fanout is the maximum number of entries of a node. A single change copies that many on each level.
 	fanout = 32
-	// sparse is below how many entries a node looks for a neighbour to be joined with.
-	sparse = fanout / 4
+	// mergeBelow is the size below which a node is merged with a neighbour if both fit into one node.
+	mergeBelow = fanout / 4
 )
 
-// owner tells the nodes of one change of the state from all others. It has buffers for keys, and is not empty:
-// pointers to what is empty are all the same.
-type owner struct{ there, wanted []byte }
+// owner identifies the writer that created a node. It holds buffers for keys. It must not be an empty struct, because
+// pointers to distinct empty structs may be equal.
+type owner struct{ oldKey, newKey []byte }
 
-// node is a leaf, with an object for each key, or has a child for each. The key of a child is not larger than any key
-// below it, and larger than all before it; the first one counts as smaller than everything, whatever it is.
+// node is a leaf with one object for each key, or an inner node with one child for each key. The key of a child is at
+// most the smallest key below it, and larger than all keys below the child before it. The key of the first child is
+// ignored: it counts as smaller than everything.
 type node struct {
 	owner    *owner
 	keys     keys
 	objects  []Object
 	children []*node
-	// borrowed is whether the keys are those of the node that it is a copy of: most changes leave them as they are.
+	// borrowed means that the keys still belong to the node that this one was copied from. Most changes do not touch
+	// the keys, so they are copied late.
 	borrowed bool
 }
 
 func (n *node) leaf() bool { return n.children == nil }
 
-// size is how many entries the node has.
+// size returns the number of entries.
 func (n *node) size() int { return len(n.keys.texts) }
 
-// first is the first key that counts.
-func (n *node) first() int {
+// firstUsed returns the position of the first key that is not ignored.
+func (n *node) firstUsed() int {
 	if n.leaf() {
 		return 0
 	}
 	return 1
 }
 
-// at is the position of the child that a key belongs to.
-func (n *node) at(key string) int {
+// childFor returns the position of the child that a key belongs to.
+func (n *node) childFor(key string) int {
 	i, found := n.keys.find(1, key)
 	if found {
 		return i
@@ -56,29 +58,29 @@ func (n *node) at(key string) int {
 	return i - 1
 }
 
-// get returns nil if there is nothing with that key.
+// get returns the object with a key, or nil.
 func (t tree) get(key string) Object {
 	n := t.root
 	if n == nil {
 		return nil
 	}
 	for !n.leaf() {
-		n = n.children[n.at(key)]
+		n = n.children[n.childFor(key)]
 	}
-	if i, found := n.keys.among(0, key); found {
+	if i, found := n.keys.findPrefixed(0, key); found {
 		return n.objects[i]
 	}
 	return nil
 }
 
-// from goes through all objects from a key on, in their order.
-func (t tree) from(key string, yield func(string, Object) bool) {
+// ascend yields all objects from a key on, in order.
+func (t tree) ascend(key string, yield func(string, Object) bool) {
 	if t.root != nil {
-		t.root.from(key, yield)
+		t.root.ascend(key, yield)
 	}
 }
 
-func (n *node) from(key string, yield func(string, Object) bool) bool {
+func (n *node) ascend(key string, yield func(string, Object) bool) bool {
 	if n.leaf() {
 		first, _ := n.keys.find(0, key)
 		for i := first; i < len(n.objects); i++ {
@@ -88,26 +90,26 @@ func (n *node) from(key string, yield func(string, Object) bool) bool {
 		}
 		return true
 	}
-	for _, child := range n.children[n.at(key):] {
-		if !child.from(key, yield) {
+	for _, child := range n.children[n.childFor(key):] {
+		if !child.ascend(key, yield) {
 			return false
 		}
 	}
 	return true
 }
 
-// before goes through all objects with smaller keys backwards, or through all if last is nil.
-func (t tree) before(last *string, yield func(string, Object) bool) {
+// descend yields all objects with keys smaller than a limit in reverse order, or all objects if the limit is nil.
+func (t tree) descend(limit *string, yield func(string, Object) bool) {
 	if t.root != nil {
-		t.root.before(last, yield)
+		t.root.descend(limit, yield)
 	}
 }
 
-func (n *node) before(last *string, yield func(string, Object) bool) bool {
+func (n *node) descend(limit *string, yield func(string, Object) bool) bool {
 	end := n.size()
 	if n.leaf() {
-		if last != nil {
-			end, _ = n.keys.find(0, *last)
+		if limit != nil {
+			end, _ = n.keys.find(0, *limit)
 		}
 		for i := end - 1; i >= 0; i-- {
 			if !yield(n.keys.texts[i], n.objects[i]) {
@@ -116,67 +118,67 @@ func (n *node) before(last *string, yield func(string, Object) bool) bool {
 		}
 		return true
 	}
-	if last != nil {
-		end = n.at(*last) + 1
+	if limit != nil {
+		end = n.childFor(*limit) + 1
 	}
 	for _, child := range slices.Backward(n.children[:end]) {
-		if !child.before(last, yield) {
+		if !child.descend(limit, yield) {
 			return false
 		}
 	}
 	return true
 }
 
-// set puts an object at a key, in the place of the one that is there. The key is a part of the object.
+// set stores an object under a key that is part of the object and therefore lives as long as it.
 func (t *tree) set(by *owner, key string, object Object) { t.put(by, key, object, false) }
 
-// setMade does so with a key that is valid during the call only.
-func (t *tree) setMade(by *owner, key string, object Object) { t.put(by, key, object, true) }
+// setCopyingKey stores an object under a key that is valid only during the call.
+func (t *tree) setCopyingKey(by *owner, key string, object Object) { t.put(by, key, object, true) }
 
-func (t *tree) put(by *owner, key string, object Object, made bool) {
+func (t *tree) put(by *owner, key string, object Object, copyKey bool) {
 	if t.root == nil {
 		t.root = newNode(by, nil, []Object{}, nil)
 	}
 	t.root = t.root.owned(by)
-	if right, least := t.root.put(by, key, object, made); right != nil {
-		t.root = newNode(by, []string{"", least}, nil, []*node{t.root, right})
+	if right, separator := t.root.put(by, key, object, copyKey); right != nil {
+		t.root = newNode(by, []string{"", separator}, nil, []*node{t.root, right})
 	}
 }
 
-// put returns the right half of a node that had to be divided, and its least key. The node is owned.
-func (n *node) put(by *owner, key string, object Object, made bool) (right *node, least string) {
+// put returns the right half and its smallest key if the node had to be split. The node must be owned.
+func (n *node) put(by *owner, key string, object Object, copyKey bool) (right *node, separator string) {
 	if n.leaf() {
 		i, found := n.keys.find(0, key)
 		if found {
-			if !made {
+			if !copyKey {
 				n.ownKeys()
-				n.keys.texts[i] = key // the old one would keep the old object's memory
+				n.keys.texts[i] = key // the old key would keep the old object in memory
 			}
 			n.objects[i] = object
 			return nil, ""
 		}
-		if made {
+		if copyKey {
 			key = strings.Clone(key)
 		}
 		n.ownKeys()
 		n.keys.insert(0, i, key)
 		n.objects = slices.Insert(n.objects, i, object)
-		return n.divide(by, i)
+		return n.split(by, i)
 	}
-	i := n.at(key)
+	i := n.childFor(key)
 	n.children[i] = n.children[i].owned(by)
-	if right, least = n.children[i].put(by, key, object, made); right == nil {
+	if right, separator = n.children[i].put(by, key, object, copyKey); right == nil {
 		return nil, ""
 	}
 	n.ownKeys()
-	n.keys.insert(1, i+1, least)
+	n.keys.insert(1, i+1, separator)
 	n.children = slices.Insert(n.children, i+1, right)
-	return n.divide(by, i+1)
+	return n.split(by, i+1)
 }
 
-// divide halves a node that has become too large. One that grew at its end is left full: most keys begin with the
-// time, and come in their order.
-func (n *node) divide(by *owner, grew int) (right *node, least string) {
+// split halves a node that has become too large. A node that grew at its end stays full: most keys begin with the time,
+// so that later keys go to the right half.
+func (n *node) split(by *owner, grew int) (right *node, separator string) {
 	if n.size() <= fanout {
 		return nil, ""
 	}
@@ -191,11 +193,11 @@ func (n *node) divide(by *owner, grew int) (right *node, least string) {
 		right = newNode(by, n.keys.texts[half:], nil, n.children[half:])
 		n.children = slices.Delete(n.children, half, len(n.children))
 	}
-	n.keys.cut(n.first(), half)
+	n.keys.truncate(n.firstUsed(), half)
 	return right, right.keys.texts[0]
 }
 
-// delete removes what is at a key.
+// delete removes the object with a key, if there is one.
 func (t *tree) delete(by *owner, key string) {
 	if t.get(key) == nil {
 		return
@@ -210,7 +212,7 @@ func (t *tree) delete(by *owner, key string) {
 	}
 }
 
-// delete removes a key that is there. The node is owned.
+// delete removes a key that exists. The node must be owned.
 func (n *node) delete(by *owner, key string) {
 	if n.leaf() {
 		i, _ := n.keys.find(0, key)
@@ -219,7 +221,7 @@ func (n *node) delete(by *owner, key string) {
 		n.objects = slices.Delete(n.objects, i, i+1)
 		return
 	}
-	i := n.at(key)
+	i := n.childFor(key)
 	n.children[i] = n.children[i].owned(by)
 	n.children[i].delete(by, key)
 	switch {
@@ -227,13 +229,13 @@ func (n *node) delete(by *owner, key string) {
 		n.ownKeys()
 		n.keys.remove(i)
 		n.children = slices.Delete(n.children, i, i+1)
-	case n.children[i].size() < sparse:
-		n.join(by, max(i, 1))
+	case n.children[i].size() < mergeBelow:
+		n.merge(by, max(i, 1))
 	}
 }
 
-// join puts a child behind the one before it if both fit into one node.
-func (n *node) join(by *owner, i int) {
+// merge merges a child into the one before it if both fit into one node.
+func (n *node) merge(by *owner, i int) {
 	if i == len(n.children) || n.children[i-1].size()+n.children[i].size() > fanout {
 		return
 	}
@@ -247,14 +249,14 @@ func (n *node) join(by *owner, i int) {
 		left.objects = append(left.objects, right.objects...)
 	} else {
 		left.children = append(left.children, right.children...)
-		left.keys.texts[end] = n.keys.texts[i] // the first one did not count where it was
+		left.keys.texts[end] = n.keys.texts[i] // it was the first key of its node, which is ignored there
 	}
-	left.keys.mark(left.first())
+	left.keys.rebuild(left.firstUsed())
 	n.keys.remove(i)
 	n.children = slices.Delete(n.children, i, i+1)
 }
 
-// owned returns the node itself or, for others than its owner, a copy with the same keys.
+// owned returns the node itself if the writer owns it, otherwise a copy that borrows its keys.
 func (n *node) owned(by *owner) *node {
 	if n.owner == by {
 		return n
@@ -264,27 +266,27 @@ func (n *node) owned(by *owner) *node {
 	return c
 }
 
-// ownKeys makes the keys of an owned node its own, before they change.
+// ownKeys copies borrowed keys. It must be called before the keys change.
 func (n *node) ownKeys() {
 	if n.borrowed {
-		n.keys, n.borrowed = n.keys.copied(), false
+		n.keys, n.borrowed = n.keys.clone(), false
 	}
 }
 
-// newNode copies what it is given.
+// newNode copies its arguments.
 func newNode(by *owner, texts []string, objects []Object, children []*node) *node {
 	n := &node{owner: by}
 	if children == nil {
-		n.objects = roomy(objects)
+		n.objects = cloneWithRoom(objects)
 	} else {
-		n.children = roomy(children)
+		n.children = cloneWithRoom(children)
 	}
 	if texts != nil {
-		n.keys.texts, n.keys.marks = roomy(texts), make([]uint64, 0, fanout+1)
-		n.keys.mark(n.first())
+		n.keys.texts, n.keys.abbreviations = cloneWithRoom(texts), make([]uint64, 0, fanout+1)
+		n.keys.rebuild(n.firstUsed())
 	}
 	return n
 }
 
-// roomy is a copy with room for one entry too many.
-func roomy[T any](entries []T) []T { return append(make([]T, 0, fanout+1), entries...) }
+// cloneWithRoom returns a copy with room for one entry more than a node may have, because nodes are split afterwards.
+func cloneWithRoom[T any](entries []T) []T { return append(make([]T, 0, fanout+1), entries...) }

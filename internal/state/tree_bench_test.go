@@ -8,8 +8,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// BenchmarkTree is what it costs to find, to put in place of another and to add one of a million objects whose keys
-// lie all over the memory.
+// BenchmarkTree measures get, replace and add in a tree with a million objects whose keys are scattered in memory.
 func BenchmarkTree(b *testing.B) {
 	const many = 1_000_000
 	random := rand.New(rand.NewPCG(1, 2))
@@ -22,12 +21,12 @@ func BenchmarkTree(b *testing.B) {
 	random.Shuffle(many, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	object := &v1.Event{}
 	for _, key := range keys {
-		objects.setMade(by, key, object)
+		objects.setCopyingKey(by, key, object)
 	}
 	b.Run("get", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			if objects.get(keys[i*7919%many]) == nil {
-				b.Fatal("it is not there")
+				b.Fatal("a key is missing")
 			}
 		}
 	})
@@ -36,7 +35,7 @@ func BenchmarkTree(b *testing.B) {
 			if i%200 == 0 {
 				by = &owner{}
 			}
-			objects.setMade(by, keys[i*7919%many], object)
+			objects.setCopyingKey(by, keys[i*7919%many], object)
 		}
 	})
 	b.Run("add", func(b *testing.B) {
@@ -45,7 +44,7 @@ func BenchmarkTree(b *testing.B) {
 			if i%200 == 0 {
 				by = &owner{}
 			}
-			fresh.setMade(by, keys[i*7919%many], object)
+			fresh.setCopyingKey(by, keys[i*7919%many], object)
 		}
 	})
 }

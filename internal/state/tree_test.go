@@ -12,9 +12,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A tree holds what a map would hold, in order, in both directions and from any key on; and trees that were handed
-// out before stay as they were.
-func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
+// A tree behaves like a sorted map, in both directions and from any key on. Earlier versions of it never change.
+func TestTreeIsAPersistentSortedMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type past struct {
 			tree tree
@@ -24,7 +23,7 @@ func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
 		var pasts []past
 		want := map[string]Object{}
 		by := &owner{}
-		// Few keys make for many replacements and deletions, many for several levels.
+		// Few keys cause many replacements and deletions, many keys cause several levels.
 		space := rapid.SampledFrom([]int{20, 500, 5000}).Draw(t, "space")
 		inOrder := rapid.Bool().Draw(t, "in order")
 		keys := rapid.IntRange(0, space-1)
@@ -61,10 +60,10 @@ func TestTreeIsAnOrderedMapThatKeepsItsPast(t *testing.T) {
 	})
 }
 
-// spellEqually makes keys of one length.
+// spellEqually returns keys of equal length.
 func spellEqually(number int) string { return fmt.Sprintf("%05d", number) }
 
-// spellUnequally makes keys of which many begin with others, and many differ late.
+// spellUnequally returns keys that are often prefixes of others, or share long prefixes.
 func spellUnequally(number int) string {
 	return strings.Repeat("\x00", number%3) + strings.Repeat("ab", number%50) + fmt.Sprint(number)
 }
@@ -82,10 +81,10 @@ func compare(t *rapid.T, got tree, want map[string]Object, middle string) {
 		t.Fatalf("%s is there", middle)
 	}
 	var all, upwards, downwards, backwards []string
-	got.from("", func(key string, o Object) bool { all = append(all, key); return o == want[key] })
-	got.from(middle, func(key string, _ Object) bool { upwards = append(upwards, key); return true })
-	got.before(&middle, func(key string, _ Object) bool { downwards = append(downwards, key); return true })
-	got.before(nil, func(key string, _ Object) bool { backwards = append(backwards, key); return true })
+	got.ascend("", func(key string, o Object) bool { all = append(all, key); return o == want[key] })
+	got.ascend(middle, func(key string, _ Object) bool { upwards = append(upwards, key); return true })
+	got.descend(&middle, func(key string, _ Object) bool { downwards = append(downwards, key); return true })
+	got.descend(nil, func(key string, _ Object) bool { backwards = append(backwards, key); return true })
 	slices.Reverse(downwards)
 	slices.Reverse(backwards)
 	if !slices.Equal(all, sorted) || !slices.Equal(backwards, sorted) {
@@ -96,13 +95,13 @@ func compare(t *rapid.T, got tree, want map[string]Object, middle string) {
 	}
 }
 
-// checkNodes makes sure that no node is too large or empty and that all leaves are equally deep.
+// checkNodes checks that no node is empty or too large, and that all leaves have the same depth.
 func checkNodes(t *rapid.T, n *node, root bool) (depth int) {
 	switch {
 	case n == nil:
 		return 0
-	case n.size() > fanout, n.size() == 0, !n.leaf() && root && n.size() == 1, n.size() != len(n.keys.marks):
-		t.Fatalf("a node has %d entries and %d marks", n.size(), len(n.keys.marks))
+	case n.size() > fanout, n.size() == 0, !n.leaf() && root && n.size() == 1, n.size() != len(n.keys.abbreviations):
+		t.Fatalf("a node has %d entries and %d abbreviations", n.size(), len(n.keys.abbreviations))
 	case n.leaf():
 		return 1
 	}
@@ -116,7 +115,7 @@ func checkNodes(t *rapid.T, n *node, root bool) (depth int) {
 	return depth + 1
 }
 
-func TestIterationEndsWhenItIsToldTo(t *testing.T) {
+func TestIterationStopsWhenYieldReturnsFalse(t *testing.T) {
 	var objects tree
 	by := &owner{}
 	for i := range 1000 {
@@ -124,15 +123,15 @@ func TestIterationEndsWhenItIsToldTo(t *testing.T) {
 	}
 	seen := 0
 	three := func(string, Object) bool { seen++; return seen%3 != 0 }
-	objects.from("0100", three)
-	objects.before(nil, three)
+	objects.ascend("0100", three)
+	objects.descend(nil, three)
 	if seen != 6 {
 		t.Fatalf("%d objects were shown, want 6", seen)
 	}
 }
 
-// Events go as they came: nodes are emptied from the front, on all levels.
-func TestTheOldestGo(t *testing.T) {
+// Events are deleted in the order of their creation, which empties nodes from the front on all levels.
+func TestDeletingTheOldestKeysEmptiesNodes(t *testing.T) {
 	var objects tree
 	key := func(i int) string { return fmt.Sprintf("%08d", i) }
 	const kept = 3000
@@ -143,7 +142,7 @@ func TestTheOldestGo(t *testing.T) {
 			objects.delete(by, key(i-kept))
 		}
 		if objects.get(key(i)) == nil || objects.get(key(max(0, i-kept)+1)) == nil && i > 0 || i >= kept && objects.get(key(i-kept)) != nil {
-			t.Fatalf("after %d not what is kept is there", i)
+			t.Fatalf("after key %d the tree does not hold exactly the newest keys", i)
 		}
 	}
 }

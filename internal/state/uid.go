@@ -2,6 +2,6 @@ package state
 
 import "github.com/google/uuid"
 
-// NewUID names a new object for good. It is ordered by time, so that the newest
-// objects are found together, and a table changes in few places.
+// NewUID returns a UUIDv7. Uids are ordered by time, so that new objects are neighbours in a table and writes touch few
+// of its nodes.
 func NewUID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -9,8 +9,9 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 )
 
-// Validate returns an [*InvalidError] unless a transaction can be understood as a whole: it is what a proposer asks
-// before the transaction enters the log. A transaction in the log that fails here was written by a newer release.
+// Validate returns an [*InvalidError] if a transaction is malformed or if this release does not understand all of it. A
+// proposer calls it before the transaction enters the log. A transaction in the log that is invalid comes from a newer
+// release.
 func Validate(tx *statev1.Transaction) error {
 	if reason := checkTransaction(tx); reason != "" {
 		return &InvalidError{Change: -1, Reason: reason}
@@ -83,7 +84,7 @@ func checkPut(wrapped *statev1.Object) string {
 	return checkObject(kind, object)
 }
 
-// checkObject holds whatever the tables rely on.
+// checkObject checks everything that the tables rely on.
 func checkObject(kind Kind, object Object) string {
 	metadata := object.GetMetadata()
 	switch {

@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: cloudless/state/v1/state.proto
 
-// What the servers keep and replicate. Not part of the public API.
+// The state that the servers replicate. Not part of the public API.
 
 package statev1
 
@@ -444,8 +444,8 @@ func (x *Authority) GetSealedKey() []byte {
 	return nil
 }
 
-// The hash of a token's secret, apart from the token so that no answer of the
-// API can contain it.
+// The hash of a token's secret. It is not part of the token, so that no answer
+// of the API can contain it.
 type Credential struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The uid is the public part of the secret.
@@ -507,11 +507,11 @@ func (x *Credential) GetTokenUid() string {
 	return ""
 }
 
-// The password of a login, apart from it so that no answer of the API can
-// contain it. Sealed by the servers' key-encryption key.
+// The password of a login. It is not part of the login, so that no answer of
+// the API can contain it. Sealed by the servers' key-encryption key.
 type Password struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The uid is that of the login.
+	// The uid is the login's.
 	Metadata      *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	Sealed        []byte       `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -562,13 +562,13 @@ func (x *Password) GetSealed() []byte {
 	return nil
 }
 
-// A member that was removed: nobody talks to it any more, however long its
-// certificate would last.
+// A removed node or server. The others refuse its certificate, even before that
+// expires.
 type Revocation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The uid is that of the member.
+	// The uid is that of the removed node or server.
 	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Its SPIFFE id.
+	// The SPIFFE id of the removed node or server.
 	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,11 +618,11 @@ func (x *Revocation) GetId() string {
 	return ""
 }
 
-// What the servers' gossip is encrypted with. A removed server does not get the
+// The key that encrypts the servers' gossip. A removed server does not get the
 // next one.
 type GossipKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The uid is that of the cluster.
+	// The uid is the cluster's.
 	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Sealed by the servers' key-encryption key.
 	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
@@ -674,18 +674,18 @@ func (x *GossipKey) GetSealed() []byte {
 	return nil
 }
 
-// What a tag of the cluster's own registry stands for. The registries of the
-// servers hold the images; which of them a name means is decided here.
+// A tag in the cluster's own registry. The servers' registries hold the images;
+// this object decides which image a tag refers to.
 type Tag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The uid is repository:tag; with no tag it is about images of the repository
-	// that had none when they were deleted. The one that is only a colon says that
-	// the tags which older releases had in their registries alone were taken over.
+	// The uid is repository:tag. "repository:" holds the deleted images of the
+	// repository that had no tag. ":" says that the tags of older releases, which
+	// kept them only in their registries, were imported.
 	Metadata *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// Empty if it stands for nothing now.
+	// Empty if the tag refers to no image at the moment.
 	Digest   string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	PushTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=push_time,json=pushTime,proto3" json:"push_time,omitempty"`
-	// What it stood for and can be had back, what was deleted last first.
+	// Images that can be restored, last deleted first.
 	Deleted       []*DeletedImage `protobuf:"bytes,4,rep,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -817,11 +817,11 @@ func (x *DeletedImage) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// When something last changed on which placements rely. The tables move it
-// themselves; nobody puts one.
+// Its version says when something last changed that placements rely on. The
+// tables advance it themselves; transactions cannot change it.
 type Mark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The uid says what it is about: "layout", or the uid of a workload.
+	// The uid is "layout" or a workload's uid.
 	Metadata      *v1.Metadata `protobuf:"bytes,1,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -864,7 +864,7 @@ func (x *Mark) GetMetadata() *v1.Metadata {
 	return nil
 }
 
-// Remembers a creating call by its idempotency key.
+// The record of a call with an idempotency key that created an object.
 type Receipt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name is a hash of caller, method and key.
@@ -926,14 +926,14 @@ func (x *Receipt) GetObjectUid() string {
 	return ""
 }
 
-// One entry of the log: all of its changes happen, or none.
+// One entry of the log. All of its changes are applied, or none.
 type Transaction struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Changes []*Change              `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Stamped by the proposer, so that applying is deterministic.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// Transactions that share the entry with this one and come after it. Each of
-	// them happens or not by itself, and has no others.
+	// Transactions that follow this one in the same log entry. Each is applied or
+	// refused independently, and has no others.
 	Others        []*Transaction `protobuf:"bytes,3,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -998,11 +998,12 @@ type Change struct {
 	//	*Change_Delete
 	//	*Change_Check
 	Action isChange_Action `protobuf_oneof:"action"`
-	// The version that the object must have now: 0 means that it must not exist.
-	// Not set means that it does not matter.
+	// The version that the object must have. 0 means that it must not exist. If
+	// not set, any version will do.
 	ExpectVersion *uint64 `protobuf:"varint,4,opt,name=expect_version,json=expectVersion,proto3,oneof" json:"expect_version,omitempty"`
-	// Changes of the same part, which come one after the other, happen together or
-	// not at all, whatever becomes of the rest. Those of part 0 are needed by all.
+	// Adjacent changes with the same part are applied together or left out
+	// together, without affecting the rest. If a change with part 0 is refused, so
+	// is the whole transaction.
 	Part          uint32 `protobuf:"varint,5,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1099,7 +1100,7 @@ type Change_Delete struct {
 }
 
 type Change_Check struct {
-	// Only checks expect_version of an object, changes nothing.
+	// Checks expect_version of an object and changes nothing.
 	Check *Key `protobuf:"bytes,3,opt,name=check,proto3,oneof"`
 }
 
@@ -1162,7 +1163,7 @@ func (x *Key) GetUid() string {
 	return ""
 }
 
-// First record of a snapshot; one Object after the other follows.
+// First record of a snapshot. The objects follow.
 type SnapshotHeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`

@@ -17,8 +17,8 @@ func transaction(change func(*state.Batch)) *statev1.Transaction {
 	return b.Transaction(noon)
 }
 
-// Transactions that are applied together see each other's changes, a name that was freed included, and those that
-// are refused leave nothing to be seen.
+// Transactions that are applied together see each other's changes, including names that became free. Refused ones
+// leave no trace.
 func TestTransactionsOfAGroupSeeEachOther(t *testing.T) {
 	store := state.New()
 	create(t, store, 1, workload("u1", "a"), workload("u2", "b"))
@@ -45,8 +45,8 @@ func TestTransactionsOfAGroupSeeEachOther(t *testing.T) {
 	}
 }
 
-// Two objects can change their names with each other when both changes reach the tables at once.
-func TestNamesChangePlaces(t *testing.T) {
+// Two objects can swap their names in one transaction.
+func TestObjectsCanSwapNames(t *testing.T) {
 	store := state.New()
 	create(t, store, 1, workload("u1", "a"), workload("u2", "b"))
 	if _, err := store.Apply(2, transaction(func(b *state.Batch) {
@@ -63,7 +63,7 @@ func TestNamesChangePlaces(t *testing.T) {
 	}
 }
 
-// What is restored is the same, however many levels the tables have.
+// Restoring works for tables with several levels of nodes.
 func TestRestoreOfManyObjects(t *testing.T) {
 	const many = 2051
 	store := state.New()
@@ -87,7 +87,7 @@ func TestRestoreOfManyObjects(t *testing.T) {
 	}
 }
 
-// BenchmarkApplyAll is what a group of new workloads costs, each of them with a revision and an event.
+// BenchmarkApplyAll measures a group of new workloads, each with a revision and an event.
 func BenchmarkApplyAll(b *testing.B) {
 	for _, size := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("groups of %d", size), func(b *testing.B) {
@@ -118,7 +118,7 @@ func newWorkload(n uint64) *statev1.Transaction {
 	})
 }
 
-// Transactions of one entry of the log have its index in common; a later entry cannot have it too.
+// Transactions of one log entry share its index. A later entry cannot have it too.
 func TestTransactionsOfOneEntryShareItsIndex(t *testing.T) {
 	store := state.New()
 	create(t, store, 1, workload("u1", "a"))
@@ -140,7 +140,7 @@ func TestTransactionsOfOneEntryShareItsIndex(t *testing.T) {
 	}
 }
 
-// BenchmarkReports is what it costs that nodes report about replicas of many workloads, in groups.
+// BenchmarkReports measures groups of reports about replicas of many workloads.
 func BenchmarkReports(b *testing.B) {
 	const workloads, nodes, each, group = 100, 500, 1000, 192
 	store, index := state.New(), uint64(0)
