@@ -72,32 +72,40 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 		return err
 	}
 	if c.forPeople() {
-		for _, n := range answer.GetPlan().GetNamespaces() {
-			if err := c.printf("namespace %s %s\n", n.GetName(), done[n.GetAction()]); err != nil {
-				return err
-			}
-			if len(n.GetOver()) > 0 {
-				c.note("%s", overQuota(n.GetName(), n.GetOver()))
-			}
-		}
 		for _, change := range answer.GetPlan().GetChanges() {
-			if err := c.printf("workload %s %s\n", change.GetName(), done[change.GetAction()]); err != nil {
+			if err := c.printf("%s %s %s\n", kindWord(change), change.GetName(), done[change.GetAction()]); err != nil {
 				return err
+			}
+			if len(change.GetOver()) > 0 {
+				c.note("%s", overQuota(change.GetName(), change.GetOver()))
 			}
 		}
 		if err := c.tellPreemptions(answer.GetPlan().GetPreemptions()); err != nil {
 			return err
 		}
 	}
-	if w.on && len(answer.GetPlan().GetChanges()) > 0 {
-		if answer.Workloads, err = c.awaitScene(ctx, cl, w, sceneOf(answer)); err != nil {
+	if scene := sceneOf(answer); w.on && len(scene.actors) > 0 {
+		now, err := c.awaitScene(ctx, cl, w, scene)
+		if err != nil {
 			return err
 		}
+		replaceWorkloads(answer.GetObjects(), now)
 	}
 	if c.forPeople() {
 		return nil
 	}
 	return c.printObject(answer)
+}
+
+// replaceWorkloads puts workloads as they are now in the place of those that an answer holds.
+func replaceWorkloads(in []*cloudlessv1.Manifest, now []*cloudlessv1.Workload) {
+	for _, w := range now {
+		for _, m := range in {
+			if held := m.GetWorkload(); held != nil && held.GetMetadata().GetUid() == w.GetMetadata().GetUid() {
+				m.Object = &cloudlessv1.Manifest_Workload{Workload: w}
+			}
+		}
+	}
 }
 
 // maxPlans is how often a plan is made anew because the world has moved on in between.
@@ -130,22 +138,14 @@ func carryOut(ctx context.Context, cl *client.Client, request *cloudlessv1.PlanR
 
 // sameChanges reports whether two plans do the same with the same workloads, wherever their replicas go.
 func sameChanges(a, b *cloudlessv1.Plan) bool {
-	return proto.Equal(&cloudlessv1.Plan{Changes: withoutPlaces(a), Namespaces: withoutUse(a)}, &cloudlessv1.Plan{Changes: withoutPlaces(b), Namespaces: withoutUse(b)})
-}
-
-func withoutUse(plan *cloudlessv1.Plan) []*cloudlessv1.PlanNamespace {
-	var all []*cloudlessv1.PlanNamespace
-	for _, n := range plan.GetNamespaces() {
-		all = append(all, &cloudlessv1.PlanNamespace{Name: n.GetName(), Action: n.GetAction(), Fields: n.GetFields()})
-	}
-	return all
+	return proto.Equal(&cloudlessv1.Plan{Changes: withoutPlaces(a)}, &cloudlessv1.Plan{Changes: withoutPlaces(b)})
 }
 
 func withoutPlaces(plan *cloudlessv1.Plan) []*cloudlessv1.PlanChange {
 	var all []*cloudlessv1.PlanChange
 	for _, c := range plan.GetChanges() {
 		all = append(all, &cloudlessv1.PlanChange{
-			Namespace: c.GetNamespace(), Name: c.GetName(), Action: c.GetAction(), Fields: c.GetFields(), Image: c.GetImage(),
+			Kind: c.GetKind(), Namespace: c.GetNamespace(), Name: c.GetName(), Action: c.GetAction(), Fields: c.GetFields(), Image: c.GetImage(),
 		})
 	}
 	return all

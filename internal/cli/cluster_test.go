@@ -248,11 +248,25 @@ func (c *cluster) tells(story func(send func(*cloudlessv1.Replica))) {
 // makePlan plans without a scheduler: every new replica goes to box.
 func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 	plan := &cloudlessv1.Plan{}
+	for _, o := range r.GetObjects() {
+		n := o.GetNamespace()
+		if n == nil {
+			continue
+		}
+		before := c.namespaces[n.GetMetadata().GetName()]
+		planned := &cloudlessv1.PlanChange{Kind: "Namespace", Name: n.GetMetadata().GetName(), Action: "unchanged"}
+		if before == nil {
+			planned.Action = "create"
+		} else if !proto.Equal(before.GetSpec(), n.GetSpec()) {
+			planned.Action = "update"
+		}
+		plan.Changes = append(plan.Changes, planned)
+	}
 	named := map[string]bool{}
-	for _, w := range r.GetWorkloads() {
+	for _, w := range spec.WorkloadsIn(r.GetObjects()) {
 		m := w.GetMetadata()
 		named[m.GetName()] = true
-		change := &cloudlessv1.PlanChange{Namespace: m.GetNamespace(), Name: m.GetName(), Action: "unchanged"}
+		change := &cloudlessv1.PlanChange{Kind: "Workload", Namespace: m.GetNamespace(), Name: m.GetName(), Action: "unchanged"}
 		before := c.workloads[m.GetName()]
 		change.Version = before.GetMetadata().GetVersion()
 		switch fields := spec.DiffWorkload(before, w); {
@@ -270,21 +284,11 @@ func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 		}
 		plan.Changes = append(plan.Changes, change)
 	}
-	for _, n := range r.GetNamespaces() {
-		before := c.namespaces[n.GetMetadata().GetName()]
-		planned := &cloudlessv1.PlanNamespace{Name: n.GetMetadata().GetName(), Action: "unchanged"}
-		if before == nil {
-			planned.Action = "create"
-		} else if !proto.Equal(before.GetSpec(), n.GetSpec()) {
-			planned.Action = "update"
-		}
-		plan.Namespaces = append(plan.Namespaces, planned)
-	}
 	if r.GetPrune() != "" {
 		for _, name := range slices.Sorted(maps.Keys(c.workloads)) {
 			if w := c.workloads[name]; !named[name] && w.GetMetadata().GetNamespace() == r.GetPruneNamespace() {
 				plan.Changes = append(plan.Changes, &cloudlessv1.PlanChange{
-					Namespace: w.GetMetadata().GetNamespace(), Name: name, Action: "delete", Version: w.GetMetadata().GetVersion(),
+					Kind: "Workload", Namespace: w.GetMetadata().GetNamespace(), Name: name, Action: "delete", Version: w.GetMetadata().GetVersion(),
 				})
 			}
 		}
@@ -309,18 +313,23 @@ func (c *cluster) ApplyPlan(_ context.Context, r *cloudlessv1.ApplyPlanRequest) 
 	if answer.GetPlan().GetFingerprint() != r.GetFingerprint() {
 		return nil, status.Error(codes.Aborted, "the world has moved on")
 	}
-	for _, n := range r.GetRequest().GetNamespaces() {
-		c.putNamespace(n)
-	}
-	for i, w := range r.GetRequest().GetWorkloads() {
-		if answer.GetPlan().GetChanges()[i].GetAction() == "unchanged" {
-			answer.Workloads = append(answer.Workloads, c.shown(c.workloads[w.GetMetadata().GetName()]))
+	for _, o := range r.GetRequest().GetObjects() {
+		if n := o.GetNamespace(); n != nil {
+			c.putNamespace(n)
+			answer.Objects = append(answer.Objects, o)
 			continue
 		}
-		answer.Workloads = append(answer.Workloads, c.put(w))
+		w := o.GetWorkload()
+		if before := c.workloads[w.GetMetadata().GetName()]; before != nil && len(spec.DiffWorkload(before, w)) == 0 {
+			answer.Objects = append(answer.Objects, spec.ManifestOf(c.shown(before)))
+			continue
+		}
+		answer.Objects = append(answer.Objects, spec.ManifestOf(c.put(w)))
 	}
-	for _, change := range answer.GetPlan().GetChanges()[len(r.GetRequest().GetWorkloads()):] {
-		delete(c.workloads, change.GetName())
+	for _, change := range answer.GetPlan().GetChanges() {
+		if change.GetAction() == "delete" {
+			delete(c.workloads, change.GetName())
+		}
 	}
 	return answer, nil
 }

@@ -13,6 +13,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // inquiry is the flags of explain.
@@ -49,7 +50,7 @@ func (c *cli) explainCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if workloads = read.GetWorkloads(); len(workloads) == 0 {
+				if workloads = spec.WorkloadsIn(read.GetObjects()); len(workloads) == 0 {
 					return errors.New("there is nothing to explain: the input holds no workload")
 				}
 			}

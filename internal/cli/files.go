@@ -43,7 +43,7 @@ func (c *cli) readFiles(cmd *cobra.Command, files []string) (*cloudlessv1.PlanRe
 			first[name] = at
 		}
 	}
-	if len(request.GetWorkloads())+len(request.GetNamespaces()) == 0 {
+	if len(request.GetObjects()) == 0 {
 		return nil, errors.New("there is nothing to apply: the input holds no document")
 	}
 	return request, nil
@@ -51,32 +51,32 @@ func (c *cli) readFiles(cmd *cobra.Command, files []string) (*cloudlessv1.PlanRe
 
 // addDocument adds what a document holds to a request, and returns what it is.
 func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, at string, document spec.Document) (string, error) {
-	if n, ok := document.Message.(*cloudlessv1.Namespace); ok {
-		request.Namespaces = append(request.Namespaces, n)
+	manifest := spec.ManifestOf(document.Message)
+	if manifest == nil {
+		return "", fmt.Errorf("%s: a %s cannot be applied: only a Workload and a Namespace can", at, document.Kind)
+	}
+	request.Objects = append(request.Objects, manifest)
+	if n := manifest.GetNamespace(); n != nil {
 		return "namespace " + n.GetMetadata().GetName(), nil
 	}
-	workload, err := c.documentWorkload(cmd, at, document)
-	if err != nil {
+	workload := manifest.GetWorkload()
+	if err := c.placeWorkload(cmd, at, workload); err != nil {
 		return "", err
 	}
-	request.Workloads = append(request.Workloads, workload)
 	return "workload " + pathOf(workload.GetMetadata()), nil
 }
 
-func (c *cli) documentWorkload(cmd *cobra.Command, at string, document spec.Document) (*cloudlessv1.Workload, error) {
-	workload, ok := document.Message.(*cloudlessv1.Workload)
-	if !ok {
-		return nil, fmt.Errorf("%s: a %s cannot be applied: only a Workload and a Namespace can", at, document.Kind)
-	}
+// placeWorkload gives a workload of a file its namespace.
+func (c *cli) placeWorkload(cmd *cobra.Command, at string, workload *cloudlessv1.Workload) error {
 	given := workload.GetMetadata().GetNamespace()
 	if given != "" && given != c.namespace && cmd.Flags().Changed("namespace") {
-		return nil, fmt.Errorf("%s: workload %s is of namespace %s, but --namespace says %s: leave one of them out",
+		return fmt.Errorf("%s: workload %s is of namespace %s, but --namespace says %s: leave one of them out",
 			at, workload.GetMetadata().GetName(), given, c.namespace)
 	}
 	if given == "" {
 		workload.Metadata.Namespace = c.namespace
 	}
-	return workload, nil
+	return nil
 }
 
 // pathOf is an object's namespace and name.

@@ -155,12 +155,11 @@ func TestApplyNamespaces(t *testing.T) {
 	var out strings.Builder
 	shown := &cli{Options: Options{Stdout: &out}, namespace: "shop"}
 	err := shown.showPlan(&cloudlessv1.Plan{
-		Namespaces: []*cloudlessv1.PlanNamespace{{
-			Name: "shop", Action: "update", Woken: 2, Over: []string{"3 CPU of 2"},
-			Fields: []*cloudlessv1.FieldChange{{Path: "spec.quota.cpu", Before: "4", After: "2"}},
-		}},
 		Changes: []*cloudlessv1.PlanChange{{
-			Namespace: "shop", Name: "web", Action: "unchanged", Unplaced: 1, Quota: "the quota of namespace shop is used up: has 2 of at most 2 replicas",
+			Kind: "Namespace", Name: "shop", Action: "update", Woken: 2, Over: []string{"3 CPU of 2"},
+			Fields: []*cloudlessv1.FieldChange{{Path: "spec.quota.cpu", Before: "4", After: "2"}},
+		}, {
+			Kind: "Workload", Namespace: "shop", Name: "web", Action: "unchanged", Unplaced: 1, Quota: "the quota of namespace shop is used up: has 2 of at most 2 replicas",
 			UnplacedReasons: []*cloudlessv1.NodeReason{{Node: "n1", Reason: "is offline"}},
 		}},
 		Fingerprint: "0123",

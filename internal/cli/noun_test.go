@@ -100,8 +100,8 @@ func TestApply(t *testing.T) {
 	c.run(t.Context(), "", "apply", "-f", file, "--wait=false").expect(t, 0, "workload web unchanged\nworkload db updated\n", "")
 
 	got := c.run(t.Context(), "", "apply", "-f", file, "-o", "json")
-	var answer struct{ Workloads []map[string]any }
-	if err := json.Unmarshal([]byte(got.stdout), &answer); err != nil || len(answer.Workloads) != 2 || answer.Workloads[0]["kind"] != "Workload" {
+	var answer struct{ Objects []map[string]map[string]any }
+	if err := json.Unmarshal([]byte(got.stdout), &answer); err != nil || len(answer.Objects) != 2 || answer.Objects[0]["workload"]["kind"] != "Workload" {
 		t.Errorf("as JSON: %v\n%+v", err, got)
 	}
 }

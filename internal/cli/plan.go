@@ -10,6 +10,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // exitChanges is the exit code of a plan that would change something.
@@ -77,7 +78,7 @@ func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanReques
 		return request, nil
 	}
 	request.PruneNamespace = c.namespace
-	workloads := request.GetWorkloads()
+	workloads := spec.WorkloadsIn(request.GetObjects())
 	if cmd.Flags().Changed("namespace") || len(workloads) == 0 {
 		return request, nil
 	}
@@ -112,11 +113,6 @@ func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.
 
 // changes reports whether a plan would change anything.
 func changes(plan *cloudlessv1.Plan) bool {
-	for _, n := range plan.GetNamespaces() {
-		if n.GetAction() != actionUnchanged {
-			return true
-		}
-	}
 	for _, change := range plan.GetChanges() {
 		if change.GetAction() != actionUnchanged {
 			return true

@@ -41,10 +41,6 @@ func (t *planText) line(indent int, action, format string, args ...any) {
 func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	t := &planText{style: terminal.StyleFor(c.Stdout)}
 	counts := map[string]int{}
-	for _, n := range plan.GetNamespaces() {
-		counts[n.GetAction()]++
-		t.namespace(n)
-	}
 	for _, change := range plan.GetChanges() {
 		counts[change.GetAction()]++
 		t.change(change, c.namespace)
@@ -61,17 +57,17 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	return err
 }
 
-// would are the words for what becomes of a workload or a namespace.
+// would are the words for what becomes of an object.
 var would = map[string]string{
 	actionCreate: "would be created", actionUpdate: "would be updated", actionDelete: "would be deleted", actionUnchanged: "is unchanged",
 }
 
 func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 	name := change.GetName()
-	if change.GetNamespace() != namespace {
+	if change.GetNamespace() != "" && change.GetNamespace() != namespace {
 		name += " in namespace " + change.GetNamespace()
 	}
-	t.line(0, change.GetAction(), "workload %s %s", name, would[change.GetAction()])
+	t.line(0, change.GetAction(), "%s %s %s", kindWord(change), name, would[change.GetAction()])
 	for _, field := range change.GetFields() {
 		t.field(field)
 	}
@@ -82,28 +78,28 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 		t.steps(change.GetReplicas())
 	}
 	t.unplaced(change)
+	t.quota(change)
 	if change.GetAction() != actionUnchanged {
 		t.WriteByte('\n')
 	}
 }
 
-func (t *planText) namespace(n *cloudlessv1.PlanNamespace) {
-	t.line(0, n.GetAction(), "namespace %s %s", n.GetName(), would[n.GetAction()])
-	for _, field := range n.GetFields() {
-		t.field(field)
-	}
-	if n.GetWoken() > 0 {
+// kindWord is the kind of a changed object in a sentence.
+func kindWord(change *cloudlessv1.PlanChange) string {
+	return strings.ToLower(terminal.Plain(change.GetKind()))
+}
+
+// quota shows what the new quota of a namespace means for its replicas.
+func (t *planText) quota(change *cloudlessv1.PlanChange) {
+	if change.GetWoken() > 0 {
 		who := "1 replica that waits gets"
-		if n.GetWoken() > 1 {
-			who = fmt.Sprintf("%d replicas that wait get", n.GetWoken())
+		if change.GetWoken() > 1 {
+			who = fmt.Sprintf("%d replicas that wait get", change.GetWoken())
 		}
 		t.line(4, actionCreate, "%s a node", who)
 	}
-	if len(n.GetOver()) > 0 {
-		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+overQuota(n.GetName(), n.GetOver())) + "\n")
-	}
-	if n.GetAction() != actionUnchanged {
-		t.WriteByte('\n')
+	if len(change.GetOver()) > 0 {
+		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+overQuota(change.GetName(), change.GetOver())) + "\n")
 	}
 }
 

@@ -74,7 +74,7 @@ func TestPlanOfReplicas(t *testing.T) {
 		return &cloudlessv1.ReplicaStep{Action: action, Replica: replica, FromNode: from, ToNode: to}
 	}
 	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{
-		Namespace: "other", Name: "web", Action: "update", Image: "cloudless/hello@sha256:0123",
+		Kind: "Workload", Namespace: "other", Name: "web", Action: "update", Image: "cloudless/hello@sha256:0123",
 		Fields: []*cloudlessv1.FieldChange{{Path: "spec.args[0]", Before: "-v"}},
 		Replicas: []*cloudlessv1.ReplicaStep{
 			step("keep", "web-a", "n1", "n1"), step("keep", "web-b", "n1", "n1"), step("replace", "web-c", "n2", "n2"),
@@ -109,7 +109,7 @@ Apply this and nothing else with --plan 0123
 }
 
 func TestPlanShowsWhoIsPushedOut(t *testing.T) {
-	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{Namespace: "default", Name: "web", Action: "create"}}, Preemptions: []*cloudlessv1.Preemption{
+	plan := &cloudlessv1.Plan{Fingerprint: "0123", Changes: []*cloudlessv1.PlanChange{{Kind: "Workload", Namespace: "default", Name: "web", Action: "create"}}, Preemptions: []*cloudlessv1.Preemption{
 		{Namespace: "default", Workload: "batch", Replica: "batch-a", Node: "n1", Priority: proto.Int32(0), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500)},
 		{Namespace: "team", Workload: "batch", Replica: "batch-b", Node: "n2", Priority: proto.Int32(50), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500), ToNode: "n3"},
 	}}
@@ -438,12 +438,12 @@ func TestApplyDrawsATree(t *testing.T) {
 func TestTreeFitsTheScreen(t *testing.T) {
 	applied := &cloudlessv1.ApplyPlanResponse{
 		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{
-			{Namespace: "default", Name: "web", Action: "create"}, {Namespace: "default", Name: "old", Action: "delete"},
+			{Kind: "Workload", Namespace: "default", Name: "web", Action: "create"}, {Kind: "Workload", Namespace: "default", Name: "old", Action: "delete"},
 		}},
-		Workloads: []*cloudlessv1.Workload{{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w"}}},
+		Objects: []*cloudlessv1.Manifest{spec.ManifestOf(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w"}})},
 	}
 	s := sceneOf(applied)
-	web := proto.CloneOf(applied.GetWorkloads()[0])
+	web := proto.CloneOf(applied.GetObjects()[0].GetWorkload())
 	web.Status = &cloudlessv1.WorkloadStatus{Desired: 9, Running: 8, RevisionUid: "r1"}
 	s.see("default", client.Update{Workload: web})
 	s.see("default", client.Update{Workload: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "old", DeleteTime: timestamppb.Now()}}})
@@ -502,9 +502,9 @@ func TestRestartThatNobodySawIsAFailure(t *testing.T) {
 func TestSceneJudges(t *testing.T) {
 	applied := &cloudlessv1.ApplyPlanResponse{
 		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{
-			{Namespace: "default", Name: "web", Action: "update"}, {Namespace: "default", Name: "old", Action: "delete"},
+			{Kind: "Workload", Namespace: "default", Name: "web", Action: "update"}, {Kind: "Workload", Namespace: "default", Name: "old", Action: "delete"},
 		}},
-		Workloads: []*cloudlessv1.Workload{{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w", Version: 5}}},
+		Objects: []*cloudlessv1.Manifest{spec.ManifestOf(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w", Version: 5}})},
 	}
 	web := func(version uint64, st *cloudlessv1.WorkloadStatus) client.Update {
 		st.RevisionUid = "r1"

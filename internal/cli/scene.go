@@ -47,11 +47,14 @@ func newScene(actors ...*actor) *scene {
 // sceneOf is the scene of a plan that was carried out.
 func sceneOf(applied *cloudlessv1.ApplyPlanResponse) *scene {
 	workloads := map[string]*cloudlessv1.Workload{}
-	for _, w := range applied.GetWorkloads() {
+	for _, w := range spec.WorkloadsIn(applied.GetObjects()) {
 		workloads[pathOf(w.GetMetadata())] = w
 	}
 	var actors []*actor
 	for _, change := range applied.GetPlan().GetChanges() {
+		if change.GetKind() != spec.KindWorkload {
+			continue
+		}
 		meta := &cloudlessv1.Metadata{Namespace: change.GetNamespace(), Name: change.GetName()}
 		asked := workloads[pathOf(meta)]
 		if asked == nil {

@@ -302,7 +302,7 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 	wantCode(t, err, codes.ResourceExhausted, "the cluster has 1 nodes and allows no more", "limits.nodes=2")
 	_, err = admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("more")})
 	wantCode(t, err, codes.ResourceExhausted, "workload more is one too many: the cluster allows 1", "limits.workloads=2")
-	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("more")}})
+	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("more"))})
 	wantCode(t, err, codes.ResourceExhausted, "workload more is one too many")
 	_, err = admin.ScaleWorkload(c.ctx, &v1.ScaleWorkloadRequest{Name: "web", Replicas: proto.Int32(4)})
 	wantCode(t, err, codes.ResourceExhausted, "workload web asks for 4 replicas, and the cluster allows 3")
@@ -313,10 +313,10 @@ func TestLimitsTakeEffectForWhatIsNew(t *testing.T) {
 
 	// Two that are made by one plan count both.
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits.Workloads = new(int32(2)) })
-	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("a"), workload("b")}})
+	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("a"), workload("b"))})
 	wantCode(t, err, codes.ResourceExhausted, "workload b is one too many")
 	c.mustSet(admin, func(s *v1.ClusterSpec) { s.Limits = nil })
-	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("a"), workload("b")}})
+	_, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("a"), workload("b"))})
 	must(t, err)
 }
 
@@ -350,7 +350,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	if scaled := apply(replicasOf(2)).GetWorkload(); scaled.GetStatus().GetRevision() != 1 || limit(scaled) != "64Mi" {
 		t.Errorf("scaled it is %v", scaled)
 	}
-	plan, err := admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("web", replicasOf(2))}})
+	plan, err := admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("web", replicasOf(2)))})
 	must(t, err)
 	if plan.GetChanges()[0].GetAction() != actionUnchanged {
 		t.Errorf("a plan of the same again is %v", plan)
@@ -365,7 +365,7 @@ func TestDefaultsTakeEffectForNewWorkloadsAndRestartNothing(t *testing.T) {
 	if w, err := admin.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: own}); err != nil || limit(w) != "1Gi" {
 		t.Errorf("one with a limit of its own is %v, %v", w, err)
 	}
-	plan, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Workloads: []*v1.Workload{workload("new")}})
+	plan, err = admin.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(workload("new"))})
 	must(t, err)
 	if got := fmt.Sprint(plan.GetChanges()[0].GetFields()); !strings.Contains(got, "spec.resources.limits.memory") {
 		t.Errorf("the plan of a new one shows %s", got)

@@ -39,14 +39,14 @@ func (s *explainService) GetExplanation(ctx context.Context, request *v1.GetExpl
 	if err != nil {
 		return nil, err
 	}
-	answer.Phase = s.present(snap, w, false).GetStatus().GetPhase()
+	answer.Phase = s.presentWorkload(snap, w, false).GetStatus().GetPhase()
 	return answer, nil
 }
 
 // ExplainWorkload does to a fork what applying the workload would do to the state,
 // and explains that.
 func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.ExplainWorkloadRequest) (*v1.Explanation, error) {
-	wish, err := s.wish(ctx, &v1.PlanRequest{Workloads: []*v1.Workload{request.GetWorkload()}})
+	wanted, err := s.prepareAll(ctx, &v1.PlanRequest{Objects: []*v1.Manifest{{Object: &v1.Manifest_Workload{Workload: request.GetWorkload()}}}})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 		return nil, err
 	}
 	fork, p := snap.Fork(), newPlanned(snap)
-	if err := s.planOne(ctx, p, wish.workloads[0]); err != nil {
+	if err := wanted.objects[0].plan(ctx, p); err != nil {
 		return nil, err
 	}
 	if p.batch.Len() > 0 {
@@ -63,13 +63,13 @@ func (s *explainService) ExplainWorkload(ctx context.Context, request *v1.Explai
 			return nil, fmt.Errorf("apply the workload to a fork of the state: %w", err)
 		}
 	}
-	w := fork.Snapshot().Workload(p.uids[0])
+	w := fork.Snapshot().Workload(p.objects[0].uid)
 	answer, err := s.explain(ctx, fork.Snapshot(), w, request.GetNode(), request.GetAll())
 	if err != nil {
 		return nil, err
 	}
-	if old := p.base.Workload(p.uids[0]); old != nil {
-		answer.Phase = s.present(p.base, old, false).GetStatus().GetPhase()
+	if old := p.base.Workload(p.objects[0].uid); old != nil {
+		answer.Phase = s.presentWorkload(p.base, old, false).GetStatus().GetPhase()
 	}
 	return answer, nil
 }

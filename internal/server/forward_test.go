@@ -27,6 +27,7 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server/peers"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -486,7 +487,7 @@ func TestCallThatIsMadeAgainIsTheSame(t *testing.T) {
 	before := proto.CloneOf(request)
 	attempts := 0
 	_, err := leader.router.unary(leader.ctx, request, v1.WorkloadService_CreateWorkload_FullMethodName, func(_ context.Context, tried any) (any, error) {
-		leader.accept(tried.(*v1.CreateWorkloadRequest).GetWorkload())
+		spec.Normalize(tried.(*v1.CreateWorkloadRequest).GetWorkload())
 		if attempts++; attempts == 1 {
 			return nil, consensus.ErrUncertain
 		}

@@ -291,3 +291,11 @@ func wantCode(t *testing.T, err error, code codes.Code, words ...string) {
 		}
 	}
 }
+
+// manifests are objects as a plan holds them.
+func manifests(objects ...proto.Message) (all []*v1.Manifest) {
+	for _, o := range objects {
+		all = append(all, spec.ManifestOf(o))
+	}
+	return all
+}

@@ -26,33 +26,30 @@ func (s *workloads) RunWorkload(ctx context.Context, request *v1.RunWorkloadRequ
 		return nil, err
 	}
 	namespace := orDefault(request.GetNamespace())
-	return s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
-		if done, err := receipt.find(snap); done != nil || err != nil {
-			return repeated(snap, done.GetObjectUid()), err
-		}
-		cron := snap.WorkloadByName(namespace, request.GetName())
+	made, _, err := s.once(ctx, receipt, func(tx *transaction) (*v1.Workload, string, error) {
+		cron := tx.base.WorkloadByName(namespace, request.GetName())
 		if cron == nil {
-			return nil, missingWorkload(snap, namespace, request.GetName())
+			return nil, "", missingWorkload(tx.base, namespace, request.GetName())
 		}
-		if err := changeable(cron, 0); err != nil {
-			return nil, err
+		if err := s.changeable(cron, 0); err != nil {
+			return nil, "", err
 		}
 		if cron.GetSpec().GetKind() != spec.KindCron {
-			return nil, refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: %s",
+			return nil, "", refuse(codes.FailedPrecondition, "workload %s is a %s and not a cron; run it again with: %s",
 				request.GetName(), spec.KindOf(cron.GetSpec()), spec.Hint(namespace, "cloudless workload restart "+request.GetName()))
 		}
 		uid := state.NewUID()
-		run, revision := rollout.NewRun(cron, snap.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), state.NewUID)
-		if err := creatable(snap, run, 0); err != nil {
-			return nil, err
+		run, revision := rollout.NewRun(cron, tx.base.Revision(cron.GetStatus().GetRevisionUid()), rollout.ExtraRunName(request.GetName(), uid), state.NewUID)
+		if err := creatable(tx.base, run, 0); err != nil {
+			return nil, "", err
 		}
-		b.Check(state.KindWorkload, cron.GetMetadata().GetUid(), cron.GetMetadata().GetVersion())
-		b.Create(revision)
-		b.Create(run)
-		b.Create(s.event(ctx, cron, "Run", "job "+run.GetMetadata().GetName()+" was made"))
-		receipt.keep(b, run.GetMetadata().GetUid(), "")
-		return run, nil
+		tx.batch.Check(state.KindWorkload, cron.GetMetadata().GetUid(), cron.GetMetadata().GetVersion())
+		tx.batch.Create(revision)
+		tx.batch.Create(run)
+		tx.batch.Create(s.event(ctx, cron, "Run", "job "+run.GetMetadata().GetName()+" was made"))
+		return run, actionCreate, nil
 	})
+	return made, err
 }
 
 // updatable refuses what an existing workload cannot become.

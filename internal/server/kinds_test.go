@@ -134,7 +134,7 @@ func TestWhatAKindCannotDo(t *testing.T) {
 	_, err = op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("bad", kindOf(spec.KindJob), replicasOf(2))})
 	wantCode(t, err, codes.InvalidArgument, "spec.replicas", "is not for a job")
 	_, err = op.MakePlan(c.ctx, asking(workload("bad", kindOf(spec.KindDaemon), replicasOf(2))))
-	wantCode(t, err, codes.InvalidArgument, "workloads[0].spec.replicas", "is not for a daemon")
+	wantCode(t, err, codes.InvalidArgument, "objects[0].workload.spec.replicas", "is not for a daemon")
 	_, err = op.CreateWorkload(c.ctx, &v1.CreateWorkloadRequest{Workload: workload("big", kindOf(spec.KindJob), func(w *v1.Workload) {
 		w.Spec.Job = &v1.Job{Completions: proto.Int32(int32(spec.MostReplicas(nil)) + 1)}
 	})})

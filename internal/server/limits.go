@@ -2,7 +2,6 @@ package server
 
 import (
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -48,55 +47,4 @@ func nodeAllowed(snap *state.Snapshot, coming int) error {
 		return nil
 	}
 	return refuse(codes.ResourceExhausted, "the cluster has %d nodes and allows no more; remove one with: cloudless node rm NAME, or allow more with: cloudless cluster config set limits.nodes=%d", most, most+1)
-}
-
-// accept brings the workload of a request, which nobody else has, into canonical
-// form, with the cluster's defaults where its author says nothing. The guard has
-// found it valid, which it stays. Its status says whose defaults it has.
-//
-// A workload that is there already keeps the defaults that it was made with as
-// long as its author changes nothing: to apply the same file again replaces
-// nothing, whatever the defaults are by then.
-func (s *Server) accept(w *v1.Workload) *v1.Workload {
-	snap := s.store.Snapshot()
-	cluster := snap.Cluster()
-	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
-	old := snap.WorkloadByName(orDefault(w.GetMetadata().GetNamespace()), w.GetMetadata().GetName())
-	if had := old.GetStatus().GetConfiguration(); old != nil && had != number && w.GetSpec() != nil {
-		earlier := snap.Configuration(had).GetSpec().GetCluster().GetDefaults()
-		if spec.ReplacesNone(spec.WithDefaults(w.GetSpec(), earlier), old.GetSpec()) {
-			defaults, number = earlier, had
-		}
-	}
-	if w.Spec != nil {
-		spec.FillDefaults(w.Spec, defaults)
-	}
-	spec.Normalize(w)
-	w.Status = &v1.WorkloadStatus{Configuration: number}
-	return w
-}
-
-// withClusterDefaults is what the author of a new workload has given, and what
-// the cluster has given it, for a plan to show.
-func withClusterDefaults(snap *state.Snapshot, wanted wanted) *v1.Workload {
-	defaults := snap.Configuration(wanted.workload.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
-	if defaults == nil {
-		return wanted.given
-	}
-	with := proto.CloneOf(wanted.given)
-	if with.Spec != nil {
-		spec.FillDefaults(with.Spec, defaults)
-	}
-	return with
-}
-
-// creates is how many workloads a plan makes so far.
-func (p *planned) creates() int {
-	n := 0
-	for _, change := range p.plan.GetChanges() {
-		if change.GetAction() == actionCreate {
-			n++
-		}
-	}
-	return n
 }

@@ -55,7 +55,7 @@ func (s *Server) collectState(emit telemetry.Emit) {
 	}
 	workloads, replicas, nodes := map[string]int{}, map[string]int{}, map[string]int{}
 	for w := range snap.Workloads("", "") {
-		workloads[s.present(snap, w, false).GetStatus().GetPhase()]++
+		workloads[s.presentWorkload(snap, w, false).GetStatus().GetPhase()]++
 	}
 	var restarts int32
 	for r := range snap.Replicas("", "") {

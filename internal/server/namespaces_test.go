@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/rollout"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -244,14 +245,13 @@ func TestAPlanWithNamespaces(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool { return snap.NodeByName("n1").GetStatus().GetState() == "ready" })
 	asking := func(q *v1.Quota, replicas int32) *v1.PlanRequest {
 		return &v1.PlanRequest{
-			Namespaces: []*v1.Namespace{namespace("shop", q)},
-			Workloads:  []*v1.Workload{workload("web", inNamespace("shop"), replicasOf(replicas))},
+			Objects: manifests(workload("web", inNamespace("shop"), replicasOf(replicas)), namespace("shop", q)),
 		}
 	}
 	three := asking(&v1.Quota{Replicas: new(int64(2))}, 3)
 	plan := c.plan(op, three)
-	change := plan.GetChanges()[0]
-	if n := plan.GetNamespaces()[0]; n.GetAction() != actionCreate || n.GetVersion() != 0 || fmt.Sprint(n.GetFields()[0].GetPath(), n.GetFields()[0].GetAfter()) != "spec.quota.replicas2" {
+	change := plan.GetChanges()[1]
+	if n := plan.GetChanges()[0]; n.GetAction() != actionCreate || n.GetVersion() != 0 || fmt.Sprint(n.GetFields()[0].GetPath(), n.GetFields()[0].GetAfter()) != "spec.quota.replicas2" {
 		t.Errorf("planned %v", n)
 	}
 	if change.GetUnplaced() != 1 || len(change.GetReplicas()) != 2 || change.GetQuota() != "the quota of namespace shop is used up: has 2 of at most 2 replicas" {
@@ -265,15 +265,15 @@ func TestAPlanWithNamespaces(t *testing.T) {
 	apply := &v1.ApplyPlanRequest{Request: three, Fingerprint: plan.GetFingerprint(), IdempotencyKey: "k"}
 	answer, err := admin.ApplyPlan(c.ctx, apply)
 	must(t, err)
-	if answer.GetNamespaces()[0].GetMetadata().GetUid() == "" || len(answer.GetWorkloads()) != 1 {
+	if answer.GetObjects()[0].GetNamespace().GetMetadata().GetUid() == "" || len(spec.WorkloadsIn(answer.GetObjects())) != 1 {
 		t.Errorf("applied: %v", answer)
 	}
 	again, err := admin.ApplyPlan(c.ctx, apply)
 	must(t, err)
-	if again.GetPlan().GetNamespaces()[0].GetAction() != actionCreate || len(again.GetNamespaces()) != 1 {
+	if again.GetPlan().GetChanges()[0].GetAction() != actionCreate || len(again.GetObjects()) != 2 {
 		t.Errorf("applied again by its key: %v", again)
 	}
-	uid := answer.GetWorkloads()[0].GetMetadata().GetUid()
+	uid := spec.WorkloadsIn(answer.GetObjects())[0].GetMetadata().GetUid()
 	c.running(uid, 2)
 	c.until(func(snap *state.Snapshot) bool {
 		for r := range snap.ReplicasOf(uid) {
@@ -286,33 +286,33 @@ func TestAPlanWithNamespaces(t *testing.T) {
 
 	// Who may not change quotas may still apply a file that leaves them as they are.
 	same := c.plan(op, three)
-	if same.GetNamespaces()[0].GetAction() != actionUnchanged {
+	if same.GetChanges()[0].GetAction() != actionUnchanged {
 		t.Errorf("the same again would %v", same)
 	}
 	scaled := c.carryOut(op, asking(&v1.Quota{Replicas: new(int64(2))}, 4))
-	if scaled.GetPlan().GetChanges()[0].GetAction() != actionUpdate {
+	if scaled.GetPlan().GetChanges()[1].GetAction() != actionUpdate {
 		t.Errorf("scaled: %v", scaled)
 	}
 
 	// What waits would go on, and a lower quota stops nothing.
-	raise := &v1.PlanRequest{Namespaces: []*v1.Namespace{namespace("shop", &v1.Quota{Replicas: new(int64(3))})}}
+	raise := &v1.PlanRequest{Objects: manifests(namespace("shop", &v1.Quota{Replicas: new(int64(3))}))}
 	raised := c.plan(op, raise)
-	if n := raised.GetNamespaces()[0]; n.GetAction() != actionUpdate || n.GetWoken() != 1 || len(n.GetOver()) != 0 || len(raised.GetChanges()) != 0 {
+	if n := raised.GetChanges()[0]; n.GetAction() != actionUpdate || n.GetWoken() != 1 || len(n.GetOver()) != 0 || len(raised.GetChanges()) != 1 {
 		t.Errorf("a higher quota would %v", raised)
 	}
-	lower := c.plan(op, &v1.PlanRequest{Namespaces: []*v1.Namespace{namespace("shop", &v1.Quota{Replicas: new(int64(1))})}})
-	if n := lower.GetNamespaces()[0]; strings.Join(n.GetOver(), "") != "2 replicas of 1" || n.GetWoken() != 0 {
+	lower := c.plan(op, &v1.PlanRequest{Objects: manifests(namespace("shop", &v1.Quota{Replicas: new(int64(1))}))})
+	if n := lower.GetChanges()[0]; strings.Join(n.GetOver(), "") != "2 replicas of 1" || n.GetWoken() != 0 {
 		t.Errorf("a lower quota would %v", lower)
 	}
 	_, err = admin.namespaces().ApplyNamespace(c.ctx, &v1.ApplyNamespaceRequest{Namespace: namespace("shop", &v1.Quota{Cpu: "9", Replicas: new(int64(2))})})
 	must(t, err)
 	_, err = admin.ApplyPlan(c.ctx, &v1.ApplyPlanRequest{Request: raise, Fingerprint: raised.GetFingerprint()})
-	wantCode(t, err, codes.Aborted, "namespace shop was changed by somebody else")
+	wantCode(t, err, codes.Aborted, "namespace shop was changed from version ")
 
-	_, err = op.MakePlan(c.ctx, &v1.PlanRequest{Namespaces: []*v1.Namespace{namespace("a", nil), namespace("a", nil)}})
+	_, err = op.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(namespace("a", nil), namespace("a", nil))})
 	wantCode(t, err, codes.InvalidArgument, "namespace a is given twice")
-	_, err = op.MakePlan(c.ctx, &v1.PlanRequest{Namespaces: []*v1.Namespace{namespace("a", &v1.Quota{Memory: "9999999999999999P"})}})
-	wantCode(t, err, codes.InvalidArgument, "namespaces[0].spec.quota.memory")
+	_, err = op.MakePlan(c.ctx, &v1.PlanRequest{Objects: manifests(namespace("a", &v1.Quota{Memory: "9999999999999999P"}))})
+	wantCode(t, err, codes.InvalidArgument, "objects[0].namespace.spec.quota.memory")
 }
 
 func TestNamespacesOverHTTP(t *testing.T) {

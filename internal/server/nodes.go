@@ -21,37 +21,29 @@ import (
 // nodeService is the NodeService.
 type nodeService struct {
 	v1.UnsafeNodeServiceServer
-	*Server
+	*collection[*v1.Node]
+}
+
+func newNodes(s *Server) *collection[*v1.Node] {
+	return &collection[*v1.Node]{
+		Server: s, kind: state.KindNode,
+		find:    func(snap *state.Snapshot, _, name string) *v1.Node { return snap.NodeByName(name) },
+		get:     (*state.Snapshot).Node,
+		all:     func(snap *state.Snapshot, _, after string) iter.Seq[*v1.Node] { return snap.Nodes(after) },
+		labels:  spec.NodeLabels,
+		present: s.presentNode,
+		missing: func(snap *state.Snapshot, _, name string) error { return missingNode(snap, name) },
+	}
 }
 
 func (s *nodeService) GetNode(ctx context.Context, request *v1.GetNodeRequest) (*v1.Node, error) {
-	snap, err := s.consensus.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	n := snap.NodeByName(request.GetName())
-	if n == nil {
-		return nil, missingNode(snap, request.GetName())
-	}
-	return s.presentNode(snap, n), nil
+	return s.read(ctx, "", request.GetName())
 }
 
 func (s *nodeService) ListNodes(ctx context.Context, request *v1.ListNodesRequest) (*v1.ListNodesResponse, error) {
-	snap, err := s.consensus.Read(ctx)
+	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Node]{labels: request.GetLabels()})
 	if err != nil {
 		return nil, err
-	}
-	selector, err := spec.ParseSelector(request.GetLabels())
-	if err != nil {
-		return nil, err
-	}
-	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Node] { return snap.Nodes(after) }, byPath,
-		func(n *v1.Node) bool { return selector.Empty() || selector.Matches(spec.NodeLabels(n)) })
-	if err != nil {
-		return nil, err
-	}
-	for i, n := range items {
-		items[i] = s.presentNode(snap, n)
 	}
 	return &v1.ListNodesResponse{Items: items, Next: next}, nil
 }
@@ -69,7 +61,7 @@ func (s *nodeService) DeleteNode(ctx context.Context, request *v1.DeleteNodeRequ
 			return missingNode(snap, request.GetName())
 		}
 		m := removed.GetMetadata()
-		if err := checkVersion(removed, request.GetVersion()); err != nil {
+		if err := s.sameVersion(removed, request.GetVersion()); err != nil {
 			return err
 		}
 		if !request.GetForce() {
@@ -159,7 +151,7 @@ func (s *nodeService) wish(ctx context.Context, request interface {
 		if old == nil {
 			return missingNode(snap, request.GetName())
 		}
-		if err := checkVersion(old, request.GetVersion()); err != nil {
+		if err := s.sameVersion(old, request.GetVersion()); err != nil {
 			return err
 		}
 		uid = old.GetMetadata().GetUid()
@@ -186,17 +178,6 @@ func (s *nodeService) wish(ctx context.Context, request interface {
 	return s.presentNode(snap, n), nil
 }
 
-// checkVersion refuses a change of a node that was made from an older one.
-func checkVersion(n *v1.Node, version uint64) error {
-	m := n.GetMetadata()
-	if version == 0 || version == m.GetVersion() {
-		return nil
-	}
-	return &outdated{current: n, err: &state.ConflictError{
-		Kind: state.KindNode, Name: m.GetName(), UID: m.GetUid(), Expected: version, Actual: m.GetVersion(),
-	}}
-}
-
 // loseReplicas ends the replicas of a node that nobody will hear of again.
 func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.Node) (lost int) {
 	for old := range snap.ReplicasOn(n.GetMetadata().GetUid()) {
@@ -214,15 +195,14 @@ func (s *nodeService) loseReplicas(snap *state.Snapshot, b *state.Batch, n *v1.N
 }
 
 func (s *nodeService) WatchNodes(request *v1.WatchNodesRequest, stream grpc.ServerStreamingServer[v1.NodeChange]) error {
-	selector, err := spec.ParseSelector(request.GetLabels())
+	matches, err := s.matcher(selection[*v1.Node]{labels: request.GetLabels()})
 	if err != nil {
 		return err
 	}
-	matches := func(n *v1.Node) bool { return selector.Empty() || selector.Matches(spec.NodeLabels(n)) }
 	out := newTracker(func(change string, n *v1.Node) error {
 		return stream.Send(&v1.NodeChange{Change: change, Node: n})
 	})
-	return s.watch(stream.Context(), func(snap *state.Snapshot) error {
+	return s.Server.watch(stream.Context(), func(snap *state.Snapshot) error {
 		for n := range snap.Nodes("") {
 			if matches(n) {
 				if err := out.present(n.GetMetadata().GetUid(), n); err != nil {

@@ -1,12 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -14,6 +15,7 @@ import (
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/rollout"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
@@ -30,16 +32,8 @@ type planService struct {
 	*Server
 }
 
-// What a plan does with a workload.
-const (
-	actionCreate    = "create"
-	actionUpdate    = "update"
-	actionDelete    = "delete"
-	actionUnchanged = "unchanged"
-)
-
 func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v1.Plan, error) {
-	wish, err := s.wish(ctx, request)
+	wanted, err := s.prepareAll(ctx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +41,7 @@ func (s *planService) MakePlan(ctx context.Context, request *v1.PlanRequest) (*v
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.plan(ctx, wish, snap)
+	p, err := s.plan(ctx, wanted, snap)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +61,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if done != nil {
 		return s.repeatedPlan(done, request.GetFingerprint())
 	}
-	wish, err := s.wish(ctx, request.GetRequest())
+	wanted, err := s.prepareAll(ctx, request.GetRequest())
 	if err != nil {
 		return nil, err
 	}
@@ -76,13 +70,13 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 		if done, err = receipt.find(snap); done != nil || err != nil {
 			return err
 		}
-		if p, err = s.plan(ctx, wish, snap); err != nil {
+		if p, err = s.plan(ctx, wanted, snap); err != nil {
 			return err
 		}
 		if p.plan.GetFingerprint() != request.GetFingerprint() {
 			return s.plans.movedOn(request.GetFingerprint(), p)
 		}
-		if err := mayChangeNamespaces(ctx, p.plan); err != nil {
+		if err := s.mayApply(ctx, p); err != nil {
 			return err
 		}
 		return p.propose(b, receipt)
@@ -93,15 +87,30 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 	if done != nil { // by the same call at the same time
 		return s.repeatedPlan(done, request.GetFingerprint())
 	}
-	return &v1.ApplyPlanResponse{Plan: p.plan, Workloads: s.planWorkloads(snap, p.plan), Namespaces: s.planNamespaces(snap, p.plan)}, nil
+	return &v1.ApplyPlanResponse{Plan: p.plan, Objects: s.planObjects(snap, p.plan)}, nil
 }
 
-// planWorkloads are the workloads of a plan as they are now.
-func (s *Server) planWorkloads(snap *state.Snapshot, plan *v1.Plan) []*v1.Workload {
-	var all []*v1.Workload
+// mayApply refuses a plan whose changes its caller may not apply by other calls either.
+func (s *Server) mayApply(ctx context.Context, p *planned) error {
+	for _, change := range p.plan.GetChanges() {
+		roles := permissions[s.kinds.named(change.GetKind()).method()]
+		if p := caller(ctx); change.GetAction() != actionUnchanged && !slices.Contains(roles, p.Role) {
+			return &forbidden{principal: p, what: fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName()), roles: roles}
+		}
+	}
+	return nil
+}
+
+// planObjects are the objects of a plan as they are now.
+func (s *Server) planObjects(snap *state.Snapshot, plan *v1.Plan) []*v1.Manifest {
+	var all []*v1.Manifest
 	for _, change := range plan.GetChanges() {
-		if w := snap.WorkloadByName(change.GetNamespace(), change.GetName()); w != nil && change.GetAction() != actionDelete {
-			all = append(all, s.present(snap, w, false))
+		kind := s.kinds.named(change.GetKind())
+		if kind == nil || change.GetAction() == actionDelete {
+			continue
+		}
+		if manifest := kind.manifest(snap, change.GetNamespace(), change.GetName()); manifest != nil {
+			all = append(all, manifest)
 		}
 	}
 	return all
@@ -120,65 +129,36 @@ func (s *Server) repeatedPlan(done *statev1.Receipt, fingerprint string) (*v1.Ap
 	}
 	plan.Fingerprint = fingerprint
 	snap := s.store.Snapshot()
-	return &v1.ApplyPlanResponse{Plan: plan, Workloads: s.planWorkloads(snap, plan), Namespaces: s.planNamespaces(snap, plan)}, nil
+	return &v1.ApplyPlanResponse{Plan: plan, Objects: s.planObjects(snap, plan)}, nil
 }
 
-// wish is what a request asks for, checked and in canonical form. What the names of
-// images stand for is looked up in the state that the plan is made on.
-type wish struct {
-	workloads  []wanted
-	namespaces []*v1.Namespace
-	prune      spec.Selector
-	namespace  string
-}
-
+// wanted is what a request for a plan asks for, checked and prepared.
 type wanted struct {
-	given, workload *v1.Workload
-	image           namedImage
+	objects   []planObject // kind by kind
+	prune     spec.Selector
+	namespace string
 }
 
-func (s *Server) wish(ctx context.Context, request *v1.PlanRequest) (*wish, error) {
-	made := &wish{namespace: orDefault(request.GetPruneNamespace())}
+func (s *Server) prepareAll(ctx context.Context, request *v1.PlanRequest) (*wanted, error) {
+	w := &wanted{namespace: orDefault(request.GetPruneNamespace())}
 	var err error
-	if made.prune, err = parsePrune(request.GetPrune()); err != nil {
+	if w.prune, err = parsePrune(request.GetPrune()); err != nil {
 		return nil, err
 	}
-	if made.namespaces, err = wishNamespaces(request.GetNamespaces()); err != nil {
-		return nil, err
-	}
-	images, seen := map[string]namedImage{}, map[string]bool{}
-	for i, given := range request.GetWorkloads() {
-		if err := checkAt(i, given); err != nil {
+	shared, seen := newPreparation(receipt{}), map[string]bool{}
+	for i, manifest := range request.GetObjects() {
+		o, err := s.kinds.prepare(ctx, i, manifest, shared)
+		if err != nil {
 			return nil, err
 		}
-		w := wanted{given: given, workload: s.accept(proto.CloneOf(given))}
-		path := state.Path(w.workload)
-		if seen[path] {
-			return nil, refuse(codes.InvalidArgument, "workload %s is given twice; leave one of them out", path)
+		if seen[o.title()] {
+			return nil, refuse(codes.InvalidArgument, "%s is given twice; leave one of them out", o.title())
 		}
-		seen[path] = true
-		from := w.workload.GetSpec().GetImage()
-		if _, named := images[from]; !named {
-			if images[from], err = s.nameImage(ctx, from, receipt{}); err != nil {
-				return nil, fmt.Errorf("workload %s: %w", path, err)
-			}
-		}
-		w.image = images[from]
-		made.workloads = append(made.workloads, w)
+		seen[o.title()] = true
+		w.objects = append(w.objects, o)
 	}
-	return made, nil
-}
-
-// checkAt finds what the rules of the request cannot say about one of its
-// workloads.
-func checkAt(index int, given *v1.Workload) error {
-	err := spec.ValidateWorkload(given)
-	if broken, ok := errors.AsType[*spec.Error](err); ok {
-		for i := range broken.Violations {
-			broken.Violations[i].Field = fmt.Sprintf("workloads[%d].%s", index, broken.Violations[i].Field)
-		}
-	}
-	return err
+	slices.SortStableFunc(w.objects, func(a, b planObject) int { return cmp.Compare(a.rank(), b.rank()) })
+	return w, nil
 }
 
 // parsePrune refuses every selector that could choose what nobody thought of.
@@ -193,114 +173,54 @@ func parsePrune(text string) (spec.Selector, error) {
 	return selector, err
 }
 
-// planned is a plan with the transaction that carries it out.
+// planned is a plan with the transaction that applies it.
 type planned struct {
-	plan  *v1.Plan
-	batch *state.Batch
-	// base is the state that the plan rests on, and images what the names of images
-	// stand for in it.
-	base   *state.Snapshot
-	images map[string]pinned
-	// uids are those of the workloads, in the order of the changes, and namespaces
-	// those of the namespaces in theirs.
-	uids, namespaces []string
+	*transaction
+	plan *v1.Plan
+	// objects are the kinds and uids of the objects, in the order of the changes.
+	objects []plannedObject
+}
+
+type plannedObject struct {
+	kind state.Kind
+	uid  string
 }
 
 func newPlanned(base *state.Snapshot) *planned {
-	return &planned{plan: &v1.Plan{}, batch: &state.Batch{}, base: base, images: map[string]pinned{}}
+	return &planned{transaction: newTransaction(base, &state.Batch{}), plan: &v1.Plan{}}
 }
 
-// plan works out a wish on a state.
-func (s *Server) plan(ctx context.Context, wish *wish, snap *state.Snapshot) (*planned, error) {
+// plan works out on a state what is wanted.
+func (s *Server) plan(ctx context.Context, wanted *wanted, snap *state.Snapshot) (*planned, error) {
 	p := newPlanned(snap)
-	for _, n := range wish.namespaces {
-		if err := s.planNamespace(ctx, p, n); err != nil {
+	given := map[string]bool{}
+	for _, o := range wanted.objects {
+		given[o.title()] = true
+		if err := o.plan(ctx, p); err != nil {
 			return nil, err
 		}
 	}
-	inWish := map[string]bool{}
-	for _, w := range wish.workloads {
-		inWish[state.Path(w.workload)] = true
-		if err := s.planOne(ctx, p, w); err != nil {
-			return nil, err
-		}
-	}
-	if !wish.prune.Empty() {
-		for w := range p.base.Workloads(wish.namespace, "") {
-			if m := w.GetMetadata(); m.GetDeleteTime() == nil && w.GetStatus().GetOwnerUid() == "" && !inWish[state.Path(w)] && wish.prune.Matches(m.GetLabels()) {
-				s.remove(ctx, p.batch, w)
-				p.add(w, &v1.PlanChange{Action: actionDelete, Version: m.GetVersion(), Image: p.base.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()})
+	if !wanted.prune.Empty() {
+		for w := range p.base.Workloads(wanted.namespace, "") {
+			if m := w.GetMetadata(); m.GetDeleteTime() == nil && w.GetStatus().GetOwnerUid() == "" && !given[title(state.KindWorkload, m)] && wanted.prune.Matches(m.GetLabels()) {
+				s.removeWorkload(ctx, p.transaction, w)
+				p.add(state.KindWorkload, w, &v1.PlanChange{Action: actionDelete, Version: m.GetVersion(), Image: p.base.Revision(w.GetStatus().GetRevisionUid()).GetSpec().GetImage()})
 			}
 		}
 	}
 	if err := s.forecast(p, snap.Fork()); err != nil {
 		return nil, err
 	}
-	p.plan.Fingerprint = fingerprint(wish, p.plan)
+	p.plan.Fingerprint = fingerprint(wanted, p.plan)
 	return p, nil
 }
 
-// planOne adds one wanted workload to the plan and to its transaction.
-func (s *Server) planOne(ctx context.Context, p *planned, wanted wanted) error {
-	m := wanted.workload.GetMetadata()
-	old := p.base.WorkloadByName(m.GetNamespace(), m.GetName())
-	// Its messages go into the transaction, and the wish may be planned again.
-	wish := proto.CloneOf(wanted.workload)
-	image, err := s.pinFor(ctx, p, wanted)
-	if err != nil {
-		return err
-	}
-	if old == nil {
-		if m.GetVersion() != 0 {
-			return vanished(m)
-		}
-		if err := creatable(p.base, wish, p.creates()); err != nil {
-			return err
-		}
-		w := s.create(ctx, p.batch, wish, image)
-		given := withClusterDefaults(p.base, wanted)
-		p.add(w, &v1.PlanChange{Action: actionCreate, Fields: fieldChanges(spec.Given(given)), Image: image.image})
-		return nil
-	}
-	if err := changeable(old, m.GetVersion()); err != nil {
-		return err
-	}
-	if err := updatable(p.base, old, wish); err != nil {
-		return err
-	}
-	change := &v1.PlanChange{Action: actionUnchanged, Version: old.GetMetadata().GetVersion(), Image: image.image}
-	w, changed := s.update(ctx, p.base, p.batch, old, wish, image)
-	if changed {
-		change.Action = actionUpdate
-		change.Fields = fieldChanges(spec.DiffWorkload(old, wanted.workload))
-		before := p.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
-		if before != image.image && spec.SameImage(old.GetSpec().GetImage(), wanted.workload.GetSpec().GetImage()) {
-			// The same name means another image now.
-			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: image.image})
-		}
-	}
-	p.add(w, change)
-	return nil
-}
-
-// pinFor says what the image of a workload stands for in the state of a plan, once
-// for all workloads that name it.
-func (s *Server) pinFor(ctx context.Context, p *planned, wanted wanted) (pinned, error) {
-	if known, ok := p.images[wanted.image.from]; ok {
-		return known, nil
-	}
-	image, err := s.pinIn(ctx, p.base, wanted.image)
-	if err != nil {
-		return pinned{}, fmt.Errorf("workload %s: %w", state.Path(wanted.workload), err)
-	}
-	p.images[wanted.image.from] = image
-	return image, nil
-}
-
-func (p *planned) add(w *v1.Workload, change *v1.PlanChange) {
-	change.Namespace, change.Name = w.GetMetadata().GetNamespace(), w.GetMetadata().GetName()
+// add adds a change of an object to the plan.
+func (p *planned) add(kind state.Kind, o state.Object, change *v1.PlanChange) {
+	change.Kind = string(o.ProtoReflect().Descriptor().Name())
+	change.Namespace, change.Name = o.GetMetadata().GetNamespace(), o.GetMetadata().GetName()
 	p.plan.Changes = append(p.plan.Changes, change)
-	p.uids = append(p.uids, w.GetMetadata().GetUid())
+	p.objects = append(p.objects, plannedObject{kind, o.GetMetadata().GetUid()})
 }
 
 func fieldChanges(from []spec.FieldChange) []*v1.FieldChange {
@@ -318,46 +238,84 @@ func (s *Server) forecast(p *planned, fork *state.Fork) error {
 	if size := proto.Size(tx); size > consensus.MaxTransaction {
 		return &consensus.TooLargeError{Size: size}
 	}
-	uids, waiting := slices.Clone(p.uids), p.waiting()
-	at := map[string]int{} // where in uids those of a namespace begin that wait
-	for _, n := range p.plan.GetNamespaces() {
-		at[n.GetName()] = len(uids)
-		uids = append(uids, waiting[n.GetName()]...)
+	// Each change is about some workloads: its own, or those that wait in a namespace whose quota changes.
+	about, waiting := make([][]string, len(p.objects)), p.waiting()
+	for i, o := range p.objects {
+		switch o.kind {
+		case state.KindWorkload:
+			about[i] = []string{o.uid}
+		case state.KindNamespace:
+			about[i] = waiting[p.plan.GetChanges()[i].GetName()]
+		}
 	}
-	outcomes, preemptions, err := s.placement.Forecast(now, fork, tx, uids)
+	outcomes, preemptions, err := s.placement.Forecast(now, fork, tx, slices.Concat(about...))
 	if err != nil {
 		return err
 	}
 	p.plan.Preemptions = preemptions
 	for i, change := range p.plan.GetChanges() {
-		change.Replicas, change.Unplaced, change.UnplacedReasons = outcomes[i].GetReplicas(), outcomes[i].GetUnplaced(), outcomes[i].GetUnplacedReasons()
-		change.Quota = outcomes[i].GetQuota()
-	}
-	for _, n := range p.plan.GetNamespaces() {
-		from := at[n.GetName()]
-		n.Woken = woken(outcomes[from : from+len(waiting[n.GetName()])])
+		own := outcomes[:len(about[i])]
+		outcomes = outcomes[len(about[i]):]
+		switch p.objects[i].kind {
+		case state.KindWorkload:
+			change.Replicas, change.Unplaced, change.UnplacedReasons = own[0].GetReplicas(), own[0].GetUnplaced(), own[0].GetUnplacedReasons()
+			change.Quota = own[0].GetQuota()
+		case state.KindNamespace:
+			change.Woken = woken(own)
+		}
 	}
 	return nil
 }
 
-// propose puts the plan's transaction into b: all changes, and for all else
-// that the plan names that it is still as it was.
+// waiting are the uids of the workloads with replicas that have no node, in the namespaces whose quotas a plan
+// changes, by namespace.
+func (p *planned) waiting() map[string][]string {
+	changed, any := map[string]bool{}, false
+	for i, change := range p.plan.GetChanges() {
+		if p.objects[i].kind == state.KindNamespace && change.GetAction() != actionUnchanged {
+			changed[change.GetName()], any = true, true
+		}
+	}
+	all := map[string][]string{}
+	if !any {
+		return all
+	}
+	for r := range p.base.ReplicasOn("") {
+		name, uid := r.GetMetadata().GetNamespace(), r.GetSpec().GetWorkloadUid()
+		if changed[name] && !rollout.Ended(r.GetStatus().GetPhase()) && !slices.Contains(all[name], uid) {
+			all[name] = append(all[name], uid)
+		}
+	}
+	return all
+}
+
+// woken counts the replicas that have no node now and would get one.
+func woken(outcomes []*v1.PlanChange) (n int32) {
+	for _, o := range outcomes {
+		for _, step := range o.GetReplicas() {
+			if step.GetAction() == actionCreate && step.GetReplica() != "" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// propose puts the plan's transaction into b: all changes, and for all else that the plan names that it is still as it
+// was.
 func (p *planned) propose(b *state.Batch, receipt receipt) error {
 	if p.batch.Len() == 0 {
 		return nil
 	}
+	p.relyOnImages()
 	*b = *p.batch
-	for _, from := range slices.Sorted(maps.Keys(p.images)) {
-		p.images[from].relyOn(b)
-	}
 	kept := &v1.Plan{}
-	p.proposeNamespaces(b, kept)
 	for i, change := range p.plan.GetChanges() {
 		if change.GetAction() == actionUnchanged {
-			b.Check(state.KindWorkload, p.uids[i], change.GetVersion())
+			b.Check(p.objects[i].kind, p.objects[i].uid, change.GetVersion())
 		}
 		kept.Changes = append(kept.Changes, &v1.PlanChange{
-			Namespace: change.GetNamespace(), Name: change.GetName(), Action: change.GetAction(), Version: change.GetVersion(),
+			Kind: change.GetKind(), Namespace: change.GetNamespace(), Name: change.GetName(), Action: change.GetAction(), Version: change.GetVersion(),
 		})
 	}
 	data, err := proto.Marshal(kept)

@@ -16,7 +16,7 @@ import (
 
 // fingerprint stands for a request and for all that its plan says and rests
 // on: versions, digests, fields and steps.
-func fingerprint(wish *wish, plan *v1.Plan) string {
+func fingerprint(wanted *wanted, plan *v1.Plan) string {
 	hash := sha256.New()
 	add := func(m proto.Message) {
 		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -26,14 +26,11 @@ func fingerprint(wish *wish, plan *v1.Plan) string {
 		fmt.Fprintf(hash, "%d:", len(data))
 		hash.Write(data)
 	}
-	for _, n := range wish.namespaces {
-		add(n)
+	for _, o := range wanted.objects {
+		add(o.given())
 	}
-	for _, w := range wish.workloads {
-		add(w.workload)
-	}
-	fmt.Fprintf(hash, "prune %q in %q:", wish.prune, wish.namespace)
-	add(&v1.Plan{Changes: plan.GetChanges(), Namespaces: plan.GetNamespaces(), Preemptions: plan.GetPreemptions()})
+	fmt.Fprintf(hash, "prune %q in %q:", wanted.prune, wanted.namespace)
+	add(&v1.Plan{Changes: plan.GetChanges(), Preemptions: plan.GetPreemptions()})
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
@@ -49,9 +46,7 @@ type plans struct {
 type memory struct {
 	index   uint64 // of the state that it rests on
 	nodes   int
-	changes map[string]*v1.PlanChange // by path, without fields and replicas
-	// namespaces are the versions of the namespaces, by name.
-	namespaces map[string]uint64
+	changes map[string]*v1.PlanChange // by title, without fields and replicas
 }
 
 // maxPlans is how many plans are remembered.
@@ -60,12 +55,9 @@ const maxPlans = 128
 func newPlans() *plans { return &plans{known: map[string]memory{}} }
 
 func (p *plans) remember(made *planned) {
-	m := memory{index: made.base.Index(), nodes: made.base.Count(state.KindNode), changes: map[string]*v1.PlanChange{}, namespaces: map[string]uint64{}}
-	for _, n := range made.plan.GetNamespaces() {
-		m.namespaces[n.GetName()] = n.GetVersion()
-	}
+	m := memory{index: made.base.Index(), nodes: made.base.Count(state.KindNode), changes: map[string]*v1.PlanChange{}}
 	for _, c := range made.plan.GetChanges() {
-		m.changes[pathOf(c)] = &v1.PlanChange{Action: c.GetAction(), Version: c.GetVersion(), Image: c.GetImage(), Unplaced: c.GetUnplaced()}
+		m.changes[changeTitle(c)] = &v1.PlanChange{Action: c.GetAction(), Version: c.GetVersion(), Image: c.GetImage(), Unplaced: c.GetUnplaced()}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +72,10 @@ func (p *plans) remember(made *planned) {
 	}
 }
 
-func pathOf(c *v1.PlanChange) string { return c.GetNamespace() + "/" + c.GetName() }
+// changeTitle is the kind and the name of a changed object for people, such as "workload default/web".
+func changeTitle(c *v1.PlanChange) string {
+	return title(state.Kind(strings.ToLower(c.GetKind())), &v1.Metadata{Namespace: c.GetNamespace(), Name: c.GetName()})
+}
 
 // movedOn refuses to carry out a plan that is not the one that would be made
 // now, and says why as far as that is known.
@@ -97,20 +92,21 @@ func (p *plans) movedOn(fingerprint string, now *planned) error {
 
 // difference is what has changed since, the nearest cause first.
 func (m memory) difference(now *planned) string {
-	found := m.namespaceDifference(now.plan)
+	var found []string
 	for _, c := range now.plan.GetChanges() {
-		was, path := m.changes[pathOf(c)], pathOf(c)
+		title := changeTitle(c)
+		was := m.changes[title]
 		switch {
 		case was == nil:
-			found = append(found, fmt.Sprintf("workload %s was not there", path))
+			found = append(found, fmt.Sprintf("%s was not there", title))
 		case was.GetVersion() == 0 && c.GetVersion() != 0:
-			found = append(found, fmt.Sprintf("workload %s was created by somebody else", path))
+			found = append(found, fmt.Sprintf("%s was created by somebody else", title))
 		case was.GetVersion() != 0 && c.GetVersion() == 0:
-			found = append(found, fmt.Sprintf("workload %s was deleted", path))
+			found = append(found, fmt.Sprintf("%s was deleted", title))
 		case was.GetVersion() != c.GetVersion():
-			found = append(found, fmt.Sprintf("workload %s was changed from version %d to %d", path, was.GetVersion(), c.GetVersion()))
+			found = append(found, fmt.Sprintf("%s was changed from version %d to %d", title, was.GetVersion(), c.GetVersion()))
 		case was.GetImage() != c.GetImage():
-			found = append(found, fmt.Sprintf("the image of workload %s is another one now: %s", path, c.GetImage()))
+			found = append(found, fmt.Sprintf("the image of %s is another one now: %s", title, c.GetImage()))
 		}
 	}
 	if len(now.plan.GetChanges()) < len(m.changes) {

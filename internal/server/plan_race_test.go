@@ -96,7 +96,7 @@ func TestPlanRestsOnOneState(t *testing.T) {
 	c := newCluster(t)
 	op := c.as(roleOperator)
 	first := c.push("web:1")
-	wish, err := c.wish(c.ctx, asking(workload("web", replicasOf(0), imageOf("web:1"))))
+	wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf("web:1"))))
 	must(t, err)
 	before := c.store.Snapshot()
 	c.carryOut(op, asking(workload("web", replicasOf(0), imageOf("web:1"))))
@@ -105,7 +105,7 @@ func TestPlanRestsOnOneState(t *testing.T) {
 		snap           *state.Snapshot
 		action, digest string
 	}{{before, actionCreate, first}, {c.store.Snapshot(), actionUpdate, second}} {
-		p, err := c.Server.plan(c.ctx, wish, at.snap)
+		p, err := c.Server.plan(c.ctx, wanted, at.snap)
 		must(t, err)
 		name, err := image.ParseName(p.plan.GetChanges()[0].GetImage())
 		must(t, err)
@@ -119,10 +119,10 @@ func TestPlanRestsOnOneState(t *testing.T) {
 func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 	c := newCluster(t)
 	digest := c.push("web:1")
-	wish, err := c.wish(c.ctx, asking(workload("web", replicasOf(0), imageOf("web@"+digest))))
+	wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf("web@"+digest))))
 	must(t, err)
 	_, err = c.propose(c.ctx, func(snap *state.Snapshot, b *state.Batch) error {
-		p, err := c.Server.plan(c.ctx, wish, snap)
+		p, err := c.Server.plan(c.ctx, wanted, snap)
 		if err != nil {
 			return err
 		}
@@ -144,21 +144,22 @@ func TestDigestOfADeletedImageIsLookedUpAgain(t *testing.T) {
 func TestUntaggedImageThatIsDeletedMeanwhileIsRefused(t *testing.T) {
 	c := newCluster(t)
 	plan := func(snap *state.Snapshot, b *state.Batch, named namedImage) error {
-		wish, err := c.wish(c.ctx, asking(workload("web", replicasOf(0), imageOf(named.from))))
+		wanted, err := c.prepareAll(c.ctx, asking(workload("web", replicasOf(0), imageOf(named.from))))
 		must(t, err)
-		p, err := c.Server.plan(c.ctx, wish, snap)
+		p, err := c.Server.plan(c.ctx, wanted, snap)
 		if err != nil {
 			return err
 		}
 		return p.propose(b, receipt{})
 	}
-	create := func(snap *state.Snapshot, b *state.Batch, named namedImage) error {
-		image, err := c.pinIn(c.ctx, snap, named)
-		if err != nil {
+	create := func(snap *state.Snapshot, batch *state.Batch, named namedImage) error {
+		b, err := c.prepareWorkload(c.ctx, workload("web", replicasOf(0), imageOf(named.from)), newPreparation(receipt{}))
+		must(t, err)
+		tx := newTransaction(snap, batch)
+		if _, err := b.create(c.ctx, tx); err != nil {
 			return err
 		}
-		image.relyOn(b)
-		(&workloads{Server: c.Server}).create(c.ctx, b, workload("web", replicasOf(0), imageOf(named.from)), image)
+		tx.relyOnImages()
 		return nil
 	}
 	first, second, third := c.push("web:1"), c.push("web:1"), c.push("web:1")

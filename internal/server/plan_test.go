@@ -17,6 +17,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/image"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
 )
 
@@ -30,7 +31,13 @@ func cpuOf(amount string) func(*v1.Workload) {
 	}
 }
 
-func asking(workloads ...*v1.Workload) *v1.PlanRequest { return &v1.PlanRequest{Workloads: workloads} }
+func asking(workloads ...*v1.Workload) *v1.PlanRequest {
+	request := &v1.PlanRequest{}
+	for _, w := range workloads {
+		request.Objects = append(request.Objects, manifests(w)...)
+	}
+	return request
+}
 
 // plan makes a plan, which must work.
 func (c *cluster) plan(u *user, request *v1.PlanRequest) *v1.Plan {
@@ -96,10 +103,10 @@ func TestAPlanShowsWhatWouldChangeAndChangesNothing(t *testing.T) {
 	}
 
 	answer := c.carryOut(op, web())
-	if w := answer.GetWorkloads()[0]; w.GetMetadata().GetName() != "web" || w.GetStatus().GetRevision() != 1 {
+	if w := spec.WorkloadsIn(answer.GetObjects())[0]; w.GetMetadata().GetName() != "web" || w.GetStatus().GetRevision() != 1 {
 		t.Errorf("applied: %v", answer)
 	}
-	uid := answer.GetWorkloads()[0].GetMetadata().GetUid()
+	uid := spec.WorkloadsIn(answer.GetObjects())[0].GetMetadata().GetUid()
 	c.running(uid, 1)
 	wantPlan(t, c.plan(op, web(cpuOf("500m"))), "unchanged web", "keep n1>n1") // written otherwise
 	wantPlan(t, c.plan(op, web(replicasOf(2), labelled("app", "web"))), "update web",
@@ -126,7 +133,7 @@ func TestWorkloadsOfOnePlanCompeteForTheSameRoom(t *testing.T) {
 		t.Errorf("planned %v", said(plan))
 	}
 	answer := c.carryOut(op, request)
-	c.running(answer.GetWorkloads()[0].GetMetadata().GetUid(), 1)
+	c.running(spec.WorkloadsIn(answer.GetObjects())[0].GetMetadata().GetUid(), 1)
 
 	// What makes room for it is in the same plan.
 	alone := asking(workload("b", cpuOf("3"), labelled("app", "x")))
@@ -150,12 +157,12 @@ func TestWhatThePlanShowedIsWhatIsDone(t *testing.T) {
 		for _, step := range change.GetReplicas() {
 			want = append(want, step.GetToNode())
 		}
-		for _, r := range c.running(answer.GetWorkloads()[i].GetMetadata().GetUid(), len(want)) {
+		for _, r := range c.running(spec.WorkloadsIn(answer.GetObjects())[i].GetMetadata().GetUid(), len(want)) {
 			got = append(got, r.GetSpec().GetNode())
 		}
 		slices.Sort(want)
 		slices.Sort(got)
-		if !slices.Equal(got, want) || len(want)+int(change.GetUnplaced()) != int(answer.GetWorkloads()[i].GetSpec().GetReplicas()) {
+		if !slices.Equal(got, want) || len(want)+int(change.GetUnplaced()) != int(spec.WorkloadsIn(answer.GetObjects())[i].GetSpec().GetReplicas()) {
 			t.Errorf("%s is on %v, and the plan showed %v with %d unplaced", change.GetName(), got, want, change.GetUnplaced())
 		}
 	}
@@ -192,7 +199,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 	c.until(func(snap *state.Snapshot) bool { return snap.Count(state.KindReplica) == 2 })
 	answer := c.carryOut(op, request)
 	var names []string
-	for _, w := range answer.GetWorkloads() {
+	for _, w := range spec.WorkloadsIn(answer.GetObjects()) {
 		names = append(names, w.GetMetadata().GetName())
 	}
 	if !slices.Equal(names, []string{"new", "kept"}) || answer.GetPlan().GetChanges()[2].GetAction() != "delete" {
@@ -206,7 +213,7 @@ func TestApplyPlanIsAllOrNothing(t *testing.T) {
 		t.Error("more was pruned than was asked for")
 	}
 	versions := map[uint64]bool{}
-	for _, w := range answer.GetWorkloads() {
+	for _, w := range spec.WorkloadsIn(answer.GetObjects()) {
 		versions[w.GetMetadata().GetVersion()] = true
 	}
 	if len(versions) != 1 {
@@ -297,7 +304,7 @@ func TestApplyPlanTwiceWithOneKeyHappensOnce(t *testing.T) {
 	must(t, err)
 	again, err := op.ApplyPlan(c.ctx, call)
 	must(t, err)
-	if !proto.Equal(first.GetWorkloads()[0], again.GetWorkloads()[0]) || len(again.GetWorkloads()) != 1 {
+	if !proto.Equal(spec.WorkloadsIn(first.GetObjects())[0], spec.WorkloadsIn(again.GetObjects())[0]) || len(spec.WorkloadsIn(again.GetObjects())) != 1 {
 		t.Errorf("the repeated call answered %v, want %v", again, first)
 	}
 	for i, change := range again.GetPlan().GetChanges() {
@@ -335,8 +342,8 @@ func TestPlansAreRefusedInWords(t *testing.T) {
 		words   string
 	}{
 		"twice":               {asking(workload("a"), workload("a")), codes.InvalidArgument, "workload default/a is given twice"},
-		"negative replicas":   {asking(workload("a"), workload("b", replicasOf(-1))), codes.InvalidArgument, "workloads[1].spec.replicas: must be between 0 and 100000"},
-		"too little memory":   {asking(workload("a", func(w *v1.Workload) { w.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "1Ki"}} })), codes.InvalidArgument, "workloads[0].spec.resources.limits.memory: a memory limit of 1Ki is too small"},
+		"negative replicas":   {asking(workload("a"), workload("b", replicasOf(-1))), codes.InvalidArgument, "objects[1].workload.spec.replicas: must be between 0 and 100000"},
+		"too little memory":   {asking(workload("a", func(w *v1.Workload) { w.Spec.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "1Ki"}} })), codes.InvalidArgument, "objects[0].workload.spec.resources.limits.memory: a memory limit of 1Ki is too small"},
 		"a wrong unit":        {asking(workload("a", cpuOf("5 apples"))), codes.InvalidArgument, "spec.resources.limits.cpu"},
 		"a long name":         {asking(workload(strings.Repeat("a", 64))), codes.InvalidArgument, "metadata.name"},
 		"no image":            {asking(workload("a"), workload("b", imageOf("nope:1"))), codes.FailedPrecondition, "image nope:1 is not in the cluster's registry"},

@@ -20,10 +20,10 @@ import (
 // lists large workloads must not hold up those who write.
 const countAtOnce = 256
 
-// present is a workload as the API shows it: what is stored, with a status
+// presentWorkload is a workload as the API shows it: what is stored, with a status
 // that is derived from its replicas at this moment. explain adds why replicas
 // are pending, node by node. All but the status is shared with what is stored.
-func (s *Server) present(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
+func (s *Server) presentWorkload(snap *state.Snapshot, stored *v1.Workload, explain bool) *v1.Workload {
 	st := &v1.WorkloadStatus{
 		Revision: stored.GetStatus().GetRevision(), RevisionUid: stored.GetStatus().GetRevisionUid(),
 		Desired: s.desired(snap, stored), Configuration: stored.GetStatus().GetConfiguration(),

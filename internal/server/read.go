@@ -19,29 +19,15 @@ func (s *workloads) GetWorkload(ctx context.Context, request *v1.GetWorkloadRequ
 	if w == nil {
 		return nil, missingWorkload(snap, namespace, request.GetName())
 	}
-	return s.present(snap, w, true), nil
+	return s.presentWorkload(snap, w, true), nil
 }
 
 func (s *workloads) ListWorkloads(ctx context.Context, request *v1.ListWorkloadsRequest) (*v1.ListWorkloadsResponse, error) {
-	snap, err := s.consensus.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	selection := request.GetSelection()
-	selector, err := spec.ParseSelector(selection.GetLabels())
-	if err != nil {
-		return nil, err
-	}
-	items, next, err := page(request.GetPage(), func(after string) iter.Seq[*v1.Workload] {
-		return snap.Workloads(selection.GetNamespace(), after)
-	}, byPath, func(w *v1.Workload) bool {
-		return selector.Matches(w.GetMetadata().GetLabels())
+	items, next, err := s.list(ctx, request.GetPage(), selection[*v1.Workload]{
+		namespace: request.GetSelection().GetNamespace(), labels: request.GetSelection().GetLabels(),
 	})
 	if err != nil {
 		return nil, err
-	}
-	for i, w := range items {
-		items[i] = s.present(snap, w, false)
 	}
 	return &v1.ListWorkloadsResponse{Items: items, Next: next}, nil
 }

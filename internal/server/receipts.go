@@ -63,12 +63,3 @@ func (r receipt) keep(b *state.Batch, object, result string) {
 	}
 	b.Create(kept)
 }
-
-// repeated is the answer to a repeated call: the object as it is now, or only
-// its uid when it has been deleted since.
-func repeated(snap *state.Snapshot, uid string) *v1.Workload {
-	if w := snap.Workload(uid); w != nil {
-		return w
-	}
-	return &v1.Workload{Metadata: &v1.Metadata{Uid: uid}}
-}

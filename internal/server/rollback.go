@@ -28,23 +28,19 @@ func (s *workloads) RollbackWorkload(ctx context.Context, request *v1.RollbackWo
 	}
 	namespace := orDefault(request.GetNamespace())
 	var restored *registry.Deleted
-	shown, err := s.change(ctx, func(snap *state.Snapshot, b *state.Batch) (*v1.Workload, error) {
-		if done, err := receipt.find(snap); done != nil || err != nil {
-			return repeated(snap, done.GetObjectUid()), err
-		}
-		old := snap.WorkloadByName(namespace, request.GetName())
+	shown, _, err := s.once(ctx, receipt, func(tx *transaction) (*v1.Workload, string, error) {
+		old := tx.base.WorkloadByName(namespace, request.GetName())
 		if old == nil {
-			return nil, missingWorkload(snap, namespace, request.GetName())
+			return nil, "", missingWorkload(tx.base, namespace, request.GetName())
 		}
-		if err := changeable(old, request.GetVersion()); err != nil {
-			return nil, err
+		if err := s.changeable(old, request.GetVersion()); err != nil {
+			return nil, "", err
 		}
-		w, back, err := s.rollBack(ctx, snap, b, old, request.GetRevision())
-		if err == nil && w != old {
-			receipt.keep(b, w.GetMetadata().GetUid(), "")
+		w, back, err := s.rollBack(ctx, tx.base, tx.batch, old, request.GetRevision())
+		if restored = back; w == old {
+			return w, actionUnchanged, err
 		}
-		restored = back
-		return w, err
+		return w, actionUpdate, err
 	})
 	if err == nil && restored != nil && restored.Tag != "" {
 		s.settleTag(ctx, restored.Repository, restored.Tag, false)
@@ -72,7 +68,7 @@ func (s *workloads) rollBack(ctx context.Context, snap *state.Snapshot, b *state
 	if err != nil {
 		return nil, nil, err
 	}
-	revision := s.revise(b, w, pinnedBy(target))
+	revision := revise(b, w, pinnedBy(target))
 	revision.Spec.Restart = current.GetSpec().GetRestart()
 	b.Update(w, old.GetMetadata().GetVersion())
 	b.Create(s.event(ctx, w, "RolledBack", fmt.Sprintf("revision %d is what revision %d was%s",

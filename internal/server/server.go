@@ -162,6 +162,7 @@ type Server struct {
 	scrape      *telemetry.Registry
 	metrics     *telemetry.Server
 	tracing     *telemetry.Tracing
+	kinds       planKinds
 	plans       *plans
 	peers       *peerConns
 	mirrors     mirrors
@@ -292,14 +293,16 @@ func (s *Server) newGRPC() *edge {
 	}
 	server := newEdge(s.port, guard)
 	s.passed = &passedCalls{guard: guard, methods: server.methods}
-	v1.RegisterWorkloadServiceServer(server, &workloads{Server: s})
-	v1.RegisterNodeServiceServer(server, &nodeService{Server: s})
+	all, namespaces := newWorkloads(s), newNamespaces(s)
+	s.kinds = planKinds{namespaces, all}
+	v1.RegisterWorkloadServiceServer(server, &workloads{collection: all})
+	v1.RegisterNodeServiceServer(server, &nodeService{collection: newNodes(s)})
 	v1.RegisterClusterServiceServer(server, &clusterService{Server: s})
 	v1.RegisterTokenServiceServer(server, &tokenService{Server: s})
 	v1.RegisterImageServiceServer(server, &imageService{Server: s})
 	v1.RegisterEventServiceServer(server, &eventService{Server: s})
 	v1.RegisterPlanServiceServer(server, &planService{Server: s})
-	v1.RegisterNamespaceServiceServer(server, &namespaceService{Server: s})
+	v1.RegisterNamespaceServiceServer(server, &namespaceService{collection: namespaces})
 	v1.RegisterExplainServiceServer(server, newExplainService(s))
 	v1.RegisterEnrollmentServiceServer(server, &enrollment{Server: s})
 	v1.RegisterAgentServiceServer(server, &agentService{Server: s})

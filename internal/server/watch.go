@@ -83,41 +83,13 @@ func (t *tracker[T]) absent(uid string) error {
 }
 
 func (s *workloads) WatchWorkloads(request *v1.WatchWorkloadsRequest, stream grpc.ServerStreamingServer[v1.WorkloadChange]) error {
-	selection := request.GetSelection()
-	selector, err := spec.ParseSelector(selection.GetLabels())
-	if err != nil {
-		return err
-	}
-	matches := func(w *v1.Workload) bool {
-		m := w.GetMetadata()
-		return (selection.GetNamespace() == "" || selection.GetNamespace() == m.GetNamespace()) &&
-			(request.GetName() == "" || request.GetName() == m.GetName()) &&
-			selector.Matches(m.GetLabels())
-	}
-	out := newTracker(func(change string, w *v1.Workload) error {
+	return s.watch(stream.Context(), selection[*v1.Workload]{
+		namespace: request.GetSelection().GetNamespace(), labels: request.GetSelection().GetLabels(),
+		also: func(w *v1.Workload) bool {
+			return request.GetName() == "" || request.GetName() == w.GetMetadata().GetName()
+		},
+	}, func(change string, w *v1.Workload) error {
 		return stream.Send(&v1.WorkloadChange{Change: change, Workload: w})
-	})
-	refresh := func(snap *state.Snapshot, uid string) error {
-		w := snap.Workload(uid)
-		if w == nil || !matches(w) {
-			return out.absent(uid)
-		}
-		return out.present(uid, s.present(snap, w, false))
-	}
-	return s.watch(stream.Context(), func(snap *state.Snapshot) error {
-		for w := range snap.Workloads(selection.GetNamespace(), "") {
-			if err := refresh(snap, w.GetMetadata().GetUid()); err != nil {
-				return err
-			}
-		}
-		return stream.Send(&v1.WorkloadChange{Change: changeSynced})
-	}, func(snap *state.Snapshot, changes []state.Change) error {
-		for uid := range touchedWorkloads(snap, changes) {
-			if err := refresh(snap, uid); err != nil {
-				return err
-			}
-		}
-		return nil
 	})
 }
 

@@ -257,7 +257,7 @@ func TestPhaseOfAWorkload(t *testing.T) {
 		if one.deleting {
 			w.Metadata.DeleteTime = timestamppb.New(c.now())
 		}
-		got := c.present(store.Snapshot(), w, false).GetStatus()
+		got := c.presentWorkload(store.Snapshot(), w, false).GetStatus()
 		if got.GetPhase() != one.want || (got.GetReason() != "") != one.reason {
 			t.Errorf("%v is %q (%s), want %q", one.replicas, got.GetPhase(), got.GetReason(), one.want)
 		}
@@ -281,7 +281,7 @@ func TestWorkloadThatEndsAndEndsSaysHow(t *testing.T) {
 		Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "default"},
 		Spec:     &v1.WorkloadSpec{Replicas: proto.Int32(1)}, Status: &v1.WorkloadStatus{RevisionUid: "rev-1"},
 	}
-	if got := c.present(store.Snapshot(), w, false).GetStatus().GetReason(); got != "replica web-1: It exited with code 0." {
+	if got := c.presentWorkload(store.Snapshot(), w, false).GetStatus().GetReason(); got != "replica web-1: It exited with code 0." {
 		t.Errorf("the reason is %q", got)
 	}
 }

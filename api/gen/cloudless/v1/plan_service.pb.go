@@ -23,25 +23,106 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-type PlanRequest struct {
+// An object of any kind that a file may hold.
+type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// If metadata.version is set, it must still be the current one.
-	Workloads []*Workload `protobuf:"bytes,1,rep,name=workloads,proto3" json:"workloads,omitempty"`
-	// Also delete the workloads of these labels that are not among the workloads,
-	// such as "app=shop". Empty deletes nothing.
-	Prune string `protobuf:"bytes,2,opt,name=prune,proto3" json:"prune,omitempty"`
-	// Where to prune; "default" if empty.
-	PruneNamespace string `protobuf:"bytes,3,opt,name=prune_namespace,json=pruneNamespace,proto3" json:"prune_namespace,omitempty"`
-	// Made or changed together with the workloads. If metadata.version is set, it
-	// must still be the current one.
-	Namespaces    []*Namespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Types that are valid to be assigned to Object:
+	//
+	//	*Manifest_Namespace
+	//	*Manifest_Workload
+	Object        isManifest_Object `protobuf_oneof:"object"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *Manifest) Reset() {
+	*x = Manifest{}
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Manifest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Manifest) ProtoMessage() {}
+
+func (x *Manifest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Manifest.ProtoReflect.Descriptor instead.
+func (*Manifest) Descriptor() ([]byte, []int) {
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Manifest) GetObject() isManifest_Object {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *Manifest) GetNamespace() *Namespace {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_Namespace); ok {
+			return x.Namespace
+		}
+	}
+	return nil
+}
+
+func (x *Manifest) GetWorkload() *Workload {
+	if x != nil {
+		if x, ok := x.Object.(*Manifest_Workload); ok {
+			return x.Workload
+		}
+	}
+	return nil
+}
+
+type isManifest_Object interface {
+	isManifest_Object()
+}
+
+type Manifest_Namespace struct {
+	Namespace *Namespace `protobuf:"bytes,1,opt,name=namespace,proto3,oneof"`
+}
+
+type Manifest_Workload struct {
+	Workload *Workload `protobuf:"bytes,2,opt,name=workload,proto3,oneof"`
+}
+
+func (*Manifest_Namespace) isManifest_Object() {}
+
+func (*Manifest_Workload) isManifest_Object() {}
+
+type PlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Objects to create or to change. If an object's metadata.version is set, it must
+	// still be the current one.
+	Objects []*Manifest `protobuf:"bytes,4,rep,name=objects,proto3" json:"objects,omitempty"`
+	// Also delete the workloads with these labels that are not among the objects,
+	// such as "app=shop". Empty deletes nothing.
+	Prune string `protobuf:"bytes,2,opt,name=prune,proto3" json:"prune,omitempty"`
+	// Where to prune; "default" if empty.
+	PruneNamespace string `protobuf:"bytes,3,opt,name=prune_namespace,json=pruneNamespace,proto3" json:"prune_namespace,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[0]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -53,7 +134,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[0]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -66,12 +147,12 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{0}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *PlanRequest) GetWorkloads() []*Workload {
+func (x *PlanRequest) GetObjects() []*Manifest {
 	if x != nil {
-		return x.Workloads
+		return x.Objects
 	}
 	return nil
 }
@@ -90,28 +171,21 @@ func (x *PlanRequest) GetPruneNamespace() string {
 	return ""
 }
 
-func (x *PlanRequest) GetNamespaces() []*Namespace {
-	if x != nil {
-		return x.Namespaces
-	}
-	return nil
-}
-
 type Plan struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Changes []*PlanChange          `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
-	// Stands for all that the plan says and rests on.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespaces come first, because their quotas hold for the workloads.
+	Changes []*PlanChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Identifies the request, the plan, and the state that the plan was made on.
 	Fingerprint string `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	// Which replicas would be pushed out.
-	Preemptions   []*Preemption    `protobuf:"bytes,20,rep,name=preemptions,proto3" json:"preemptions,omitempty"`
-	Namespaces    []*PlanNamespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Replicas that would be preempted.
+	Preemptions   []*Preemption `protobuf:"bytes,20,rep,name=preemptions,proto3" json:"preemptions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -123,7 +197,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[1]
+	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -136,7 +210,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{1}
+	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Plan) GetChanges() []*PlanChange {
@@ -158,103 +232,6 @@ func (x *Plan) GetPreemptions() []*Preemption {
 		return x.Preemptions
 	}
 	return nil
-}
-
-func (x *Plan) GetNamespaces() []*PlanNamespace {
-	if x != nil {
-		return x.Namespaces
-	}
-	return nil
-}
-
-// What would become of one namespace.
-type PlanNamespace struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// "create", "update" or "unchanged".
-	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
-	// The version that the plan rests on, 0 if nobody has made the namespace yet.
-	Version uint64         `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	Fields  []*FieldChange `protobuf:"bytes,4,rep,name=fields,proto3" json:"fields,omitempty"`
-	// What of the quota would be used beyond it, in words. Nothing that runs is
-	// stopped for it; new replicas wait.
-	Over []string `protobuf:"bytes,5,rep,name=over,proto3" json:"over,omitempty"`
-	// Replicas that wait now and would get a node.
-	Woken         int32 `protobuf:"varint,6,opt,name=woken,proto3" json:"woken,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlanNamespace) Reset() {
-	*x = PlanNamespace{}
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlanNamespace) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlanNamespace) ProtoMessage() {}
-
-func (x *PlanNamespace) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudless_v1_plan_service_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlanNamespace.ProtoReflect.Descriptor instead.
-func (*PlanNamespace) Descriptor() ([]byte, []int) {
-	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *PlanNamespace) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *PlanNamespace) GetAction() string {
-	if x != nil {
-		return x.Action
-	}
-	return ""
-}
-
-func (x *PlanNamespace) GetVersion() uint64 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *PlanNamespace) GetFields() []*FieldChange {
-	if x != nil {
-		return x.Fields
-	}
-	return nil
-}
-
-func (x *PlanNamespace) GetOver() []string {
-	if x != nil {
-		return x.Over
-	}
-	return nil
-}
-
-func (x *PlanNamespace) GetWoken() int32 {
-	if x != nil {
-		return x.Woken
-	}
-	return 0
 }
 
 // A replica that would have to go, because one of a higher priority needs the
@@ -371,27 +348,35 @@ func (x *Preemption) GetToNode() string {
 	return ""
 }
 
-// What would become of one workload.
+// What would become of one object.
 type PlanChange struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "Workload".
+	Kind string `protobuf:"bytes,10,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Empty for kinds that live in no namespace.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// "create", "update", "delete" or "unchanged".
 	Action string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
-	// The version that the plan rests on, 0 if the workload does not exist.
+	// The version that the plan was made on, 0 if the object does not exist.
 	Version uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// Field by field; of a new workload, all that is set.
+	// Field by field; for a new object, all fields that are set.
 	Fields []*FieldChange `protobuf:"bytes,5,rep,name=fields,proto3" json:"fields,omitempty"`
-	// What would happen to replicas.
+	// What would happen to a workload's replicas.
 	Replicas []*ReplicaStep `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	// Replicas for which there is no place, and why.
+	// Replicas that no node can take, and why.
 	Unplaced        int32         `protobuf:"varint,7,opt,name=unplaced,proto3" json:"unplaced,omitempty"`
 	UnplacedReasons []*NodeReason `protobuf:"bytes,8,rep,name=unplaced_reasons,json=unplacedReasons,proto3" json:"unplaced_reasons,omitempty"`
-	// The image by digest, where it is known.
+	// A workload's image by digest, where it is known.
 	Image string `protobuf:"bytes,9,opt,name=image,proto3" json:"image,omitempty"`
-	// What of the namespace's quota is used up for those without a place, empty if
-	// that is not the reason.
-	Quota         string `protobuf:"bytes,25,opt,name=quota,proto3" json:"quota,omitempty"`
+	// Which part of the namespace's quota is used up, if that is why replicas are
+	// unplaced.
+	Quota string `protobuf:"bytes,25,opt,name=quota,proto3" json:"quota,omitempty"`
+	// What a namespace would use beyond its quota, in words. Nothing that runs is
+	// stopped; new replicas wait.
+	Over []string `protobuf:"bytes,26,rep,name=over,proto3" json:"over,omitempty"`
+	// Pending replicas that a namespace's new quota would let start.
+	Woken         int32 `protobuf:"varint,27,opt,name=woken,proto3" json:"woken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -424,6 +409,13 @@ func (x *PlanChange) ProtoReflect() protoreflect.Message {
 // Deprecated: Use PlanChange.ProtoReflect.Descriptor instead.
 func (*PlanChange) Descriptor() ([]byte, []int) {
 	return file_cloudless_v1_plan_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PlanChange) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
 }
 
 func (x *PlanChange) GetNamespace() string {
@@ -494,6 +486,20 @@ func (x *PlanChange) GetQuota() string {
 		return x.Quota
 	}
 	return ""
+}
+
+func (x *PlanChange) GetOver() []string {
+	if x != nil {
+		return x.Over
+	}
+	return nil
+}
+
+func (x *PlanChange) GetWoken() int32 {
+	if x != nil {
+		return x.Woken
+	}
+	return 0
 }
 
 type ReplicaStep struct {
@@ -630,11 +636,10 @@ func (x *ApplyPlanRequest) GetIdempotencyKey() string {
 
 type ApplyPlanResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The plan that was carried out.
+	// The plan that was applied.
 	Plan *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// As they are now; those deleted are not among them.
-	Workloads     []*Workload  `protobuf:"bytes,2,rep,name=workloads,proto3" json:"workloads,omitempty"`
-	Namespaces    []*Namespace `protobuf:"bytes,25,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// The objects as they are now, without deleted ones.
+	Objects       []*Manifest `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -676,16 +681,9 @@ func (x *ApplyPlanResponse) GetPlan() *Plan {
 	return nil
 }
 
-func (x *ApplyPlanResponse) GetWorkloads() []*Workload {
+func (x *ApplyPlanResponse) GetObjects() []*Manifest {
 	if x != nil {
-		return x.Workloads
-	}
-	return nil
-}
-
-func (x *ApplyPlanResponse) GetNamespaces() []*Namespace {
-	if x != nil {
-		return x.Namespaces
+		return x.Objects
 	}
 	return nil
 }
@@ -694,28 +692,19 @@ var File_cloudless_v1_plan_service_proto protoreflect.FileDescriptor
 
 const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\xe6\x01\n" +
-	"\vPlanRequest\x12?\n" +
-	"\tworkloads\x18\x01 \x03(\v2\x16.cloudless.v1.WorkloadB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tworkloads\x12\x1e\n" +
+	"\x1fcloudless/v1/plan_service.proto\x12\fcloudless.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bcloudless/v1/metadata.proto\x1a\x1ccloudless/v1/namespace.proto\x1a\x1acloudless/v1/options.proto\x1a\x18cloudless/v1/rules.proto\x1a\x1bcloudless/v1/workload.proto\x1a\x1cgoogle/api/annotations.proto\"\x83\x01\n" +
+	"\bManifest\x127\n" +
+	"\tnamespace\x18\x01 \x01(\v2\x17.cloudless.v1.NamespaceH\x00R\tnamespace\x124\n" +
+	"\bworkload\x18\x02 \x01(\v2\x16.cloudless.v1.WorkloadH\x00R\bworkloadB\b\n" +
+	"\x06object\"\x9e\x01\n" +
+	"\vPlanRequest\x12;\n" +
+	"\aobjects\x18\x04 \x03(\v2\x16.cloudless.v1.ManifestB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\aobjects\x12\x1e\n" +
 	"\x05prune\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05prune\x122\n" +
-	"\x0fprune_namespace\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x0epruneNamespace\x12B\n" +
-	"\n" +
-	"namespaces\x18\x19 \x03(\v2\x17.cloudless.v1.NamespaceB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\n" +
-	"namespaces\"\xd5\x01\n" +
+	"\x0fprune_namespace\x18\x03 \x01(\tB\t\xbaH\x06r\x04\xc0\xc6'\x01R\x0epruneNamespace\"\x98\x01\n" +
 	"\x04Plan\x122\n" +
 	"\achanges\x18\x01 \x03(\v2\x18.cloudless.v1.PlanChangeR\achanges\x12 \n" +
 	"\vfingerprint\x18\x02 \x01(\tR\vfingerprint\x12:\n" +
-	"\vpreemptions\x18\x14 \x03(\v2\x18.cloudless.v1.PreemptionR\vpreemptions\x12;\n" +
-	"\n" +
-	"namespaces\x18\x19 \x03(\v2\x1b.cloudless.v1.PlanNamespaceR\n" +
-	"namespaces\"\xb2\x01\n" +
-	"\rPlanNamespace\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06action\x18\x02 \x01(\tR\x06action\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\x121\n" +
-	"\x06fields\x18\x04 \x03(\v2\x19.cloudless.v1.FieldChangeR\x06fields\x12\x12\n" +
-	"\x04over\x18\x05 \x03(\tR\x04over\x12\x14\n" +
-	"\x05woken\x18\x06 \x01(\x05R\x05woken\"\xbc\x02\n" +
+	"\vpreemptions\x18\x14 \x03(\v2\x18.cloudless.v1.PreemptionR\vpreemptions\"\xbc\x02\n" +
 	"\n" +
 	"Preemption\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
@@ -728,9 +717,11 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\ffor_priority\x18\b \x01(\x05H\x01R\vforPriority\x88\x01\x01\x12\x17\n" +
 	"\ato_node\x18\t \x01(\tR\x06toNodeB\v\n" +
 	"\t_priorityB\x0f\n" +
-	"\r_for_priority\"\xe7\x02\n" +
+	"\r_for_priority\"\xa5\x03\n" +
 	"\n" +
-	"PlanChange\x12\x1c\n" +
+	"PlanChange\x12\x12\n" +
+	"\x04kind\x18\n" +
+	" \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06action\x18\x03 \x01(\tR\x06action\x12\x18\n" +
@@ -740,7 +731,9 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\bunplaced\x18\a \x01(\x05R\bunplaced\x12C\n" +
 	"\x10unplaced_reasons\x18\b \x03(\v2\x18.cloudless.v1.NodeReasonR\x0funplacedReasons\x12\x14\n" +
 	"\x05image\x18\t \x01(\tR\x05image\x12\x14\n" +
-	"\x05quota\x18\x19 \x01(\tR\x05quota\"u\n" +
+	"\x05quota\x18\x19 \x01(\tR\x05quota\x12\x12\n" +
+	"\x04over\x18\x1a \x03(\tR\x04over\x12\x14\n" +
+	"\x05woken\x18\x1b \x01(\x05R\x05woken\"u\n" +
 	"\vReplicaStep\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\tR\areplica\x12\x1b\n" +
@@ -750,13 +743,10 @@ const file_cloudless_v1_plan_service_proto_rawDesc = "" +
 	"\arequest\x18\x01 \x01(\v2\x19.cloudless.v1.PlanRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12,\n" +
 	"\vfingerprint\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\vfingerprint\x121\n" +
-	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"\xaa\x01\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x0eidempotencyKey\"m\n" +
 	"\x11ApplyPlanResponse\x12&\n" +
-	"\x04plan\x18\x01 \x01(\v2\x12.cloudless.v1.PlanR\x04plan\x124\n" +
-	"\tworkloads\x18\x02 \x03(\v2\x16.cloudless.v1.WorkloadR\tworkloads\x127\n" +
-	"\n" +
-	"namespaces\x18\x19 \x03(\v2\x17.cloudless.v1.NamespaceR\n" +
-	"namespaces2\xd6\x01\n" +
+	"\x04plan\x18\x01 \x01(\v2\x12.cloudless.v1.PlanR\x04plan\x120\n" +
+	"\aobjects\x18\x03 \x03(\v2\x16.cloudless.v1.ManifestR\aobjects2\xd6\x01\n" +
 	"\vPlanService\x12V\n" +
 	"\bMakePlan\x12\x19.cloudless.v1.PlanRequest\x1a\x12.cloudless.v1.Plan\"\x1b\xe2\xcc'\x04\b\x01\x10\x01\x82\xd3\xe4\x93\x02\r:\x01*\"\b/v1/plan\x12o\n" +
 	"\tApplyPlan\x12\x1e.cloudless.v1.ApplyPlanRequest\x1a\x1f.cloudless.v1.ApplyPlanResponse\"!\xe2\xcc'\x04\b\x02 \x01\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/plan:applyBAZ?github.com/cloudless/cloudless/api/gen/cloudless/v1;cloudlessv1b\x06proto3"
@@ -775,42 +765,40 @@ func file_cloudless_v1_plan_service_proto_rawDescGZIP() []byte {
 
 var file_cloudless_v1_plan_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_cloudless_v1_plan_service_proto_goTypes = []any{
-	(*PlanRequest)(nil),       // 0: cloudless.v1.PlanRequest
-	(*Plan)(nil),              // 1: cloudless.v1.Plan
-	(*PlanNamespace)(nil),     // 2: cloudless.v1.PlanNamespace
+	(*Manifest)(nil),          // 0: cloudless.v1.Manifest
+	(*PlanRequest)(nil),       // 1: cloudless.v1.PlanRequest
+	(*Plan)(nil),              // 2: cloudless.v1.Plan
 	(*Preemption)(nil),        // 3: cloudless.v1.Preemption
 	(*PlanChange)(nil),        // 4: cloudless.v1.PlanChange
 	(*ReplicaStep)(nil),       // 5: cloudless.v1.ReplicaStep
 	(*ApplyPlanRequest)(nil),  // 6: cloudless.v1.ApplyPlanRequest
 	(*ApplyPlanResponse)(nil), // 7: cloudless.v1.ApplyPlanResponse
-	(*Workload)(nil),          // 8: cloudless.v1.Workload
-	(*Namespace)(nil),         // 9: cloudless.v1.Namespace
+	(*Namespace)(nil),         // 8: cloudless.v1.Namespace
+	(*Workload)(nil),          // 9: cloudless.v1.Workload
 	(*FieldChange)(nil),       // 10: cloudless.v1.FieldChange
 	(*NodeReason)(nil),        // 11: cloudless.v1.NodeReason
 }
 var file_cloudless_v1_plan_service_proto_depIdxs = []int32{
-	8,  // 0: cloudless.v1.PlanRequest.workloads:type_name -> cloudless.v1.Workload
-	9,  // 1: cloudless.v1.PlanRequest.namespaces:type_name -> cloudless.v1.Namespace
-	4,  // 2: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
-	3,  // 3: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
-	2,  // 4: cloudless.v1.Plan.namespaces:type_name -> cloudless.v1.PlanNamespace
-	10, // 5: cloudless.v1.PlanNamespace.fields:type_name -> cloudless.v1.FieldChange
-	10, // 6: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
-	5,  // 7: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
-	11, // 8: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
-	0,  // 9: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
-	1,  // 10: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
-	8,  // 11: cloudless.v1.ApplyPlanResponse.workloads:type_name -> cloudless.v1.Workload
-	9,  // 12: cloudless.v1.ApplyPlanResponse.namespaces:type_name -> cloudless.v1.Namespace
-	0,  // 13: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
-	6,  // 14: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
-	1,  // 15: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
-	7,  // 16: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	8,  // 0: cloudless.v1.Manifest.namespace:type_name -> cloudless.v1.Namespace
+	9,  // 1: cloudless.v1.Manifest.workload:type_name -> cloudless.v1.Workload
+	0,  // 2: cloudless.v1.PlanRequest.objects:type_name -> cloudless.v1.Manifest
+	4,  // 3: cloudless.v1.Plan.changes:type_name -> cloudless.v1.PlanChange
+	3,  // 4: cloudless.v1.Plan.preemptions:type_name -> cloudless.v1.Preemption
+	10, // 5: cloudless.v1.PlanChange.fields:type_name -> cloudless.v1.FieldChange
+	5,  // 6: cloudless.v1.PlanChange.replicas:type_name -> cloudless.v1.ReplicaStep
+	11, // 7: cloudless.v1.PlanChange.unplaced_reasons:type_name -> cloudless.v1.NodeReason
+	1,  // 8: cloudless.v1.ApplyPlanRequest.request:type_name -> cloudless.v1.PlanRequest
+	2,  // 9: cloudless.v1.ApplyPlanResponse.plan:type_name -> cloudless.v1.Plan
+	0,  // 10: cloudless.v1.ApplyPlanResponse.objects:type_name -> cloudless.v1.Manifest
+	1,  // 11: cloudless.v1.PlanService.MakePlan:input_type -> cloudless.v1.PlanRequest
+	6,  // 12: cloudless.v1.PlanService.ApplyPlan:input_type -> cloudless.v1.ApplyPlanRequest
+	2,  // 13: cloudless.v1.PlanService.MakePlan:output_type -> cloudless.v1.Plan
+	7,  // 14: cloudless.v1.PlanService.ApplyPlan:output_type -> cloudless.v1.ApplyPlanResponse
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_cloudless_v1_plan_service_proto_init() }
@@ -823,6 +811,10 @@ func file_cloudless_v1_plan_service_proto_init() {
 	file_cloudless_v1_options_proto_init()
 	file_cloudless_v1_rules_proto_init()
 	file_cloudless_v1_workload_proto_init()
+	file_cloudless_v1_plan_service_proto_msgTypes[0].OneofWrappers = []any{
+		(*Manifest_Namespace)(nil),
+		(*Manifest_Workload)(nil),
+	}
 	file_cloudless_v1_plan_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -1,0 +1,276 @@
+package server
+
+import (
+	"context"
+	"iter"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// object is a stored object of one kind.
+type object interface {
+	comparable
+	state.Object
+}
+
+// collection offers all objects of one kind: it reads and lists them, watches them, and is the one way by which
+// requests and plans write them. A kind declares what is special about it in the fields.
+type collection[T object] struct {
+	*Server
+	kind state.Kind
+	// applyMethod is the gRPC method that applies an object. Whoever may call it may also apply a plan with such an object.
+	applyMethod string
+
+	// find returns the object with a name; nil if there is none.
+	find func(snap *state.Snapshot, namespace, name string) T
+	// get returns the object with a uid; nil if there is none.
+	get func(snap *state.Snapshot, uid string) T
+	// all lists the objects of a namespace, or of all if it is empty, by name.
+	all func(snap *state.Snapshot, namespace, after string) iter.Seq[T]
+	// labels are what selectors match; nil stands for those of the metadata.
+	labels func(T) map[string]string
+
+	// prepare makes the builder of a wanted object. It may ask others, such as a registry.
+	prepare func(ctx context.Context, given T, p *preparation) (builder[T], error)
+	// remove adds the removal of an object to a transaction.
+	remove func(ctx context.Context, tx *transaction, old T) T
+	// frozen refuses every change of an object; nil stands for none.
+	frozen func(T) error
+
+	// present is an object as the API shows it.
+	present func(snap *state.Snapshot, stored T) T
+	missing func(snap *state.Snapshot, namespace, name string) error
+	exists  func(old T) error
+
+	followed followed[T]
+}
+
+// builder adds the creation or the update of one wanted object to a transaction. Create, Apply, Update and plans all
+// write through it. It is made once for a request, and builds on every state that the request is tried on.
+type builder[T object] interface {
+	// wanted is the object as the request gives it, with its namespace.
+	wanted() T
+	create(ctx context.Context, tx *transaction) (T, error)
+	// update returns old itself if nothing differs.
+	update(ctx context.Context, tx *transaction, old T) (T, error)
+	// describe adds to a change of a plan what is to be shown of it. There is no old object if it is new.
+	describe(tx *transaction, old, now T, change *v1.PlanChange)
+}
+
+// preparation is shared by all objects of one request while they are prepared.
+type preparation struct {
+	receipt receipt
+	// images are those that were looked up, by the names that workloads have for them.
+	images map[string]namedImage
+}
+
+func newPreparation(r receipt) *preparation {
+	return &preparation{receipt: r, images: map[string]namedImage{}}
+}
+
+// transaction is a change of the state in the making.
+type transaction struct {
+	base  *state.Snapshot
+	batch *state.Batch
+	// created counts new workloads, and images are those that workloads rely on, by the names that they have for them.
+	created int
+	images  map[string]pinned
+}
+
+func newTransaction(base *state.Snapshot, batch *state.Batch) *transaction {
+	return &transaction{base: base, batch: batch, images: map[string]pinned{}}
+}
+
+// Actions of a plan, which are also those of a write.
+const (
+	actionCreate    = "create"
+	actionUpdate    = "update"
+	actionDelete    = "delete"
+	actionUnchanged = "unchanged"
+)
+
+// results are the words for actions in the answer of Apply.
+var results = map[string]string{actionCreate: "created", actionUpdate: "updated", actionUnchanged: "unchanged"}
+
+// keyedRequest is a request that the state remembers by its idempotency key.
+type keyedRequest interface {
+	proto.Message
+	GetIdempotencyKey() string
+}
+
+// create writes an object that must not exist yet.
+func (c *collection[T]) create(ctx context.Context, method string, request keyedRequest, given T) (T, error) {
+	made, _, err := c.write(ctx, method, request, given, func(tx *transaction, b builder[T]) (now T, action string, err error) {
+		if old := c.stored(tx.base, b.wanted()); old != *new(T) {
+			return now, "", c.exists(old)
+		}
+		now, err = b.create(ctx, tx)
+		return now, actionCreate, err
+	})
+	return made, err
+}
+
+// apply creates the object, or brings the stored one to what is given.
+func (c *collection[T]) apply(ctx context.Context, request keyedRequest, given T) (now T, result string, err error) {
+	return c.write(ctx, c.applyMethod, request, given, func(tx *transaction, b builder[T]) (T, string, error) {
+		return c.build(ctx, tx, b)
+	})
+}
+
+// update changes the version of an object that its caller has read.
+func (c *collection[T]) update(ctx context.Context, given T) (now T, err error) {
+	if given.GetMetadata().GetVersion() == 0 {
+		return now, &spec.Error{Violations: []spec.Violation{{
+			Field:   "metadata.version",
+			Message: "is missing: an update names the version it was made from; read the " + string(c.kind) + " first, or use apply",
+		}}}
+	}
+	b, err := c.prepare(ctx, given, newPreparation(receipt{}))
+	if err != nil {
+		return now, err
+	}
+	m := b.wanted().GetMetadata()
+	return c.changeNamed(ctx, m.GetNamespace(), m.GetName(), m.GetVersion(), func(tx *transaction, old T) (T, error) {
+		return b.update(ctx, tx, old)
+	})
+}
+
+// build adds to a transaction what brings the state to what is wanted.
+func (c *collection[T]) build(ctx context.Context, tx *transaction, b builder[T]) (now T, action string, err error) {
+	m, old := b.wanted().GetMetadata(), c.stored(tx.base, b.wanted())
+	if old == *new(T) {
+		if m.GetVersion() != 0 {
+			return now, "", refuse(codes.Aborted, "%s %s was at version %d and does not exist any more; apply it without metadata.version to create it anew",
+				c.kind, m.GetName(), m.GetVersion())
+		}
+		now, err = b.create(ctx, tx)
+		return now, actionCreate, err
+	}
+	if err := c.changeable(old, m.GetVersion()); err != nil {
+		return now, "", err
+	}
+	if now, err = b.update(ctx, tx, old); now == old {
+		return now, actionUnchanged, err
+	}
+	return now, actionUpdate, err
+}
+
+// write prepares an object and has f write it, once for each idempotency key.
+func (c *collection[T]) write(ctx context.Context, method string, request keyedRequest, given T, f func(*transaction, builder[T]) (T, string, error)) (shown T, result string, err error) {
+	receipt, err := newReceipt(ctx, method, request.GetIdempotencyKey(), request)
+	if err != nil {
+		return shown, "", err
+	}
+	b, err := c.prepare(ctx, given, newPreparation(receipt))
+	if err != nil {
+		return shown, "", err
+	}
+	return c.once(ctx, receipt, func(tx *transaction) (T, string, error) { return f(tx, b) })
+}
+
+// once has f write an object, unless a call with the same key has done so before: then the answer is the same.
+func (c *collection[T]) once(ctx context.Context, r receipt, f func(*transaction) (T, string, error)) (shown T, result string, err error) {
+	shown, err = c.change(ctx, func(tx *transaction) (T, error) {
+		if done, err := r.find(tx.base); done != nil || err != nil {
+			result = done.GetMetadata().GetAnnotations()[resultOf]
+			return c.repeated(tx.base, done.GetObjectUid()), err
+		}
+		now, action, err := f(tx)
+		if result = results[action]; err == nil && action != actionUnchanged {
+			r.keep(tx.batch, now.GetMetadata().GetUid(), result)
+		}
+		return now, err
+	})
+	return shown, result, err
+}
+
+// repeated is the answer to a repeated call: the object as it is now, or only its uid when it was deleted since.
+func (c *collection[T]) repeated(snap *state.Snapshot, uid string) T {
+	if now := c.get(snap, uid); now != *new(T) {
+		return now
+	}
+	var none T
+	gone := none.ProtoReflect().New().Interface().(T)
+	metadata := gone.ProtoReflect().Descriptor().Fields().ByName("metadata")
+	gone.ProtoReflect().Set(metadata, protoreflect.ValueOfMessage((&v1.Metadata{Uid: uid}).ProtoReflect()))
+	return gone
+}
+
+// changeNamed changes one existing object. The version may be 0 for any.
+func (c *collection[T]) changeNamed(ctx context.Context, namespace, name string, version uint64, f func(*transaction, T) (T, error)) (T, error) {
+	return c.change(ctx, func(tx *transaction) (none T, err error) {
+		old := c.find(tx.base, namespace, name)
+		if old == none {
+			return none, c.missing(tx.base, namespace, name)
+		}
+		if err := c.changeable(old, version); err != nil {
+			return none, err
+		}
+		return f(tx, old)
+	})
+}
+
+// delete removes an object. The version may be 0 for any.
+func (c *collection[T]) delete(ctx context.Context, namespace, name string, version uint64) (T, error) {
+	return c.change(ctx, func(tx *transaction) (T, error) { return c.deleteIn(ctx, tx, namespace, name, version) })
+}
+
+func (c *collection[T]) deleteIn(ctx context.Context, tx *transaction, namespace, name string, version uint64) (none T, err error) {
+	old := c.find(tx.base, namespace, name)
+	if old == none {
+		return none, c.missing(tx.base, namespace, name)
+	}
+	if err := c.sameVersion(old, version); err != nil {
+		return none, err
+	}
+	return c.remove(ctx, tx, old), nil
+}
+
+// change runs f until the transaction that it builds is accepted, and returns the object as it is shown.
+func (c *collection[T]) change(ctx context.Context, f func(*transaction) (T, error)) (shown T, err error) {
+	var now T
+	snap, err := c.propose(ctx, func(snap *state.Snapshot, b *state.Batch) (err error) {
+		tx := newTransaction(snap, b)
+		if now, err = f(tx); err == nil {
+			tx.relyOnImages()
+		}
+		return err
+	})
+	if err != nil {
+		return shown, err
+	}
+	if stored := c.get(snap, now.GetMetadata().GetUid()); stored != *new(T) {
+		now = stored
+	}
+	return c.present(snap, now), nil
+}
+
+func (c *collection[T]) stored(snap *state.Snapshot, wanted T) T {
+	return c.find(snap, wanted.GetMetadata().GetNamespace(), wanted.GetMetadata().GetName())
+}
+
+func (c *collection[T]) changeable(old T, version uint64) error {
+	if c.frozen != nil {
+		if err := c.frozen(old); err != nil {
+			return err
+		}
+	}
+	return c.sameVersion(old, version)
+}
+
+// sameVersion refuses a change that was made from another version. 0 stands for any.
+func (c *collection[T]) sameVersion(old T, version uint64) error {
+	m := old.GetMetadata()
+	if version == 0 || version == m.GetVersion() {
+		return nil
+	}
+	return &outdated{current: old, err: &state.ConflictError{
+		Kind: c.kind, Name: m.GetName(), UID: m.GetUid(), Expected: version, Actual: m.GetVersion(),
+	}}
+}

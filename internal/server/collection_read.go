@@ -1,0 +1,108 @@
+package server
+
+import (
+	"context"
+	"iter"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// read returns one object as it is shown.
+func (c *collection[T]) read(ctx context.Context, namespace, name string) (none T, err error) {
+	snap, err := c.consensus.Read(ctx)
+	if err != nil {
+		return none, err
+	}
+	found := c.find(snap, namespace, name)
+	if found == none {
+		return none, c.missing(snap, namespace, name)
+	}
+	return c.present(snap, found), nil
+}
+
+// selection says which objects a list or a watch is about.
+type selection[T object] struct {
+	namespace string // all if it is empty
+	labels    string
+	// also is what an object must be besides; nil stands for nothing.
+	also func(T) bool
+}
+
+// matcher checks a selection.
+func (c *collection[T]) matcher(s selection[T]) (func(T) bool, error) {
+	selector, err := spec.ParseSelector(s.labels)
+	if err != nil {
+		return nil, err
+	}
+	return func(o T) bool {
+		return (s.namespace == "" || s.namespace == o.GetMetadata().GetNamespace()) &&
+			(s.also == nil || s.also(o)) && (selector.Empty() || selector.Matches(c.labelsOf(o)))
+	}, nil
+}
+
+func (c *collection[T]) labelsOf(o T) map[string]string {
+	if c.labels != nil {
+		return c.labels(o)
+	}
+	return o.GetMetadata().GetLabels()
+}
+
+// list returns one page of the selected objects as they are shown.
+func (c *collection[T]) list(ctx context.Context, wanted *v1.Page, s selection[T]) (items []T, next string, err error) {
+	snap, err := c.consensus.Read(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	matches, err := c.matcher(s)
+	if err != nil {
+		return nil, "", err
+	}
+	items, next, err = page(wanted, func(after string) iter.Seq[T] { return c.all(snap, s.namespace, after) }, byPath, matches)
+	for i, item := range items {
+		items[i] = c.present(snap, item)
+	}
+	return items, next, err
+}
+
+// watch sends the selected objects as they are shown, then changeSynced, then every change.
+func (c *collection[T]) watch(ctx context.Context, s selection[T], send func(change string, object T) error) error {
+	matches, err := c.matcher(s)
+	if err != nil {
+		return err
+	}
+	out := newTracker(send)
+	refresh := func(snap *state.Snapshot, key string) error {
+		found := c.followed.find(snap, key)
+		if found == *new(T) || !matches(found) {
+			return out.absent(key)
+		}
+		return out.present(key, c.present(snap, found))
+	}
+	return c.Server.watch(ctx, func(snap *state.Snapshot) error {
+		for o := range c.all(snap, s.namespace, "") {
+			if err := refresh(snap, c.followed.key(o)); err != nil {
+				return err
+			}
+		}
+		return send(changeSynced, *new(T))
+	}, func(snap *state.Snapshot, changes []state.Change) error {
+		for key := range c.followed.touched(snap, changes) {
+			if err := refresh(snap, key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// followed says how a watch recognizes objects. Most kinds are followed by uid.
+type followed[T object] struct {
+	key  func(T) string
+	find func(snap *state.Snapshot, key string) T
+	// touched are the keys of all objects that may look different after some changes.
+	touched func(snap *state.Snapshot, changes []state.Change) map[string]bool
+}
+
+func uidOf[T object](o T) string { return o.GetMetadata().GetUid() }

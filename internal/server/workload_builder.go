@@ -1,0 +1,176 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/state"
+)
+
+// workloadBuilder writes one workload.
+type workloadBuilder struct {
+	*Server
+	given *v1.Workload
+	image namedImage
+}
+
+// prepareWorkload looks up the image, which may take a while.
+func (s *Server) prepareWorkload(ctx context.Context, given *v1.Workload, p *preparation) (builder[*v1.Workload], error) {
+	given = proto.CloneOf(given)
+	if given.Metadata == nil {
+		given.Metadata = &v1.Metadata{}
+	}
+	given.Metadata.Namespace = orDefault(given.GetMetadata().GetNamespace())
+	from := given.GetSpec().GetImage()
+	if _, known := p.images[from]; !known {
+		named, err := s.nameImage(ctx, from, p.receipt)
+		if err != nil {
+			return nil, err
+		}
+		p.images[from] = named
+	}
+	return &workloadBuilder{Server: s, given: given, image: p.images[from]}, nil
+}
+
+func (b *workloadBuilder) wanted() *v1.Workload { return b.given }
+
+func (b *workloadBuilder) create(ctx context.Context, tx *transaction) (*v1.Workload, error) {
+	wanted := b.accept(tx.base)
+	if err := creatable(tx.base, wanted, tx.created); err != nil {
+		return nil, err
+	}
+	image, err := b.pin(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	w := &v1.Workload{
+		ApiVersion: wanted.GetApiVersion(),
+		Kind:       wanted.GetKind(),
+		Metadata: &v1.Metadata{
+			Uid:         state.NewUID(),
+			Name:        wanted.GetMetadata().GetName(),
+			Namespace:   wanted.GetMetadata().GetNamespace(),
+			Labels:      wanted.GetMetadata().GetLabels(),
+			Annotations: wanted.GetMetadata().GetAnnotations(),
+		},
+		Spec:   wanted.GetSpec(),
+		Status: &v1.WorkloadStatus{Configuration: wanted.GetStatus().GetConfiguration()},
+	}
+	revise(tx.batch, w, image)
+	tx.batch.Create(w)
+	tx.batch.Create(b.event(ctx, w, "Created", fmt.Sprintf("%s of %s%s", sized(w.GetSpec()), w.GetSpec().GetImage(), pinNote(image.image))))
+	tx.created++
+	return w, nil
+}
+
+// update makes a new revision only where what runs would differ.
+func (b *workloadBuilder) update(ctx context.Context, tx *transaction, old *v1.Workload) (*v1.Workload, error) {
+	wanted := b.accept(tx.base)
+	if err := updatable(tx.base, old, wanted); err != nil {
+		return nil, err
+	}
+	image, err := b.pin(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	current := tx.base.Revision(old.GetStatus().GetRevisionUid())
+	if unpinned(image.image) && spec.SameImage(old.GetSpec().GetImage(), wanted.GetSpec().GetImage()) {
+		image = pinnedBy(current) // a registry that is away is no reason to run something else
+	}
+	sameTemplate := image.image == current.GetSpec().GetImage() && spec.ReplacesNone(old.GetSpec(), wanted.GetSpec())
+	sameAll := sameTemplate && spec.Equal(old.GetSpec(), wanted.GetSpec()) &&
+		maps.Equal(old.GetMetadata().GetLabels(), wanted.GetMetadata().GetLabels()) &&
+		maps.Equal(old.GetMetadata().GetAnnotations(), wanted.GetMetadata().GetAnnotations())
+	if sameAll {
+		return old, nil
+	}
+	w := proto.CloneOf(old)
+	w.Spec = wanted.GetSpec()
+	w.Metadata.Labels = wanted.GetMetadata().GetLabels()
+	w.Metadata.Annotations = wanted.GetMetadata().GetAnnotations()
+	if !sameTemplate {
+		w.Status.Configuration = wanted.GetStatus().GetConfiguration()
+		revision := revise(tx.batch, w, image)
+		revision.Spec.Restart = current.GetSpec().GetRestart()
+	}
+	tx.batch.Update(w, old.GetMetadata().GetVersion())
+	tx.batch.Create(b.event(ctx, w, "Updated", fmt.Sprintf("now at revision %d%s", w.GetStatus().GetRevision(), pinNote(image.image))))
+	return w, nil
+}
+
+// accept is the workload in canonical form, with the cluster's defaults where its author says nothing. Its status says
+// which configuration the defaults are from.
+//
+// A stored workload keeps the defaults that it was created with as long as its author changes nothing: to apply the
+// same file again replaces nothing, whatever the defaults are by then.
+func (b *workloadBuilder) accept(snap *state.Snapshot) *v1.Workload {
+	w, cluster := proto.CloneOf(b.given), snap.Cluster()
+	defaults, number := cluster.GetSpec().GetDefaults(), cluster.GetStatus().GetConfiguration()
+	old := snap.WorkloadByName(w.GetMetadata().GetNamespace(), w.GetMetadata().GetName())
+	if had := old.GetStatus().GetConfiguration(); old != nil && had != number && w.GetSpec() != nil {
+		earlier := snap.Configuration(had).GetSpec().GetCluster().GetDefaults()
+		if spec.ReplacesNone(spec.WithDefaults(w.GetSpec(), earlier), old.GetSpec()) {
+			defaults, number = earlier, had
+		}
+	}
+	if w.Spec != nil {
+		spec.FillDefaults(w.Spec, defaults)
+	}
+	spec.Normalize(w)
+	w.Status = &v1.WorkloadStatus{Configuration: number}
+	return w
+}
+
+// pin looks up what the image stands for, once for all workloads of a transaction that name it.
+func (b *workloadBuilder) pin(ctx context.Context, tx *transaction) (pinned, error) {
+	if known, ok := tx.images[b.image.from]; ok {
+		return known, nil
+	}
+	image, err := b.pinIn(ctx, tx.base, b.image)
+	if err != nil {
+		return pinned{}, err
+	}
+	tx.images[b.image.from] = image
+	return image, nil
+}
+
+// relyOnImages lets the transaction happen only while its images are kept as they were looked up.
+func (tx *transaction) relyOnImages() {
+	if tx.batch.Len() == 0 {
+		return
+	}
+	for _, from := range slices.Sorted(maps.Keys(tx.images)) {
+		tx.images[from].relyOn(tx.batch)
+	}
+}
+
+func (b *workloadBuilder) describe(tx *transaction, old, now *v1.Workload, change *v1.PlanChange) {
+	change.Image = tx.images[b.image.from].image
+	switch change.GetAction() {
+	case actionCreate:
+		change.Fields = fieldChanges(spec.Given(b.withClusterDefaults(tx.base, now)))
+	case actionUpdate:
+		change.Fields = fieldChanges(spec.DiffWorkload(old, now))
+		before := tx.base.Revision(old.GetStatus().GetRevisionUid()).GetSpec().GetImage()
+		if before != change.GetImage() && spec.SameImage(old.GetSpec().GetImage(), now.GetSpec().GetImage()) {
+			// The same name means another image now.
+			change.Fields = append(change.Fields, &v1.FieldChange{Path: "spec.image", Before: before, After: change.GetImage()})
+		}
+	}
+}
+
+// withClusterDefaults is what the author of a new workload has given, with the defaults that the cluster adds.
+func (b *workloadBuilder) withClusterDefaults(snap *state.Snapshot, now *v1.Workload) *v1.Workload {
+	defaults := snap.Configuration(now.GetStatus().GetConfiguration()).GetSpec().GetCluster().GetDefaults()
+	with := proto.CloneOf(b.given)
+	if defaults != nil && with.Spec != nil {
+		spec.FillDefaults(with.Spec, defaults)
+	}
+	return with
+}
