@@ -263,13 +263,24 @@ func UpdateConfig(path string, change func(*Config) error) error {
 	return nil
 }
 
+var errOnlyChecked = errors.New("nothing is to be changed")
+
+// CheckConfig says what would keep UpdateConfig from changing the configuration.
+func CheckConfig(path string) error {
+	err := UpdateConfig(path, func(*Config) error { return errOnlyChecked })
+	if errors.Is(err, errOnlyChecked) {
+		return nil
+	}
+	return err
+}
+
 func updateConfig(path string, change func(*Config) error) error {
 	// A link is followed, so that a configuration kept elsewhere stays there.
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
+		return fmt.Errorf("%w: set %s to the path of a file that can be written", err, ConfigEnv)
 	}
 	unlock, err := lockedfile.MutexAt(path + ".lock").Lock()
 	if err != nil {

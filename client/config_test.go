@@ -258,3 +258,22 @@ func normal(c *client.Config) client.Config {
 	}
 	return out
 }
+
+func TestCheckConfigWritesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := client.CheckConfig(path); err != nil {
+		t.Errorf("a configuration that can be made: %v", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the configuration was written (%v)", err)
+	}
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CheckConfig(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a configuration that is open to others: %v", err)
+	}
+	if err := client.CheckConfig("/dev/null/x/config.yaml"); err == nil || !strings.Contains(err.Error(), client.ConfigEnv) {
+		t.Errorf("a configuration that cannot be made: %v", err)
+	}
+}

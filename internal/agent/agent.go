@@ -43,6 +43,9 @@ type Options struct {
 	// NoSession is told, each time that a session could not be had or ended, why;
 	// nil if nobody wants to know. It must not block.
 	NoSession func(why error)
+	// Ending is told, when the node was removed, how many replicas are being stopped
+	// and how long that may take; nil if nobody wants to know. It must not block.
+	Ending func(replicas int, atMost time.Duration)
 	// Resting says, when the agent is asked to stop, whether that is for a rest of
 	// which the servers should know; nil if it never is.
 	Resting func() bool
@@ -109,6 +112,7 @@ type Agent struct {
 	servers   func([]string)
 	leave     func()
 	noSession func(error)
+	ending    func(replicas int, atMost time.Duration)
 	quiet     func() time.Duration
 	pace      pace
 	meter     meter
@@ -153,6 +157,7 @@ func New(opts Options) (*Agent, error) {
 		servers:   opts.Servers,
 		leave:     opts.Leave,
 		noSession: opts.NoSession,
+		ending:    opts.Ending,
 		quiet:     opts.Quiet,
 		pace:      newPace(opts.HeartbeatInterval),
 		fitness:   fitness{since: time.Now()},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"time"
 
 	"google.golang.org/grpc/status"
 
@@ -41,7 +42,15 @@ func (a *Agent) endRemoved(ctx context.Context, why error) error {
 	a.mu.Lock()
 	a.log.Error("this node was removed from its cluster; its replicas are stopped", "replicas", len(a.replicas), "error", why)
 	a.removeOthers(nil)
+	count, longest := len(a.replicas), time.Duration(0)
+	for _, r := range a.replicas {
+		_, grace := stopOf(r.wanted().assignment)
+		longest = max(longest, grace)
+	}
 	a.mu.Unlock()
+	if a.ending != nil && count > 0 {
+		a.ending(count, longest)
+	}
 	a.lives.Wait()
 	if ctx.Err() != nil {
 		return nil

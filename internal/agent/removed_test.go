@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/cloudless/cloudless/api"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // refuse makes the server end every session with err; nil takes that back.
@@ -78,6 +80,31 @@ func TestRemovedNodeStopsItsReplicasAndEnds(t *testing.T) {
 			t.Errorf("stopped %v", stopped)
 		}
 		n.nothingLeft()
+	})
+}
+
+// Stopping may take as long as the most patient replica, and is told about.
+func TestRemovedNodeTellsWhatItStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.start()
+		s := n.join()
+		patient := func(w *v1.WorkloadSpec) { w.Stop = &v1.Stop{Grace: "40s"} }
+		s.send(t, full(assignment("a"), assignment("b", patient)))
+		s.await(t, "a", "running")
+		s.await(t, "b", "running")
+		n.crash()
+		n.server.refuse(removed(t, 1))
+		n.driver = &handle{tasks: n.tasks}
+		options, told := n.options(), ""
+		options.Ending = func(replicas int, atMost time.Duration) { told += fmt.Sprintf("%d replicas, %s;", replicas, atMost) }
+		agent, err := New(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := agent.Run(t.Context()); !errors.Is(err, ErrRemoved) || told != "2 replicas, 40s;" {
+			t.Errorf("Run ended with %v, and told %q", err, told)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,6 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -86,6 +88,20 @@ func (m *member) noSession(err error) {
 	if m.progress != nil && !m.accepted() {
 		m.progress("waiting for a session with a server: " + why)
 	}
+}
+
+// ending says what a machine waits for before it becomes another node.
+func (m *member) ending(replicas int, atMost time.Duration) {
+	if m.progress != nil && !m.accepted() {
+		m.progress(fmt.Sprintf("waiting for %s of removed node %s to stop (up to %s)", countReplicas(replicas), m.name, spec.FormatDuration(atMost)))
+	}
+}
+
+func countReplicas(n int) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
 }
 
 // accepted reports whether a server has let this node in since the process began.
@@ -178,7 +194,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},
-		Leave: link.servers.moveOn, Quiet: link.servers.quiet, NoSession: p.noSession,
+		Leave: link.servers.moveOn, Quiet: link.servers.quiet, NoSession: p.noSession, Ending: p.ending,
 	})
 	if err != nil {
 		return nil, err
@@ -214,7 +230,7 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 
 // runAgent is the role of a machine that has joined before.
 func runAgent(ctx context.Context, o cli.AgentOptions) error {
-	return serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
+	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
 			return nil, notJoined(f.path)
 		}
@@ -223,6 +239,10 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 		}
 		return nil, f.sayExpired(logger)
 	})
+	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
+		return cmp.Or(runsLess(held, false, true), err)
+	}
+	return err
 }
 
 func notJoined(dataDir string) error {
@@ -246,6 +266,9 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 		return err
 	}
 	u.add(f.release)
+	if err := f.say(func(h *holder) { h.Node = true }); err != nil {
+		return err
+	}
 	if err := f.noticeMove(machineMark("/"), process.Progress, logger); err != nil {
 		return err
 	}

@@ -356,7 +356,7 @@ func (f *folder) membershipAt(ctx context.Context, address string, about members
 	case removed:
 		return doctor.Finding{
 			Check: "servers", Level: doctor.Fail, Mend: again,
-			Text: fmt.Sprintf("node %s was removed from its cluster, so nothing runs on this machine", about.Node),
+			Text: fmt.Sprintf("node %s was removed from its cluster, %s", about.Node, afterRemoval(lookFolder(f.path))),
 		}
 	case status.Code(err) == codes.Unauthenticated:
 		return doctor.Finding{
@@ -365,4 +365,16 @@ func (f *folder) membershipAt(ctx context.Context, address string, about members
 		}
 	}
 	return doctor.Finding{Check: "servers", Level: doctor.OK, Text: fmt.Sprintf("node %s reaches a server of its cluster at %s", about.Node, address)}
+}
+
+// afterRemoval says what becomes of the replicas of a removed node. Each that is
+// left has a shim.
+func afterRemoval(left doctor.Folder) string {
+	switch {
+	case left.Orphans == 0:
+		return "so nothing runs on this machine"
+	case left.Holder != 0:
+		return fmt.Sprintf("and process %d is stopping %s", left.Holder, countReplicas(left.Orphans))
+	}
+	return fmt.Sprintf("but it has left %s running on this machine", countReplicas(left.Orphans))
 }

@@ -36,6 +36,18 @@ func enrolled(t *testing.T, f *folder, cluster string, issued time.Time) {
 	must(t, creds.Save(f.credentialsPath()))
 }
 
+func TestDoctorTellsHowFarARemovedNodeIsCleared(t *testing.T) {
+	for want, left := range map[string]doctor.Folder{
+		"so nothing runs on this machine":                    {Holder: 7},
+		"and process 7 is stopping 1 replica":                {Holder: 7, Orphans: 1},
+		"but it has left 2 replicas running on this machine": {Orphans: 2},
+	} {
+		if got := afterRemoval(left); got != want {
+			t.Errorf("%+v: %q, want %q", left, got, want)
+		}
+	}
+}
+
 func TestDoctorSeesTheDataFolder(t *testing.T) {
 	path := t.TempDir()
 	if got := lookFolder(filepath.Join(path, "none")); got.Exists || got.Err != nil {

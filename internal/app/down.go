@@ -63,6 +63,15 @@ func down(ctx context.Context, o cli.DownOptions) error {
 	return purge(ctx, f, o.ConfigPath, logger)
 }
 
+// leaveConfig removes from the client configuration what a server of this folder
+// has written there; nothing if configPath is empty.
+func (f *folder) leaveConfig(configPath string) error {
+	if f.Cluster == "" || configPath == "" || !hasServer(f) { // a node has written nothing, and its cluster goes on
+		return nil
+	}
+	return client.UpdateConfig(configPath, f.leaveContexts)
+}
+
 // leaveContexts takes this folder's server out of the contexts; those that led only
 // to it go.
 func (f *folder) leaveContexts(c *client.Config) error {
@@ -225,7 +234,8 @@ func (f *folder) abandon(ctx context.Context, configPath string, logger *slog.Lo
 	if _, err := os.Stat(f.sub("agent")); err == nil {
 		logError(logger, "clear the network of a start that failed", nodenet.Clear(networkOptions(f, logger)))
 	}
-	logError(logger, "remove what a start that failed has made", purgeBut(ctx, f, configPath, logger, append(f.others, ownLog, olderLog)))
+	logError(logger, "remove the context of a start that failed", f.leaveConfig(configPath))
+	logError(logger, "remove what a start that failed has made", purgeBut(ctx, f, "", logger, append(f.others, ownLog, olderLog)))
 }
 
 // purgeBut is purge, except for some files of the data folder.
@@ -240,10 +250,8 @@ func purgeBut(ctx context.Context, f *folder, configPath string, logger *slog.Lo
 			return err
 		}
 	}
-	if f.Cluster != "" && configPath != "" && hasServer(f) { // a node has written none, and its cluster goes on
-		if err := client.UpdateConfig(configPath, f.leaveContexts); err != nil {
-			return err
-		}
+	if err := f.leaveConfig(configPath); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(f.runDir()); err != nil {
 		return err

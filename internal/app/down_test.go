@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -139,6 +141,39 @@ func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 		if !errors.Is(err, cli.ErrNoCloud) || entries(t, path) != "" {
 			t.Errorf("said %v and left %q", err, entries(t, path))
 		}
+	}
+}
+
+// A first start that fails leaves no folder behind, even where the client
+// configuration cannot be read.
+func TestFailedStartLeavesNoFolderDespiteABrokenConfiguration(t *testing.T) {
+	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
+	must(t, os.WriteFile(config, nil, 0o644))
+	f, err := openFolder(path)
+	must(t, err)
+	must(t, f.remember(func(id *folderID) { id.Cluster = "c-1" }))
+	must(t, os.MkdirAll(f.sub("server", "raft"), 0o700))
+	f.abandon(t.Context(), config, slog.New(slog.DiscardHandler))
+	f.release()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %s", entries(t, path))
+	}
+}
+
+// No cluster is founded that nobody could call.
+func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
+	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
+	must(t, os.WriteFile(config, nil, 0o644))
+	did := ""
+	err := runServer(t.Context(), cli.ServerOptions{
+		Process:    cli.Process{DataDir: path, Log: io.Discard, Progress: func(doing string) { did += doing + ";" }, Ready: quiet},
+		ConfigPath: config, Reach: cli.Reach{APIAddr: "127.0.0.1:0"},
+	})
+	if err == nil || !strings.Contains(err.Error(), "chmod 600") || did != "" {
+		t.Errorf("refused with %v after %q", err, did)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %s", entries(t, path))
 	}
 }
 

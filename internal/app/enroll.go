@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // enroll makes this machine a node by a token. The server is verified by the
@@ -100,6 +101,12 @@ func (f *folder) enrollNode(ctx context.Context, m cli.Machine, address string, 
 	}
 	establishNetwork(f, answer.GetNode().GetSpec(), logger)
 	return os.Remove(f.joiningKeyPath())
+}
+
+// validMachine refuses a name or labels that no server would take.
+func validMachine(m cli.Machine) error {
+	const anyCSR = "x"
+	return spec.Validate(&v1.EnrollOwnNodeRequest{Csr: []byte(anyCSR), Name: nodeName(m), Labels: m.Labels})
 }
 
 // A cluster whose answer is lost is asked again: by the same token and key it

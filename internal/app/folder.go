@@ -76,16 +76,6 @@ type folderID struct {
 	ContainerdAddress string `json:"containerdAddress,omitempty"`
 }
 
-// holder is who holds the folder, for those who find it held.
-type holder struct {
-	PID     int    `json:"pid"`
-	Address string `json:"address,omitempty"`
-	// Moving is whether it has not come up yet, or is about to let go.
-	Moving bool `json:"moving,omitempty"`
-	// NodeRemoved is whether it is a server whose node was removed from the cluster.
-	NodeRemoved bool `json:"nodeRemoved,omitempty"`
-}
-
 func (f *folder) sub(parts ...string) string {
 	return filepath.Join(append([]string{f.path}, parts...)...)
 }
@@ -176,7 +166,7 @@ func holdFolder(path string) (*folder, error) {
 	for deadline := time.Now().Add(endPatience); errors.Is(err, lockfile.ErrHeld); lock, err = lockfile.Hold(lockPath(path)) {
 		who := readHolder(path)
 		if !isEnding(who.PID) || time.Now().After(deadline) {
-			return nil, &cli.AlreadyRunningError{DataDir: path, PID: who.PID, Address: who.Address, Moving: who.Moving || who.PID <= 0, NodeRemoved: who.NodeRemoved}
+			return nil, who.runs(path)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -209,53 +199,6 @@ func isEnding(pid int) bool {
 	}
 	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
 	return err == nil && flags&exiting != 0
-}
-
-func readHolder(path string) holder {
-	var who holder
-	if data, err := os.ReadFile(lockPath(path)); err == nil {
-		_ = json.Unmarshal(data, &who) // a holder that has not written yet is unknown
-	}
-	return who
-}
-
-// say changes what those are told who find the folder held.
-func (f *folder) say(change func(*holder)) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change(&f.said)
-	data, err := json.Marshal(f.said)
-	if err != nil {
-		return err
-	}
-	if err := f.lock.Truncate(0); err != nil {
-		return err
-	}
-	_, err = f.lock.WriteAt(data, 0)
-	return err
-}
-
-// announce says where the process is reached that holds the folder.
-func (f *folder) announce(address string) error {
-	return f.say(func(h *holder) { h.Address = address })
-}
-
-// settle says that the process has come up, until ctx ends.
-func (f *folder) settle(ctx context.Context) error {
-	if err := f.say(func(h *holder) { h.Moving = false }); err != nil {
-		return err
-	}
-	// Who comes while it ends waits, instead of being told that it runs.
-	context.AfterFunc(ctx, func() { _ = f.say(func(h *holder) { h.Moving = true }) })
-	return nil
-}
-
-// settles is ready, and says before that the process has come up.
-func (f *folder) settles(ctx context.Context, ready func(string)) func(string) {
-	return func(message string) {
-		_ = f.settle(ctx) // without it the others wait for longer
-		ready(message)
-	}
 }
 
 // wayOut says what to do with the folder of a server that must not go on with it.

@@ -272,6 +272,8 @@ func TestWishesAreForNewNodes(t *testing.T) {
 			t.Errorf("%+v: %v", one.said, err)
 		}
 	}
+	must(t, f.noteRemoved())
+	must(t, f.sameNode(cli.Machine{Name: "other", Labels: nvme})) // the next node is a new one
 }
 
 func TestMembershipIsReadBackOrRefused(t *testing.T) {

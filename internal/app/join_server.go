@@ -35,19 +35,16 @@ func joinServer(ctx context.Context, o cli.JoinOptions) error {
 			}
 			return err
 		},
+		sameRole: func(held *cli.AlreadyRunningError) error { return servesAs(held, o.Token) },
 	}
 	if !o.NoNode {
 		s.node = &o.Machine
 	}
-	err := s.run(ctx)
-	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
-		return servesAs(held, o.Token)
-	}
-	return err
+	return s.run(ctx)
 }
 
-// servesAs returns held if what runs there is a server of the token's cluster, or
-// is about to be. If it is anything else, that it runs is not what was asked for.
+// servesAs refuses a process that is not, and is not about to be, a server of the
+// token's cluster.
 func servesAs(held *cli.AlreadyRunningError, secret string) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
@@ -55,7 +52,7 @@ func servesAs(held *cli.AlreadyRunningError, secret string) error {
 	}
 	id, err := readFolderID(held.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return held // it is only beginning
+		return nil // it is only beginning
 	}
 	if err != nil {
 		return err
@@ -65,12 +62,9 @@ func servesAs(held *cli.AlreadyRunningError, secret string) error {
 		return err
 	}
 	if _, err := os.Stat(f.authorityPath()); errors.Is(err, fs.ErrNotExist) {
-		return held // it is joining
+		return nil // it is joining
 	}
-	if err := f.sameAuthority(token); err != nil {
-		return err
-	}
-	return held
+	return f.sameAuthority(token)
 }
 
 // becomeServer enrolls this folder's server, unless it is one of that cluster,

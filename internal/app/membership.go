@@ -18,6 +18,8 @@ type membership struct {
 	// Via is the address by which the machine joined.
 	Via  string `json:"via,omitempty"`
 	Node string `json:"node"`
+	// Removed is whether the cluster has removed the node.
+	Removed bool `json:"removed,omitempty"`
 	// Wished is what was said of the node when it joined; nil if that is not known.
 	Wished *wishes `json:"wished,omitempty"`
 }
@@ -30,14 +32,14 @@ type wishes struct {
 
 // sameNode refuses wishes for a node that there is already: what a node is called
 // and which labels it has is changed in the cluster. Who repeats a command says
-// nothing new.
+// nothing new. A node that was removed makes way for a new one, with new wishes.
 func (f *folder) sameNode(m cli.Machine) error {
 	if m.Name == "" && len(m.Labels) == 0 {
 		return nil
 	}
 	about, err := f.readMembership()
-	if err != nil || about.Wished == nil {
-		return nil // there is none, or whoever needs it will say what is wrong with it
+	if err != nil || about.Wished == nil || about.Removed {
+		return nil // there is none any more, or whoever needs it will say what is wrong with it
 	}
 	switch said := about.Wished; {
 	case m.Name != "" && m.Name != about.Node && m.Name != said.Name:
@@ -66,6 +68,16 @@ func (f *folder) readMembership() (membership, error) {
 		return m, fmt.Errorf("%s is damaged: restore it, or delete %s to make this machine another node", f.membershipPath(), f.credentialsPath())
 	}
 	return m, nil
+}
+
+// noteRemoved keeps for later processes that the cluster has removed the node.
+func (f *folder) noteRemoved() error {
+	about, err := f.readMembership()
+	if err != nil {
+		return err
+	}
+	about.Removed = true
+	return f.writeMembership(about)
 }
 
 func (f *folder) writeMembership(m membership) error {

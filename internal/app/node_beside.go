@@ -95,7 +95,11 @@ func (s *service) sayRemoved(m *member, over <-chan struct{}) {
 	case <-over:
 	case <-m.agent.Removed():
 	}
-	if closed(m.agent.Removed()) && m.accepted() { // else this process makes the machine a node again
+	if !closed(m.agent.Removed()) {
+		return
+	}
+	logError(s.logger, "keep that the node was removed", s.folder.noteRemoved())
+	if m.accepted() { // else this process makes the machine a node again
 		logError(s.logger, "say that the node was removed", s.folder.say(func(h *holder) { h.NodeRemoved = true }))
 	}
 }

@@ -141,6 +141,59 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	}
 }
 
+// A process that runs less than was asked for is no success.
+func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
+	for _, one := range []struct {
+		name         string
+		server, node bool
+		want         string
+	}{
+		{"only a server", true, false, "runs only the server of"},
+		{"only a node", false, true, "runs only a node: data folder"},
+		{"both", true, true, ""},
+		{"older version", false, false, ""},
+	} {
+		f, err := openFolder(t.TempDir())
+		must(t, err)
+		enrolled(t, f, oneCluster, time.Now())
+		if one.name != "only a node" {
+			must(t, os.Mkdir(f.sub("server"), 0o700))
+		}
+		must(t, f.say(func(h *holder) { h.Server, h.Node = one.server, one.node }))
+		err = up(t.Context(), cli.UpOptions{Process: cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}})
+		if _, running := errors.AsType[*cli.AlreadyRunningError](err); running != (one.want == "") || !strings.Contains(err.Error(), one.want) {
+			t.Errorf("%s: %v", one.name, err)
+		}
+		f.release()
+	}
+}
+
+// A process whose node was removed goes on if nothing could take its place.
+func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
+	f, err := openFolder(t.TempDir())
+	must(t, err)
+	defer f.release()
+	enrolled(t, f, oneCluster, time.Now())
+	must(t, os.Mkdir(f.sub("server"), 0o700))
+	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "box", Removed: true, Wished: &wishes{}}))
+	must(t, f.say(func(h *holder) {
+		*h = holder{PID: os.Getpid(), Server: true, Node: true, NodeRemoved: true, Address: "127.0.0.1:1"}
+	}))
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	must(t, os.WriteFile(config, nil, 0o644))
+	for want, o := range map[string]cli.UpOptions{
+		"labels":                      {Machine: cli.Machine{Labels: map[string]string{"a b": "c"}}},
+		"--containerd-address cannot": {Machine: cli.Machine{ContainerdAddress: "/no.sock"}},
+		"to have it at 127.0.0.1:2":   {Reach: cli.Reach{APIAddr: "127.0.0.1:2"}},
+		"chmod 600":                   {Machine: cli.Machine{Name: "other"}, ConfigPath: config},
+	} {
+		o.Process = cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}
+		if err := up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 // What runs on goes on without its node, and does not make one of the machine that should join.
 func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
 	f, err := openFolder(t.TempDir())

@@ -3,15 +3,11 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
-	"slices"
-	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/server"
@@ -27,6 +23,9 @@ type service struct {
 	// prepare makes the folder one that a server can run on, and settles where it
 	// is reached.
 	prepare func(*folder, *cli.Reach) error
+	// sameRole refuses a folder on which another role runs than this one; nil
+	// accepts every server.
+	sameRole func(*cli.AlreadyRunningError) error
 	// ready is called once, with what the person at the terminal should know.
 	ready func(string)
 
@@ -64,10 +63,13 @@ func (s *service) run(ctx context.Context) (err error) {
 		return err
 	}
 	if s.folder, err = s.openFolder(ctx); err != nil {
-		return runsElsewhere(err, s.APIAddr)
+		return err
 	}
 	f := s.folder
 	u.add(f.release)
+	if err := f.say(func(h *holder) { h.Server, h.Node = true, s.node != nil }); err != nil {
+		return err
+	}
 	u.add(func() {
 		if err != nil {
 			f.abandon(context.WithoutCancel(ctx), s.ConfigPath, s.logger)
@@ -107,45 +109,20 @@ func (s *service) name() string {
 	return "cloudless-server"
 }
 
-// openFolder takes the folder. A process whose node was removed makes way for one
-// that makes this machine a node again.
-func (s *service) openFolder(ctx context.Context) (*folder, error) {
-	for {
-		f, err := openFolderFor(ctx, s.Process)
-		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
-		if !ok || !held.NodeRemoved || s.node == nil {
-			return f, err
-		}
-		s.Progress(fmt.Sprintf("stopping process %d, whose node was removed from the cluster", held.PID))
-		wait := movePause
-		if managed(held.PID) {
-			wait = managerPatience
-		}
-		if err := stopHolder(ctx, held, stopPatience); err != nil && !errors.Is(err, errElusive) {
-			return nil, err
-		}
-		if err := pause(ctx, wait); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// managerPatience is longer than systemd takes to start a service again that ended.
-const managerPatience = 5 * time.Second
-
-// managed reports whether a process is a service, which its manager starts again: then that one makes the machine a
-// node again, and two of them would fight for the folder.
-func managed(pid int) bool {
-	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(strings.Split(string(groups), "\n"), func(line string) bool { return strings.HasSuffix(line, ".service") })
-}
-
 // begin refuses what cannot be served, and prepares the folder for the rest.
 func (s *service) begin(ctx context.Context) error {
 	f := s.folder
+	if err := s.mayBegin(ctx, f); err != nil {
+		return err
+	}
+	if err := f.noticeMove(machineMark("/"), s.Progress, s.logger); err != nil {
+		return err
+	}
+	return s.prepare(f, &s.Reach)
+}
+
+// mayBegin refuses what cannot be served on the folder. It changes nothing.
+func (s *service) mayBegin(ctx context.Context, f *folder) error {
 	if err := f.mayServe(); err != nil {
 		return err
 	}
@@ -153,14 +130,17 @@ func (s *service) begin(ctx context.Context) error {
 		if err := f.sameNode(*s.node); err != nil {
 			return err
 		}
+		if err := validMachine(*s.node); err != nil {
+			return err
+		}
 		if _, err := f.containerd(ctx, s.node.ContainerdAddress); err != nil {
 			return err
 		}
 	}
-	if err := f.noticeMove(machineMark("/"), s.Progress, s.logger); err != nil {
-		return err
+	if s.ConfigPath == "" || f.Cluster != "" {
+		return nil
 	}
-	return s.prepare(f, &s.Reach)
+	return client.CheckConfig(s.ConfigPath) // before a cluster is founded that nobody could call
 }
 
 // open opens control plane and container runtime side by side, because each takes

@@ -2,9 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
 	"sync"
 
 	"github.com/cloudless/cloudless/internal/cli"
@@ -46,20 +43,4 @@ func (s *service) sayWhoIsMissing(ctx context.Context) {
 func onlyOnce(say func(string)) func(string) {
 	var once sync.Once
 	return func(message string) { once.Do(func() { say(message) }) }
-}
-
-// runsElsewhere refuses another port than that of a cloud that runs already, which
-// would be ignored.
-func runsElsewhere(err error, wished string) error {
-	held, ok := errors.AsType[*cli.AlreadyRunningError](err)
-	if !ok {
-		return err
-	}
-	_, wants, wantsErr := net.SplitHostPort(wished)
-	_, has, hasErr := net.SplitHostPort(held.Address)
-	if wantsErr != nil || hasErr != nil || wants == has || wants == "0" {
-		return err
-	}
-	return fmt.Errorf("process %d runs on %s already, at %s: to have it at %s, stop it first with: cloudless down --data-dir %s",
-		held.PID, held.DataDir, held.Address, wished, held.DataDir)
 }

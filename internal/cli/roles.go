@@ -182,6 +182,9 @@ type AlreadyRunningError struct {
 	PID     int    `json:"pid"`
 	// Address of its API; empty if it has none or is not known.
 	Address string `json:"address"`
+	// Server and Node are whether it runs a server and a node; both are false if that is not known.
+	Server bool `json:"server,omitempty"`
+	Node   bool `json:"node,omitempty"`
 	// Moving is whether it has not come up yet, or is about to end.
 	Moving bool `json:"moving,omitempty"`
 	// NodeRemoved is whether it is a server whose node was removed from the cluster.
