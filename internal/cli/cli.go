@@ -41,7 +41,7 @@ const (
 func Main(ctx context.Context, o Options) int {
 	c := &cli{Options: o}
 	root := c.rootCommand()
-	root.SetArgs(listPlural(root, o.Args))
+	root.SetArgs(listPlural(root, ownCommands(root, o.Args)))
 	ctx, traced := c.trace(ctx, root)
 	cmd, err := root.ExecuteContextC(ctx)
 	traced(err)
@@ -119,7 +119,7 @@ func (c *cli) rootCommand() *cobra.Command {
 		&cobra.Group{ID: groupCluster, Title: "Cluster:"},
 		&cobra.Group{ID: groupMachine, Title: "This machine:"},
 	)
-	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
+	add(root, groupApps, c.runCommand(), c.planCommand(), c.applyCommand(), c.psCommand(), c.getCommand(), c.editCommand(), c.rmCommand(), c.describeCommand(), c.explainCommand(), c.workloadCommand(), c.logsCommand(), c.execCommand(),
 		c.copyCommand(), c.statsCommand(), c.topCommand())
 	add(root, groupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.loginCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())

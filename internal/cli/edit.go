@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/cloudless/cloudless/api"
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+func (c *cli) editCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "edit KIND NAME",
+		Short: "Change an object in an editor",
+		Long: "Edit opens an object as YAML in the editor that $VISUAL or $EDITOR names, or in vi. When the editor ends, it checks\n" +
+			"the text, shows the plan and applies it. Nothing is changed if the text is the same, or if somebody else has changed\n" +
+			"the object meanwhile. A text that is refused is kept, so that it can be mended and applied with cloudless apply -f.",
+		Example:           "  cloudless edit workload web\n  EDITOR=nano cloudless edit namespace shop",
+		Args:              kindAnd("NAME", 1, 1),
+		ValidArgsFunction: c.completeObjects(1),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			kind, _ := api.KindOf(args[0])
+			object, err := cl.Objects(kind).Get(ctx, c.namespace, args[1])
+			if err != nil {
+				return err
+			}
+			if spec.ManifestOf(object) == nil {
+				return notEditable(kind)
+			}
+			return c.edit(ctx, cl, object)
+		}),
+	}
+}
+
+// edit has an object changed in an editor, and applies what comes back.
+func (c *cli) edit(ctx context.Context, cl *client.Client, object client.Object) error {
+	before, err := spec.EncodeYAML(authored(object))
+	if err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "cloudless-edit-")
+	if err != nil {
+		return fmt.Errorf("make room for the text: %w", err)
+	}
+	path := filepath.Join(folder, object.GetMetadata().GetName()+".yaml")
+	after, err := c.editText(ctx, path, before)
+	if err == nil && bytes.Equal(before, after) {
+		c.note("Nothing was changed.")
+		return os.RemoveAll(folder)
+	}
+	if err == nil {
+		err = c.applyText(ctx, cl, path, after)
+	}
+	if err != nil {
+		c.note("The text is kept: mend it and apply it with: cloudless apply -f %s", path)
+		return err
+	}
+	return os.RemoveAll(folder)
+}
+
+// authored is what of an object its author gives, and the version that the edit is made from.
+func authored(object client.Object) proto.Message {
+	o := proto.Clone(object).(client.Object)
+	m := o.GetMetadata()
+	kept := &cloudlessv1.Metadata{
+		Name: m.GetName(), Namespace: m.GetNamespace(), Labels: m.GetLabels(), Annotations: m.GetAnnotations(), Version: m.GetVersion(),
+	}
+	fields := o.ProtoReflect().Descriptor().Fields()
+	o.ProtoReflect().Clear(fields.ByName("status"))
+	o.ProtoReflect().Set(fields.ByName("metadata"), protoreflect.ValueOfMessage(kept.ProtoReflect()))
+	return o
+}
+
+// editText has a text changed in the editor of the person at the terminal.
+func (c *cli) editText(ctx context.Context, path string, text []byte) ([]byte, error) {
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return nil, fmt.Errorf("write the text: %w", err)
+	}
+	editor := []string{"vi"}
+	for _, name := range []string{"VISUAL", "EDITOR"} {
+		if words := strings.Fields(os.Getenv(name)); len(words) > 0 {
+			editor = words
+			break
+		}
+	}
+	cmd := exec.CommandContext(ctx, editor[0], append(editor[1:], path)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
+	if err := cmd.Run(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("there is no editor %s: name one in $EDITOR", editor[0])
+		}
+		return nil, fmt.Errorf("editor %s: %w", editor[0], err)
+	}
+	return os.ReadFile(path)
+}
+
+// applyText checks a text, shows what it would change, and applies that.
+func (c *cli) applyText(ctx context.Context, cl *client.Client, path string, text []byte) error {
+	documents, err := spec.Decode(path, text)
+	if err != nil {
+		return err
+	}
+	if len(documents) != 1 {
+		return fmt.Errorf("the text holds %d objects: leave the one that was to be edited", len(documents))
+	}
+	request := &cloudlessv1.PlanRequest{Objects: []*cloudlessv1.Manifest{spec.ManifestOf(documents[0].Message)}}
+	plan, err := cl.Plan(ctx, request)
+	if err != nil {
+		return err
+	}
+	if c.forPeople() {
+		if err := c.showPlan(plan); err != nil || !changes(plan) {
+			return err
+		}
+	}
+	return c.apply(ctx, cl, waiting{}, request, plan.GetFingerprint())
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/api"
+	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/suggest"
+)
+
+// Commands for objects of every kind: get, rm and edit. A kind with commands of its own, such as "workload ls", is
+// shown and removed by these; the code here is for all others.
+
+// ownCommands turns "get nodes" into "node ls", "get node n1" into "node get n1" and "rm node n1" into "node rm n1", if
+// the kind has that command. Flags go with it.
+func ownCommands(root *cobra.Command, args []string) []string {
+	at := words(root, args)
+	if len(at) < 2 || args[at[0]] != "get" && args[at[0]] != "rm" {
+		return args
+	}
+	kind, known := api.KindOf(args[at[1]])
+	if !known {
+		return args
+	}
+	verb := args[at[0]]
+	if verb == "get" && len(at) == 2 {
+		verb = "ls"
+	}
+	noun := strings.ToLower(kind.Name)
+	if own, _, err := root.Find([]string{noun, verb}); err != nil || own.Name() != verb && !own.HasAlias(verb) {
+		return args
+	}
+	return slices.Concat(args[:at[0]], []string{noun, verb}, args[at[0]+1:at[1]], args[at[1]+1:])
+}
+
+// words are the places of the arguments that are neither flags nor values of the flags that all commands have.
+func words(root *cobra.Command, args []string) (at []int) {
+	for i := 0; i < len(args); i++ {
+		if !strings.HasPrefix(args[i], "-") {
+			at = append(at, i)
+			continue
+		}
+		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		flag := root.PersistentFlags().Lookup(name)
+		if flag == nil && len(name) == 1 {
+			flag = root.PersistentFlags().ShorthandLookup(name)
+		}
+		if flag != nil && !hasValue && flag.NoOptDefVal == "" {
+			i++
+		}
+	}
+	return at
+}
+
+func (c *cli) getCommand() *cobra.Command {
+	var labels string
+	cmd := &cobra.Command{
+		Use:   "get KIND [NAME]",
+		Short: "List the objects of a kind, or show one of them",
+		Long: "Get lists the objects of a kind, or shows the one with a name. It works for every kind: " + strings.Join(kindNames(), ", ") + ".\n" +
+			"Names of kinds may be in the plural.",
+		Example: "  cloudless get nodes\n  cloudless get workload web -o yaml\n  cloudless get events",
+		Args:    kindAnd("[NAME]", 0, 1),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			kind, _ := api.KindOf(args[0])
+			if len(args) == 1 && kind.List != nil {
+				return c.listObjects(ctx, cl, kind, labels)
+			}
+			// There is one object of a kind without a list, such as the cluster, and it needs no name.
+			object, err := cl.Objects(kind).Get(ctx, c.namespace, strings.Join(args[1:], ""))
+			if err != nil {
+				return err
+			}
+			if c.forPeople() {
+				c.output = string(formatYAML)
+			}
+			return c.printObject(object)
+		}),
+		ValidArgsFunction: c.completeObjects(1),
+	}
+	cmd.Flags().StringVarP(&labels, "selector", "l", "", "only with these `labels`, such as app=shop")
+	return cmd
+}
+
+func (c *cli) listObjects(ctx context.Context, cl *client.Client, kind api.Kind, labels string) error {
+	all, err := cl.Objects(kind).List(ctx, c.namespace, labels)
+	if err != nil {
+		return err
+	}
+	if !c.forPeople() {
+		return printList(c, all)
+	}
+	t := terminal.NewTable(c.Stdout, "NAME", "LABELS", "AGE")
+	for _, o := range all {
+		m := o.GetMetadata()
+		t.Row(m.GetName(), terminal.Pairs(m.GetLabels()), age(m.GetCreateTime(), time.Now()))
+	}
+	c.nothingHere(len(all), kind.Plural, !kind.Namespaced)
+	return t.Flush()
+}
+
+func (c *cli) rmCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm KIND NAME...",
+		Short:   "Remove objects of a kind",
+		Example: "  cloudless rm workload web\n  cloudless rm tokens ci-1 ci-2",
+		Args:    kindAnd("NAME...", 1, -1),
+		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			kind, _ := api.KindOf(args[0])
+			return c.forEach(args[1:], func(name string) error {
+				removed, err := cl.Objects(kind).Delete(ctx, c.namespace, name)
+				if err != nil {
+					return err
+				}
+				return c.printRemoved(strings.ToLower(kind.Name), name, removed, len(args) > 2)
+			})
+		}),
+		ValidArgsFunction: c.completeObjects(-1),
+	}
+}
+
+// kindAnd checks that the first argument is a kind, and that as many names follow as a command takes.
+func kindAnd(what string, least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usage(cmd, "KIND is missing: %s; the kinds are %s", cmd.UseLine(), strings.Join(kindNames(), ", "))
+		case len(args)-1 < least:
+			return usage(cmd, "%s is missing: %s", what, cmd.UseLine())
+		case most >= 0 && len(args)-1 > most:
+			return usage(cmd, "%q is too much: %s", args[most+1], cmd.UseLine())
+		}
+		if _, known := api.KindOf(args[0]); known {
+			return nil
+		}
+		if near := suggest.To(args[0], slices.Values(kindNames())); near != "" {
+			return usage(cmd, "there is no kind %q; did you mean %s?", args[0], near)
+		}
+		return usage(cmd, "there is no kind %q; the kinds are %s", args[0], strings.Join(kindNames(), ", "))
+	}
+}
+
+// kindNames are the kinds as people write them.
+func kindNames() []string {
+	var all []string
+	for _, kind := range api.Kinds() {
+		all = append(all, strings.ToLower(kind.Name))
+	}
+	return all
+}
+
+// completeObjects completes a kind and then names of its objects: so many, or any number if most is -1.
+func (c *cli) completeObjects(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return slices.DeleteFunc(kindNames(), func(name string) bool { return !strings.HasPrefix(name, typed) }), cobra.ShellCompDirectiveNoFileComp
+		}
+		kind, known := api.KindOf(args[0])
+		if !known || most >= 0 && len(args) > most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		list := func(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
+			all, err := cl.Objects(kind).List(ctx, c.namespace, "")
+			return namesOf(all), err
+		}
+		return c.ask(cmd.Context(), list, args[1:], typed), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// notEditable says why an object of a kind cannot be edited.
+func notEditable(kind api.Kind) error {
+	return fmt.Errorf("a %s cannot be edited: only kinds that files can hold can be", strings.ToLower(kind.Name))
+}
