@@ -69,7 +69,7 @@ func (p *controlPlane) followGossipKey(ctx context.Context) error {
 			continue
 		case err != nil:
 			return err
-		case news.Anew:
+		case news.Resync:
 			err = p.takeAnew(news.Snapshot)
 		default:
 			err = p.heed(news.Changes)

@@ -10,7 +10,7 @@ import (
 
 // noteMoves lets keepPlaces know of servers that are elsewhere now.
 func (p *controlPlane) noteMoves(before *state.Snapshot, news state.News) {
-	if slices.ContainsFunc(news.Changes, isMove) || news.Anew && moved(before, news.Snapshot) {
+	if slices.ContainsFunc(news.Changes, isMove) || news.Resync && moved(before, news.Snapshot) {
 		select {
 		case p.fellows.moved <- struct{}{}:
 		default:

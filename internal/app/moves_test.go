@@ -75,7 +75,7 @@ func TestMoveThatWasMissedIsNoticed(t *testing.T) {
 		true:  at("10.0.0.1:7700", "10.0.0.9:7700"),
 	} {
 		p := &controlPlane{fellows: &fellowship{moved: make(chan struct{}, 1)}}
-		p.noteMoves(before, state.News{Anew: true, Snapshot: after})
+		p.noteMoves(before, state.News{Resync: true, Snapshot: after})
 		if got := len(p.fellows.moved) == 1; got != want {
 			t.Errorf("a move is noticed: %t, want %t", got, want)
 		}

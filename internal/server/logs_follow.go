@@ -222,7 +222,7 @@ func (s *Server) newcomers(ctx context.Context, feed *state.Follower, target log
 		defer close(found)
 		for {
 			news, err := feed.Next(ctx)
-			if err != nil || news.Anew {
+			if err != nil || news.Resync {
 				return
 			}
 			for _, c := range news.Changes {

@@ -163,7 +163,7 @@ func (s *Server) watchReplicas(ctx context.Context, start func(*state.Snapshot) 
 			if b.err != nil {
 				return b.err
 			}
-			if b.Anew {
+			if b.Resync {
 				return errBehind
 			}
 			if err := change(b.Changes); err != nil {

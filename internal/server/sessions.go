@@ -412,7 +412,7 @@ func (s *Server) dispatch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if news.Anew {
+		if news.Resync {
 			s.catchUp(news.Snapshot)
 			continue
 		}

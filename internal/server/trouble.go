@@ -112,7 +112,7 @@ const (
 // leaderTroubles says so if the leadership does not hold.
 func leaderTroubles(snap *state.Snapshot, now time.Time) []string {
 	changes, last := 0, ""
-	for e := range snap.Led() {
+	for e := range snap.LeaderEvents() {
 		if now.Sub(e.GetSpec().GetTime().AsTime()) > changesLately {
 			break
 		}

@@ -37,7 +37,7 @@ func (s *Server) watch(ctx context.Context, start func(*state.Snapshot) error, c
 		if err != nil {
 			return err
 		}
-		if news.Anew {
+		if news.Resync {
 			return errBehind
 		}
 		if err := change(news.Snapshot, news.Changes); err != nil {

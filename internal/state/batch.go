@@ -16,14 +16,14 @@ type Batch struct {
 	parts   uint32 // number of parts so far
 }
 
-// Part begins a part. Its changes are applied together or left out together, without affecting the rest.
-func (b *Batch) Part() {
+// BeginPart begins a part. Its changes are applied together or left out together, without affecting the rest.
+func (b *Batch) BeginPart() {
 	b.parts++
 	b.part = b.parts
 }
 
-// Whole ends a part. If a later change is refused, so is the whole transaction.
-func (b *Batch) Whole() { b.part = 0 }
+// EndPart ends a part. If a later change is refused, so is the whole transaction.
+func (b *Batch) EndPart() { b.part = 0 }
 
 // Create creates an object, whose uid and name must be free.
 func (b *Batch) Create(o Object) { b.put(o, new(uint64)) }

@@ -35,12 +35,12 @@ func (s *Snapshot) OldestEvents() iter.Seq[*v1.Event] {
 	return listByPrefix[*v1.Event](s, KindEvent, indexUID, nil)
 }
 
-// Led lists the events of servers that became the leader, newest first.
-func (s *Snapshot) Led() iter.Seq[*v1.Event] {
+// LeaderEvents lists the events of servers that became the leader, newest first.
+func (s *Snapshot) LeaderEvents() iter.Seq[*v1.Event] {
 	return func(yield func(*v1.Event) bool) {
 		for e := range s.Events("") {
-			led := e.GetSpec().GetReason() == ReasonLeads && e.GetSpec().GetObjectKind() == string(KindServer)
-			if led && !yield(e) {
+			elected := e.GetSpec().GetReason() == ReasonLeads && e.GetSpec().GetObjectKind() == string(KindServer)
+			if elected && !yield(e) {
 				return
 			}
 		}

@@ -7,9 +7,9 @@ import (
 
 // News is what has changed since a follower last asked.
 type News struct {
-	// Anew means that changes were lost, or that this is the first news: everything that the follower derived from
+	// Resync means that changes were lost, or that this is the first news: everything that the follower derived from
 	// earlier news must be rebuilt from the snapshot.
-	Anew bool
+	Resync bool
 	// Changes are all changes since the last news in order, never a part of a transaction. The list is shared and must
 	// not be modified.
 	Changes []Change
@@ -30,11 +30,11 @@ func (s *Store) Follow() *Follower { return &Follower{store: s} }
 // changes.
 func (f *Follower) Next(ctx context.Context) (News, error) {
 	if f.feed == nil {
-		return f.anew(), nil
+		return f.resync(), nil
 	}
 	changes, err := f.feed.Next(ctx)
 	if errors.Is(err, ErrLagged) {
-		return f.anew(), nil
+		return f.resync(), nil
 	}
 	if err != nil {
 		return News{}, err
@@ -49,11 +49,11 @@ func (f *Follower) Newest() News {
 			return News{Changes: changes, Snapshot: snap}
 		}
 	}
-	return f.anew()
+	return f.resync()
 }
 
-func (f *Follower) anew() News {
+func (f *Follower) resync() News {
 	var snap *Snapshot
 	snap, f.feed = f.store.Subscribe()
-	return News{Anew: true, Snapshot: snap}
+	return News{Resync: true, Snapshot: snap}
 }

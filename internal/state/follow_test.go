@@ -18,7 +18,7 @@ import (
 type books map[string]string
 
 func (b books) take(news state.News) {
-	if news.Anew {
+	if news.Resync {
 		clear(b)
 		for w := range news.Snapshot.Workloads("", "") {
 			b[w.GetMetadata().GetUid()] = w.GetMetadata().GetName()
@@ -87,7 +87,7 @@ func TestFollowerMissesNothing(t *testing.T) {
 
 func wantBooks(t *rapid.T, kept books, store *state.Store) {
 	want := books{}
-	want.take(state.News{Anew: true, Snapshot: store.Snapshot()})
+	want.take(state.News{Resync: true, Snapshot: store.Snapshot()})
 	if !maps.Equal(kept, want) {
 		t.Fatalf("the follower knows %v, and there are %v", kept, want)
 	}
@@ -99,11 +99,11 @@ func TestFollowerBeginsWithTheNewestState(t *testing.T) {
 	follower := store.Follow()
 	create(t, store, 1, workload("u1", "web"))
 	news, err := follower.Next(t.Context())
-	if err != nil || !news.Anew || news.Snapshot.Count(state.KindWorkload) != 1 {
+	if err != nil || !news.Resync || news.Snapshot.Count(state.KindWorkload) != 1 {
 		t.Fatalf("the first news is %+v, %v", news, err)
 	}
 	create(t, store, 2, workload("u2", "api"))
-	if news, err := follower.Next(t.Context()); err != nil || news.Anew || len(news.Changes) != 1 || news.Snapshot.Count(state.KindWorkload) != 2 {
+	if news, err := follower.Next(t.Context()); err != nil || news.Resync || len(news.Changes) != 1 || news.Snapshot.Count(state.KindWorkload) != 2 {
 		t.Fatalf("the second news is %+v, %v", news, err)
 	}
 }
@@ -120,11 +120,11 @@ func TestSlowFollowerResynchronizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	news, err := follower.Next(t.Context())
-	if err != nil || !news.Anew || len(news.Changes) > 0 || news.Snapshot.Workload("u1") == nil {
-		t.Fatalf("got %d changes, anew %t, %v", len(news.Changes), news.Anew, err)
+	if err != nil || !news.Resync || len(news.Changes) > 0 || news.Snapshot.Workload("u1") == nil {
+		t.Fatalf("got %d changes, resync %t, %v", len(news.Changes), news.Resync, err)
 	}
 	create(t, store, 2, workload("u2", "api"))
-	if news := follower.Newest(); news.Anew || len(news.Changes) != 1 {
-		t.Errorf("it does not go on: %d changes, anew %t", len(news.Changes), news.Anew)
+	if news := follower.Newest(); news.Resync || len(news.Changes) != 1 {
+		t.Errorf("the follower does not resume: %d changes, resync %t", len(news.Changes), news.Resync)
 	}
 }

@@ -218,9 +218,9 @@ func (m model) drawTransaction(t *rapid.T, now time.Time) *statev1.Transaction {
 	for range rapid.IntRange(1, 6).Draw(t, "changes") {
 		switch rapid.IntRange(0, 4).Draw(t, "part") {
 		case 0:
-			b.Part()
+			b.BeginPart()
 		case 1:
-			b.Whole()
+			b.EndPart()
 		}
 		object := drawObject(t)
 		kind, uid := state.KindOf(object), object.GetMetadata().GetUid()

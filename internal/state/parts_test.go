@@ -13,14 +13,14 @@ func TestPartsAreLeftOutIndependently(t *testing.T) {
 	create(t, store, 1, workload("u1", "a"), workload("u2", "b"))
 	result, err := store.Apply(2, transaction(func(b *state.Batch) {
 		b.Create(workload("u3", "c"))
-		b.Part()
+		b.BeginPart()
 		b.Create(workload("u4", "d"))
 		b.Check(state.KindWorkload, "u1", 9) // it is at 1
 		b.Create(workload("u5", "e"))
-		b.Part()
+		b.BeginPart()
 		b.Check(state.KindWorkload, "u2", 1)
 		b.Create(workload("u6", "d")) // the name is still free
-		b.Whole()
+		b.EndPart()
 		b.Create(workload("u7", "f"))
 	}))
 	if err != nil {
@@ -42,9 +42,9 @@ func TestPartsAreLeftOutIndependently(t *testing.T) {
 
 	index := store.Snapshot().Index()
 	if _, err := store.Apply(3, transaction(func(b *state.Batch) {
-		b.Part()
+		b.BeginPart()
 		b.Create(workload("u8", "g"))
-		b.Whole()
+		b.EndPart()
 		b.Check(state.KindWorkload, "u1", 9)
 	})); !state.MovedOn(err) || store.Snapshot().WorkloadByName("default", "g") != nil || index != 2 {
 		t.Errorf("without what all need: %v", err)
@@ -54,9 +54,9 @@ func TestPartsAreLeftOutIndependently(t *testing.T) {
 // The changes of a part are adjacent.
 func TestPartCannotResume(t *testing.T) {
 	tx := transaction(func(b *state.Batch) {
-		b.Part()
+		b.BeginPart()
 		b.Create(workload("u1", "a"))
-		b.Part()
+		b.BeginPart()
 		b.Create(workload("u2", "b"))
 	})
 	if err := state.Validate(tx); err != nil {

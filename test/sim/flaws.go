@@ -174,7 +174,7 @@ func pushOut(snap *state.Snapshot, b *state.Batch) {
 			if rollout.Live(waits.GetStatus().GetPhase()) && wanted(old) && old.GetStatus().GetPhase() == rollout.PhaseRunning {
 				r := proto.CloneOf(old)
 				r.Spec.Desired, r.Spec.PreemptedFor = rollout.DesiredStopped, waits.GetMetadata().GetUid()
-				b.Part()
+				b.BeginPart()
 				b.Update(r, old.GetMetadata().GetVersion())
 				return
 			}

@@ -72,7 +72,7 @@ func wait(ctx context.Context, feed *state.Follower, next time.Time) error {
 			return nil
 		case err != nil:
 			return err
-		case news.Anew || Concerned(news.Changes):
+		case news.Resync || Concerned(news.Changes):
 			return nil
 		}
 	}

@@ -19,7 +19,7 @@ func (l *Loop) follow(ctx context.Context, feed *state.Follower) {
 		if err != nil {
 			return
 		}
-		if news.Anew {
+		if news.Resync {
 			l.adoptEverything(news.Snapshot)
 		}
 		l.learnChanges(news.Changes)

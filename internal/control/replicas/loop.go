@@ -93,7 +93,7 @@ func (l *Loop) wait(ctx context.Context) error {
 // heed takes note of news that the engine follows later, or begins anew.
 func (l *Loop) heed(news state.News) {
 	switch {
-	case news.Anew:
+	case news.Resync:
 		l.heard = nil
 		l.engine.Begin(news.Snapshot)
 	case len(l.heard) == 0:

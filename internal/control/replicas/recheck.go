@@ -109,12 +109,12 @@ func (t *tick) commitEach(moves []move, rules ruled) {
 	checked := map[string]bool{} // in this part
 	for i, m := range moves {
 		if i == 0 || m.to.Node != moves[i-1].to.Node {
-			t.batch.Part()
+			t.batch.BeginPart()
 			clear(checked)
 		}
 		t.move(m, rules, checked)
 	}
-	t.batch.Whole()
+	t.batch.EndPart()
 	t.announce()
 }
 
@@ -124,14 +124,14 @@ func (t *tick) commitTogether(moves []move, rules ruled, check func()) {
 	if len(moves) == 0 {
 		return
 	}
-	t.batch.Part()
+	t.batch.BeginPart()
 	check()
 	checked := map[string]bool{}
 	for _, m := range moves {
 		t.move(m, rules, checked)
 	}
 	t.announce()
-	t.batch.Whole()
+	t.batch.EndPart()
 }
 
 // move adds one move to a part, and what it relies on of its own that is not checked

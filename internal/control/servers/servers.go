@@ -78,7 +78,7 @@ func Tell(now time.Time, uid string, snap *state.Snapshot, self Self, term uint6
 		return nil
 	}
 	message := fmt.Sprintf("leads since term %d", term)
-	for last := range snap.Led() {
+	for last := range snap.LeaderEvents() {
 		switch said := last.GetSpec(); {
 		case said.GetObjectUid() != self.UID:
 			message += ", after server " + said.GetObjectName()
