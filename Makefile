@@ -125,6 +125,26 @@ test-chaos: test-deps build ## Break a cluster at random and check what its clie
 test-short: $(SHIM) ## What needs neither root nor containers nor several servers, in under two minutes.
 	go test -short ./...
 
+# What make coverage measures, and in which tests.
+COVERED := ./api,./client/...,./cmd/...,./internal/...
+COVERED_TESTS ?= ./...
+COVERDATA := $(CURDIR)/build/coverage
+
+# Processes of bin/cloudless that the tests start count as well, unless they are killed: the binary is built with
+# counters, which each process writes to GOCOVERDIR when it exits. The usual binary is built again afterwards.
+# go test sets GOCOVERDIR to a folder that it deletes, so -exec sets it again.
+.PHONY: coverage
+coverage: test-deps $(SHIM) ## Run all tests; print how much of the hand-written code they reach (HTML in build/coverage.html).
+	rm -rf $(COVERDATA); mkdir -p $(COVERDATA)
+	CGO_ENABLED=0 go build -cover -coverpkg=$(COVERED) $(GOFLAGS_STATIC) -o bin/cloudless ./cmd/cloudless
+	failed=0; \
+	go test -cover -coverpkg=$(COVERED),./docs/... -exec "env GOCOVERDIR=$(COVERDATA)" -count=1 -p 3 -parallel 4 -timeout 30m $(COVERED_TESTS) -args -test.gocoverdir=$(COVERDATA) || failed=1; \
+	$(MAKE) --no-print-directory build; \
+	go tool covdata textfmt -i=$(COVERDATA) -o build/coverage.txt; \
+	go run ./test/coverage -profile build/coverage.txt -least 70 || failed=1; \
+	go tool cover -html build/coverage.txt -o build/coverage.html; \
+	exit $$failed
+
 .PHONY: bench
 bench: test-deps build build-all ## Measure; prints a table and appends to build/bench.jsonl.
 	go run ./test/bench

@@ -29,7 +29,7 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// program is the shim, built as it is for a release.
+// program is the shim, built as it is for a release; with counters, if the coverage of the tests is measured.
 var program string
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,11 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "cloudless-shim")
-	build := exec.Command("go", "build", "-tags", "no_grpc", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
+	args := []string{"build", "-tags", "no_grpc", "-trimpath", "-ldflags", "-s -w", "-o", program}
+	if testing.CoverMode() != "" {
+		args = append(args, "-cover")
+	}
+	build := exec.Command("go", append(args, ".")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("build the shim: %w\n%s", err, out)

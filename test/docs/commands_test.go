@@ -87,6 +87,9 @@ func (m machine) environment(clone string) []string {
 		"HOME=" + m.dir, "CLOUDLESS_DATA_DIR=" + m.dataDir(), "LANG=C.UTF-8",
 		"PATH=" + filepath.Join(clone, "bin") + ":" + os.Getenv("PATH"),
 	}
+	if dir := os.Getenv("GOCOVERDIR"); dir != "" {
+		env = append(env, "GOCOVERDIR="+dir)
+	}
 	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOFLAGS", "GOPROXY", "GOTOOLCHAIN"} {
 		value, err := exec.Command("go", "env", name).Output()
 		if err == nil {

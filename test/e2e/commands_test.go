@@ -96,7 +96,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	}
 	cmd := bounded(ts.Value(storyContext{}).(context.Context), name, args[1:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, key := range []string{"PATH", "HOME", "CLOUDLESS_CONFIG", "WORK", "DATA", "ADDR"} {
+	for _, key := range []string{"PATH", "HOME", "CLOUDLESS_CONFIG", "WORK", "DATA", "ADDR", "GOCOVERDIR"} {
 		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
 	}
 	return cmd

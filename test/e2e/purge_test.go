@@ -22,7 +22,8 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), storyPatience)
 	defer cancel()
 	story := bounded(ctx, "bash", "-euo", "pipefail", "-c", purgeStory)
-	story.Env = append(os.Environ(), "STORY="+purgeStory, "BIN="+bin)
+	// Without GOCOVERDIR: coverage data would be files that were left behind.
+	story.Env = append(os.Environ(), "STORY="+purgeStory, "BIN="+bin, "GOCOVERDIR=")
 	if out, err := story.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
