@@ -73,7 +73,7 @@ func TestDocsAreUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(page.Bytes(), committed) {
-		t.Error("docs/metrics.md is not what the code says: run go generate ./internal/telemetry")
+		t.Error("docs/metrics.md is not what the code says: run make docs")
 	}
 	for _, m := range Catalogue() {
 		if !strings.Contains(page.String(), "`"+m.Name+"`") {

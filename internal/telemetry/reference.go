@@ -23,7 +23,7 @@ func WriteReference(w io.Writer) error {
 
 const referenceHead = `# Metrics
 
-<!-- Written by "go generate ./internal/telemetry" from the catalogue in the code. Do not edit. -->
+<!-- Written by "make docs" from the catalogue in the code. Do not edit. -->
 
 Servers and agents tell what they do in the Prometheus text format. Nothing is
 shown to anybody without an identity.

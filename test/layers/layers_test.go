@@ -48,7 +48,6 @@ var layer = map[string]int{
 	"internal/gossip":                  2,
 	"internal/registry":                2,
 	"internal/telemetry":               2,
-	"internal/telemetry/reference":     6,
 	"internal/driver/containerd":       2,
 	"internal/driver/containerd/shim":  2,
 	"internal/server":                  3,
