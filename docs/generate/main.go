@@ -1,5 +1,5 @@
-// Command generate makes the pages of the documentation that are made from the
-// code: make docs. A test holds that they are up to date.
+// Command generate makes the pages and pictures of the documentation that follow from code or templates: make docs.
+// A test checks that they are up to date.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// pages are the generated ones, by file name.
+// pages are the generated files, by name.
 var pages = map[string]func() (string, error){
 	"cli.md":           func() (string, error) { return cli.Reference(), nil },
 	"api.md":           func() (string, error) { return apiReference(api.OpenAPI) },
@@ -24,6 +24,9 @@ var pages = map[string]func() (string, error){
 		err := telemetry.WriteReference(&page)
 		return page.String(), err
 	},
+	"parts-light.svg": func() (string, error) { return partsPicture(light) },
+	"parts-dark.svg":  func() (string, error) { return partsPicture(dark) },
+	"recording.svg":   func() (string, error) { return recordingPicture(recording), nil },
 }
 
 func main() {

@@ -3,6 +3,7 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -61,14 +62,28 @@ func TestEveryPageIsLinkedFromTheREADME(t *testing.T) {
 	}
 }
 
+// Commands that have subcommands are nouns, and the glossary explains nouns.
+func TestGlossaryHasEveryNounOfTheCommandLine(t *testing.T) {
+	glossary := read(t, filepath.Join(repository, "docs", "glossary.md"))
+	nouns := regexp.MustCompile(`(?m)^### cloudless ([a-z]+) [a-z]+$`).FindAllStringSubmatch(read(t, filepath.Join(repository, "docs", "cli.md")), -1)
+	if len(nouns) < 10 {
+		t.Fatalf("found only %q", nouns)
+	}
+	for _, noun := range nouns {
+		if !strings.Contains(glossary, "\n| "+noun[1]+" |") {
+			t.Errorf("docs/glossary.md does not explain %q", noun[1])
+		}
+	}
+}
+
 func TestBlocksLinksAndAnchorsAreFound(t *testing.T) {
-	page := "# A Page: it's `new`\n[one](x.md#y) text\n```sh\nls [no](link)\n# no heading\n```\n\n```text\na … c\n```\nwords\n```text\nalone\n```\n```sh there\nps\n```\n"
+	page := "# A Page: it's `new`\n[one](x.md#y) text <img src=\"p.svg\">\n```sh\nls [no](link)\n# no heading\n```\n\n```text\na … c\n```\nwords\n```text\nalone\n```\n```sh there\nps\n```\n"
 	got := blocks(page)
 	if len(got) != 4 || got[0].text != "ls [no](link)\n# no heading\n" || got[0].shown != "a … c\n" || got[0].line != 3 ||
 		got[2].shown != "" || got[3].language != "sh there" {
 		t.Errorf("blocks are %+v", got)
 	}
-	if got := links(page); !slices.Equal(got, []string{"x.md#y"}) {
+	if got := links(page); !slices.Equal(got, []string{"x.md#y", "p.svg"}) {
 		t.Errorf("links are %q", got)
 	}
 	if got := anchors(page); !got["a-page-its-new"] || len(got) != 1 {

@@ -60,13 +60,13 @@ func prints(out, shown string) (missing string, ok bool) {
 }
 
 var (
-	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	link    = regexp.MustCompile(`(?:\]\(|src(?:set)?=")([^)"\s]+)[)"]`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```$")
 	odd     = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// links are the targets of all links of a page.
+// links are the targets of all links and pictures of a page.
 func links(page string) (all []string) {
 	for _, found := range link.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
 		all = append(all, found[1])
