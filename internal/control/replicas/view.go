@@ -27,9 +27,6 @@ func homeless(snap *state.Snapshot, r *v1.Replica) bool {
 	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
 }
 
-// Away reports whether a replica lives on a node that is offline.
-func (Placement) Away(snap *state.Snapshot, r *v1.Replica) bool { return Away(snap, r) }
-
 // Placement answers questions about placement from a snapshot.
 type Placement struct {
 	// Decisions are those of the loop of this server; they may be nil.
