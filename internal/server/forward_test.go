@@ -411,7 +411,11 @@ func TestFollowerPassesStreamsOn(t *testing.T) {
 	// A node that is removed loses its stream, also behind another server.
 	_, err = leader.dial(nil, leader.newTokenSecret(&v1.CreateTokenRequest{Role: roleAdmin})).DeleteNode(leader.ctx, &v1.DeleteNodeRequest{Name: "n1", Force: true})
 	must(t, err)
-	_, err = agent.Renew(follower.ctx, &v1.RenewRequest{Csr: csr})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	// Its old connection is closed, which a call on it may notice first.
+	_, err = follower.dial(creds, "").Renew(follower.ctx, &v1.RenewRequest{Csr: csr})
 	wantCode(t, err, codes.Unauthenticated, "not a member")
 }
 
