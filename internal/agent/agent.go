@@ -34,11 +34,11 @@ type Options struct {
 	// Servers is told where all servers are whenever that changes; nil if nobody
 	// wants to know. It must not block.
 	Servers func(addresses []string)
-	// Leave has the next session be with another server, because the one that the
-	// client leads to now hangs; nil if there is no other. It must not block.
+	// Leave has the next session be with another server, because the one of this
+	// session hangs; nil if there is no other. It must not block.
 	Leave func()
-	// Quiet is how long nothing at all has come from the servers, not even a part of
-	// a message; nil if that is not known.
+	// Quiet is how long nothing at all has come from the server of this session, not
+	// even a part of a message; nil if that is not known.
 	Quiet func() time.Duration
 	// NoSession is told, each time that a session could not be had or ended, why;
 	// nil if nobody wants to know. It must not block.

@@ -194,7 +194,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
 		},
-		Leave: link.servers.moveOn, Quiet: link.servers.quiet, NoSession: p.noSession, Ending: p.ending,
+		Leave: link.servers.leave, Quiet: link.servers.quiet, NoSession: p.noSession, Ending: p.ending,
 	})
 	if err != nil {
 		return nil, err

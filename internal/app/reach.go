@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -12,9 +13,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/deadpeer"
 )
@@ -26,18 +29,16 @@ type serverList struct {
 	// keep is called with every new list, to be there after a restart.
 	keep func([]string) error
 
-	began time.Time
-	heard atomic.Int64 // when anything was last received from a server, since began
-
 	mu      sync.Mutex
-	current string // that of the newest connection
-	via     string // by which the machine joined; it may lead where no advertised address does
+	session *serverConn // that of the newest session; nil before a server has answered
+	first   string      // the server to try first; empty if none is better than the others
+	via     string      // by which the machine joined; it may lead where no advertised address does
 	all     []string
 }
 
 func newServerList(about membership, keep func([]string) error) *serverList {
-	l := &serverList{began: time.Now(), resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
-	l.resolver.InitialState(l.state())
+	l := &serverList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
+	l.resolver.InitialState(stateOf(l.addresses()))
 	return l
 }
 
@@ -54,9 +55,9 @@ func (l *serverList) addresses() []string {
 	return append(slices.Clone(l.all), l.via)
 }
 
-func (l *serverList) state() resolver.State {
+func stateOf(addresses []string) resolver.State {
 	var state resolver.State
-	for _, address := range l.addresses() {
+	for _, address := range addresses {
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
 	}
 	return state
@@ -71,7 +72,7 @@ func (l *serverList) learn(addresses []string) error {
 	if known {
 		return nil
 	}
-	l.resolver.UpdateState(l.state())
+	l.resolver.UpdateState(stateOf(l.addresses()))
 	return l.keep(addresses)
 }
 
@@ -87,86 +88,139 @@ func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	l.current = address
-	l.mu.Unlock()
-	return &heardConn{Conn: conn, list: l}, nil
+	return newServerConn(conn, address), nil
 }
 
-// heardConn notes when something is received.
-type heardConn struct {
+// serverConn is a connection to a server. It stands in for its remote address, which
+// gRPC shows to the users of a stream: while one server takes long to answer, gRPC
+// dials the next one, so the newest connection need not be the one in use.
+type serverConn struct {
 	net.Conn
-	list *serverList
+	address string // as in the list of servers
+	began   time.Time
+	heard   atomic.Int64 // when anything was last received, since began
 }
 
-func (c *heardConn) Read(p []byte) (int, error) {
+func newServerConn(conn net.Conn, address string) *serverConn {
+	return &serverConn{Conn: conn, address: address, began: time.Now()}
+}
+
+func (c *serverConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		c.list.heard.Store(int64(time.Since(c.list.began)))
+		c.heard.Store(int64(time.Since(c.began)))
 	}
 	return n, err
 }
 
-// quiet is how long nothing has come from any server.
+// RemoteAddr implements net.Conn.
+func (c *serverConn) RemoteAddr() net.Addr { return c }
+
+// Network implements net.Addr.
+func (c *serverConn) Network() string { return "tcp" }
+
+// String implements net.Addr.
+func (c *serverConn) String() string { return c.address }
+
+// quiet is how long nothing has come from the server of the session.
 func (l *serverList) quiet() time.Duration {
-	return time.Since(l.began) - time.Duration(l.heard.Load())
+	l.mu.Lock()
+	conn := l.session
+	l.mu.Unlock()
+	if conn == nil {
+		return math.MaxInt64
+	}
+	return time.Since(conn.began) - time.Duration(conn.heard.Load())
 }
 
-// watchStream sees why streams end.
+// watchStream sees which server answers a session, and why streams end.
 func (l *serverList) watchStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := open(ctx, desc, conn, method, options...)
 	if err != nil {
-		l.moveOnFrom(err)
 		return nil, err
 	}
-	return &watchedStream{ClientStream: stream, ended: l.moveOnFrom}, nil
+	return &watchedStream{ClientStream: stream, list: l, unanswered: method == v1.AgentService_Session_FullMethodName}, nil
 }
 
 type watchedStream struct {
 	grpc.ClientStream
-	ended func(error)
+	list       *serverList
+	unanswered bool // a session that no server has answered yet
 }
 
 func (s *watchedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	if err != nil {
-		s.ended(err)
+	switch {
+	case err == nil && s.unanswered:
+		s.unanswered = false
+		s.list.answered(s.conn())
+	case err != nil && client.NoLeader(err): // the server can be reached but cannot reach the others
+		s.list.moveOn(s.conn())
 	}
 	return err
 }
 
-// moveOnFrom leaves a server that can be reached but cannot reach the others.
-func (l *serverList) moveOnFrom(err error) {
-	if client.NoLeader(err) {
-		l.moveOn()
+// conn is the connection that the stream uses, nil before something was received.
+func (s *watchedStream) conn() *serverConn {
+	server, ok := peer.FromContext(s.Context())
+	if !ok {
+		return nil
 	}
+	conn, _ := server.Addr.(*serverConn)
+	return conn
 }
 
-// moveOn has the next connection be to another server, if there is one.
-func (l *serverList) moveOn() {
-	l.mu.Lock()
-	left := l.current
-	l.mu.Unlock()
-	state := l.state()
-	i := slices.IndexFunc(state.Addresses, func(a resolver.Address) bool { return a.Addr == left })
-	if i < 0 || len(state.Addresses) < 2 {
+// answered notes which server the session is with.
+func (l *serverList) answered(conn *serverConn) {
+	if conn == nil {
 		return
 	}
-	others := append(slices.Clone(state.Addresses[i+1:]), state.Addresses[:i]...)
-	l.resolver.UpdateState(resolver.State{Addresses: others}) // gRPC keeps a connection whose address stays
-	l.resolver.UpdateState(resolver.State{Addresses: append(others, resolver.Address{Addr: left})})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.session, l.first = conn, conn.address
 }
 
-// nearest are all addresses, that of the newest connection first: whoever else is
-// there may hang, and be left only after a while.
+// leave has the next session be with another server than the newest one, if there is
+// another.
+func (l *serverList) leave() {
+	l.mu.Lock()
+	conn := l.session
+	l.mu.Unlock()
+	l.moveOn(conn)
+}
+
+// moveOn has no new stream use this connection, if there is another server.
+func (l *serverList) moveOn(from *serverConn) {
+	if from == nil {
+		return
+	}
+	all := rotated(l.addresses(), from.address)
+	if len(all) < 2 || all[0] != from.address {
+		return
+	}
+	others := all[1:]
+	l.mu.Lock()
+	if l.first == from.address {
+		l.first = others[0]
+	}
+	l.mu.Unlock()
+	l.resolver.UpdateState(stateOf(others)) // gRPC keeps a connection whose address stays
+	l.resolver.UpdateState(stateOf(append(others, from.address)))
+}
+
+// rotated are the same addresses in the same order, but beginning with first.
+func rotated(all []string, first string) []string {
+	i := max(0, slices.Index(all, first))
+	return slices.Concat(all[i:], all[:i])
+}
+
+// nearest are all addresses, that of the session first: others may hang, and a dial
+// notices that only after a while.
 func (l *serverList) nearest() []string {
 	all := l.addresses()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(all, l.current); i > 0 {
-		all = slices.Insert(slices.Delete(all, i, i+1), 0, l.current)
-	}
-	return all
+	return rotated(all, l.first)
 }
 
 // dialTLS connects to the first server that answers.

@@ -1,30 +1,35 @@
 package app
 
 import (
-	"context"
+	"crypto/x509"
 	"net"
+	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// lonely is a server that cannot reach the others, or one that can.
+// lonely is a server that cannot reach the others, or one that can. One that can says where it is.
 type lonely struct {
 	v1.UnimplementedAgentServiceServer
-	leads bool
+	leads   bool
+	address string
 }
 
 func (l *lonely) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]) error {
 	if l.leads {
-		return stream.Send(&v1.SessionDown{})
+		return stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Assignments{Assignments: &v1.Assignments{Servers: []string{l.address}}}})
 	}
 	none, err := status.New(codes.Unavailable, "no server leads").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER"})
 	if err != nil {
@@ -33,12 +38,29 @@ func (l *lonely) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Sessio
 	return none.Err()
 }
 
+// lonelyCertificate is a closed server with the certificate that all lonely servers have.
+var lonelyCertificate = sync.OnceValue(func() *httptest.Server {
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	return server
+})
+
 func serveLonely(t *testing.T, leads bool) string {
+	t.Helper()
+	return serveAt(t, listenLocally(t), leads)
+}
+
+func listenLocally(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	server := grpc.NewServer()
-	v1.RegisterAgentServiceServer(server, &lonely{leads: leads})
+	return listener
+}
+
+func serveAt(t *testing.T, listener net.Listener, leads bool) string {
+	t.Helper()
+	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&lonelyCertificate().TLS.Certificates[0])))
+	v1.RegisterAgentServiceServer(server, &lonely{leads: leads, address: listener.Addr().String()})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -51,30 +73,41 @@ func serveLonely(t *testing.T, leads bool) string {
 	return listener.Addr().String()
 }
 
+// sessionsOf opens sessions with the servers of a list, and says which server has answered.
+func sessionsOf(t *testing.T, list *serverList) func() (by string, err error) {
+	t.Helper()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(lonelyCertificate().Certificate())
+	conn, err := grpc.NewClient(list.target(), append(list.options(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(trusted, "example.com")))...)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return func() (string, error) {
+		stream, err := v1.NewAgentServiceClient(conn).Session(t.Context(), grpc.WaitForReady(true))
+		if err != nil {
+			return "", err
+		}
+		down, err := stream.Recv()
+		return strings.Join(down.GetAssignments().GetServers(), ","), err
+	}
+}
+
 // TestNodeLeavesAServerThatIsCutOff: its connection is up, but no session can be had there.
 func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
+	began := time.Now()
 	cut, well := serveLonely(t, false), serveLonely(t, true)
 	var kept []string
 	list := newServerList(membership{Servers: []string{cut, well}, Via: cut}, func(servers []string) error {
 		kept = servers
 		return nil
 	})
-	conn, err := grpc.NewClient(list.target(), append(list.options(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	must(t, err)
-	defer conn.Close()
-	session := func() error {
-		stream, err := v1.NewAgentServiceClient(conn).Session(context.WithoutCancel(t.Context()), grpc.WaitForReady(true))
-		if err != nil {
-			return err
-		}
-		_, err = stream.Recv()
-		return err
-	}
-	if err := session(); status.Code(err) != codes.Unavailable {
+	session := sessionsOf(t, list)
+	if _, err := session(); status.Code(err) != codes.Unavailable {
 		t.Fatalf("the server that is cut off answered %v", err)
 	}
-	must(t, session())
-	if quiet := list.quiet(); quiet < 0 || quiet >= time.Since(list.began) {
+	if by, err := session(); by != well || err != nil {
+		t.Fatalf("the next session is with %q, %v; want %s", by, err, well)
+	}
+	if quiet := list.quiet(); quiet < 0 || quiet >= time.Since(began) {
 		t.Errorf("after what the servers have said it has been quiet for %s", quiet)
 	}
 	if near := list.nearest(); !slices.Equal(near, []string{well, cut}) {
@@ -85,4 +118,72 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 	if !slices.Equal(kept, []string{well}) || !slices.Equal(list.addresses(), []string{well, cut}) {
 		t.Errorf("it keeps %v and tries %v", kept, list.addresses())
 	}
+}
+
+// gatedListener has the kernel take connections at once, and the server only when the
+// gate is open.
+type gatedListener struct {
+	net.Listener
+	taken func()
+	gate  <-chan struct{}
+}
+
+func (l gatedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.taken()
+		<-l.gate
+	}
+	return conn, err
+}
+
+// While one server takes long to answer, gRPC dials the next one, and may use the
+// first one nevertheless.
+func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
+	dialed, opened := make(chan struct{}), make(chan struct{})
+	dial, open := sync.OnceFunc(func() { close(dialed) }), sync.OnceFunc(func() { close(opened) })
+	slow := serveAt(t, gatedListener{Listener: listenLocally(t), taken: func() {}, gate: dialed}, true)
+	other := serveAt(t, gatedListener{Listener: listenLocally(t), taken: dial, gate: opened}, true)
+	t.Cleanup(dial)
+	t.Cleanup(open)
+	list := newServerList(membership{Servers: []string{slow, other}}, func([]string) error { return nil })
+	session := sessionsOf(t, list)
+	if by, err := session(); by != slow || err != nil {
+		t.Fatalf("the first session is with %q, %v; want %s", by, err, slow)
+	}
+	if near := list.nearest(); !slices.Equal(near, []string{slow, other}) {
+		t.Errorf("images are pulled from %v, in this order, while the session is with %s", near, slow)
+	}
+	open()
+	list.leave()
+	if near := list.nearest(); !slices.Equal(near, []string{other, slow}) {
+		t.Errorf("images are pulled from %v, in this order, after %s was left", near, slow)
+	}
+	if by, err := session(); by != other || err != nil {
+		t.Errorf("after %s was left the session is with %q, %v; want %s", slow, by, err, other)
+	}
+}
+
+// Streams of earlier sessions may go on at the servers that these were with.
+func TestOtherServersDoNotHideThatTheServerOfTheSessionIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := newServerList(membership{}, nil)
+		oldEnd, oldServer := net.Pipe()
+		end, server := net.Pipe()
+		old, current := newServerConn(oldEnd, "a:1"), newServerConn(end, "b:1")
+		list.answered(old)
+		list.answered(current)
+		hear := func(conn *serverConn, from net.Conn) {
+			go func() { _, _ = from.Write([]byte{0}) }()
+			_, err := conn.Read(make([]byte, 1))
+			must(t, err)
+		}
+		time.Sleep(time.Second)
+		hear(current, server)
+		time.Sleep(time.Second)
+		hear(old, oldServer)
+		if quiet := list.quiet(); quiet != time.Second {
+			t.Errorf("the server of the session has been quiet for %s, want 1s", quiet)
+		}
+	})
 }
