@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// document is what is read of an OpenAPI (version 2) document.
+// document holds the parts of an OpenAPI document (version 2) that the page needs.
 type document struct {
 	Paths       map[string]map[string]operation `json:"paths"`
 	Definitions map[string]schema               `json:"definitions"`
@@ -47,7 +47,7 @@ type schema struct {
 	Properties  map[string]schema `json:"properties"`
 }
 
-// apiReference is the page about the HTTP form of the API.
+// apiReference returns the page about the HTTP API.
 func apiReference(openAPI []byte) (string, error) {
 	var d document
 	if err := json.Unmarshal(openAPI, &d); err != nil {
@@ -83,7 +83,7 @@ func (d document) tags() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// call is an operation at its place.
+// call is an operation with its method and path.
 type call struct {
 	method, path string
 	operation
@@ -147,7 +147,7 @@ func writeMessage(b *strings.Builder, name string, s schema) {
 	b.WriteString("\n")
 }
 
-// kind is a type in words, linked where it is a message.
+// kind names a type, with a link if it is a message.
 func (s schema) kind() string {
 	switch {
 	case s.Ref != "":

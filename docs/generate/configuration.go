@@ -18,20 +18,20 @@ import (
 //go:embed configuration.tmpl
 var configurationText string
 
-// settingsMark is where the table stands in the text.
+// settingsMark is the line of the text that the table replaces.
 const settingsMark = "SETTINGS\n"
 
 // saysDefault is the end of a sentence that repeats the column beside it.
 var saysDefault = regexp.MustCompile(`; ([^;]* if (empty|0)|[0-9,]+ if not set)\.$`)
 
-// foundedWith are settings that every cluster has from the beginning.
+// foundedWith holds settings that every cluster gets when it is founded.
 var foundedWith = map[string]string{
 	"rangeV4": "`" + ipam.DefaultRange4(netip.Addr{}, nil).String() + "`, or another private range where the founding machine uses addresses of that one",
 	"rangeV6": "a `/48` drawn at random",
 }
 
-// configurationReference is the page about the cluster's configuration: its
-// settings with their defaults, and what the contract says about them.
+// configurationReference returns the page about the cluster's configuration: its settings with their defaults and
+// descriptions.
 func configurationReference(openAPI []byte) (string, error) {
 	var d document
 	if err := json.Unmarshal(openAPI, &d); err != nil {
@@ -67,8 +67,7 @@ func configurationReference(openAPI []byte) (string, error) {
 	return text, nil
 }
 
-// about is what the contract says about a field, or about the message that holds
-// it where the name of the field says the rest.
+// about returns the description of a field in the contract, or that of its message if the field has none.
 func (d document) about(message string, steps []string) string {
 	said := ""
 	for len(steps) > 0 {

@@ -35,7 +35,7 @@ func TestCommandsOfTheDocumentationWork(t *testing.T) {
 					continue
 				}
 				if missing, ok := prints(out, b.shown); !ok {
-					t.Errorf("%s: nothing like %q was printed, but:\n%s", at, missing, out)
+					t.Errorf("%s: no line matches %q in the output:\n%s", at, missing, out)
 				}
 			}
 		})
@@ -50,8 +50,8 @@ type machine struct {
 	dir       string
 }
 
-// newMachines are two machines that reach each other at 10.0.0.1 and 10.0.0.2,
-// as the documentation has them. Nothing of them is left after the test.
+// newMachines returns two machines with the addresses of the documentation, 10.0.0.1 and 10.0.0.2. The end of the test
+// removes them.
 func newMachines(t *testing.T) (here, there machine) {
 	t.Helper()
 	name := fmt.Sprintf("docs-%d-%d", os.Getpid(), namespaces.Add(1))
@@ -80,8 +80,8 @@ func ip(t *testing.T, args ...string) {
 
 func (m machine) dataDir() string { return filepath.Join(m.dir, "data") }
 
-// environment has nothing of the person who runs the tests but the caches of Go,
-// because a namespace does not reach the network.
+// environment keeps nothing of the caller's environment except the caches of Go, which are needed because a namespace
+// has no route to the module proxy.
 func (m machine) environment(clone string) []string {
 	env := []string{
 		"HOME=" + m.dir, "CLOUDLESS_DATA_DIR=" + m.dataDir(), "LANG=C.UTF-8",
@@ -99,7 +99,7 @@ func (m machine) environment(clone string) []string {
 	return env
 }
 
-// clean takes down what a page has left running.
+// clean stops everything that a page has left running.
 func (m machine) clean(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(m.dataDir(), "cloud.json")); errors.Is(err, fs.ErrNotExist) {
 		return
@@ -115,13 +115,13 @@ func (m machine) clean(t *testing.T) {
 	}
 }
 
-// shell is a bash on a machine that goes on from block to block, as a person's does.
+// shell is a bash on a machine. It keeps its variables and its folder from block to block.
 type shell struct {
 	in        io.Writer
 	out, done *os.File
 }
 
-// shell starts one in the clone of the repository.
+// shell starts a bash in the clone of the repository.
 func (m machine) shell(t *testing.T, clone string) *shell {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -136,7 +136,7 @@ func (m machine) shell(t *testing.T, clone string) *shell {
 		t.Fatal(err)
 	}
 	s := &shell{in: in, out: out}
-	// What the shell says when it is done, so that nobody has to guess.
+	// The shell writes a byte here after each block.
 	done, says, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func (m machine) shell(t *testing.T, clone string) *shell {
 	return s
 }
 
-// run runs a block and returns what was printed.
+// run executes a block and returns its output.
 func (s *shell) run(t *testing.T, at, text string) string {
 	t.Helper()
 	if err := s.out.Truncate(0); err != nil {
@@ -165,7 +165,7 @@ func (s *shell) run(t *testing.T, at, text string) string {
 	if _, err := s.out.Seek(0, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
-	// The descriptor of the signal is not for what the block starts and leaves running.
+	// Processes that the block leaves running must not inherit the descriptor.
 	fmt.Fprintf(s.in, "{\n%s} 3>&-\nprintf . >&3\n", text)
 	_, err := s.done.Read(make([]byte, 1))
 	out, readErr := os.ReadFile(s.out.Name())
@@ -174,14 +174,14 @@ func (s *shell) run(t *testing.T, at, text string) string {
 	}
 	out = bytes.ReplaceAll(out, []byte{0}, nil)
 	if err != nil {
-		t.Fatalf("%s: a command fails; printed was:\n%s", at, out)
+		t.Fatalf("%s: a command failed; output:\n%s", at, out)
 	}
 	t.Logf("%s:\n%s", at, out)
 	return string(out)
 }
 
-// cloneRepository copies what is in the repository, and what make has built so
-// far, so that a page may build and write there without disturbing other tests.
+// cloneRepository copies the repository and the built shim, so that a page can build and write there without disturbing
+// other tests.
 func cloneRepository(t *testing.T) string {
 	t.Helper()
 	clone := t.TempDir()
@@ -212,7 +212,6 @@ func cloneRepository(t *testing.T) string {
 	return clone
 }
 
-// The first thing that people do, and the second: the same again.
 func TestMakeUpTwiceDoesNoHarm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and containers; make test runs it")
@@ -225,11 +224,11 @@ func TestMakeUpTwiceDoesNoHarm(t *testing.T) {
 	second := session.run(t, "second", "make up\n")
 	for _, out := range []string{first, second} {
 		if !strings.Contains(out, "the example app answers at http://127.0.0.1:8080") {
-			t.Errorf("the address is not said:\n%s", out)
+			t.Errorf("make up does not print the address:\n%s", out)
 		}
 	}
 	if after := processes(); before != after || strings.Count(after, "pid") != 1 {
-		t.Errorf("the app is not the same one: %s, then %s", before, after)
+		t.Errorf("the second make up replaced the app: %s, then %s", before, after)
 	}
 	session.run(t, "curl", "curl --fail --silent http://127.0.0.1:8080\n")
 }

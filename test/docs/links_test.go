@@ -62,16 +62,21 @@ func TestEveryPageIsLinkedFromTheREADME(t *testing.T) {
 	}
 }
 
-// Commands that have subcommands are nouns, and the glossary explains nouns.
+// The nouns are the commands that have subcommands, and the kinds that cloudless get knows.
 func TestGlossaryHasEveryNounOfTheCommandLine(t *testing.T) {
 	glossary := read(t, filepath.Join(repository, "docs", "glossary.md"))
-	nouns := regexp.MustCompile(`(?m)^### cloudless ([a-z]+) [a-z]+$`).FindAllStringSubmatch(read(t, filepath.Join(repository, "docs", "cli.md")), -1)
-	if len(nouns) < 10 {
-		t.Fatalf("found only %q", nouns)
+	reference := read(t, filepath.Join(repository, "docs", "cli.md"))
+	var nouns []string
+	for _, found := range regexp.MustCompile(`(?m)^### cloudless ([a-z]+) [a-z]+$`).FindAllStringSubmatch(reference, -1) {
+		nouns = append(nouns, found[1])
 	}
-	for _, noun := range nouns {
-		if !strings.Contains(glossary, "\n| "+noun[1]+" |") {
-			t.Errorf("docs/glossary.md does not explain %q", noun[1])
+	kinds := regexp.MustCompile(`works for every kind: ([a-z, ]+)\.`).FindStringSubmatch(reference)
+	if len(nouns) < 10 || kinds == nil {
+		t.Fatalf("found the nouns %q and the kinds %q", nouns, kinds)
+	}
+	for _, noun := range append(nouns, strings.Split(kinds[1], ", ")...) {
+		if !strings.Contains(glossary, "\n| "+noun+" |") {
+			t.Errorf("docs/glossary.md does not explain %q", noun)
 		}
 	}
 }

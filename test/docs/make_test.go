@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// make deps installs the packages of the commands that are missing, and only
-// those. A program that stands for apt-get writes down what it is asked.
+// make deps installs the packages of missing commands and no others. A fake apt-get records its arguments.
 func TestMakeInstallsWhatIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	script := "#!/bin/sh\necho \"$@\" >> " + filepath.Join(dir, "asked") + "\n"
@@ -32,7 +31,7 @@ func TestMakeInstallsWhatIsMissing(t *testing.T) {
 	out, asked, err := install("sh=dash no-such-command-a=package-a no-such-command-b=package-b")
 	if os.Geteuid() != 0 {
 		if err == nil || asked != "" || !strings.Contains(out, "which needs root: run sudo make deps") {
-			t.Errorf("as somebody else than root: asked %q, %v\n%s", asked, err, out)
+			t.Errorf("without root: asked %q, %v\n%s", asked, err, out)
 		}
 		return
 	}

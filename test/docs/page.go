@@ -7,17 +7,17 @@ import (
 
 // block is one fenced block of a page.
 type block struct {
-	language string // the whole word behind the fence, such as "sh there"
-	line     int    // of its fence, from 1
+	language string // everything behind the fence, such as "sh there"
+	line     int    // line number of the fence, from 1
 	text     string
-	// shown is the block of text that directly follows; empty if none does.
+	// shown is the text block that directly follows; empty if there is none.
 	shown string
 }
 
-// blocks are the fenced ones of a page, in order.
+// blocks returns the fenced blocks of a page, in order.
 func blocks(page string) (all []block) {
 	var open *block
-	afterBlock := false // nothing but empty lines since the last one
+	afterBlock := false // only empty lines since the last block
 	for i, line := range strings.Split(page, "\n") {
 		fence, isFence := strings.CutPrefix(line, "```")
 		switch {
@@ -41,8 +41,8 @@ func blocks(page string) (all []block) {
 	return all
 }
 
-// prints reports whether out has every line of shown, in which … stands for
-// anything and every run of blanks for any other, and the first that it has not.
+// prints reports whether out contains every line of shown, and else the first line that is missing. In shown, … matches
+// anything, and blanks match any number of blanks.
 func prints(out, shown string) (missing string, ok bool) {
 	for line := range strings.Lines(shown) {
 		words := strings.Fields(line)
@@ -66,7 +66,7 @@ var (
 	odd     = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// links are the targets of all links and pictures of a page.
+// links returns the targets of all links and pictures of a page.
 func links(page string) (all []string) {
 	for _, found := range link.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
 		all = append(all, found[1])
@@ -74,7 +74,7 @@ func links(page string) (all []string) {
 	return all
 }
 
-// anchors are the names by which the headings of a page can be linked to.
+// anchors returns the link targets of the headings of a page.
 func anchors(page string) map[string]bool {
 	all := map[string]bool{}
 	for _, found := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {

@@ -13,7 +13,7 @@ import (
 var (
 	// varies matches what differs from run to run: ids of replicas, ages, and files in the home folder.
 	varies = regexp.MustCompile(`[0-9a-f]{8}|\b[0-9]+s\b|/root/\S+`)
-	// escapes match how terminals are told about colours and the cursor.
+	// escapes matches control sequences for colours and the cursor.
 	escapes = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
 )
 
@@ -31,7 +31,7 @@ func TestRecordedCommandsPrintWhatTheRecordingShows(t *testing.T) {
 			"unshare --uts sh -c 'hostname laptop; exec script -qec \"stty cols 100; %s\" /dev/null < /dev/null'\n", command))
 		out = strings.ReplaceAll(escapes.ReplaceAllString(out, ""), "\r", "\n")
 		if missing, ok := prints(out, varies.ReplaceAllString(shown, "…")); !ok {
-			t.Errorf("%s: nothing like %q was printed: change docs/generate/recording.txt and run make docs; printed was:\n%s", command, missing, out)
+			t.Errorf("%s: no line matches %q: change docs/generate/recording.txt and run make docs; output:\n%s", command, missing, out)
 		}
 	}
 }
