@@ -407,7 +407,7 @@ func TestPagesTellOfTheProbe(t *testing.T) {
 			told++
 		}
 	}
-	if told < 3 { // README, nodes.md and architecture.md
+	if told < 3 { // first-app.md, nodes.md and architecture.md
 		t.Errorf("%d pages tell of it", told)
 	}
 }
