@@ -25,6 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -313,7 +314,7 @@ func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit fu
 	}
 	if errors.Is(err, agent.ErrRemoved) {
 		leaves()
-		return cli.ForGood(f.wasRemoved(p))
+		return command.ForGood(f.wasRemoved(p))
 	}
 	return endedByContext(err)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/lockfile"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
@@ -207,7 +208,7 @@ func isEnding(pid int) bool {
 func (f *folder) wayOut(err error) error {
 	switch {
 	case errors.Is(err, server.ErrRemoved):
-		return cli.ForGood(fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.path))
+		return command.ForGood(fmt.Errorf("%w: remove its data folder with: cloudless down --purge --data-dir %s, and join again with a new token", err, f.path))
 	case errors.Is(err, server.ErrCopy):
 		return fmt.Errorf("%w: remove this copy with: cloudless down --purge --data-dir %s, and join as a new server, or stop the other one first if this machine is to take its place", err, f.path)
 	}

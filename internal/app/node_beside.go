@@ -18,6 +18,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -113,7 +114,7 @@ func (s *service) withoutNode(ctx context.Context, m *member) error {
 	case <-ctx.Done():
 		return nil
 	case <-s.serverGone:
-		return cli.ForGood(s.folder.wasRemoved(m))
+		return command.ForGood(s.folder.wasRemoved(m))
 	}
 }
 

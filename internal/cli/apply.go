@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 func (c *cli) applyCommand() *cobra.Command {
@@ -28,19 +29,19 @@ func (c *cli) applyCommand() *cobra.Command {
 			"with --plan: it is refused, and nothing is changed, if the world has moved on since.",
 		Example: "  cloudless apply -f app.yaml\n  cloudless apply -f shop/ --prune app=shop\n" +
 			"  cloudless apply -f app.yaml --plan FINGERPRINT\n  cat *.yaml | cloudless apply -f - --wait=false",
-		Args: names(),
+		Args: command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch seen := cmd.Flags().Changed("plan"); {
 			case seen && fingerprint == "":
-				return usage(cmd, "--plan needs the fingerprint that cloudless plan shows")
+				return command.Usagef(cmd, "--plan needs the fingerprint that cloudless plan shows")
 			case seen && dryRun:
-				return usage(cmd, "--plan and --dry-run exclude each other: the one carries a plan out, the other only shows it")
+				return command.Usagef(cmd, "--plan and --dry-run exclude each other: the one carries a plan out, the other only shows it")
 			}
 			request, err := c.planRequest(cmd, wish)
 			if err != nil {
 				return err
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				if dryRun {
 					return c.plan(ctx, cl, request)
 				}
@@ -71,13 +72,13 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 	if err != nil {
 		return err
 	}
-	if c.forPeople() {
+	if c.ForPeople() {
 		for _, change := range answer.GetPlan().GetChanges() {
-			if err := c.printf("%s %s %s\n", kindWord(change), change.GetName(), done[change.GetAction()]); err != nil {
+			if err := c.Printf("%s %s %s\n", kindWord(change), change.GetName(), done[change.GetAction()]); err != nil {
 				return err
 			}
 			if len(change.GetOver()) > 0 {
-				c.note("%s", overQuota(change.GetName(), change.GetOver()))
+				c.Note("%s", overQuota(change.GetName(), change.GetOver()))
 			}
 		}
 		if err := c.tellPreemptions(answer.GetPlan().GetPreemptions()); err != nil {
@@ -91,10 +92,10 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 		}
 		replaceWorkloads(answer.GetObjects(), now)
 	}
-	if c.forPeople() {
+	if c.ForPeople() {
 		return nil
 	}
-	return c.printObject(answer)
+	return c.PrintObject(answer)
 }
 
 // replaceWorkloads puts workloads as they are now in the place of those that an answer holds.

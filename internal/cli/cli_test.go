@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -31,7 +29,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 			visit(child)
 		}
 	}
-	visit((&cli{Options: Options{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}}).rootCommand())
+	visit(newCLI(Options{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}).rootCommand())
 }
 
 func TestUsageErrors(t *testing.T) {
@@ -95,15 +93,6 @@ func TestPluralLists(t *testing.T) {
 	}
 	if got := c.run(t.Context(), "", "nodes", "lst"); got.code != 2 || !strings.Contains(got.stderr, "did you mean ls?") {
 		t.Errorf("with a mistake: %+v", got)
-	}
-}
-
-// What will end in the same way every time says so to whoever would start it again.
-func TestExitCodeOfWhatEndsForGood(t *testing.T) {
-	removed := errors.New("this server was removed")
-	err := fmt.Errorf("serve: %w", ForGood(removed))
-	if code := exitCode(err); code != 78 || !errors.Is(err, removed) || client.Message(err) != "serve: this server was removed" {
-		t.Errorf("%v ends with %d", err, code)
 	}
 }
 

@@ -17,12 +17,13 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) clusterConfigCommand() *cobra.Command {
-	cmd := group("config", "See and change how the cluster behaves", "  cloudless cluster config get\n"+
+	cmd := command.Group("config", "See and change how the cluster behaves", "  cloudless cluster config get\n"+
 		"  cloudless cluster config set desiredVoters=5 liveness.silence=5s --comment \"a slow link\"\n"+
 		"  cloudless cluster config history\n"+
 		"  cloudless cluster config rollback 3",
@@ -40,14 +41,14 @@ func (c *cli) configGetCommand() *cobra.Command {
 		Long: "Get shows the configuration in force, or an older version of it, with every setting. What -o yaml prints can be\n" +
 			"edited and set again with: cloudless cluster config set -f FILE",
 		Example: "  cloudless cluster config get\n  cloudless cluster config get --version 3\n  cloudless cluster config get -o yaml > cluster.yaml",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			shown, err := cl.Cluster().GetConfiguration(ctx, request)
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(shown)
+			if !c.ForPeople() {
+				return c.PrintObject(shown)
 			}
 			return c.printConfiguration(shown)
 		}),
@@ -58,7 +59,7 @@ func (c *cli) configGetCommand() *cobra.Command {
 }
 
 func (c *cli) printConfiguration(shown *cloudlessv1.Configuration) error {
-	if err := c.printf("Configuration %d, set %s by %s\n\n", shown.GetSpec().GetNumber(), when(shown), authorOf(shown)); err != nil {
+	if err := c.Printf("Configuration %d, set %s by %s\n\n", shown.GetSpec().GetNumber(), when(shown), authorOf(shown)); err != nil {
 		return err
 	}
 	t := terminal.NewTable(c.Stdout, "SETTING", "VALUE", "FROM")
@@ -113,7 +114,7 @@ func (c *cli) configSetCommand() *cobra.Command {
 			if err := change.check(cmd); err != nil {
 				return err
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				return c.setConfiguration(ctx, cl, cmd, change)
 			})(cmd, args)
 		},
@@ -131,13 +132,13 @@ func (change configChange) check(cmd *cobra.Command) error {
 	byKey := len(change.settings)+len(change.unset) > 0
 	switch {
 	case change.file == "" && !byKey:
-		return usage(cmd, "there is nothing to set: give KEY=VALUE, such as liveness.silence=5s, or a file with -f")
+		return command.Usagef(cmd, "there is nothing to set: give KEY=VALUE, such as liveness.silence=5s, or a file with -f")
 	case change.file != "" && byKey:
-		return usage(cmd, "a file holds the whole configuration: give either -f or KEY=VALUE")
+		return command.Usagef(cmd, "a file holds the whole configuration: give either -f or KEY=VALUE")
 	}
 	for _, s := range change.settings {
 		if _, _, err := spec.ParseSetting(s); err != nil {
-			return usage(cmd, "%w", err)
+			return command.Usagef(cmd, "%w", err)
 		}
 	}
 	return nil
@@ -213,32 +214,32 @@ func (change configChange) apply(cmd *cobra.Command, settings *cloudlessv1.Clust
 func setSetting(cmd *cobra.Command, settings *cloudlessv1.ClusterSpec, key, value string) error {
 	err := spec.Set(settings, key, value)
 	if unknown, ok := errors.AsType[*spec.UnknownSettingError](err); ok {
-		return usage(cmd, "%w%s", unknown, meant(key, slices.Values(unknown.Known), "see them all with: cloudless cluster config get"))
+		return command.Usagef(cmd, "%w%s", unknown, command.DidYouMean(key, slices.Values(unknown.Known), "see them all with: cloudless cluster config get"))
 	}
 	if err != nil {
-		return usage(cmd, "%w", err)
+		return command.Usagef(cmd, "%w", err)
 	}
 	return nil
 }
 
 // printChange says what a change has done, or would do.
 func (c *cli) printChange(before, made *cloudlessv1.Configuration, dryRun bool) error {
-	if !c.forPeople() {
-		return c.printObject(made)
+	if !c.ForPeople() {
+		return c.PrintObject(made)
 	}
 	number := made.GetSpec().GetNumber()
 	if number == before.GetSpec().GetNumber() {
-		return c.printf("nothing differs from configuration %d, which is in force\n", number)
+		return c.Printf("nothing differs from configuration %d, which is in force\n", number)
 	}
 	for _, change := range made.GetSpec().GetChanges() {
-		if err := c.printf("%s\n", settingChange(change.GetPath(), change.GetBefore(), change.GetAfter())); err != nil {
+		if err := c.Printf("%s\n", settingChange(change.GetPath(), change.GetBefore(), change.GetAfter())); err != nil {
 			return err
 		}
 	}
 	if dryRun {
-		return c.printf("this would be configuration %d; nothing was changed\n", number)
+		return c.Printf("this would be configuration %d; nothing was changed\n", number)
 	}
-	return c.printf("configuration %d is in force\n", number)
+	return c.Printf("configuration %d is in force\n", number)
 }
 
 // settingChange is a changed setting in one line; one that was not set had its default.
@@ -256,8 +257,8 @@ func (c *cli) configHistoryCommand() *cobra.Command {
 		Short:   "List the versions of the configuration and what each has changed",
 		Long:    "History lists the versions that are kept, newest first: when each was set, by whom, and what it changed.",
 		Example: "  cloudless cluster config history\n  cloudless cluster config history -o json",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			versions, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Configuration, string, error) {
 				answer, err := cl.Cluster().ListConfigurations(ctx, &cloudlessv1.ListConfigurationsRequest{Page: page})
 				return answer.GetItems(), answer.GetNext(), err
@@ -265,8 +266,8 @@ func (c *cli) configHistoryCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, versions)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, versions)
 			}
 			t := terminal.NewTable(c.Stdout, "VERSION", "SET", "AUTHOR", "CHANGES")
 			for _, version := range versions {
@@ -308,7 +309,7 @@ func (c *cli) configDiffCommand() *cobra.Command {
 		Example: "  cloudless cluster config diff\n  cloudless cluster config diff 3\n  cloudless cluster config diff 3 5",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 2 {
-				return usage(cmd, "two versions can be compared, not %d", len(args))
+				return command.Usagef(cmd, "two versions can be compared, not %d", len(args))
 			}
 			for _, arg := range args {
 				if _, err := configurationNumber(cmd, arg); err != nil {
@@ -319,24 +320,24 @@ func (c *cli) configDiffCommand() *cobra.Command {
 		},
 		ValidArgsFunction: c.completeBy(configurationNumbers, true),
 	}
-	cmd.RunE = c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+	cmd.RunE = c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 		a, b, err := twoConfigurations(ctx, cl, cmd, args)
 		if err != nil {
 			return err
 		}
 		changes := spec.DiffCluster(a.GetSpec().GetCluster(), b.GetSpec().GetCluster())
-		if !c.forPeople() {
+		if !c.ForPeople() {
 			shown := &cloudlessv1.ConfigurationSpec{Number: b.GetSpec().GetNumber()}
 			for _, change := range changes {
 				shown.Changes = append(shown.Changes, &cloudlessv1.FieldChange{Path: change.Field, Before: change.Old, After: change.New})
 			}
-			return c.printObject(shown)
+			return c.PrintObject(shown)
 		}
 		if len(changes) == 0 {
-			return c.printf("configurations %d and %d do not differ\n", a.GetSpec().GetNumber(), b.GetSpec().GetNumber())
+			return c.Printf("configurations %d and %d do not differ\n", a.GetSpec().GetNumber(), b.GetSpec().GetNumber())
 		}
 		for _, change := range changes {
-			if err := c.printf("%s\n", settingChange(change.Field, change.Old, change.New)); err != nil {
+			if err := c.Printf("%s\n", settingChange(change.Field, change.Old, change.New)); err != nil {
 				return err
 			}
 		}
@@ -370,7 +371,7 @@ func twoConfigurations(ctx context.Context, cl *client.Client, cmd *cobra.Comman
 func configurationNumber(cmd *cobra.Command, arg string) (uint64, error) {
 	n, err := strconv.ParseUint(arg, 10, 64)
 	if err != nil || n == 0 {
-		return 0, usage(cmd, "%q is not the number of a version: see them with: cloudless cluster config history", arg)
+		return 0, command.Usagef(cmd, "%q is not the number of a version: see them with: cloudless cluster config history", arg)
 	}
 	return n, nil
 }
@@ -383,7 +384,7 @@ func (c *cli) configRollbackCommand() *cobra.Command {
 		Long:    "Rollback makes a new version that equals an older one. It is refused if the cluster has outgrown that one.",
 		Example: "  cloudless cluster config rollback 3 --comment \"it was better before\"\n  cloudless cluster config rollback 3 --dry-run",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := names("VERSION")(cmd, args); err != nil {
+			if err := command.ExactArgs("VERSION")(cmd, args); err != nil {
 				return err
 			}
 			_, err := configurationNumber(cmd, args[0])
@@ -391,7 +392,7 @@ func (c *cli) configRollbackCommand() *cobra.Command {
 		},
 		ValidArgsFunction: c.completeBy(configurationNumbers, false),
 	}
-	cmd.RunE = c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+	cmd.RunE = c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 		var err error
 		if request.Number, err = configurationNumber(cmd, args[0]); err != nil {
 			return err

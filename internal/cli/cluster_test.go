@@ -24,6 +24,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(childMain())
 	}
-	for _, name := range []string{contextEnv, client.ConfigEnv, DataDirEnv, TokenEnv, telemetry.OTLPEndpointEnv} {
+	for _, name := range []string{command.ContextEnv, client.ConfigEnv, DataDirEnv, command.TokenEnv, telemetry.OTLPEndpointEnv} {
 		if err := os.Unsetenv(name); err != nil {
 			panic(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 func (c *cli) completionCommand() *cobra.Command {
@@ -29,11 +30,11 @@ func (c *cli) completionCommand() *cobra.Command {
 			"  cloudless completion zsh > \"${fpath[1]}/_cloudless\"\n" +
 			"  cloudless completion fish > ~/.config/fish/completions/cloudless.fish",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := names("SHELL")(cmd, args); err != nil {
+			if err := command.ExactArgs("SHELL")(cmd, args); err != nil {
 				return err
 			}
 			if shells[args[0]] == nil {
-				return usage(cmd, "shell %q is not known: use bash, zsh or fish", args[0])
+				return command.Usagef(cmd, "shell %q is not known: use bash, zsh or fish", args[0])
 			}
 			return nil
 		},
@@ -116,10 +117,10 @@ func (c *cli) ask(ctx context.Context, list lister, have []string, typed string)
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTime)
 	defer cancel()
-	if c.tokenFile.Value.String() == "-" {
+	if c.TokenFromStdin() {
 		return nil // standard input is the shell's
 	}
-	cl, err := c.dial(ctx)
+	cl, err := c.Dial(ctx)
 	if err != nil {
 		return nil
 	}
@@ -136,7 +137,7 @@ func (c *cli) ask(ctx context.Context, list lister, have []string, typed string)
 }
 
 func (c *cli) completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	path, err := c.configPath()
+	path, err := c.ConfigPath()
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -161,7 +162,7 @@ func (c *cli) completeCopy(cmd *cobra.Command, args []string, typed string) ([]s
 
 func workloadNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
 	answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{
-		Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Page: &cloudlessv1.Page{Size: 1000},
+		Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Page: &cloudlessv1.Page{Size: 1000},
 	})
 	return namesOf(answer.GetItems()), err
 }
@@ -173,7 +174,7 @@ func namespaceNames(ctx context.Context, _ *cli, cl *client.Client) ([]string, e
 
 func replicaNames(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
 	answer, err := cl.Workloads().ListReplicas(ctx, &cloudlessv1.ListReplicasRequest{
-		Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Page: &cloudlessv1.Page{Size: 1000},
+		Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Page: &cloudlessv1.Page{Size: 1000},
 	})
 	return namesOf(answer.GetItems()), err
 }

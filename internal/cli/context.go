@@ -1,18 +1,17 @@
 package cli
 
 import (
-	"encoding/json"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) contextCommand() *cobra.Command {
-	cmd := group("context", "Choose among the clusters that you know", "  cloudless context ls\n  cloudless context use home\n  cloudless context rm old",
+	cmd := command.Group("context", "Choose among the clusters that you know", "  cloudless context ls\n  cloudless context use home\n  cloudless context rm old",
 		c.contextListCommand(), c.contextAddCommand(), c.contextUseCommand(), c.contextRemoveCommand())
 	cmd.Aliases = []string{"contexts"}
 	return cmd
@@ -32,9 +31,9 @@ func (c *cli) contextListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the contexts of the client configuration",
 		Example: "  cloudless context ls",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(*cobra.Command, []string) error {
-			path, err := c.configPath()
+			path, err := c.ConfigPath()
 			if err != nil {
 				return err
 			}
@@ -53,8 +52,8 @@ func (c *cli) contextListCommand() *cobra.Command {
 				}
 				t.Row(mark, context.Name, strings.Join(context.Addresses, ", "), context.Cluster)
 			}
-			if !c.forPeople() {
-				return c.printValue(map[string]any{"items": shown})
+			if !c.ForPeople() {
+				return c.PrintValue(map[string]any{"items": shown})
 			}
 			return t.Flush()
 		},
@@ -66,13 +65,13 @@ func (c *cli) contextUseCommand() *cobra.Command {
 		Use:     "use NAME",
 		Short:   "Make a context the current one",
 		Example: "  cloudless context use home",
-		Args:    names("NAME"),
+		Args:    command.ExactArgs("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := c.changeContext(args[0], func(config *client.Config) { config.Current = args[0] })
-			if err != nil || !c.forPeople() {
+			if err != nil || !c.ForPeople() {
 				return err
 			}
-			return c.printf("context %s is now the current one\n", args[0])
+			return c.Printf("context %s is now the current one\n", args[0])
 		},
 	}
 }
@@ -84,14 +83,14 @@ func (c *cli) contextRemoveCommand() *cobra.Command {
 		SuggestFor: []string{"logout"},
 		Short:      "Forget contexts; the clusters themselves are left as they are",
 		Example:    "  cloudless context rm old",
-		Args:       oneOrMore("NAME"),
+		Args:       command.AtLeastOne("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return c.forEach(args, func(name string) error {
+			return c.ForEach(args, func(name string) error {
 				err := c.changeContext(name, func(config *client.Config) { config.Remove(name) })
-				if err != nil || !c.forPeople() {
+				if err != nil || !c.ForPeople() {
 					return err
 				}
-				return c.printf("context %s removed\n", name)
+				return c.Printf("context %s removed\n", name)
 			})
 		},
 	}
@@ -99,7 +98,7 @@ func (c *cli) contextRemoveCommand() *cobra.Command {
 
 // changeContext changes the configuration if it has a context of that name.
 func (c *cli) changeContext(name string, change func(*client.Config)) error {
-	path, err := c.configPath()
+	path, err := c.ConfigPath()
 	if err != nil {
 		return err
 	}
@@ -114,19 +113,4 @@ func (c *cli) changeContext(name string, change func(*client.Config)) error {
 		return missing // without the words about the file, which is not to blame
 	}
 	return err
-}
-
-// printValue writes what is no object of the API.
-func (c *cli) printValue(value any) error {
-	if format(c.output) == formatYAML {
-		encoder := yaml.NewEncoder(c.Stdout)
-		encoder.SetIndent(2)
-		if err := encoder.Encode(value); err != nil {
-			return err
-		}
-		return encoder.Close()
-	}
-	encoder := json.NewEncoder(c.Stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
 }

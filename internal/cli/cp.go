@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/tarcopy"
 )
@@ -30,24 +31,24 @@ func (c *cli) copyCommand() *cobra.Command {
 			"  cloudless cp web:/data ./backup\n" +
 			"  cloudless cp ./config/. web:/etc/app\n" +
 			"  cloudless cp ./fix.txt web:/tmp/ --replica web-x7k2p",
-		Args: names("FROM", "TO"),
+		Args: command.ExactArgs("FROM", "TO"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
 			switch {
 			case from.inside() && to.inside():
-				return usage(cmd, "both %s and %s are inside replicas: copy to this machine first, and from here to the other", args[0], args[1])
+				return command.Usagef(cmd, "both %s and %s are inside replicas: copy to this machine first, and from here to the other", args[0], args[1])
 			case !from.inside() && !to.inside():
-				return usage(cmd, "neither %s nor %s is inside a replica: write NAME:/PATH for one of them", args[0], args[1])
+				return command.Usagef(cmd, "neither %s nor %s is inside a replica: write NAME:/PATH for one of them", args[0], args[1])
 			}
 			inside := from
 			if to.inside() {
 				inside = to
 			}
 			if !strings.HasPrefix(inside.path, "/") {
-				return usage(cmd, "the path inside a replica begins with a slash: write %s:/%s", inside.workload, inside.path)
+				return command.Usagef(cmd, "the path inside a replica begins with a slash: write %s:/%s", inside.workload, inside.path)
 			}
-			options := client.CopyOptions{Namespace: c.namespace, Workload: inside.workload, Replica: replica, Path: inside.path}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			options := client.CopyOptions{Namespace: c.Namespace, Workload: inside.workload, Replica: replica, Path: inside.path}
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				if from.inside() {
 					return c.copyFrom(ctx, cl, options, to.path)
 				}
@@ -171,16 +172,16 @@ func nameHere(path string) (string, error) {
 func contentOnly(path string) bool { return path == "." || strings.HasSuffix(path, "/.") }
 
 func (c *cli) copyDone(from, to string, meter *copyMeter) error {
-	if !c.forPeople() {
+	if !c.ForPeople() {
 		return nil
 	}
-	return c.printf("%s copied to %s: %s\n", terminal.Plain(from), terminal.Plain(to), size(meter.total.Load()))
+	return c.Printf("%s copied to %s: %s\n", terminal.Plain(from), terminal.Plain(to), size(meter.total.Load()))
 }
 
 func (c *cli) skipped(meter *copyMeter) func(name, what string) {
 	return func(name, what string) {
 		meter.Clear()
-		c.note("left out %s: it is a %s", terminal.Plain(name), what)
+		c.Note("left out %s: it is a %s", terminal.Plain(name), what)
 	}
 }
 

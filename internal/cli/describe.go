@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -27,7 +27,7 @@ func (c *cli) describeCommand() *cobra.Command {
 			"With a kind before the name it does so for a node, a replica, an image or a namespace.",
 		Example:    "  cloudless describe web\n  cloudless describe node/box1\n  cloudless describe replica/web-x7k2p\n  cloudless describe image/web:1 -o yaml",
 		SuggestFor: []string{"inspect", "show"},
-		Args:       names("NAME"),
+		Args:       command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, name, found := strings.Cut(args[0], "/")
 			if !found {
@@ -37,9 +37,9 @@ func (c *cli) describeCommand() *cobra.Command {
 				"workload": c.describeWorkload, "node": c.describeNodeByName, "replica": c.describeReplica, "image": c.describeImage, "namespace": c.describeNamespace,
 			}[strings.TrimSuffix(kind, "s")]
 			if describe == nil || name == "" {
-				return usage(cmd, "%q is not something to describe: write the name of a workload, or node/NAME, replica/NAME, image/NAME or namespace/NAME", args[0])
+				return command.Usagef(cmd, "%q is not something to describe: write the name of a workload, or node/NAME, replica/NAME, image/NAME or namespace/NAME", args[0])
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				return describe(ctx, cl, name)
 			})(cmd, args)
 		},
@@ -62,13 +62,13 @@ const describedEvents = 20
 func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name string) error {
 	var d description
 	var err error
-	if d.workload, err = cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.namespace, Name: name}); err != nil {
+	if d.workload, err = cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.Namespace, Name: name}); err != nil {
 		return err
 	}
-	if d.revisions, err = listRevisions(ctx, cl, c.namespace, name); err != nil {
+	if d.revisions, err = listRevisions(ctx, cl, c.Namespace, name); err != nil {
 		return err
 	}
-	selection := &cloudlessv1.Selection{Namespace: c.namespace}
+	selection := &cloudlessv1.Selection{Namespace: c.Namespace}
 	if d.replicas, err = listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: selection, Workload: name, Ended: true}); err != nil {
 		return err
 	}
@@ -76,11 +76,11 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 	d.replicas = slices.DeleteFunc(d.replicas, func(r *cloudlessv1.Replica) bool {
 		return r.GetSpec().GetWorkloadUid() != d.workload.GetMetadata().GetUid()
 	})
-	events := &eventSource{cl: cl, namespace: c.namespace, workload: name, limit: describedEvents, seen: newRecent(0)}
+	events := &eventSource{cl: cl, namespace: c.Namespace, workload: name, limit: describedEvents, seen: newRecent(0)}
 	if d.events, err = events.past(ctx); err != nil {
 		return err
 	}
-	if !c.forPeople() {
+	if !c.ForPeople() {
 		return c.printDescription(&d)
 	}
 	if err := c.showDescription(&d); err != nil {
@@ -92,7 +92,7 @@ func (c *cli) describeWorkload(ctx context.Context, cl *client.Client, name stri
 // printDescription writes the API's own objects under one roof.
 func (c *cli) printDescription(d *description) error {
 	build := d.json
-	if format(c.output) == formatYAML {
+	if c.WantsYAML() {
 		build = d.yaml
 	}
 	data, err := build()
@@ -114,16 +114,16 @@ func (d *description) json() ([]byte, error) {
 		Replicas  []json.RawMessage `json:"replicas"`
 		Events    []json.RawMessage `json:"events"`
 	}{Workload: workload}
-	if out.Revisions, err = rawMessages(d.revisions); err != nil {
+	if out.Revisions, err = command.RawMessages(d.revisions); err != nil {
 		return nil, err
 	}
-	if out.Replicas, err = rawMessages(d.replicas); err != nil {
+	if out.Replicas, err = command.RawMessages(d.replicas); err != nil {
 		return nil, err
 	}
-	if out.Events, err = rawMessages(d.events); err != nil {
+	if out.Events, err = command.RawMessages(d.events); err != nil {
 		return nil, err
 	}
-	return indentedJSON(out)
+	return command.IndentedJSON(out)
 }
 
 func (d *description) yaml() ([]byte, error) {
@@ -133,11 +133,11 @@ func (d *description) yaml() ([]byte, error) {
 		return nil, err
 	}
 	out.WriteString("workload:\n")
-	indent(&out, "  ", workload)
+	command.Indent(&out, "  ", workload)
 	for _, list := range []func() ([]byte, error){
-		func() ([]byte, error) { return keyedYAML("revisions", d.revisions) },
-		func() ([]byte, error) { return keyedYAML("replicas", d.replicas) },
-		func() ([]byte, error) { return keyedYAML("events", d.events) },
+		func() ([]byte, error) { return command.KeyedYAML("revisions", d.revisions) },
+		func() ([]byte, error) { return command.KeyedYAML("replicas", d.replicas) },
+		func() ([]byte, error) { return command.KeyedYAML("events", d.events) },
 	} {
 		data, err := list()
 		if err != nil {
@@ -146,26 +146,6 @@ func (d *description) yaml() ([]byte, error) {
 		out.Write(data)
 	}
 	return out.Bytes(), nil
-}
-
-func rawMessages[T proto.Message](objects []T) ([]json.RawMessage, error) {
-	items := make([]json.RawMessage, 0, len(objects))
-	for _, object := range objects {
-		data, err := spec.EncodeJSON(object)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, data)
-	}
-	return items, nil
-}
-
-// section writes a heading and what is under it, with a blank line before.
-func (c *cli) section(heading string, t *terminal.Table) error {
-	if err := c.printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, heading)); err != nil {
-		return err
-	}
-	return t.Flush()
 }
 
 func (c *cli) showDescription(d *description) error {
@@ -186,10 +166,10 @@ func (c *cli) showDescription(d *description) error {
 		if status := r.GetStatus(); status.GetEndTime() == nil {
 			replicas.Row(r.GetMetadata().GetName(), r.GetSpec().GetNode(), status.GetPhase(),
 				strconv.FormatUint(r.GetSpec().GetRevision(), 10), strconv.Itoa(int(status.GetRestarts())),
-				age(r.GetMetadata().GetCreateTime(), now), strings.Join(status.GetAddresses(), ", "), status.GetReason())
+				command.Age(r.GetMetadata().GetCreateTime(), now), strings.Join(status.GetAddresses(), ", "), status.GetReason())
 		}
 		if exit := r.GetStatus().GetLastExit(); exit != nil {
-			exits.Row(r.GetMetadata().GetName(), age(exit.GetTime(), now), strconv.Itoa(int(exit.GetCode())), exitReason(exit))
+			exits.Row(r.GetMetadata().GetName(), command.Age(exit.GetTime(), now), strconv.Itoa(int(exit.GetCode())), exitReason(exit))
 		}
 	}
 	for _, part := range []struct {
@@ -204,7 +184,7 @@ func (c *cli) showDescription(d *description) error {
 		if part.table.Empty() {
 			continue
 		}
-		if err := c.section(part.heading, part.table); err != nil {
+		if err := c.Section(part.heading, part.table); err != nil {
 			return err
 		}
 	}
@@ -225,7 +205,7 @@ func (c *cli) eventTable(events []*cloudlessv1.Event, now time.Time) *terminal.T
 	t := terminal.NewTable(c.Stdout, "AGO", "SEVERITY", "REASON", "ABOUT", "MESSAGE")
 	for _, event := range events {
 		s := event.GetSpec()
-		t.Row(age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
+		t.Row(command.Age(s.GetTime(), now), s.GetSeverity(), s.GetReason(), s.GetObjectKind()+" "+s.GetObjectName(), s.GetMessage())
 	}
 	return t
 }
@@ -258,7 +238,7 @@ func (c *cli) workloadFacts(w *cloudlessv1.Workload, revision *cloudlessv1.Revis
 	f.Add("Requests", amounts(s.GetResources().GetRequests()))
 	schedulingFacts(f, s)
 	f.Add("Restart", s.GetRestart().GetPolicy())
-	f.Add("Age", age(w.GetMetadata().GetCreateTime(), time.Now()))
+	f.Add("Age", command.Age(w.GetMetadata().GetCreateTime(), time.Now()))
 	return f
 }
 
@@ -272,7 +252,7 @@ func (c *cli) whyPending(status *cloudlessv1.WorkloadStatus) error {
 	for _, node := range status.GetUnplaced() {
 		t.Row(node.GetNode(), node.GetReason())
 	}
-	return c.section("Why it is pending, node by node:", t)
+	return c.Section("Why it is pending, node by node:", t)
 }
 
 func (c *cli) describeNodeByName(ctx context.Context, cl *client.Client, name string) error {
@@ -280,8 +260,8 @@ func (c *cli) describeNodeByName(ctx context.Context, cl *client.Client, name st
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return c.printObject(node)
+	if !c.ForPeople() {
+		return c.PrintObject(node)
 	}
 	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: name})
 	if err != nil {
@@ -294,32 +274,32 @@ func (c *cli) describeNodeByName(ctx context.Context, cl *client.Client, name st
 }
 
 func (c *cli) eventsAbout(ctx context.Context, cl *client.Client, object string) error {
-	source := &eventSource{cl: cl, namespace: c.namespace, object: object, limit: describedEvents, seen: newRecent(0)}
+	source := &eventSource{cl: cl, namespace: c.Namespace, object: object, limit: describedEvents, seen: newRecent(0)}
 	events, err := source.past(ctx)
 	if err != nil || len(events) == 0 {
 		return err
 	}
-	return c.section("Events", c.eventTable(events, time.Now()))
+	return c.Section("Events", c.eventTable(events, time.Now()))
 }
 
 func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name string) error {
-	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Ended: true})
+	replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Ended: true})
 	if err != nil {
 		return err
 	}
 	at := slices.IndexFunc(replicas, func(r *cloudlessv1.Replica) bool { return r.GetMetadata().GetName() == name })
 	if at < 0 {
-		return fmt.Errorf("replica %s does not exist in namespace %s%s", name, c.namespace, meant(name, func(yield func(string) bool) {
+		return fmt.Errorf("replica %s does not exist in namespace %s%s", name, c.Namespace, command.DidYouMean(name, func(yield func(string) bool) {
 			for _, r := range replicas {
 				if !yield(r.GetMetadata().GetName()) {
 					return
 				}
 			}
-		}, "see: "+spec.Hint(c.namespace, "cloudless ps --all")))
+		}, "see: "+spec.Hint(c.Namespace, "cloudless ps --all")))
 	}
 	r := replicas[at]
-	if !c.forPeople() {
-		return c.printObject(r)
+	if !c.ForPeople() {
+		return c.PrintObject(r)
 	}
 	status := r.GetStatus()
 	f := terminal.NewFacts(c.Stdout)
@@ -336,9 +316,9 @@ func (c *cli) describeReplica(ctx context.Context, cl *client.Client, name strin
 		f.Add("Process", strconv.Itoa(int(status.GetPid())))
 	}
 	if exit := status.GetLastExit(); exit != nil {
-		f.Add("Last exit", strings.TrimSpace(fmt.Sprintf("code %d, %s ago %s", exit.GetCode(), age(exit.GetTime(), time.Now()), exitReason(exit))))
+		f.Add("Last exit", strings.TrimSpace(fmt.Sprintf("code %d, %s ago %s", exit.GetCode(), command.Age(exit.GetTime(), time.Now()), exitReason(exit))))
 	}
-	f.Add("Age", age(r.GetMetadata().GetCreateTime(), time.Now()))
+	f.Add("Age", command.Age(r.GetMetadata().GetCreateTime(), time.Now()))
 	if err := f.Flush(); err != nil {
 		return err
 	}
@@ -350,8 +330,8 @@ func (c *cli) describeImage(ctx context.Context, cl *client.Client, name string)
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return c.printObject(image)
+	if !c.ForPeople() {
+		return c.PrintObject(image)
 	}
 	status := image.GetStatus()
 	f := terminal.NewFacts(c.Stdout)
@@ -361,7 +341,7 @@ func (c *cli) describeImage(ctx context.Context, cl *client.Client, name string)
 	f.Add("Platforms", strings.Join(status.GetPlatforms(), ", "))
 	f.Add("Phase", status.GetPhase())
 	f.Add("Used by", strings.Join(status.GetUsedBy(), ", "))
-	f.Add("Pushed", age(status.GetPushTime(), time.Now()))
+	f.Add("Pushed", command.Age(status.GetPushTime(), time.Now()))
 	return f.Flush()
 }
 

@@ -109,10 +109,10 @@ func (r *reporter) ready(message string) {
 	r.line.Clear()
 	first, _, _ := strings.Cut(message, "\n")
 	if err := errors.Join(r.manager.Status(first), r.manager.Ready()); err != nil {
-		r.cli.note("cloudless: %v", err) // the manager will say what it thinks of that
+		r.cli.Note("cloudless: %v", err) // the manager will say what it thinks of that
 	}
 	if r.pipe == nil {
-		_ = r.cli.printf("%s\n", message) // a role does not fail because nobody reads
+		_ = r.cli.Printf("%s\n", message) // a role does not fail because nobody reads
 		return
 	}
 	r.say(word{Ready: &message})
@@ -190,10 +190,10 @@ func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error
 	switch {
 	case last.Ready != nil:
 		// It belongs to nobody from here on.
-		return errors.Join(c.printf("%s\n", *last.Ready), child.Process.Release())
+		return errors.Join(c.Printf("%s\n", *last.Ready), child.Process.Release())
 	case last.Running != nil:
 		_ = child.Wait()
-		return c.printf("%s\n", last.Running.sentence())
+		return c.Printf("%s\n", last.Running.sentence())
 	case last.Error != "":
 		_ = child.Wait()
 		if begin == 0 {
@@ -300,7 +300,7 @@ func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, 
 			continue
 		}
 		if isLate && !line.Shown() && doing != noted {
-			c.note("cloudless: still waiting: %s", doing)
+			c.Note("cloudless: still waiting: %s", doing)
 			noted = doing
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"golang.org/x/sys/unix"
 )
 
@@ -126,7 +127,7 @@ func TestJoinDetachHidesTheToken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if args == nil {
-				t.Setenv(TokenEnv, "cljoin_x")
+				t.Setenv(command.TokenEnv, "cljoin_x")
 			}
 			got, _ := detached(t.Context(), t, "works", append([]string{"join", "10.0.0.1:7700"}, args...)...)
 			if got.code != 0 || !strings.HasPrefix(got.stdout, "join 10.0.0.1:7700 with cljoin_x; in arguments false; ") {
@@ -220,7 +221,7 @@ func TestUpInTheForeground(t *testing.T) {
 
 func TestOtherRoles(t *testing.T) {
 	t.Setenv("CLOUDLESS_CONFIG", "/nowhere/config.yaml")
-	t.Setenv(TokenEnv, "")
+	t.Setenv(command.TokenEnv, "")
 	roles := Roles{
 		Server: func(_ context.Context, o ServerOptions) error { o.Ready("server at " + o.APIAddr); return nil },
 		Agent: func(_ context.Context, o AgentOptions) error {
@@ -322,7 +323,7 @@ func awaitFile(t *testing.T, path string) {
 func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
-		c := &cli{Options: Options{Stderr: &stderr}}
+		c := newCLI(Options{Stderr: &stderr})
 		words, say := io.Pipe()
 		late := make(chan time.Time)
 		go func() {

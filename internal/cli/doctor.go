@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/doctor"
 )
@@ -34,28 +35,28 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Long: "Doctor looks at this machine as a home for Cloudless and changes nothing. It exits with 1 if something fails;\n" +
 			"warnings are no failure.",
 		Example: "  cloudless doctor\n  cloudless doctor --port 8080 --port 53/udp\n  cloudless doctor -o json",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.DataDir, err = p.absoluteDataDir(cmd); err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("api-addr") {
-				if err := checkAddress(cmd, "--api-addr", o.APIAddr); err != nil {
+				if err := command.CheckAddress(cmd, "--api-addr", o.APIAddr); err != nil {
 					return err
 				}
 			}
 			for _, port := range o.Ports {
 				if _, _, err := ParsePortUse(port); err != nil {
-					return usage(cmd, "--port: %w", err)
+					return command.Usagef(cmd, "--port: %w", err)
 				}
 			}
-			if o.ConfigPath, err = c.configPath(); err != nil {
+			if o.ConfigPath, err = c.ConfigPath(); err != nil {
 				return err
 			}
-			o.Context = c.context
+			o.Context = c.Context
 			line := terminal.NewProgressLine(c.Stderr)
 			line.Show("looking at this machine")
-			found, err := c.Roles.Doctor(cmd.Context(), o)
+			found, err := c.roles.Doctor(cmd.Context(), o)
 			line.Clear()
 			if err != nil {
 				return err
@@ -64,7 +65,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 				return err
 			}
 			if doctor.Worst(found) == doctor.Fail {
-				return &exitCodeError{code: exitError}
+				return command.Exit(command.ExitError, nil)
 			}
 			return nil
 		},
@@ -96,8 +97,8 @@ func (e *badPortError) Error() string {
 }
 
 func (c *cli) printFindings(found []doctor.Finding) error {
-	if !c.forPeople() {
-		return c.printValue(struct {
+	if !c.ForPeople() {
+		return c.PrintValue(struct {
 			Level doctor.Level     `json:"level" yaml:"level"`
 			Items []doctor.Finding `json:"items" yaml:"items"`
 		}{doctor.Worst(found), found})
@@ -116,15 +117,15 @@ func (c *cli) printFindings(found []doctor.Finding) error {
 		if f.Mend == "" {
 			continue
 		}
-		if err := c.printf("%smend with: %s\n", strings.Repeat(" ", indent), terminal.Plain(f.Mend)); err != nil {
+		if err := c.Printf("%smend with: %s\n", strings.Repeat(" ", indent), terminal.Plain(f.Mend)); err != nil {
 			return err
 		}
 	}
 	switch {
 	case counts[doctor.Fail] > 0:
-		return c.printf("\n%d of %d checks fail, %d warn\n", counts[doctor.Fail], len(found), counts[doctor.Warn])
+		return c.Printf("\n%d of %d checks fail, %d warn\n", counts[doctor.Fail], len(found), counts[doctor.Warn])
 	case counts[doctor.Warn] > 0:
-		return c.printf("\nnothing fails; %d of %d checks warn\n", counts[doctor.Warn], len(found))
+		return c.Printf("\nnothing fails; %d of %d checks warn\n", counts[doctor.Warn], len(found))
 	}
-	return c.printf("\nthis machine has what it needs\n")
+	return c.Printf("\nthis machine has what it needs\n")
 }

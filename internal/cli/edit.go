@@ -30,9 +30,9 @@ func (c *cli) editCommand() *cobra.Command {
 		Example:           "  cloudless edit workload web\n  EDITOR=nano cloudless edit namespace shop",
 		Args:              kindAnd("NAME", 1, 1),
 		ValidArgsFunction: c.completeObjects(1),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
-			object, err := cl.Objects(kind).Get(ctx, c.namespace, args[1])
+			object, err := cl.Objects(kind).Get(ctx, c.Namespace, args[1])
 			if err != nil {
 				return err
 			}
@@ -57,14 +57,14 @@ func (c *cli) edit(ctx context.Context, cl *client.Client, object client.Object)
 	path := filepath.Join(folder, object.GetMetadata().GetName()+".yaml")
 	after, err := c.editText(ctx, path, before)
 	if err == nil && bytes.Equal(before, after) {
-		c.note("Nothing was changed.")
+		c.Note("Nothing was changed.")
 		return os.RemoveAll(folder)
 	}
 	if err == nil {
 		err = c.applyText(ctx, cl, path, after)
 	}
 	if err != nil {
-		c.note("The text is kept: mend it and apply it with: cloudless apply -f %s", path)
+		c.Note("The text is kept: mend it and apply it with: cloudless apply -f %s", path)
 		return err
 	}
 	return os.RemoveAll(folder)
@@ -120,7 +120,7 @@ func (c *cli) applyText(ctx context.Context, cl *client.Client, path string, tex
 	if err != nil {
 		return err
 	}
-	if c.forPeople() {
+	if c.ForPeople() {
 		if err := c.showPlan(plan); err != nil || !changes(plan) {
 			return err
 		}

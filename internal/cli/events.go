@@ -15,6 +15,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -30,9 +31,9 @@ func (c *cli) eventsCommand() *cobra.Command {
 		Use:     "events",
 		Short:   "Show what happened and why",
 		Example: "  cloudless events\n  cloudless events -f --for web\n  cloudless events --for node/box1 -o json",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			return interruptible(ctx, c.events(ctx, cl, f))
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return command.Interruptible(ctx, c.events(ctx, cl, f))
 		}),
 	}
 	cmd.Flags().StringVar(&f.about, "for", "", "only about this workload and its replicas, or about node/`NAME`, server/NAME or replica/NAME")
@@ -45,7 +46,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 // events shows past events and, if they are followed, new ones: each once, and none is missed, also not while the
 // connection is away for a moment.
 func (c *cli) events(ctx context.Context, cl *client.Client, f eventsFlags) error {
-	source := &eventSource{cl: cl, namespace: c.namespace, limit: f.limit, seen: newRecent(100_000)}
+	source := &eventSource{cl: cl, namespace: c.Namespace, limit: f.limit, seen: newRecent(100_000)}
 	if f.everywhere {
 		source.namespace = ""
 	}
@@ -57,11 +58,11 @@ func (c *cli) events(ctx context.Context, cl *client.Client, f eventsFlags) erro
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return printList(c, past)
+	if !c.ForPeople() {
+		return command.PrintList(c.Env, past)
 	}
 	if len(past) == 0 {
-		c.note("no events%s; those of long ago are not kept", aboutWhat(f.about))
+		c.Note("no events%s; those of long ago are not kept", aboutWhat(f.about))
 		return nil
 	}
 	return c.eventPrinter()(past...)
@@ -211,10 +212,10 @@ func (r *recent) add(word string) bool {
 
 // eventPrinter shows events as they come, in one table.
 func (c *cli) eventPrinter() func(...*cloudlessv1.Event) error {
-	if !c.forPeople() {
+	if !c.ForPeople() {
 		return func(events ...*cloudlessv1.Event) error {
 			for _, event := range events {
-				if err := c.printItem(event); err != nil {
+				if err := c.PrintItem(event); err != nil {
 					return err
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -32,22 +33,22 @@ func (c *cli) execCommand() *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 || cmd.ArgsLenAtDash() == 0:
-				return usage(cmd, "NAME is missing: %s", cmd.UseLine())
+				return command.Usagef(cmd, "NAME is missing: %s", cmd.UseLine())
 			case cmd.ArgsLenAtDash() > 1:
-				return usage(cmd, "%q is too much: write the command after --", args[1])
+				return command.Usagef(cmd, "%q is too much: write the command after --", args[1])
 			case len(args) == 1 || args[1] == "":
-				return usage(cmd, "COMMAND is missing: %s", cmd.UseLine())
+				return command.Usagef(cmd, "COMMAND is missing: %s", cmd.UseLine())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			env, err := parsePairs("environment variable", f.env, os.LookupEnv)
+			env, err := command.ParsePairs("environment variable", f.env, os.LookupEnv)
 			if err != nil {
-				return usage(cmd, "%w", err)
+				return command.Usagef(cmd, "%w", err)
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 				return c.exec(ctx, cmd, cl, f, client.ExecOptions{
-					Namespace: c.namespace, Workload: args[0], Replica: f.replica, Command: args[1:],
+					Namespace: c.Namespace, Workload: args[0], Replica: f.replica, Command: args[1:],
 					Env: env, WorkingDir: f.workdir, User: f.user,
 					Terminal: f.terminal, Stdout: c.Stdout, Stderr: c.Stderr,
 				})
@@ -72,7 +73,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 	if f.terminal {
 		screen := c.screen()
 		if screen == nil {
-			return usage(cmd, "there is no terminal here that -t could hand on: leave -t out")
+			return command.Usagef(cmd, "there is no terminal here that -t could hand on: leave -t out")
 		}
 		stopResize := attachScreen(screen, &options)
 		defer stopResize()
@@ -81,7 +82,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 	if raw {
 		restore, err := terminal.MakeRaw(c.Stdin)
 		if err != nil {
-			return usage(cmd, "%w", err)
+			return command.Usagef(cmd, "%w", err)
 		}
 		defer restore()
 	} else {
@@ -99,7 +100,7 @@ func (c *cli) exec(ctx context.Context, cmd *cobra.Command, cl *client.Client, f
 	}
 	code, err := cl.Exec(ctx, options)
 	if code != 0 {
-		return &exitCodeError{code: code, why: err}
+		return command.Exit(code, err)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -38,11 +39,11 @@ func (c *cli) explainCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:
-				return usage(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+				return command.Usagef(cmd, "%q is too much: %s", args[1], cmd.UseLine())
 			case len(args) == 1 && len(q.files) > 0:
-				return usage(cmd, "name a workload or give a file with -f, not both")
+				return command.Usagef(cmd, "name a workload or give a file with -f, not both")
 			case len(args)+len(q.files) == 0:
-				return usage(cmd, "WORKLOAD is missing: %s", cmd.UseLine())
+				return command.Usagef(cmd, "WORKLOAD is missing: %s", cmd.UseLine())
 			}
 			var workloads []*cloudlessv1.Workload
 			if len(q.files) > 0 {
@@ -54,7 +55,7 @@ func (c *cli) explainCommand() *cobra.Command {
 					return errors.New("there is nothing to explain: the input holds no workload")
 				}
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				if len(args) == 1 {
 					return c.explain(ctx, cl, args[0], q)
 				}
@@ -69,12 +70,12 @@ func (c *cli) explainCommand() *cobra.Command {
 }
 
 func (c *cli) explain(ctx context.Context, cl *client.Client, name string, q inquiry) error {
-	answer, err := cl.Explanations().GetExplanation(ctx, &cloudlessv1.GetExplanationRequest{Namespace: c.namespace, Name: name, Node: q.node, All: q.all})
+	answer, err := cl.Explanations().GetExplanation(ctx, &cloudlessv1.GetExplanationRequest{Namespace: c.Namespace, Name: name, Node: q.node, All: q.all})
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return c.printObject(answer)
+	if !c.ForPeople() {
+		return c.PrintObject(answer)
 	}
 	return c.showExplanation(answer, q)
 }
@@ -90,15 +91,15 @@ func (c *cli) explainFiles(ctx context.Context, cl *client.Client, workloads []*
 		answers = append(answers, answer)
 	}
 	switch {
-	case c.forPeople():
+	case c.ForPeople():
 	case len(answers) == 1:
-		return c.printObject(answers[0])
+		return c.PrintObject(answers[0])
 	default:
-		return printList(c, answers)
+		return command.PrintList(c.Env, answers)
 	}
 	for i, answer := range answers {
 		if i > 0 {
-			if err := c.printf("\n"); err != nil {
+			if err := c.Printf("\n"); err != nil {
 				return err
 			}
 		}
@@ -114,7 +115,7 @@ func (c *cli) showExplanation(e *cloudlessv1.Explanation, q inquiry) error {
 	if phase == "" {
 		phase = "not applied yet"
 	}
-	if err := c.printf("workload %s is %s: %s\n", e.GetName(), phase, terminal.Plain(e.GetSummary())); err != nil {
+	if err := c.Printf("workload %s is %s: %s\n", e.GetName(), phase, terminal.Plain(e.GetSummary())); err != nil {
 		return err
 	}
 	shows := []func(*cloudlessv1.Explanation, inquiry) error{c.showTaking, c.showRefusing, c.showReplicas, c.showHelp}
@@ -166,11 +167,11 @@ func (c *cli) showTaking(e *cloudlessv1.Explanation, _ inquiry) error {
 	if n := e.GetYieldingCount(); n > 0 {
 		heading = strings.TrimSuffix(heading, ":") + fmt.Sprintf(", and %d more if others were pushed out:", n)
 	}
-	if err := c.section(heading, t); err != nil {
+	if err := c.Section(heading, t); err != nil {
 		return err
 	}
 	if left := e.GetTakingCount() + e.GetYieldingCount() - int32(len(ranked)); left > 0 && len(ranked) > 1 {
-		return c.printf("and %d more: see them with --all\n", left)
+		return c.Printf("and %d more: see them with --all\n", left)
 	}
 	return nil
 }
@@ -242,7 +243,7 @@ func (c *cli) showRefusing(e *cloudlessv1.Explanation, q inquiry) error {
 		if refusing == 1 {
 			verb = "refuses"
 		}
-		if err := c.section(fmt.Sprintf("%s %s %s:", ofNodes(refusing, e), verb, e.GetAbout()), t); err != nil {
+		if err := c.Section(fmt.Sprintf("%s %s %s:", ofNodes(refusing, e), verb, e.GetAbout()), t); err != nil {
 			return err
 		}
 	}
@@ -281,7 +282,7 @@ func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
 	}
 	for _, g := range e.GetRefused() {
 		if left := g.GetCount() - told[g.GetFilter()]; left > 0 {
-			if err := c.printf("and %d more by %s, as %s: %s\n", left, g.GetFilter(), terminal.Plain(g.GetNode()), terminal.Plain(g.GetReason())); err != nil {
+			if err := c.Printf("and %d more by %s, as %s: %s\n", left, g.GetFilter(), terminal.Plain(g.GetNode()), terminal.Plain(g.GetReason())); err != nil {
 				return err
 			}
 		}
@@ -293,19 +294,19 @@ func (c *cli) showLeftOut(e *cloudlessv1.Explanation, q inquiry) error {
 // do not suit it.
 func (c *cli) showEach(e *cloudlessv1.Explanation, q inquiry) error {
 	heading := "One on every node that suits: " + verbOf(ofNodes(e.GetSuitingCount(), e), e.GetSuitingCount(), "does", "do")
-	if err := c.printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, heading)); err != nil {
+	if err := c.Printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, heading)); err != nil {
 		return err
 	}
 	suits := (*cloudlessv1.NodeExplanation).GetSuits
 	if t := c.refusals(e, suits); !t.Empty() {
 		cannot := e.GetSuitingCount() - e.GetTakingCount() - e.GetYieldingCount()
-		if err := c.section(verbOf(ofNodes(cannot, e), cannot, "suits and cannot", "suit and cannot")+" take one:", t); err != nil {
+		if err := c.Section(verbOf(ofNodes(cannot, e), cannot, "suits and cannot", "suit and cannot")+" take one:", t); err != nil {
 			return err
 		}
 	}
 	if t := c.refusals(e, func(n *cloudlessv1.NodeExplanation) bool { return !suits(n) }); !t.Empty() {
 		unsuited := e.GetNodeCount() - e.GetSuitingCount()
-		if err := c.section(verbOf(ofNodes(unsuited, e), unsuited, "does", "do")+" not suit:", t); err != nil {
+		if err := c.Section(verbOf(ofNodes(unsuited, e), unsuited, "does", "do")+" not suit:", t); err != nil {
 			return err
 		}
 	}
@@ -330,11 +331,11 @@ func (c *cli) showReplicas(e *cloudlessv1.Explanation, _ inquiry) error {
 	for _, r := range e.GetReplicas() {
 		t.Row(namedReplicas(r), r.GetNode(), totalOf(r.GetPlacedScore()), totalOf(r.GetScore()), r.GetReason())
 	}
-	if err := c.section("Why replicas are where they are:", t); err != nil {
+	if err := c.Section("Why replicas are where they are:", t); err != nil {
 		return err
 	}
 	if n := e.GetReplicasLeftOut(); n > 0 {
-		return c.printf("and on %d more nodes: see them with --all or --node NAME\n", n)
+		return c.Printf("and on %d more nodes: see them with --all or --node NAME\n", n)
 	}
 	return nil
 }
@@ -364,11 +365,11 @@ func (c *cli) showHelp(e *cloudlessv1.Explanation, q inquiry) error {
 	if len(e.GetHelp()) == 0 || q.node != "" && !e.GetEveryNode() {
 		return nil // what would help is about that node only for a daemon
 	}
-	if err := c.printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, "What would help:")); err != nil {
+	if err := c.Printf("\n%s\n", terminal.StyleFor(c.Stdout).Paint(terminal.Bold, "What would help:")); err != nil {
 		return err
 	}
 	for _, sentence := range e.GetHelp() {
-		if err := c.printf("- %s\n", terminal.Plain(sentence)); err != nil {
+		if err := c.Printf("- %s\n", terminal.Plain(sentence)); err != nil {
 			return err
 		}
 	}

@@ -69,12 +69,12 @@ func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, 
 // placeWorkload gives a workload of a file its namespace.
 func (c *cli) placeWorkload(cmd *cobra.Command, at string, workload *cloudlessv1.Workload) error {
 	given := workload.GetMetadata().GetNamespace()
-	if given != "" && given != c.namespace && cmd.Flags().Changed("namespace") {
+	if given != "" && given != c.Namespace && cmd.Flags().Changed("namespace") {
 		return fmt.Errorf("%s: workload %s is of namespace %s, but --namespace says %s: leave one of them out",
-			at, workload.GetMetadata().GetName(), given, c.namespace)
+			at, workload.GetMetadata().GetName(), given, c.Namespace)
 	}
 	if given == "" {
-		workload.Metadata.Namespace = c.namespace
+		workload.Metadata.Namespace = c.Namespace
 	}
 	return nil
 }

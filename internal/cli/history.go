@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -22,14 +23,14 @@ func (c *cli) workloadHistoryCommand() *cobra.Command {
 		Long: "History lists the revisions that are kept, newest first. A revision is made whenever what runs would differ;\n" +
 			"scaling alone makes none.",
 		Example: "  cloudless workload history web\n  cloudless workload history web -o yaml",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			revisions, err := listRevisions(ctx, cl, c.namespace, args[0])
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			revisions, err := listRevisions(ctx, cl, c.Namespace, args[0])
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, revisions)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, revisions)
 			}
 			return c.revisionTable(revisions).Flush()
 		}),
@@ -54,7 +55,7 @@ func (c *cli) revisionTable(newestFirst []*cloudlessv1.Revision) *terminal.Table
 		changes := revisionChanges(before, r)
 		created := r.GetMetadata().GetCreateTime()
 		t.Row(strconv.FormatUint(r.GetSpec().GetNumber(), 10), created.AsTime().Local().Format(time.DateTime),
-			age(created, time.Now()), shortImage(r.GetSpec()), changes[0])
+			command.Age(created, time.Now()), shortImage(r.GetSpec()), changes[0])
 		for _, change := range changes[1:] {
 			t.Continue(change)
 		}

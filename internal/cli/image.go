@@ -11,11 +11,12 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) imageCommand() *cobra.Command {
-	cmd := group("image", "Push, show and remove images, and log in to registries",
+	cmd := command.Group("image", "Push, show and remove images, and log in to registries",
 		"  cloudless image push hello:1 ./hello\n  cloudless image ls\n  cloudless image rm hello:1",
 		c.imagePushCommand(), c.imageListCommand(), c.imageGetCommand(), c.imageRemoveCommand(), c.imageRestoreCommand(),
 		c.imagePruneCommand(), c.imageLoginCommand(), c.imageLogoutCommand(), c.imageLoginsCommand())
@@ -32,8 +33,8 @@ func (c *cli) imageListCommand() *cobra.Command {
 		Long: "Ls lists the images of the cluster's registry: those that have a tag, and those that only revisions of workloads\n" +
 			"have, which can be rolled back to. Commands take digests as they are shown here.",
 		Example: "  cloudless image ls\n  cloudless image ls --deleted\n  cloudless image ls -o json",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			images, err := listImages(ctx, cl, deleted)
 			if err != nil {
 				return err
@@ -41,8 +42,8 @@ func (c *cli) imageListCommand() *cobra.Command {
 			if deleted {
 				images = slices.DeleteFunc(images, func(i *cloudlessv1.Image) bool { return i.GetStatus().GetPhase() != "deleted" })
 			}
-			if !c.forPeople() {
-				return printList(c, images)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, images)
 			}
 			return c.printImages(images, deleted)
 		}),
@@ -79,10 +80,10 @@ func (c *cli) printImages(images []*cloudlessv1.Image, deleted bool) error {
 		s := image.GetStatus()
 		about := imageUsers(s)
 		if deleted {
-			about = short(time.Until(s.GetExpireTime().AsTime()))
+			about = command.ShortDuration(time.Until(s.GetExpireTime().AsTime()))
 		}
 		t.Row(s.GetRepository(), s.GetTag(), shortDigest(s.GetDigest()), size(s.GetSize()),
-			strings.Join(s.GetPlatforms(), ", "), age(s.GetPushTime(), time.Now()), about)
+			strings.Join(s.GetPlatforms(), ", "), command.Age(s.GetPushTime(), time.Now()), about)
 	}
 	return t.Flush()
 }
@@ -92,8 +93,8 @@ func (c *cli) imageGetCommand() *cobra.Command {
 		Use:     "get NAME",
 		Short:   "Show one image",
 		Example: "  cloudless image get hello:1 -o yaml",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			name, err := wholeImage(ctx, cl, args[0])
 			if err != nil {
 				return err
@@ -102,8 +103,8 @@ func (c *cli) imageGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(image)
+			if !c.ForPeople() {
+				return c.PrintObject(image)
 			}
 			s := image.GetStatus()
 			f := terminal.NewFacts(c.Stdout)
@@ -111,11 +112,11 @@ func (c *cli) imageGetCommand() *cobra.Command {
 			f.Add("Digest", s.GetDigest())
 			f.Add("Size", size(s.GetSize()))
 			f.Add("Platforms", strings.Join(s.GetPlatforms(), ", "))
-			f.Add("Pushed", age(s.GetPushTime(), time.Now())+" ago")
+			f.Add("Pushed", command.Age(s.GetPushTime(), time.Now())+" ago")
 			f.Add("Phase", s.GetPhase())
 			f.Add("Used by", imageUsers(s))
 			if s.GetExpireTime() != nil {
-				f.Add("Gone in", short(time.Until(s.GetExpireTime().AsTime())))
+				f.Add("Gone in", command.ShortDuration(time.Until(s.GetExpireTime().AsTime())))
 			}
 			return f.Flush()
 		}),
@@ -131,9 +132,9 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 		Long: "Rm deletes images that nothing uses. A deleted image can be had back for a day with cloudless image restore,\n" +
 			"unless --now is given. With --force it is deleted even if workloads use it: what runs goes on.",
 		Example: "  cloudless image rm hello:1\n  cloudless image rm --now hello:1 hello:2",
-		Args:    oneOrMore("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			return c.forEach(args, func(name string) error {
+		Args:    command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.ForEach(args, func(name string) error {
 				whole, err := wholeImage(ctx, cl, name)
 				if err != nil {
 					return err
@@ -142,14 +143,14 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if !c.forPeople() {
-					return c.printItem(image)
+				if !c.ForPeople() {
+					return c.PrintItem(image)
 				}
-				after := fmt.Sprintf("; for %s it can be had back with: cloudless image restore %s", short(time.Until(image.GetStatus().GetExpireTime().AsTime())+time.Second), name)
+				after := fmt.Sprintf("; for %s it can be had back with: cloudless image restore %s", command.ShortDuration(time.Until(image.GetStatus().GetExpireTime().AsTime())+time.Second), name)
 				if now {
 					after = ""
 				}
-				return c.printf("image %s deleted%s\n", name, after)
+				return c.Printf("image %s deleted%s\n", name, after)
 			})
 		}),
 	}
@@ -163,8 +164,8 @@ func (c *cli) imageRestoreCommand() *cobra.Command {
 		Use:     "restore NAME",
 		Short:   "Have a deleted image back",
 		Example: "  cloudless image ls --deleted\n  cloudless image restore hello:1",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			name, err := wholeImage(ctx, cl, args[0])
 			if err != nil {
 				return err
@@ -173,10 +174,10 @@ func (c *cli) imageRestoreCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(image)
+			if !c.ForPeople() {
+				return c.PrintObject(image)
 			}
-			return c.printf("image %s restored\n", image.GetMetadata().GetName())
+			return c.Printf("image %s restored\n", image.GetMetadata().GetName())
 		}),
 	}
 }
@@ -187,25 +188,25 @@ func (c *cli) imagePruneCommand() *cobra.Command {
 		Use:     "prune",
 		Short:   "Delete every image that nothing uses",
 		Example: "  cloudless image prune --dry-run\n  cloudless image prune --now",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			answer, err := cl.Images().PruneImages(ctx, &request)
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(answer)
+			if !c.ForPeople() {
+				return c.PrintObject(answer)
 			}
 			verb, freed := "deleted", "freed"
 			if request.GetDryRun() {
 				verb, freed = "would be deleted", "would be freed"
 			}
 			for _, image := range answer.GetItems() {
-				if err := c.printf("image %s %s\n", image.GetMetadata().GetName(), verb); err != nil {
+				if err := c.Printf("image %s %s\n", image.GetMetadata().GetName(), verb); err != nil {
 					return err
 				}
 			}
-			return c.printf("%s %s\n", size(answer.GetFreedBytes()), freed)
+			return c.Printf("%s %s\n", size(answer.GetFreedBytes()), freed)
 		}),
 	}
 	cmd.Flags().BoolVar(&request.DryRun, "dry-run", false, "only say what would be deleted")

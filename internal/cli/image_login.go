@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -26,24 +27,24 @@ func (c *cli) imageLoginCommand() *cobra.Command {
 		Long: "Login keeps the password of a registry of others, sealed, so that nodes can pull from there. The password is\n" +
 			"read from the terminal or, with --password-stdin, from standard input; it is never shown again.",
 		Example: "  cloudless image login ghcr.io --username ann\n  cloudless image login registry.example:5000 --username ci --password-stdin < password",
-		Args:    names("HOST"),
+		Args:    command.ExactArgs("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if user == "" {
-				return usage(cmd, "--username is missing: %s", cmd.UseLine())
+				return command.Usagef(cmd, "--username is missing: %s", cmd.UseLine())
 			}
 			password, err := c.readPassword(cmd, fromStdin, user, args[0])
 			if err != nil {
 				return err
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				login, err := cl.Images().SetLogin(ctx, &cloudlessv1.SetLoginRequest{Host: args[0], Username: user, Password: password})
 				if err != nil {
 					return err
 				}
-				if !c.forPeople() {
-					return c.printObject(login)
+				if !c.ForPeople() {
+					return c.PrintObject(login)
 				}
-				return c.printf("images of %s are pulled as %s\n", login.GetSpec().GetHost(), login.GetSpec().GetUsername())
+				return c.Printf("images of %s are pulled as %s\n", login.GetSpec().GetHost(), login.GetSpec().GetUsername())
 			})(cmd, args)
 		},
 	}
@@ -67,7 +68,7 @@ func (c *cli) readPassword(cmd *cobra.Command, fromStdin bool, user, host string
 		data, err = term.ReadPassword(int(keyboard.Fd()))
 		fmt.Fprintln(c.Stderr)
 	default:
-		return "", usage(cmd, "there is no terminal to ask for the password on: give it with --password-stdin")
+		return "", command.Usagef(cmd, "there is no terminal to ask for the password on: give it with --password-stdin")
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the password: %w", err)
@@ -87,15 +88,15 @@ func (c *cli) imageLogoutCommand() *cobra.Command {
 		Use:     "logout HOST",
 		Short:   "Forget the login to a registry",
 		Example: "  cloudless image logout ghcr.io",
-		Args:    names("HOST"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("HOST"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			if _, err := cl.Images().DeleteLogin(ctx, &cloudlessv1.DeleteLoginRequest{Host: args[0]}); err != nil {
 				return err
 			}
-			if !c.forPeople() {
+			if !c.ForPeople() {
 				return nil
 			}
-			return c.printf("the login to %s is forgotten\n", args[0])
+			return c.Printf("the login to %s is forgotten\n", args[0])
 		}),
 	}
 }
@@ -105,8 +106,8 @@ func (c *cli) imageLoginsCommand() *cobra.Command {
 		Use:     "logins",
 		Short:   "List the registries that the cluster logs in to",
 		Example: "  cloudless image logins",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			logins, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Login, string, error) {
 				answer, err := cl.Images().ListLogins(ctx, &cloudlessv1.ListLoginsRequest{Page: page})
 				return answer.GetItems(), answer.GetNext(), err
@@ -114,12 +115,12 @@ func (c *cli) imageLoginsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, logins)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, logins)
 			}
 			t := terminal.NewTable(c.Stdout, "HOST", "USER", "AGE")
 			for _, login := range logins {
-				t.Row(login.GetSpec().GetHost(), login.GetSpec().GetUsername(), age(login.GetMetadata().GetCreateTime(), time.Now()))
+				t.Row(login.GetSpec().GetHost(), login.GetSpec().GetUsername(), command.Age(login.GetMetadata().GetCreateTime(), time.Now()))
 			}
 			return t.Flush()
 		}),

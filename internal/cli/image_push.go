@@ -11,6 +11,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/image"
 )
@@ -24,8 +25,8 @@ func (c *cli) imagePushCommand() *cobra.Command {
 			"skopeo write it (tar, also compressed with gzip). What the registry has already is not sent again, and a\n" +
 			"connection that breaks does not begin from the start.",
 		Example: "  cloudless image push hello:1 ./hello\n  docker save web:2 | gzip > web.tar.gz && cloudless image push web:2 web.tar.gz",
-		Args:    names("NAME", "PROGRAM, LAYOUT or ARCHIVE"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME", "PROGRAM, LAYOUT or ARCHIVE"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			name, err := image.ParseName(args[0])
 			if err != nil {
 				if _, other := image.ParseName(args[1]); other == nil {
@@ -43,10 +44,10 @@ func (c *cli) imagePushCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(pushed)
+			if !c.ForPeople() {
+				return c.PrintObject(pushed)
 			}
-			return c.printf("image %s pushed: %s, %s\n", args[0], shortDigest(pushed.GetStatus().GetDigest()), size(pushed.GetStatus().GetSize()))
+			return c.Printf("image %s pushed: %s, %s\n", args[0], shortDigest(pushed.GetStatus().GetDigest()), size(pushed.GetStatus().GetSize()))
 		}),
 	}
 	cmd.Flags().BoolVar(&anyPlatform, "any-platform", false, "push it even if no node could run it")
@@ -75,8 +76,8 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 	})
 	if ctx.Err() != nil {
 		line.Clear()
-		c.note("Interrupted: %s was not pushed, and nothing half-made is left of it.", path)
-		return &exitCodeError{code: exitInterrupted}
+		c.Note("Interrupted: %s was not pushed, and nothing half-made is left of it.", path)
+		return command.Exit(command.ExitInterrupted, nil)
 	}
 	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
 		return unreachable

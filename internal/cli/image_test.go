@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 func TestPushSaysWhatItSent(t *testing.T) {
@@ -90,7 +91,7 @@ func TestImageVerbs(t *testing.T) {
 	c.run(t.Context(), "", "image", "restore", "web:1").expect(t, 0, "image web:1 restored\n", "")
 	c.run(t.Context(), "", "image", "prune", "--dry-run").expect(t, 0, "image web:1 would be deleted\n2.3 MB would be freed\n", "")
 	c.run(t.Context(), "", "image", "prune").expect(t, 0, "image web:1 deleted\n2.3 MB freed\n", "")
-	if got := c.run(t.Context(), "", "image", "rm"); got.code != exitUsage || !strings.Contains(got.stderr, "NAME is missing") {
+	if got := c.run(t.Context(), "", "image", "rm"); got.code != command.ExitUsage || !strings.Contains(got.stderr, "NAME is missing") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -78,7 +79,7 @@ func (c *cli) installCommand() *cobra.Command {
 				before = dash
 			}
 			if before > 1 {
-				return usage(cmd, "%q is too much: write -- before the flags of the role", args[1])
+				return command.Usagef(cmd, "%q is too much: write -- before the flags of the role", args[1])
 			}
 			return nil
 		},
@@ -99,12 +100,12 @@ func (c *cli) installCommand() *cobra.Command {
 			if o.Args, o.DataDir, err = c.roleOfService(cmd, args); err != nil {
 				return err
 			}
-			said, err := c.Roles.Install(cmd.Context(), o)
+			said, err := c.roles.Install(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
 			line.Clear()
-			return c.printf("%s\n", said)
+			return c.Printf("%s\n", said)
 		},
 	}
 	f.register(cmd)
@@ -121,23 +122,23 @@ func (c *cli) roleOfService(cmd *cobra.Command, args []string) (words []string, 
 		name, rest = args[0], args[1:]
 	}
 	// A tree of its own, so that the role's flags do not disturb those of this command.
-	fresh := &cli{Options: c.Options}
+	fresh := newCLI(Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Version: c.Version, Roles: c.roles})
 	root := fresh.rootCommand()
 	at := slices.IndexFunc(root.Commands(), func(r *cobra.Command) bool {
 		return r.Name() == name && slices.Contains([]string{"up", "server", "agent"}, name)
 	})
 	if at < 0 {
-		return nil, "", usage(cmd, "%q is no role of a service: use up, server or agent (after cloudless join)", name)
+		return nil, "", command.Usagef(cmd, "%q is no role of a service: use up, server or agent (after cloudless join)", name)
 	}
 	role := root.Commands()[at]
 	if err := role.ParseFlags(rest); err != nil {
-		return nil, "", usage(cmd, "cloudless %s: %w", name, err)
+		return nil, "", command.Usagef(cmd, "cloudless %s: %w", name, err)
 	}
 	if extra := role.Flags().Args(); len(extra) > 0 {
-		return nil, "", usage(cmd, "%q is no flag of cloudless %s", extra[0], name)
+		return nil, "", command.Usagef(cmd, "%q is no flag of cloudless %s", extra[0], name)
 	}
 	if role.Flags().Changed("detach") {
-		return nil, "", usage(cmd, "--detach is not for a service: systemd keeps it running")
+		return nil, "", command.Usagef(cmd, "--detach is not for a service: systemd keeps it running")
 	}
 	given := processFlags{dataDir: role.Flags().Lookup("data-dir").Value.String()}
 	if dataDir, err = given.absoluteDataDir(cmd); err != nil {
@@ -147,8 +148,8 @@ func (c *cli) roleOfService(cmd *cobra.Command, args []string) (words []string, 
 		return nil, "", err
 	}
 	if name != "agent" { // these write a context with admin credentials
-		fresh.config = cmp.Or(fresh.config, c.config)
-		path, err := fresh.configPath()
+		fresh.Config = cmp.Or(fresh.Config, c.Config)
+		path, err := fresh.ConfigPath()
 		if err != nil {
 			return nil, "", err
 		}
@@ -172,7 +173,7 @@ func (c *cli) uninstallCommand() *cobra.Command {
 			"next install takes both back. With --purge the containers are stopped and nothing is left, as by\n" +
 			"cloudless down --purge.",
 		Example: "  cloudless uninstall\n  cloudless uninstall --purge",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			line := terminal.NewProgressLine(c.Stderr)
 			defer line.Clear()
@@ -181,18 +182,18 @@ func (c *cli) uninstallCommand() *cobra.Command {
 			if o.ServiceOptions, err = f.options(line); err != nil {
 				return err
 			}
-			if o.ConfigPath, err = c.configPath(); err != nil {
+			if o.ConfigPath, err = c.ConfigPath(); err != nil {
 				return err
 			}
-			said, err := c.Roles.Uninstall(cmd.Context(), o)
+			said, err := c.roles.Uninstall(cmd.Context(), o)
 			line.Clear()
 			if errors.Is(err, fs.ErrNotExist) {
-				return c.printf("there is no service %s to uninstall\n", f.name)
+				return c.Printf("there is no service %s to uninstall\n", f.name)
 			}
 			if err != nil {
 				return err
 			}
-			return c.printf("%s\n", said)
+			return c.Printf("%s\n", said)
 		},
 	}
 	f.register(cmd)

@@ -13,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -71,10 +72,10 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 		Long: "Run makes a job of a cron now, whatever its schedule and its overlap say, and also of one that is suspended. It waits\n" +
 			"until the job is done, and fails if the job does. The job goes on if the wait ends before.",
 		Example: "  cloudless workload run backup\n  cloudless workload run backup --wait=false",
-		Args:    names("NAME"),
+		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.changeWorkload(w, plainly("made"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
-				return cl.Workloads().RunWorkload(ctx, &cloudlessv1.RunWorkloadRequest{Namespace: c.namespace, Name: args[0]})
+				return cl.Workloads().RunWorkload(ctx, &cloudlessv1.RunWorkloadRequest{Namespace: c.Namespace, Name: args[0]})
 			})(cmd, args)
 		},
 	}
@@ -104,10 +105,10 @@ func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
 	}
 	var parts []string
 	if next := w.GetStatus().GetCron().GetNextRun(); next != nil {
-		parts = append(parts, "next in "+age(timestamppb.New(now), next.AsTime()))
+		parts = append(parts, "next in "+command.Age(timestamppb.New(now), next.AsTime()))
 	}
 	if last := w.GetStatus().GetCron().GetLastRun(); last != nil {
-		parts = append(parts, "last "+age(last, now)+" ago")
+		parts = append(parts, "last "+command.Age(last, now)+" ago")
 	}
 	return strings.Join(parts, ", ")
 }
@@ -122,7 +123,7 @@ func kindFacts(f *terminal.Facts, w *cloudlessv1.Workload) {
 		f.Add("Job", fmt.Sprintf("%d of %d completed, %d failed, %d running", status.GetJob().GetSucceeded(), status.GetDesired(), status.GetJob().GetFailed(), status.GetRunning()))
 		jobFacts(f, s.GetJob())
 		if end := status.GetJob().GetEndTime(); end != nil {
-			f.Add("Ended", age(end, time.Now())+" ago")
+			f.Add("Ended", command.Age(end, time.Now())+" ago")
 		}
 	case spec.KindCron:
 		cron := status.GetCron()
@@ -175,13 +176,13 @@ func (c *cli) showRuns(ctx context.Context, cl *client.Client, cron *cloudlessv1
 	t := terminal.NewTable(c.Stdout, "NAME", "PHASE", "DONE", "AGE", "REASON")
 	for _, run := range all {
 		if run.GetStatus().GetOwnerUid() == cron.GetMetadata().GetUid() {
-			t.Row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), progressOf(run), age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
+			t.Row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), progressOf(run), command.Age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
 		}
 	}
 	if t.Empty() {
 		return nil
 	}
-	return c.section("Jobs", t)
+	return c.Section("Jobs", t)
 }
 
 // arrivedByKind reports whether a workload is as it was asked to be, where that is not a number of replicas that run.

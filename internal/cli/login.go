@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -22,20 +23,20 @@ func (c *cli) loginCommand() *cobra.Command {
 		Long: "Login stores a context for the cluster at ADDRESS and makes it the current one. The token proves the server\n" +
 			"before it is sent there: it carries the fingerprint of the cluster's certificate authority. The context is called\n" +
 			"like the token, unless --context names it, and knows all servers of the cluster.\n\n" +
-			"A token for single commands needs no login: --token-file counts before $" + TokenEnv + ", and both count before\n" +
+			"A token for single commands needs no login: --token-file counts before $" + command.TokenEnv + ", and both count before\n" +
 			"the context. cloudless context rm forgets the token; an admin revokes it with cloudless token rm.",
 		Example: "  cloudless login 192.0.2.1:7700 --token-file token\n  cloudless login 192.0.2.1:7700 --token-file token --context work",
-		Args:    names("ADDRESS"),
+		Args:    command.ExactArgs("ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			made, who, err := c.enter(cmd, args[0], c.context)
+			made, who, err := c.enter(cmd, args[0], c.Context)
 			if err != nil {
 				return err
 			}
 			err = c.storeContext(made, true)
-			if err != nil || !c.forPeople() {
+			if err != nil || !c.ForPeople() {
 				return err
 			}
-			return c.printf("logged in at %s as %s; context %s is now the current one\n", args[0], who, made.Name)
+			return c.Printf("logged in at %s as %s; context %s is now the current one\n", args[0], who, made.Name)
 		},
 	}
 }
@@ -47,17 +48,17 @@ func (c *cli) contextAddCommand() *cobra.Command {
 		Long: "Add stores a context as cloudless login does, and leaves the current context as it is. The first context\n" +
 			"becomes the current one.",
 		Example: "  cloudless context add work 192.0.2.1:7700 --token-file token",
-		Args:    names("NAME", "ADDRESS"),
+		Args:    command.ExactArgs("NAME", "ADDRESS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			made, who, err := c.enter(cmd, args[1], args[0])
 			if err != nil {
 				return err
 			}
 			err = c.storeContext(made, false)
-			if err != nil || !c.forPeople() {
+			if err != nil || !c.ForPeople() {
 				return err
 			}
-			return c.printf("context %s added: %s, at %s; use it with: cloudless context use %s\n", made.Name, who, args[1], made.Name)
+			return c.Printf("context %s added: %s, at %s; use it with: cloudless context use %s\n", made.Name, who, args[1], made.Name)
 		},
 	}
 }
@@ -71,17 +72,16 @@ func (b bearer) String() string { return b.name + ", role " + b.role }
 // Without a name the context is called like the token.
 func (c *cli) enter(cmd *cobra.Command, address, name string) (client.Context, bearer, error) {
 	refuse := func(err error) (client.Context, bearer, error) { return client.Context{}, bearer{}, err }
-	if err := checkAddress(cmd, "ADDRESS", address); err != nil {
+	if err := command.CheckAddress(cmd, "ADDRESS", address); err != nil {
 		return refuse(err)
 	}
-	given, err := c.givenToken()
+	given, err := c.GivenToken()
 	if err != nil {
 		return refuse(err)
 	}
 	if given == nil {
-		return refuse(usage(cmd, "the token is missing: ask an admin for one made with cloudless token create --role operator, and hand it over with --token-file or $%s", TokenEnv))
+		return refuse(command.Usagef(cmd, "the token is missing: ask an admin for one made with cloudless token create --role operator, and hand it over with --token-file or $%s", command.TokenEnv))
 	}
-	c.tokenSource = given.source
 	made, err := client.Locate(cmd.Context(), address, given.Reveal())
 	if err != nil {
 		return refuse(err)
@@ -99,7 +99,7 @@ func (c *cli) enter(cmd *cobra.Command, address, name string) (client.Context, b
 
 // whoIs asks the cluster whose token a context has, and where all of the servers are.
 func (c *cli) whoIs(ctx context.Context, where client.Context) (bearer, []string, error) {
-	cl, err := client.Dial(ctx, where, client.WithDialOptions(c.tracing.DialOptions()...))
+	cl, err := c.DialContext(ctx, where)
 	if err != nil {
 		return bearer{}, nil, err
 	}
@@ -118,7 +118,7 @@ func (c *cli) whoIs(ctx context.Context, where client.Context) (bearer, []string
 // nameFor is the name to store a context under: the wished one, or else a free one after the token. A context whose
 // token still works for somebody else is not replaced: that token may be nowhere else.
 func (c *cli) nameFor(ctx context.Context, made client.Context, wish string, who bearer) (string, error) {
-	path, err := c.configPath()
+	path, err := c.ConfigPath()
 	if err != nil {
 		return "", err
 	}
@@ -151,7 +151,7 @@ func (c *cli) nameFor(ctx context.Context, made client.Context, wish string, who
 
 // storeContext writes a context to the client configuration.
 func (c *cli) storeContext(made client.Context, use bool) error {
-	path, err := c.configPath()
+	path, err := c.ConfigPath()
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -161,7 +162,7 @@ func TestTokenGivenCountsBeforeTheContext(t *testing.T) {
 	if ps(); c.usedToken() != adminSecret {
 		t.Error("without a token the context's counts")
 	}
-	t.Setenv(TokenEnv, byEnv)
+	t.Setenv(command.TokenEnv, byEnv)
 	if ps(); c.usedToken() != byEnv {
 		t.Error("the environment counts before the context")
 	}
@@ -198,17 +199,17 @@ func TestTokenGivenNeverFallsBackToTheContext(t *testing.T) {
 		args []string
 		want string
 	}{
-		"an empty variable":          {env: " ", want: "$" + TokenEnv + " is set and holds no token: put one into it, or unset it"},
-		"a damaged token":            {env: "clapi_x", want: "$" + TokenEnv + ": the API token is mistyped or cut off"},
-		"a join token":               {env: join, want: "$" + TokenEnv + ": this is a join token"},
-		"another cluster's token":    {env: stranger, want: "the token in $" + TokenEnv + " is not for the cluster of context test: choose its context with --context, or name one of its servers with --server ADDRESS"},
+		"an empty variable":          {env: " ", want: "$" + command.TokenEnv + " is set and holds no token: put one into it, or unset it"},
+		"a damaged token":            {env: "clapi_x", want: "$" + command.TokenEnv + ": the API token is mistyped or cut off"},
+		"a join token":               {env: join, want: "$" + command.TokenEnv + ": this is a join token"},
+		"another cluster's token":    {env: stranger, want: "the token in $" + command.TokenEnv + " is not for the cluster of context test: choose its context with --context, or name one of its servers with --server ADDRESS"},
 		"an empty flag":              {args: []string{"--token-file", ""}, want: "--token-file needs a value"},
 		"a file that does not exist": {args: []string{"--token-file", "nowhere"}, want: "read the token: open nowhere"},
 		"an empty file":              {args: []string{"--token-file", tokenFile(t, "\n")}, want: "holds no token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.env != "" {
-				t.Setenv(TokenEnv, test.env)
+				t.Setenv(command.TokenEnv, test.env)
 			}
 			got := c.run(t.Context(), "", append([]string{"workload", "ls"}, test.args...)...)
 			if got.code == 0 || got.stdout != "" || !strings.Contains(got.stderr, test.want) {
@@ -225,12 +226,12 @@ func TestTokenGivenNeverFallsBackToTheContext(t *testing.T) {
 func TestTokenAndServerNeedNoContext(t *testing.T) {
 	c := newCluster(t)
 	secret, _ := c.token(t)
-	t.Setenv(TokenEnv, secret)
+	t.Setenv(command.TokenEnv, secret)
 	nothing := filepath.Join(t.TempDir(), "config.yaml")
 	run := func(args ...string) result {
 		return runCLI(t.Context(), Options{}, append(args, "--config", nothing)...)
 	}
-	run("ps").expect(t, 1, "", "cloudless: the token in $"+TokenEnv+" is for a cluster that is not known here: "+
+	run("ps").expect(t, 1, "", "cloudless: the token in $"+command.TokenEnv+" is for a cluster that is not known here: "+
 		"name one of its servers with --server ADDRESS, or keep them with: cloudless login ADDRESS --token-file FILE\n")
 	if got := run("ps", "--server", c.address); got.code != 0 || c.usedToken() != secret {
 		t.Errorf("%+v", got)

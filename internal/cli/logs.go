@@ -13,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -32,17 +33,17 @@ func (c *cli) logsCommand() *cobra.Command {
 			"have ended is kept for a while: --all shows it, too.",
 		Example: "  cloudless logs -f --tail 20 web\n  cloudless logs --all web\n  cloudless logs --since 5m --timestamps web\n" +
 			"  cloudless logs --since 2026-01-02T15:00:00Z --until 2026-01-02T16:00:00Z web",
-		Args: names("NAME"),
+		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := f.request(cmd, c.namespace, args[0], time.Now())
+			request, err := f.request(cmd, c.Namespace, args[0], time.Now())
 			if err != nil {
-				return usage(cmd, "%w", err)
+				return command.Usagef(cmd, "%w", err)
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				if !c.forPeople() {
-					return interruptible(ctx, c.logEntries(ctx, cl, request))
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				if !c.ForPeople() {
+					return command.Interruptible(ctx, c.logEntries(ctx, cl, request))
 				}
-				return interruptible(ctx, c.logs(ctx, cl, f, request))
+				return command.Interruptible(ctx, c.logs(ctx, cl, f, request))
 			})(cmd, args)
 		},
 	}
@@ -73,7 +74,7 @@ func (f *logsFlags) request(cmd *cobra.Command, namespace, workload string, now 
 		if bound.value == "" {
 			continue
 		}
-		at, err := parseTime(bound.value, now)
+		at, err := command.ParseTime(bound.value, now)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", bound.flag, err)
 		}
@@ -88,7 +89,7 @@ func (c *cli) logEntries(ctx context.Context, cl *client.Client, request *cloudl
 		if err != nil {
 			return err
 		}
-		if err := c.printItem(entry); err != nil {
+		if err := c.PrintItem(entry); err != nil {
 			return err
 		}
 	}
@@ -114,7 +115,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 		case line.Missing != "":
 			missing[line.Replica] = true
 			err = printer.out.Flush()
-			c.note("cloudless: the output of %s is not complete: %s", line.Replica, terminal.Plain(line.Missing))
+			c.Note("cloudless: the output of %s is not complete: %s", line.Replica, terminal.Plain(line.Missing))
 		default:
 			if f.follow {
 				delete(missing, line.Replica) // it goes on where it was
@@ -133,7 +134,7 @@ func (c *cli) logs(ctx context.Context, cl *client.Client, f logsFlags, request 
 		return err
 	}
 	if len(missing) > 0 {
-		return &exitCodeError{code: exitError}
+		return command.Exit(command.ExitError, nil)
 	}
 	return nil
 }

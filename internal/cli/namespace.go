@@ -14,11 +14,12 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) namespaceCommand() *cobra.Command {
-	cmd := group("namespace", "Show namespaces, and limit what their workloads may have together",
+	cmd := command.Group("namespace", "Show namespaces, and limit what their workloads may have together",
 		"  cloudless namespace ls\n  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n  cloudless namespace get shop",
 		c.namespaceListCommand(), c.namespaceGetCommand(), c.namespaceCreateCommand(), c.namespaceSetCommand(), c.namespaceRemoveCommand())
 	cmd.Aliases = []string{"namespaces", "ns"}
@@ -34,8 +35,8 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 		Long: "Ls lists the namespaces that somebody has made, those that have workloads, and default. An amount such as\n" +
 			"500m/4 is what is promised to its replicas and its quota; without a quota there is no second part.",
 		Example: "  cloudless namespace ls\n  cloudless namespace ls -l team=shop -o json",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			all, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Namespace, string, error) {
 				answer, err := cl.Namespaces().ListNamespaces(ctx, &cloudlessv1.ListNamespacesRequest{Labels: labels, Page: page})
 				return answer.GetItems(), answer.GetNext(), err
@@ -43,8 +44,8 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, all)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, all)
 			}
 			t := terminal.NewTable(c.Stdout, "NAME", "WORKLOADS", "REPLICAS", "PENDING", "CPU", "MEMORY", "DISK", "GPU", "AGE")
 			for _, n := range all {
@@ -54,7 +55,7 @@ func (c *cli) namespaceListCommand() *cobra.Command {
 				for _, of := range []int{quotaCPU, quotaMemory, quotaDisk, quotaGPU} {
 					cells = append(cells, rows[of].share())
 				}
-				t.Row(append(cells, age(n.GetMetadata().GetCreateTime(), time.Now()))...)
+				t.Row(append(cells, command.Age(n.GetMetadata().GetCreateTime(), time.Now()))...)
 			}
 			return t.Flush()
 		}),
@@ -111,14 +112,14 @@ func (c *cli) namespaceGetCommand() *cobra.Command {
 		Use:     "get NAME",
 		Short:   "Show one namespace, its quota and what of it is used",
 		Example: "  cloudless namespace get shop\n  cloudless namespace get shop -o yaml",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			n, err := cl.Namespaces().GetNamespace(ctx, &cloudlessv1.GetNamespaceRequest{Name: args[0]})
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(n)
+			if !c.ForPeople() {
+				return c.PrintObject(n)
 			}
 			return c.showNamespace(n)
 		}),
@@ -130,8 +131,8 @@ func (c *cli) describeNamespace(ctx context.Context, cl *client.Client, name str
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return c.printObject(n)
+	if !c.ForPeople() {
+		return c.PrintObject(n)
 	}
 	if err := c.showNamespace(n); err != nil {
 		return err
@@ -147,11 +148,11 @@ func (c *cli) showNamespace(n *cloudlessv1.Namespace) error {
 	f.Add("Workloads", fmt.Sprint(n.GetStatus().GetWorkloads()))
 	f.Add("Pending", fmt.Sprint(n.GetStatus().GetPending()))
 	f.Add("Over quota", strings.Join(n.GetStatus().GetOver(), ", "))
-	f.Add("Age", age(n.GetMetadata().GetCreateTime(), time.Now()))
+	f.Add("Age", command.Age(n.GetMetadata().GetCreateTime(), time.Now()))
 	if err := f.Flush(); err != nil {
 		return err
 	}
-	if err := c.printf("\n"); err != nil {
+	if err := c.Printf("\n"); err != nil {
 		return err
 	}
 	t := terminal.NewTable(c.Stdout, "RESOURCE", "USED", "QUOTA")
@@ -199,7 +200,7 @@ func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (said bool, err erro
 		case !given:
 			continue
 		case text == "":
-			return false, usage(cmd, "--%s needs an amount: 0 for none at all, %s for no limit", name, unlimited)
+			return false, command.Usagef(cmd, "--%s needs an amount: 0 for none at all, %s for no limit", name, unlimited)
 		case text == unlimited:
 			text = ""
 		}
@@ -216,7 +217,7 @@ func changeQuota(cmd *cobra.Command, to *cloudlessv1.Quota) (said bool, err erro
 		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 {
-			return false, usage(cmd, "--%s %q is not a number: write one such as 20, 0 for none at all, or %s for no limit", name, text, unlimited)
+			return false, command.Usagef(cmd, "--%s %q is not a number: write one such as 20, 0 for none at all, or %s for no limit", name, text, unlimited)
 		}
 		*field = &n
 	}
@@ -234,7 +235,7 @@ func (c *cli) namespaceCreateCommand() *cobra.Command {
 		Long: "Create makes a namespace, with a quota if one is given. A namespace need not be made: it is there from its first\n" +
 			"workload on, without limits.",
 		Example: "  cloudless namespace create shop --cpu 4 --memory 8Gi --replicas 20",
-		Args:    names("NAME"),
+		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n := &cloudlessv1.Namespace{
 				Metadata: &cloudlessv1.Metadata{Name: args[0]}, Spec: &cloudlessv1.NamespaceSpec{Quota: &cloudlessv1.Quota{}},
@@ -242,7 +243,7 @@ func (c *cli) namespaceCreateCommand() *cobra.Command {
 			if _, err := changeQuota(cmd, n.GetSpec().GetQuota()); err != nil {
 				return err
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				made, err := cl.Namespaces().CreateNamespace(ctx, &cloudlessv1.CreateNamespaceRequest{Namespace: n})
 				if err != nil {
 					return err
@@ -265,16 +266,16 @@ func (c *cli) namespaceSetCommand() *cobra.Command {
 			"A higher one lets those that wait go on at once.",
 		Example: "  cloudless namespace set shop --cpu 4 --memory 8Gi --replicas 20 --gpu 0\n" +
 			"  cloudless namespace set shop --replicas unlimited\n  cloudless namespace set shop --unlimited",
-		Args: names("NAME"),
+		Args: command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			said, err := changeQuota(cmd, &cloudlessv1.Quota{})
 			if err != nil {
 				return err
 			}
 			if !said && !lift {
-				return usage(cmd, "nothing is given to change: %s --cpu 4", cmd.CommandPath()+" "+args[0])
+				return command.Usagef(cmd, "nothing is given to change: %s --cpu 4", cmd.CommandPath()+" "+args[0])
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				answer, err := setQuota(ctx, cl, args[0], func(to *cloudlessv1.Quota) {
 					if lift {
 						proto.Reset(to)
@@ -332,14 +333,14 @@ func (c *cli) namespaceRemoveCommand() *cobra.Command {
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove namespaces in which there are no workloads",
 		Example: "  cloudless namespace rm shop",
-		Args:    oneOrMore("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			return c.forEach(args, func(name string) error {
+		Args:    command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.ForEach(args, func(name string) error {
 				removed, err := cl.Namespaces().DeleteNamespace(ctx, &cloudlessv1.DeleteNamespaceRequest{Name: name})
 				if err != nil {
 					return err
 				}
-				return c.printRemoved("namespace", name, removed, len(args) > 1)
+				return c.PrintRemoved("namespace", name, removed, len(args) > 1)
 			})
 		}),
 	}
@@ -347,14 +348,14 @@ func (c *cli) namespaceRemoveCommand() *cobra.Command {
 
 // namespaceChanged shows what became of a namespace, and warns where it has more than it may.
 func (c *cli) namespaceChanged(n *cloudlessv1.Namespace, what string) error {
-	if !c.forPeople() {
-		return c.printObject(n)
+	if !c.ForPeople() {
+		return c.PrintObject(n)
 	}
-	if err := c.printf("namespace %s %s\n", n.GetMetadata().GetName(), what); err != nil {
+	if err := c.Printf("namespace %s %s\n", n.GetMetadata().GetName(), what); err != nil {
 		return err
 	}
 	if over := n.GetStatus().GetOver(); len(over) > 0 {
-		c.note("%s", overQuota(n.GetMetadata().GetName(), over))
+		c.Note("%s", overQuota(n.GetMetadata().GetName(), over))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 // putNamespace keeps a namespace; it uses 1500m CPU and 3 replicas.
@@ -153,7 +154,7 @@ func TestApplyNamespaces(t *testing.T) {
 	}
 
 	var out strings.Builder
-	shown := &cli{Options: Options{Stdout: &out}, namespace: "shop"}
+	shown := &cli{Env: &command.Env{Stdout: &out, Namespace: "shop"}}
 	err := shown.showPlan(&cloudlessv1.Plan{
 		Changes: []*cloudlessv1.PlanChange{{
 			Kind: "Namespace", Name: "shop", Action: "update", Woken: 2, Over: []string{"3 CPU of 2"},

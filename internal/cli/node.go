@@ -11,12 +11,13 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
 func (c *cli) nodeCommand() *cobra.Command {
-	cmd := group("node", "Show, mark, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
+	cmd := command.Group("node", "Show, mark, cordon and remove the machines of the cluster", "  cloudless node ls\n  cloudless node get box1\n  cloudless node label box1 disk=ssd\n  cloudless node cordon box1 --reason \"new disk\"\n  cloudless node rm box1",
 		c.nodeListCommand(), c.nodeGetCommand(), c.nodeLabelCommand(), c.nodeTaintCommand(), c.nodeSetCommand(), c.nodeCordonCommand(), c.nodeUncordonCommand(), c.nodeRemoveCommand())
 	cmd.Aliases = []string{"nodes"}
 	return cmd
@@ -37,14 +38,14 @@ func (c *cli) nodeListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List nodes",
 		Example: "  cloudless node ls\n  cloudless node ls -l disk=ssd -o yaml",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			nodes, err := listNodes(ctx, cl, labels)
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, nodes)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, nodes)
 			}
 			t := terminal.NewTable(c.Stdout, "NAME", "STATE", "CPU", "MEMORY", "DISK", "RELIABILITY", "SEEN", "VERSION", "AGE", "REASON")
 			for _, node := range nodes {
@@ -52,7 +53,7 @@ func (c *cli) nodeListCommand() *cobra.Command {
 				used, has := status.GetUsage(), status.GetCapacity()
 				t.Row(node.GetMetadata().GetName(), status.GetState(),
 					share(used.GetCpu(), has.GetCpu()), share(used.GetMemory(), has.GetMemory()), share(used.GetDisk(), has.GetDisk()),
-					reliability(status.GetReliability()), age(status.GetLastSeen(), time.Now()), status.GetInfo().GetVersion(), age(node.GetMetadata().GetCreateTime(), time.Now()), nodeReason(status))
+					reliability(status.GetReliability()), command.Age(status.GetLastSeen(), time.Now()), status.GetInfo().GetVersion(), command.Age(node.GetMetadata().GetCreateTime(), time.Now()), nodeReason(status))
 			}
 			return t.Flush()
 		}),
@@ -71,14 +72,14 @@ func (c *cli) nodeRemoveCommand() *cobra.Command {
 			"that is away, when it is back. The last node, and one with replicas, are removed only with --force.\n" +
 			"The machine becomes a node again with cloudless join and a new token, or with cloudless up if it is a server.",
 		Example: "  cloudless node rm box1\n  cloudless node rm box1 --force",
-		Args:    oneOrMore("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			return c.forEach(args, func(name string) error {
+		Args:    command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.ForEach(args, func(name string) error {
 				removed, err := cl.Nodes().DeleteNode(ctx, &cloudlessv1.DeleteNodeRequest{Name: name, Force: force})
 				if err != nil {
 					return err
 				}
-				return c.printRemoved("node", name, removed, len(args) > 1)
+				return c.PrintRemoved("node", name, removed, len(args) > 1)
 			})
 		}),
 	}
@@ -122,14 +123,14 @@ func (c *cli) nodeGetCommand() *cobra.Command {
 		Use:     "get NAME",
 		Short:   "Show one node and what runs on it",
 		Example: "  cloudless node get box1\n  cloudless node get box1 -o json",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			node, err := cl.Nodes().GetNode(ctx, &cloudlessv1.GetNodeRequest{Name: args[0]})
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(node)
+			if !c.ForPeople() {
+				return c.PrintObject(node)
 			}
 			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{Node: args[0]})
 			if err != nil {
@@ -175,7 +176,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	if err := f.Flush(); err != nil {
 		return err
 	}
-	if err := c.printf("\n"); err != nil {
+	if err := c.Printf("\n"); err != nil {
 		return err
 	}
 	if err := c.nodeTables(node); err != nil {
@@ -184,7 +185,7 @@ func (c *cli) describeNode(node *cloudlessv1.Node, replicas []*cloudlessv1.Repli
 	if len(replicas) == 0 {
 		return nil
 	}
-	if err := c.printf("\n"); err != nil {
+	if err := c.Printf("\n"); err != nil {
 		return err
 	}
 	return c.replicaTable(true, replicas).Flush()
@@ -221,7 +222,7 @@ func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 	if err := c.reliabilityTable(status.GetReliability()); err != nil || len(status.GetConditions()) == 0 {
 		return err
 	}
-	if err := c.printf("\n"); err != nil {
+	if err := c.Printf("\n"); err != nil {
 		return err
 	}
 	t = terminal.NewTable(c.Stdout, "CONDITION", "STATUS", "FOR", "REASON")
@@ -230,7 +231,7 @@ func (c *cli) nodeTables(node *cloudlessv1.Node) error {
 		if condition.GetStatus() {
 			word = "yes"
 		}
-		t.Row(condition.GetType(), word, age(condition.GetChangeTime(), time.Now()), condition.GetReason())
+		t.Row(condition.GetType(), word, command.Age(condition.GetChangeTime(), time.Now()), condition.GetReason())
 	}
 	return t.Flush()
 }
@@ -253,5 +254,5 @@ func ago(status *cloudlessv1.NodeStatus) string {
 	if status.GetLastSeen() == nil {
 		return ""
 	}
-	return age(status.GetLastSeen(), time.Now()) + " ago"
+	return command.Age(status.GetLastSeen(), time.Now()) + " ago"
 }

@@ -8,6 +8,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -20,8 +21,8 @@ func (c *cli) nodeCordonCommand() *cobra.Command {
 			"there when it ends. A node that is cordoned stays so, also when its agent or its machine restarts, until\n" +
 			"cloudless node uncordon.",
 		Example: "  cloudless node cordon box1\n  cloudless node cordon box1 --reason \"new disk on Friday\"",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			node, err := cl.Nodes().CordonNode(ctx, &cloudlessv1.CordonNodeRequest{Name: args[0], Reason: reason})
 			return c.nodeChanged(node, err, "cordoned")
 		}),
@@ -36,8 +37,8 @@ func (c *cli) nodeUncordonCommand() *cobra.Command {
 		Short:   "Use a machine again that was cordoned",
 		Long:    "Uncordon lets the scheduler place replicas on a node again. What runs elsewhere stays there.",
 		Example: "  cloudless node uncordon box1",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			node, err := cl.Nodes().UncordonNode(ctx, &cloudlessv1.UncordonNodeRequest{Name: args[0]})
 			return c.nodeChanged(node, err, "uncordoned")
 		}),
@@ -49,10 +50,10 @@ func (c *cli) nodeChanged(node *cloudlessv1.Node, err error, what string) error 
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return c.printObject(node)
+	if !c.ForPeople() {
+		return c.PrintObject(node)
 	}
-	return c.printf("node %s %s; it is %s\n", node.GetMetadata().GetName(), what, node.GetStatus().GetState())
+	return c.Printf("node %s %s; it is %s\n", node.GetMetadata().GetName(), what, node.GetStatus().GetState())
 }
 
 // reliability is a score out of a hundred, empty while there is none.
@@ -68,7 +69,7 @@ func (c *cli) reliabilityTable(r *cloudlessv1.Reliability) error {
 	if r == nil {
 		return nil
 	}
-	if err := c.printf("\n"); err != nil {
+	if err := c.Printf("\n"); err != nil {
 		return err
 	}
 	t := terminal.NewTable(c.Stdout, "RELIABILITY", "WEIGHT", "SCORE", "BECAUSE")

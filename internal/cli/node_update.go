@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -28,7 +29,7 @@ func (c *cli) nodeLabelCommand() *cobra.Command {
 		Args:    namesAnd("NAME", "KEY=VALUE or KEY-"),
 
 		ValidArgsFunction: c.completeBy(nodeNames, false),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			var set []string
 			for _, word := range args[1:] {
@@ -39,8 +40,8 @@ func (c *cli) nodeLabelCommand() *cobra.Command {
 				}
 			}
 			var err error
-			if request.Labels, err = parsePairs("label", set, nil); err != nil {
-				return usage(cmd, "%v", err)
+			if request.Labels, err = command.ParsePairs("label", set, nil); err != nil {
+				return command.Usagef(cmd, "%v", err)
 			}
 			return c.updateNode(ctx, cl, request, func(n *cloudlessv1.Node) string {
 				return has("labels", terminal.Pairs(n.GetMetadata().GetLabels()))
@@ -70,7 +71,7 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 		Args:    namesAnd("NAME", "KEY=VALUE:EFFECT or KEY-"),
 
 		ValidArgsFunction: c.completeBy(nodeNames, false),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			for _, word := range args[1:] {
 				if text, removed := strings.CutSuffix(word, "-"); removed && text != "" {
@@ -79,12 +80,12 @@ func (c *cli) nodeTaintCommand() *cobra.Command {
 				}
 				taint, err := parseTaint(word)
 				if err != nil {
-					return usage(cmd, "%v", err)
+					return command.Usagef(cmd, "%v", err)
 				}
 				request.Taints = append(request.Taints, taint)
 			}
 			if err := checkTaintWords(request); err != nil {
-				return usage(cmd, "%w", err)
+				return command.Usagef(cmd, "%w", err)
 			}
 			return c.updateNode(ctx, cl, request, func(n *cloudlessv1.Node) string {
 				return has("taints", taints(n))
@@ -151,8 +152,8 @@ func (c *cli) nodeSetCommand() *cobra.Command {
 		Long: "Set says of a node what it cannot know itself. Cheaper nodes are used before dearer ones that are as good in\n" +
 			"all else; region and zone are labels, over which replicas are spread. What runs stays where it is.",
 		Example: "  cloudless node set box1 --price 40\n  cloudless node set box1 --region eu --zone eu-1 --bandwidth 1G\n  cloudless node set box1 --bandwidth auto",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, cmd *cobra.Command, args []string) error {
 			request := &cloudlessv1.UpdateNodeRequest{Name: args[0]}
 			given := cmd.Flags().Changed
 			if given("price") {
@@ -178,7 +179,7 @@ func (c *cli) nodeSetCommand() *cobra.Command {
 			}
 			slices.Sort(request.RemoveLabels)
 			if len(request.Labels)+len(request.RemoveLabels) == 0 && request.Price == nil && request.Bandwidth == nil {
-				return usage(cmd, "nothing is to be set; say what, such as --price 40")
+				return command.Usagef(cmd, "nothing is to be set; say what, such as --price 40")
 			}
 			return c.updateNode(ctx, cl, request, describeSettings)
 		}),
@@ -210,10 +211,10 @@ func (c *cli) updateNode(ctx context.Context, cl *client.Client, request *cloudl
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return c.printObject(node)
+	if !c.ForPeople() {
+		return c.PrintObject(node)
 	}
-	return c.printf("node %s %s\n", node.GetMetadata().GetName(), describe(node))
+	return c.Printf("node %s %s\n", node.GetMetadata().GetName(), describe(node))
 }
 
 func has(what, list string) string {
@@ -237,7 +238,7 @@ func namesAnd(name, rest string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for i, word := range []string{name, rest} {
 			if len(args) <= i {
-				return usage(cmd, "%s is missing: %s", word, cmd.UseLine())
+				return command.Usagef(cmd, "%s is missing: %s", word, cmd.UseLine())
 			}
 		}
 		return nil

@@ -425,7 +425,7 @@ func TestWishOfANodeThatIsNotInServiceIsShown(t *testing.T) {
 			Status: &cloudlessv1.NodeStatus{State: c.state},
 		}
 		var out strings.Builder
-		if err := (&cli{Options: Options{Stdout: &out}}).describeNode(n, nil); err != nil {
+		if err := newCLI(Options{Stdout: &out}).describeNode(n, nil); err != nil {
 			t.Fatal(err)
 		}
 		if shown := strings.Contains(out.String(), "Wish:"); shown != (c.want != "") || !strings.Contains(out.String(), c.want) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/suggest"
 )
@@ -68,20 +69,18 @@ func (c *cli) getCommand() *cobra.Command {
 			"Names of kinds may be in the plural.",
 		Example: "  cloudless get nodes\n  cloudless get workload web -o yaml\n  cloudless get events",
 		Args:    kindAnd("[NAME]", 0, 1),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
 			if len(args) == 1 && kind.List != nil {
 				return c.listObjects(ctx, cl, kind, labels)
 			}
 			// There is one object of a kind without a list, such as the cluster, and it needs no name.
-			object, err := cl.Objects(kind).Get(ctx, c.namespace, strings.Join(args[1:], ""))
+			object, err := cl.Objects(kind).Get(ctx, c.Namespace, strings.Join(args[1:], ""))
 			if err != nil {
 				return err
 			}
-			if c.forPeople() {
-				c.output = string(formatYAML)
-			}
-			return c.printObject(object)
+			c.PreferYAML()
+			return c.PrintObject(object)
 		}),
 		ValidArgsFunction: c.completeObjects(1),
 	}
@@ -90,19 +89,19 @@ func (c *cli) getCommand() *cobra.Command {
 }
 
 func (c *cli) listObjects(ctx context.Context, cl *client.Client, kind api.Kind, labels string) error {
-	all, err := cl.Objects(kind).List(ctx, c.namespace, labels)
+	all, err := cl.Objects(kind).List(ctx, c.Namespace, labels)
 	if err != nil {
 		return err
 	}
-	if !c.forPeople() {
-		return printList(c, all)
+	if !c.ForPeople() {
+		return command.PrintList(c.Env, all)
 	}
 	t := terminal.NewTable(c.Stdout, "NAME", "LABELS", "AGE")
 	for _, o := range all {
 		m := o.GetMetadata()
-		t.Row(m.GetName(), terminal.Pairs(m.GetLabels()), age(m.GetCreateTime(), time.Now()))
+		t.Row(m.GetName(), terminal.Pairs(m.GetLabels()), command.Age(m.GetCreateTime(), time.Now()))
 	}
-	c.nothingHere(len(all), kind.Plural, !kind.Namespaced)
+	c.NoteEmpty(len(all), kind.Plural, !kind.Namespaced)
 	return t.Flush()
 }
 
@@ -112,14 +111,14 @@ func (c *cli) rmCommand() *cobra.Command {
 		Short:   "Remove objects of a kind",
 		Example: "  cloudless rm workload web\n  cloudless rm tokens ci-1 ci-2",
 		Args:    kindAnd("NAME...", 1, -1),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			kind, _ := api.KindOf(args[0])
-			return c.forEach(args[1:], func(name string) error {
-				removed, err := cl.Objects(kind).Delete(ctx, c.namespace, name)
+			return c.ForEach(args[1:], func(name string) error {
+				removed, err := cl.Objects(kind).Delete(ctx, c.Namespace, name)
 				if err != nil {
 					return err
 				}
-				return c.printRemoved(strings.ToLower(kind.Name), name, removed, len(args) > 2)
+				return c.PrintRemoved(strings.ToLower(kind.Name), name, removed, len(args) > 2)
 			})
 		}),
 		ValidArgsFunction: c.completeObjects(-1),
@@ -131,19 +130,19 @@ func kindAnd(what string, least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return usage(cmd, "KIND is missing: %s; the kinds are %s", cmd.UseLine(), strings.Join(kindNames(), ", "))
+			return command.Usagef(cmd, "KIND is missing: %s; the kinds are %s", cmd.UseLine(), strings.Join(kindNames(), ", "))
 		case len(args)-1 < least:
-			return usage(cmd, "%s is missing: %s", what, cmd.UseLine())
+			return command.Usagef(cmd, "%s is missing: %s", what, cmd.UseLine())
 		case most >= 0 && len(args)-1 > most:
-			return usage(cmd, "%q is too much: %s", args[most+1], cmd.UseLine())
+			return command.Usagef(cmd, "%q is too much: %s", args[most+1], cmd.UseLine())
 		}
 		if _, known := api.KindOf(args[0]); known {
 			return nil
 		}
 		if near := suggest.To(args[0], slices.Values(kindNames())); near != "" {
-			return usage(cmd, "there is no kind %q; did you mean %s?", args[0], near)
+			return command.Usagef(cmd, "there is no kind %q; did you mean %s?", args[0], near)
 		}
-		return usage(cmd, "there is no kind %q; the kinds are %s", args[0], strings.Join(kindNames(), ", "))
+		return command.Usagef(cmd, "there is no kind %q; the kinds are %s", args[0], strings.Join(kindNames(), ", "))
 	}
 }
 
@@ -167,7 +166,7 @@ func (c *cli) completeObjects(most int) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		list := func(ctx context.Context, c *cli, cl *client.Client) ([]string, error) {
-			all, err := cl.Objects(kind).List(ctx, c.namespace, "")
+			all, err := cl.Objects(kind).List(ctx, c.Namespace, "")
 			return namesOf(all), err
 		}
 		return c.ask(cmd.Context(), list, args[1:], typed), cobra.ShellCompDirectiveNoFileComp

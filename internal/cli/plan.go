@@ -10,14 +10,12 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // exitChanges is the exit code of a plan that would change something.
 const exitChanges = 2
-
-// ownUsageCode marks commands in which exit code 2 has a meaning of its own, so that misuse is an error like others.
-const ownUsageCode = "own-usage-code"
 
 // maxRequest is the longest request in bytes that a server reads, with some room for what is around it.
 const maxRequest = 8<<20 - 64<<10
@@ -42,14 +40,14 @@ func (c *cli) planCommand() *cobra.Command {
 			"fit and why. The cluster works it out with its own scheduler. Nothing is changed.\n\n" +
 			"The exit code is 0 if nothing would change, 2 if something would, and 1 if there is no answer.",
 		Example:     "  cloudless plan -f app.yaml\n  cloudless plan -f shop/ --prune app=shop",
-		Args:        names(),
-		Annotations: map[string]string{ownUsageCode: ""},
+		Args:        command.ExactArgs(),
+		Annotations: map[string]string{command.OwnUsageCode: ""},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := c.planRequest(cmd, w)
 			if err != nil {
 				return err
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				return c.plan(ctx, cl, request)
 			})(cmd, args)
 		},
@@ -61,10 +59,10 @@ func (c *cli) planCommand() *cobra.Command {
 // planRequest reads the files and says where to prune.
 func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanRequest, error) {
 	if len(w.files) == 0 {
-		return nil, usage(cmd, "the file is missing: %s", cmd.UseLine())
+		return nil, command.Usagef(cmd, "the file is missing: %s", cmd.UseLine())
 	}
 	if w.prune == "" && cmd.Flags().Changed("prune") {
-		return nil, usage(cmd, "--prune needs labels such as app=shop: without them it would delete everything else")
+		return nil, command.Usagef(cmd, "--prune needs labels such as app=shop: without them it would delete everything else")
 	}
 	request, err := c.readFiles(cmd, w.files)
 	if err != nil {
@@ -77,7 +75,7 @@ func (c *cli) planRequest(cmd *cobra.Command, w wishes) (*cloudlessv1.PlanReques
 	if w.prune == "" {
 		return request, nil
 	}
-	request.PruneNamespace = c.namespace
+	request.PruneNamespace = c.Namespace
 	workloads := spec.WorkloadsIn(request.GetObjects())
 	if cmd.Flags().Changed("namespace") || len(workloads) == 0 {
 		return request, nil
@@ -100,13 +98,13 @@ func (c *cli) plan(ctx context.Context, cl *client.Client, request *cloudlessv1.
 	if err != nil {
 		return fmt.Errorf("make the plan: %w", err)
 	}
-	if c.forPeople() {
+	if c.ForPeople() {
 		err = c.showPlan(plan)
 	} else {
-		err = c.printObject(plan)
+		err = c.PrintObject(plan)
 	}
 	if err == nil && changes(plan) {
-		err = &exitCodeError{code: exitChanges}
+		err = command.Exit(exitChanges, nil)
 	}
 	return err
 }

@@ -41,9 +41,9 @@ func inNamespace(name, namespace, usual string) string {
 // tellPreemptions says who makes room for what was applied.
 func (c *cli) tellPreemptions(all []*cloudlessv1.Preemption) error {
 	for _, p := range all {
-		if err := c.printf("%s of %s (priority %d) on %s makes room for %s (priority %d)\n", terminal.Plain(p.GetReplica()),
-			terminal.Plain(inNamespace(p.GetWorkload(), p.GetNamespace(), c.namespace)), p.GetPriority(), terminal.Plain(p.GetNode()),
-			terminal.Plain(inNamespace(p.GetForWorkload(), p.GetForNamespace(), c.namespace)), p.GetForPriority()); err != nil {
+		if err := c.Printf("%s of %s (priority %d) on %s makes room for %s (priority %d)\n", terminal.Plain(p.GetReplica()),
+			terminal.Plain(inNamespace(p.GetWorkload(), p.GetNamespace(), c.Namespace)), p.GetPriority(), terminal.Plain(p.GetNode()),
+			terminal.Plain(inNamespace(p.GetForWorkload(), p.GetForNamespace(), c.Namespace)), p.GetForPriority()); err != nil {
 			return err
 		}
 	}

@@ -43,9 +43,9 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 	counts := map[string]int{}
 	for _, change := range plan.GetChanges() {
 		counts[change.GetAction()]++
-		t.change(change, c.namespace)
+		t.change(change, c.Namespace)
 	}
-	t.preemptions(plan.GetPreemptions(), c.namespace)
+	t.preemptions(plan.GetPreemptions(), c.Namespace)
 	if !changes(plan) {
 		t.WriteString("Nothing would change.\n")
 	} else {

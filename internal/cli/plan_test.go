@@ -19,6 +19,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -84,7 +85,7 @@ func TestPlanOfReplicas(t *testing.T) {
 		Unplaced: 2, UnplacedReasons: []*cloudlessv1.NodeReason{{Node: "n1", Reason: "needs 3 CPU, 1 of 4 free"}},
 	}}}
 	var out strings.Builder
-	c := &cli{Options: Options{Stdout: &out}, namespace: "default"}
+	c := &cli{Env: &command.Env{Stdout: &out, Namespace: "default"}}
 	if err := c.showPlan(plan); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestPlanShowsWhoIsPushedOut(t *testing.T) {
 		{Namespace: "team", Workload: "batch", Replica: "batch-b", Node: "n2", Priority: proto.Int32(50), ForNamespace: "default", ForWorkload: "web", ForPriority: proto.Int32(500), ToNode: "n3"},
 	}}
 	var out strings.Builder
-	c := &cli{Options: Options{Stdout: &out}, namespace: "default"}
+	c := &cli{Env: &command.Env{Stdout: &out, Namespace: "default"}}
 	if err := c.showPlan(plan); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ Apply this and nothing else with --plan 0123
 		t.Errorf("shown:\n%s\nwant:\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := c.printObject(plan); err != nil || !strings.Contains(out.String(), `"priority": 0,`) {
+	if err := c.PrintObject(plan); err != nil || !strings.Contains(out.String(), `"priority": 0,`) {
 		t.Errorf("a priority of 0 is left out of the JSON: %v\n%s", err, out.String())
 	}
 	out.Reset()

@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -33,7 +34,7 @@ func (s *scope) selection(c *cli) *cloudlessv1.Selection {
 	if s.everywhere {
 		return &cloudlessv1.Selection{Labels: s.labels}
 	}
-	return &cloudlessv1.Selection{Namespace: c.namespace, Labels: s.labels}
+	return &cloudlessv1.Selection{Namespace: c.Namespace, Labels: s.labels}
 }
 
 func (c *cli) psCommand() *cobra.Command {
@@ -47,17 +48,17 @@ func (c *cli) psCommand() *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) > 1:
-				return usage(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+				return command.Usagef(cmd, "%q is too much: %s", args[1], cmd.UseLine())
 			case ended && watch:
-				return usage(cmd, "--all and --watch exclude each other: a watch shows replicas as they end")
+				return command.Usagef(cmd, "--all and --watch exclude each other: a watch shows replicas as they end")
 			}
 			return nil
 		},
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			workload := strings.Join(args, "")
 			published := publishedPorts(ctx, cl, s.selection(c))
 			if watch {
-				return interruptible(ctx, c.watchReplicas(ctx, cl, &s, workload, node, published))
+				return command.Interruptible(ctx, c.watchReplicas(ctx, cl, &s, workload, node, published))
 			}
 			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
 				Selection: s.selection(c), Workload: workload, Node: node, Ended: ended,
@@ -65,10 +66,10 @@ func (c *cli) psCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, replicas)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, replicas)
 			}
-			c.nothingHere(len(replicas), "replicas that run", s.everywhere)
+			c.NoteEmpty(len(replicas), "replicas that run", s.everywhere)
 			return c.replicaTableWith(s.everywhere, replicas, published).Flush()
 		}),
 	}
@@ -177,7 +178,7 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports po
 		r.GetStatus().GetPhase(),
 		strconv.FormatUint(r.GetSpec().GetRevision(), 10),
 		strconv.Itoa(int(r.GetStatus().GetRestarts())),
-		age(r.GetMetadata().GetCreateTime(), now),
+		command.Age(r.GetMetadata().GetCreateTime(), now),
 		strings.Join(r.GetStatus().GetAddresses(), ","),
 	}
 	if ports != nil {
@@ -212,8 +213,8 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 	}
 	rows := c.replicaTableWith(s.everywhere, nil, ports)
 	show := func(change *cloudlessv1.ReplicaChange) error {
-		if !c.forPeople() {
-			return c.printItem(change)
+		if !c.ForPeople() {
+			return c.PrintItem(change)
 		}
 		row := replicaRow(s.everywhere, change.GetReplica(), time.Now(), ports)
 		if change.GetChange() == "removed" {
@@ -235,7 +236,7 @@ func (c *cli) watchReplicas(ctx context.Context, cl *client.Client, s *scope, wo
 		for _, change := range due {
 			err = errors.Join(err, show(change))
 		}
-		if isDue && c.forPeople() {
+		if isDue && c.ForPeople() {
 			err = errors.Join(err, rows.Flush())
 		}
 		if err != nil {
@@ -271,12 +272,4 @@ func (w *watchedChanges) add(change *cloudlessv1.ReplicaChange) (due []*cloudles
 		return nil, false
 	}
 	return []*cloudlessv1.ReplicaChange{change}, true
-}
-
-// interruptible makes an interrupt the ordinary end of a command that has no other.
-func interruptible(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }

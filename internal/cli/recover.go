@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/spf13/cobra"
 )
 
@@ -17,20 +18,20 @@ func (c *cli) clusterRecoverCommand() *cobra.Command {
 			"on its disk. What only the lost ones had is lost. All other servers are removed from the cluster when it starts:\n" +
 			"one that comes back after all is turned away, and can join anew in an empty data folder.",
 		Example: "  cloudless cluster recover --data-dir /var/lib/cloudless --others-are-lost\n  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := p.absoluteDataDir(cmd)
 			if err != nil {
 				return err
 			}
 			if !lost {
-				return usage(cmd, "this may lose changes, and is dangerous if another server still runs: say --others-are-lost when you are sure that they are gone for good")
+				return command.Usagef(cmd, "this may lose changes, and is dangerous if another server still runs: say --others-are-lost when you are sure that they are gone for good")
 			}
-			end, err := c.Roles.Recover(cmd.Context(), RecoverOptions{DataDir: dir, Log: c.Stderr})
+			end, err := c.roles.Recover(cmd.Context(), RecoverOptions{DataDir: dir, Log: c.Stderr})
 			if err != nil {
 				return err
 			}
-			return c.printf("the server in %s, whose log ends with %s, is now the only one of its cluster: start it with: cloudless server --data-dir %s\n", dir, end, dir)
+			return c.Printf("the server in %s, whose log ends with %s, is now the only one of its cluster: start it with: cloudless server --data-dir %s\n", dir, end, dir)
 		},
 	}
 	p.registerDataDir(cmd)

@@ -11,7 +11,7 @@ import (
 
 // Reference is the page of the documentation about the command line, made from the commands themselves.
 func Reference() string {
-	root := (&cli{Options: Options{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}}).rootCommand()
+	root := newCLI(Options{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}).rootCommand()
 	var b strings.Builder
 	b.WriteString("# Command line\n\nThis page is made from the code by `make docs`. `cloudless COMMAND --help` says the same.\n\n")
 	b.WriteString("Flags of every command:\n\n")

@@ -27,7 +27,7 @@ func TestReferenceNamesEveryFlag(t *testing.T) {
 			look(child)
 		}
 	}
-	for _, cmd := range (&cli{}).rootCommand().Commands() {
+	for _, cmd := range newCLI(Options{}).rootCommand().Commands() {
 		look(cmd)
 	}
 }

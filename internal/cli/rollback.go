@@ -8,6 +8,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 func (c *cli) workloadRollbackCommand() *cobra.Command {
@@ -28,10 +29,10 @@ func (c *cli) workloadRollbackCommand() *cobra.Command {
 			if len(args) == 2 {
 				return nil
 			}
-			return names("NAME")(cmd, args)
+			return command.ExactArgs("NAME")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request := &cloudlessv1.RollbackWorkloadRequest{Namespace: c.namespace, Name: args[0]}
+			request := &cloudlessv1.RollbackWorkloadRequest{Namespace: c.Namespace, Name: args[0]}
 			if len(args) == 2 {
 				request.Revision = args[1]
 			}

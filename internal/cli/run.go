@@ -13,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -43,10 +44,10 @@ func (c *cli) runCommand() *cobra.Command {
 			"  cloudless run ./backup --schedule \"30 3 * * *\" --time-zone Europe/Berlin",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 {
-				return usage(cmd, "the program or image is missing: %s", cmd.UseLine())
+				return command.Usagef(cmd, "the program or image is missing: %s", cmd.UseLine())
 			}
 			if len(args) > 1 && cmd.ArgsLenAtDash() != 1 {
-				return usage(cmd, "%q is too much: write -- before the arguments of the program", args[1])
+				return command.Usagef(cmd, "%q is too much: write -- before the arguments of the program", args[1])
 			}
 			return nil
 		},
@@ -83,11 +84,11 @@ func (c *cli) runCommand() *cobra.Command {
 
 func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) error {
 	f.changed = cmd.Flags().Changed
-	workload, err := f.workload(c.namespace, what, args)
+	workload, err := f.workload(c.Namespace, what, args)
 	if err != nil {
-		return usage(cmd, "%w", err)
+		return command.Usagef(cmd, "%w", err)
 	}
-	return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+	return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 		if workload.Spec.Image, err = wholeImage(ctx, cl, workload.GetSpec().GetImage()); err != nil {
 			return err
 		}
@@ -108,8 +109,8 @@ func (c *cli) run(cmd *cobra.Command, f runFlags, what string, args []string) er
 }
 
 func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made *cloudlessv1.Workload, result string) error {
-	if c.forPeople() {
-		if err := c.printf("workload %s %s\n", made.GetMetadata().GetName(), result); err != nil {
+	if c.ForPeople() {
+		if err := c.Printf("workload %s %s\n", made.GetMetadata().GetName(), result); err != nil {
 			return err
 		}
 	}
@@ -124,10 +125,10 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 		}
 		made = now[0]
 	}
-	if c.forPeople() {
+	if c.ForPeople() {
 		return nil
 	}
-	return c.printObject(made)
+	return c.PrintObject(made)
 }
 
 // workload is what the flags ask for.
@@ -142,11 +143,11 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 	if err != nil {
 		return nil, err
 	}
-	labels, err := parsePairs("label", f.labels, nil)
+	labels, err := command.ParsePairs("label", f.labels, nil)
 	if err != nil {
 		return nil, err
 	}
-	onlyOn, err := parsePairs("label", f.onlyOn, nil)
+	onlyOn, err := command.ParsePairs("label", f.onlyOn, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +160,7 @@ func (f *runFlags) workload(namespace, what string, args []string) (*cloudlessv1
 		s.Priority = &f.priority
 	}
 	for _, p := range f.publish {
-		port, err := parsePublish(p)
+		port, err := command.ParsePublish(p)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"os"
 	"strings"
+
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 // environment is that of the files, one after the other, and then of the flags: the later wins.
@@ -21,7 +23,7 @@ func environment(files, pairs []string) (map[string]string, error) {
 		}
 		maps.Copy(all, values)
 	}
-	values, err := parsePairs("environment variable", pairs, os.LookupEnv)
+	values, err := command.ParsePairs("environment variable", pairs, os.LookupEnv)
 	if err != nil {
 		return nil, err
 	}

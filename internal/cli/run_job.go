@@ -9,6 +9,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -18,9 +19,9 @@ func (f *runFlags) checkRemoval(cmd *cobra.Command) error {
 	case !f.remove:
 		return nil
 	case f.kind != spec.KindJob:
-		return usage(cmd, "--rm is for jobs, which end by themselves: add --kind job, or remove the workload with: cloudless workload rm")
+		return command.Usagef(cmd, "--rm is for jobs, which end by themselves: add --kind job, or remove the workload with: cloudless workload rm")
 	case f.detach || !f.on:
-		return usage(cmd, "--rm needs somebody to wait for the end of the job: leave out --detach and --wait=false")
+		return command.Usagef(cmd, "--rm needs somebody to wait for the end of the job: leave out --detach and --wait=false")
 	}
 	return nil
 }
@@ -30,7 +31,7 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	if made.GetSpec().GetKind() != spec.KindJob || ctx.Err() != nil {
 		return waited
 	}
-	if c.forPeople() {
+	if c.ForPeople() {
 		waited = errors.Join(waited, c.showOutput(ctx, cl, made.GetMetadata()))
 	}
 	if !f.remove {

@@ -34,7 +34,7 @@ func (c *cli) newSceneView(s *scene) *sceneView {
 func (v *sceneView) saw(a *actor, update client.Update) {
 	v.dirty = true
 	r := update.Replica
-	if v.screen != nil || a == nil || r == nil || update.Removed || !v.c.forPeople() {
+	if v.screen != nil || a == nil || r == nil || update.Removed || !v.c.ForPeople() {
 		return
 	}
 	uid, line := r.GetMetadata().GetUid(), replicaLine(r)
@@ -44,7 +44,7 @@ func (v *sceneView) saw(a *actor, update client.Update) {
 	if line == before || !known && calm && !v.scene.synced[r.GetMetadata().GetNamespace()] {
 		return // it was so before
 	}
-	_ = v.c.printf("%s\n", line)
+	_ = v.c.Printf("%s\n", line)
 }
 
 func ended(r *cloudlessv1.Replica) bool {
@@ -103,7 +103,7 @@ func (v *sceneView) close() {
 	if v.screen == nil {
 		return
 	}
-	if v.c.forPeople() {
+	if v.c.ForPeople() {
 		v.draw()
 	} else {
 		_ = v.screen.Draw(nil)
@@ -112,11 +112,11 @@ func (v *sceneView) close() {
 
 // summary says how the workloads are in the end, unless the tree has said so.
 func (v *sceneView) summary(workloads []*cloudlessv1.Workload) error {
-	if !v.c.forPeople() || v.screen != nil && terminal.IsTerminal(v.c.Stdout) {
+	if !v.c.ForPeople() || v.screen != nil && terminal.IsTerminal(v.c.Stdout) {
 		return nil
 	}
 	for _, w := range workloads {
-		if err := v.c.printf("%s: %s\n", w.GetMetadata().GetName(), standing(w)); err != nil {
+		if err := v.c.Printf("%s: %s\n", w.GetMetadata().GetName(), standing(w)); err != nil {
 			return err
 		}
 	}

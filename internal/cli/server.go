@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -46,7 +46,7 @@ func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
 		said.Zone = &f.zone
 	}
 	if cmd.Flags().Changed("api-addr") {
-		if err := checkAddress(cmd, "--api-addr", f.APIAddr); err != nil {
+		if err := command.CheckAddress(cmd, "--api-addr", f.APIAddr); err != nil {
 			return said, err
 		}
 	}
@@ -54,7 +54,7 @@ func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
 		if one.address == "" {
 			continue
 		}
-		if err := checkAddress(cmd, one.flag, one.address); err != nil {
+		if err := command.CheckAddress(cmd, one.flag, one.address); err != nil {
 			return said, err
 		}
 	}
@@ -75,20 +75,20 @@ func (c *cli) serverListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the servers of the cluster",
 		Example: "  cloudless server ls",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			answer, err := cl.Servers().ListServers(ctx, &cloudlessv1.ListServersRequest{})
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, answer.GetItems())
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, answer.GetItems())
 			}
 			t := terminal.NewTable(c.Stdout, "NAME", "ADDRESS", "ROLE", "HEALTH", "LAG", "ZONE", "VERSION", "AGE")
 			for _, s := range answer.GetItems() {
 				st := s.GetStatus()
 				t.Row(st.GetName(), st.GetAddress(), serverRole(st), serverHealth(st), serverLag(st),
-					st.GetZone(), st.GetVersion(), age(s.GetMetadata().GetCreateTime(), time.Now()))
+					st.GetZone(), st.GetVersion(), command.Age(s.GetMetadata().GetCreateTime(), time.Now()))
 			}
 			return t.Flush()
 		}),
@@ -146,14 +146,14 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 			"connections are closed, and the servers' gossip gets another key, all before the command ends. The process\n" +
 			"ends by itself once it learns of it; one that is away then, when it is started again.",
 		Example: "  cloudless server rm old-box",
-		Args:    oneOrMore("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			return c.forEach(args, func(name string) error {
+		Args:    command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.ForEach(args, func(name string) error {
 				removed, err := cl.Servers().DeleteServer(ctx, &cloudlessv1.DeleteServerRequest{Name: name, Force: force})
 				if err != nil {
 					return err
 				}
-				return c.printRemoved("server", name, removed, len(args) > 1)
+				return c.PrintRemoved("server", name, removed, len(args) > 1)
 			})
 		}),
 	}
@@ -162,7 +162,7 @@ func (c *cli) serverRemoveCommand() *cobra.Command {
 }
 
 func (c *cli) leaderCommand() *cobra.Command {
-	return group("leader", "Let another server lead", "  cloudless leader transfer\n  cloudless leader transfer box-2", c.leaderTransferCommand())
+	return command.Group("leader", "Let another server lead", "  cloudless leader transfer\n  cloudless leader transfer box-2", c.leaderTransferCommand())
 }
 
 func (c *cli) leaderTransferCommand() *cobra.Command {
@@ -171,7 +171,7 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 		Short:   "Hand leadership over to another server",
 		Example: "  cloudless leader transfer\n  cloudless leader transfer box-2",
 		Args:    cobra.MaximumNArgs(1),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			request := &cloudlessv1.TransferLeaderRequest{}
 			if len(args) > 0 {
 				request.To = args[0]
@@ -180,16 +180,16 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(answer)
+			if !c.ForPeople() {
+				return c.PrintObject(answer)
 			}
-			return c.printf("server %s leads\n", answer.GetLeader().GetMetadata().GetName())
+			return c.Printf("server %s leads\n", answer.GetLeader().GetMetadata().GetName())
 		}),
 	}
 }
 
 func (c *cli) clusterCommand() *cobra.Command {
-	return group("cluster", "See how the cluster is, and change how it behaves", "  cloudless cluster status\n  cloudless cluster config get",
+	return command.Group("cluster", "See how the cluster is, and change how it behaves", "  cloudless cluster status\n  cloudless cluster config get",
 		c.clusterStatusCommand(), c.clusterConfigCommand(), c.clusterRecoverCommand())
 }
 
@@ -201,14 +201,14 @@ func (c *cli) clusterStatusCommand() *cobra.Command {
 			"the nodes by state; and what is wrong and what to do about it. If no server leads, it shows what the server\n" +
 			"that answered knew last.",
 		Example: "  cloudless cluster status\n  cloudless cluster status -o json",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			cluster, nodes, err := c.clusterStatus(ctx, cl)
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(cluster)
+			if !c.ForPeople() {
+				return c.PrintObject(cluster)
 			}
 			return c.printClusterStatus(cluster, nodes)
 		}),
@@ -245,7 +245,7 @@ func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv
 	soon, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	ask := settledCluster
-	if c.stale { // one that does not lead never knows
+	if c.Stale { // one that does not lead never knows
 		ask = func(ctx context.Context, cl *client.Client) (*cloudlessv1.Cluster, error) {
 			return cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
 		}
@@ -253,7 +253,7 @@ func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv
 	cluster, err := ask(soon, cl)
 	if code := status.Code(err); ctx.Err() == nil && (code == codes.Unavailable || code == codes.DeadlineExceeded) {
 		ctx = client.WithStale(ctx)
-		c.markStale(cl)
+		c.MarkStale(cl)
 		cluster, err = cl.Cluster().GetCluster(ctx, &cloudlessv1.GetClusterRequest{})
 	}
 	if err != nil {
@@ -271,7 +271,7 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 			voters++
 		}
 	}
-	if err := c.printf("Cluster %s\nServers: %d, %d vote (%d desired); %s\n\n",
+	if err := c.Printf("Cluster %s\nServers: %d, %d vote (%d desired); %s\n\n",
 		cluster.GetMetadata().GetUid(), len(st.GetServers()), voters, st.GetDesiredVoters(), mayFail(st)); err != nil {
 		return err
 	}
@@ -286,11 +286,11 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if err := c.printf("\nNodes: %s\n", nodesByState(nodes)); err != nil {
+	if err := c.Printf("\nNodes: %s\n", nodesByState(nodes)); err != nil {
 		return err
 	}
 	for _, problem := range st.GetProblems() {
-		if err := c.printf("! %s\n", problem); err != nil {
+		if err := c.Printf("! %s\n", problem); err != nil {
 			return err
 		}
 	}
@@ -326,32 +326,4 @@ func nodesByState(nodes []*cloudlessv1.Node) string {
 		return "none"
 	}
 	return strings.Join(phrases, ", ")
-}
-
-// errMeanwhile says that somebody else has changed a context, whose word counts.
-var errMeanwhile = errors.New("the context was changed meanwhile")
-
-// keepAddresses writes down where the servers are, if the client has learnt of others than the context named, so that
-// the next command finds them even if none of the old ones is there any more. A command may have run for days: what
-// others have written since is newer, and the current context may be another one.
-func (c *cli) keepAddresses(cl *client.Client) {
-	if len(cl.Addresses()) == 0 || slices.Equal(c.began.Addresses, cl.Addresses()) {
-		return
-	}
-	path, err := c.configPath()
-	if err != nil {
-		return
-	}
-	err = client.UpdateConfig(path, func(config *client.Config) error {
-		have, err := config.Context(c.began.Name)
-		if err != nil || have.Cluster != c.began.Cluster || !slices.Equal(have.Addresses, c.began.Addresses) {
-			return errMeanwhile
-		}
-		have.Addresses = cl.Addresses()
-		config.Set(have)
-		return nil
-	})
-	if err != nil && !errors.Is(err, errMeanwhile) {
-		c.note("the addresses of the servers could not be kept: %s", client.Message(err))
-	}
 }

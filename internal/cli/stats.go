@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -26,24 +27,24 @@ func (c *cli) statsCommand() *cobra.Command {
 		Example: "  cloudless stats\n  cloudless stats web\n  cloudless stats --no-stream -A\n  cloudless stats web -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage(cmd, "%q is too much: %s", args[1], cmd.UseLine())
+				return command.Usagef(cmd, "%q is too much: %s", args[1], cmd.UseLine())
 			}
 			return nil
 		},
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			request := &cloudlessv1.GetUsageRequest{Namespace: c.namespace, Workload: strings.Join(args, "")}
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			request := &cloudlessv1.GetUsageRequest{Namespace: c.Namespace, Workload: strings.Join(args, "")}
 			if everywhere {
 				request.Namespace = ""
 			}
-			if !c.forPeople() {
+			if !c.ForPeople() {
 				now, err := cl.Workloads().GetUsage(ctx, request)
 				if err != nil {
 					return err
 				}
-				return c.printObject(now)
+				return c.PrintObject(now)
 			}
 			if screen, ok := c.Stdout.(*os.File); ok && terminal.IsTerminal(screen) && !once {
-				return interruptible(ctx, c.liveStats(ctx, cl, request, screen, everywhere))
+				return command.Interruptible(ctx, c.liveStats(ctx, cl, request, screen, everywhere))
 			}
 			return c.statsOnce(ctx, cl, request, everywhere)
 		}),

@@ -9,11 +9,12 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) tokenCommand() *cobra.Command {
-	cmd := group("token", "Make and revoke what lets machines join and programs call",
+	cmd := command.Group("token", "Make and revoke what lets machines join and programs call",
 		"  cloudless token create --role node\n  cloudless token ls\n  cloudless token rm ci",
 		c.tokenCreateCommand(), c.tokenListCommand(), c.tokenRemoveCommand())
 	cmd.Aliases = []string{"tokens"}
@@ -30,21 +31,21 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 		Example: "  cloudless token create --role node > join-token\n" +
 			"  cloudless token create --role node --ttl 1h --uses 3\n" +
 			"  cloudless token create --role viewer --name ci --ttl 720h",
-		Args: names(),
+		Args: command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if request.Role == "" {
-				return usage(cmd, "--role is missing: node or server lets a machine join; admin, operator or viewer let a program call")
+				return command.Usagef(cmd, "--role is missing: node or server lets a machine join; admin, operator or viewer let a program call")
 			}
 			if cmd.Flags().Changed("uses") && request.Uses < 1 {
-				return usage(cmd, "--uses %d is of no use: say how many machines may join with the token, 1 or more", request.Uses)
+				return command.Usagef(cmd, "--uses %d is of no use: say how many machines may join with the token, 1 or more", request.Uses)
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 				answer, err := cl.Tokens().CreateToken(ctx, &request)
 				if err != nil {
 					return err
 				}
-				if !c.forPeople() {
-					return c.printObject(answer)
+				if !c.ForPeople() {
+					return c.PrintObject(answer)
 				}
 				return c.printToken(answer, cl.Addresses()[0])
 			})(cmd, args)
@@ -61,18 +62,18 @@ func (c *cli) tokenCreateCommand() *cobra.Command {
 // printToken prints the secret alone on standard output, so that it can be piped into a file.
 func (c *cli) printToken(answer *cloudlessv1.CreateTokenResponse, server string) error {
 	token := answer.GetToken()
-	c.note("Token %s, role %s, ends %s. Its secret is shown only this once:",
+	c.Note("Token %s, role %s, ends %s. Its secret is shown only this once:",
 		token.GetMetadata().GetName(), token.GetSpec().GetRole(), token.GetSpec().GetExpireTime().AsTime().Local().Format(time.DateTime))
-	if err := c.printf("%s\n", answer.GetSecret()); err != nil {
+	if err := c.Printf("%s\n", answer.GetSecret()); err != nil {
 		return err
 	}
 	role := token.GetSpec().GetRole()
 	if role != "node" && role != "server" {
-		c.note("Where it should be used: cloudless login %s --token-file FILE", server)
+		c.Note("Where it should be used: cloudless login %s --token-file FILE", server)
 		return nil
 	}
-	c.note("On the machine that should join: cloudless join %s --token-file FILE%s", server, roleFlag(role))
-	c.note("On the same network, --discover finds a server in place of the address.")
+	c.Note("On the machine that should join: cloudless join %s --token-file FILE%s", server, roleFlag(role))
+	c.Note("On the same network, --discover finds a server in place of the address.")
 	return nil
 }
 
@@ -82,8 +83,8 @@ func (c *cli) tokenListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List tokens, without their secrets",
 		Example: "  cloudless token ls",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			tokens, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Token, string, error) {
 				answer, err := cl.Tokens().ListTokens(ctx, &cloudlessv1.ListTokensRequest{Page: page})
 				return answer.GetItems(), answer.GetNext(), err
@@ -91,13 +92,13 @@ func (c *cli) tokenListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, tokens)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, tokens)
 			}
 			t := terminal.NewTable(c.Stdout, "NAME", "ROLE", "USED", "EXPIRES", "AGE")
 			for _, token := range tokens {
 				t.Row(token.GetMetadata().GetName(), token.GetSpec().GetRole(), tokenUses(token),
-					tokenEnd(token, time.Now()), age(token.GetMetadata().GetCreateTime(), time.Now()))
+					tokenEnd(token, time.Now()), command.Age(token.GetMetadata().GetCreateTime(), time.Now()))
 			}
 			return t.Flush()
 		}),
@@ -119,7 +120,7 @@ func tokenEnd(token *cloudlessv1.Token, now time.Time) string {
 	case !at.AsTime().After(now):
 		return "has ended"
 	}
-	return "in " + short(at.AsTime().Sub(now))
+	return "in " + command.ShortDuration(at.AsTime().Sub(now))
 }
 
 func (c *cli) tokenRemoveCommand() *cobra.Command {
@@ -128,13 +129,13 @@ func (c *cli) tokenRemoveCommand() *cobra.Command {
 		Aliases: []string{"remove", "delete", "revoke"},
 		Short:   "Revoke tokens: what uses them is cut off at once",
 		Example: "  cloudless token rm ci\n  cloudless token rm ci reader",
-		Args:    oneOrMore("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			return c.forEach(args, func(name string) error {
-				if _, err := cl.Tokens().DeleteToken(ctx, &cloudlessv1.DeleteTokenRequest{Name: name}); err != nil || !c.forPeople() {
+		Args:    command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			return c.ForEach(args, func(name string) error {
+				if _, err := cl.Tokens().DeleteToken(ctx, &cloudlessv1.DeleteTokenRequest{Name: name}); err != nil || !c.ForPeople() {
 					return err
 				}
-				return c.printf("token %s revoked\n", name)
+				return c.Printf("token %s revoked\n", name)
 			})
 		}),
 	}

@@ -14,6 +14,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -25,18 +26,18 @@ func (c *cli) topCommand() *cobra.Command {
 		Long: "Top fills the terminal with what nodes and replicas use and have used in the last minute.\n" +
 			"Keys: c sorts by CPU, m by memory, q ends it.",
 		Example: "  cloudless top\n  cloudless top --sort memory",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			by, err := parseOrder(sort)
 			if err != nil {
-				return usage(cmd, "%w", err)
+				return command.Usagef(cmd, "%w", err)
 			}
 			screen, ok := c.Stdout.(*os.File)
-			if !ok || !terminal.IsTerminal(screen) || !c.forPeople() {
-				return usage(cmd, "top needs a terminal: elsewhere use cloudless stats")
+			if !ok || !terminal.IsTerminal(screen) || !c.ForPeople() {
+				return command.Usagef(cmd, "top needs a terminal: elsewhere use cloudless stats")
 			}
-			return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				return interruptible(ctx, c.top(ctx, cl, screen, by))
+			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				return command.Interruptible(ctx, c.top(ctx, cl, screen, by))
 			})(cmd, args)
 		},
 	}

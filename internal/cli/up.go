@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,12 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
-
-// TokenEnv names the environment variable that holds the token: an API token, or a join token for cloudless join.
-const TokenEnv = "CLOUDLESS_TOKEN"
 
 // DefaultAPIAddr is where a server listens that was never told where.
 const DefaultAPIAddr = "127.0.0.1:" + DefaultPort
@@ -71,7 +68,7 @@ func defaultDataDir() string {
 
 func (f *processFlags) absoluteDataDir(cmd *cobra.Command) (string, error) {
 	if f.dataDir == "" {
-		return "", usage(cmd, "--data-dir is missing")
+		return "", command.Usagef(cmd, "--data-dir is missing")
 	}
 	return filepath.Abs(f.dataDir)
 }
@@ -84,20 +81,20 @@ func (f *processFlags) process(c *cli, cmd *cobra.Command) (Process, error) {
 	}
 	level, err := parseLevel(f.logLevel)
 	if err != nil {
-		return Process{}, usage(cmd, "%w", err)
+		return Process{}, command.Usagef(cmd, "%w", err)
 	}
 	process := Process{DataDir: dir, Version: c.Version, Log: c.Stderr, LogLevel: level, OTLPEndpoint: f.otlp, ElectionTimeout: f.election}
 	if f.logFormat != "" { // a command without the flag logs text
 		if process.LogFormat, err = telemetry.ParseLogFormat(f.logFormat); err != nil {
-			return Process{}, usage(cmd, "--log-format: %w", err)
+			return Process{}, command.Usagef(cmd, "--log-format: %w", err)
 		}
 	}
 	if f.election != 0 && (f.election < MinElectionTimeout || f.election > MaxElectionTimeout) {
-		return Process{}, usage(cmd, "--election-timeout %s cannot be: use %s to %s", f.election, MinElectionTimeout, MaxElectionTimeout)
+		return Process{}, command.Usagef(cmd, "--election-timeout %s cannot be: use %s to %s", f.election, MinElectionTimeout, MaxElectionTimeout)
 	}
 	if f.otlp != "" {
 		if err := telemetry.CheckEndpoint(f.otlp); err != nil {
-			return Process{}, usage(cmd, "--otlp-endpoint: %w", err)
+			return Process{}, command.Usagef(cmd, "--otlp-endpoint: %w", err)
 		}
 	}
 	return process, nil
@@ -134,9 +131,9 @@ func (f *machineFlags) registerContainerd(cmd *cobra.Command) {
 }
 
 func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
-	labels, err := parsePairs("label", f.labels, nil)
+	labels, err := command.ParsePairs("label", f.labels, nil)
 	if err != nil {
-		return Machine{}, usage(cmd, "%w", err)
+		return Machine{}, command.Usagef(cmd, "%w", err)
 	}
 	return Machine{Name: f.name, Labels: labels, ContainerdAddress: f.containerd}, nil
 }
@@ -168,22 +165,22 @@ func (c *cli) upCommand() *cobra.Command {
 			"On a machine that has joined a cluster with --role server it runs the server and the node that it is.\n" +
 			"If the node was removed from the cluster, up makes this machine a new one.",
 		Example: "  cloudless up --detach\n  cloudless up --data-dir ./cloud2 --api-addr 127.0.0.1:7701 --context second",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o := UpOptions{Context: c.context}
+			o := UpOptions{Context: c.Context}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
 			if o.Machine, err = m.machine(cmd); err != nil {
 				return err
 			}
-			if o.ConfigPath, err = c.configPath(); err != nil {
+			if o.ConfigPath, err = c.ConfigPath(); err != nil {
 				return err
 			}
 			if o.Reach, err = r.reach(cmd); err != nil {
 				return err
 			}
-			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Up(ctx, o) })
+			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.roles.Up(ctx, o) })
 		},
 	}
 	p.register(cmd)
@@ -203,19 +200,19 @@ func (c *cli) serverCommand() *cobra.Command {
 		Long: "Server runs a server without running workloads here: one that has joined before, or else the first one of a\n" +
 			"new cluster. The commands below it are about the servers of the cluster.",
 		Example: "  cloudless server --data-dir /var/lib/cloudless --api-addr 192.0.2.1:7700\n  cloudless server ls",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o := ServerOptions{Context: c.context}
+			o := ServerOptions{Context: c.Context}
 			if o.Process, err = p.process(c, cmd); err != nil {
 				return err
 			}
-			if o.ConfigPath, err = c.configPath(); err != nil {
+			if o.ConfigPath, err = c.ConfigPath(); err != nil {
 				return err
 			}
 			if o.Reach, err = r.reach(cmd); err != nil {
 				return err
 			}
-			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Server(ctx, o) })
+			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.roles.Server(ctx, o) })
 		},
 	}
 	p.register(cmd)
@@ -235,7 +232,7 @@ func (c *cli) agentCommand() *cobra.Command {
 		Use:     "agent",
 		Short:   "Run the agent of a machine that has joined before",
 		Example: "  cloudless agent --data-dir /var/lib/cloudless",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			var o AgentOptions
 			if o.Process, err = p.process(c, cmd); err != nil {
@@ -244,7 +241,7 @@ func (c *cli) agentCommand() *cobra.Command {
 			if o.Machine, err = m.machine(cmd); err != nil {
 				return err
 			}
-			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.Roles.Agent(ctx, o) })
+			return c.runRole(cmd, p.detach, &o.Process, nil, func(ctx context.Context) error { return c.roles.Agent(ctx, o) })
 		},
 	}
 	p.register(cmd)
@@ -269,15 +266,15 @@ func checkRole(cmd *cobra.Command, role string, noNode bool) error {
 	case role == "node":
 		strange = serverFlags
 	default:
-		return usage(cmd, "--role %q is not known: use node or server", role)
+		return command.Usagef(cmd, "--role %q is not known: use node or server", role)
 	}
 	for _, name := range strange {
 		switch {
 		case !cmd.Flags().Changed(name):
 		case name == "zone":
-			return usage(cmd, "--zone is for --role server: say where a node stands with --label zone=%s", cmd.Flag(name).Value)
+			return command.Usagef(cmd, "--zone is for --role server: say where a node stands with --label zone=%s", cmd.Flag(name).Value)
 		default:
-			return usage(cmd, "--%s %s", name, instead)
+			return command.Usagef(cmd, "--%s %s", name, instead)
 		}
 	}
 	return nil
@@ -302,19 +299,19 @@ func (c *cli) joinCommand() *cobra.Command {
 			"server is ready.\n\n" +
 			"With --discover no address is needed: servers of the same network are found by multicast DNS. The token\n" +
 			"decides which of them is trusted, and those of other clusters are left alone.",
-		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach\n" +
+		Example: "  cloudless join 192.0.2.1:7700 --token-file token\n  " + command.TokenEnv + "=… cloudless join 192.0.2.1:7700 --detach\n" +
 			"  cloudless join --discover --token-file token --detach\n  cloudless join 192.0.2.1:7700 --token-file token --role server --detach\n" +
 			"  cloudless join 192.0.2.1:7700 --token-file token --role server --no-node --detach",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case discover && len(args) > 0:
-				return usage(cmd, "ADDRESS and --discover exclude each other: leave one out")
+				return command.Usagef(cmd, "ADDRESS and --discover exclude each other: leave one out")
 			case discover:
 				return nil
 			case len(args) == 0:
-				return usage(cmd, "ADDRESS of a server is missing; on the same network, --discover finds one")
+				return command.Usagef(cmd, "ADDRESS of a server is missing; on the same network, --discover finds one")
 			}
-			return names("ADDRESS")(cmd, args)
+			return command.ExactArgs("ADDRESS")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			o := JoinOptions{Role: role, NoNode: noNode}
@@ -334,7 +331,7 @@ func (c *cli) joinCommand() *cobra.Command {
 			o.Machine.standsIn(o.Reach.Zone)
 			if !discover {
 				o.Address = args[0]
-				if err := checkAddress(cmd, "ADDRESS", o.Address); err != nil {
+				if err := command.CheckAddress(cmd, "ADDRESS", o.Address); err != nil {
 					return err
 				}
 			}
@@ -343,7 +340,7 @@ func (c *cli) joinCommand() *cobra.Command {
 			}
 			// The child of --detach reads the token from its standard input: there nobody else sees it.
 			return c.runRole(cmd, p.detach, &o.Process, &handover{flag: "token-file", hides: "token", secret: o.Token},
-				func(ctx context.Context) error { return c.Roles.Join(ctx, o) })
+				func(ctx context.Context) error { return c.roles.Join(ctx, o) })
 		},
 	}
 	p.register(cmd)
@@ -353,7 +350,7 @@ func (c *cli) joinCommand() *cobra.Command {
 	cmd.Flags().StringVar(&role, "role", "node", "what the machine becomes: node or server")
 	cmd.Flags().BoolVar(&noNode, "no-node", false, "with --role server: do not run replicas on this machine")
 	cmd.Flags().BoolVar(&discover, "discover", false, "find a server of the token's cluster on this network, by mDNS")
-	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+TokenEnv)
+	cmd.Flags().StringVar(&given.value, "token", "", "join `token`; others on this machine can see it: better use --token-file or $"+command.TokenEnv)
 	cmd.Flags().StringVar(&given.file, "token-file", "", "`file` that holds the join token, - for standard input")
 	return cmd
 }
@@ -365,42 +362,25 @@ func (t joinToken) read(cmd *cobra.Command, stdin io.Reader) (string, error) {
 	token := t.value
 	switch {
 	case token != "" && t.file != "":
-		return "", usage(cmd, "--token and --token-file exclude each other: leave one out")
+		return "", command.Usagef(cmd, "--token and --token-file exclude each other: leave one out")
 	case token != "":
 	case t.file != "":
-		data, err := readTokenFile(t.file, stdin)
+		data, err := command.ReadTokenFile(t.file, stdin)
 		if err != nil {
 			return "", fmt.Errorf("read the join token: %w", err)
 		}
 		token = string(data)
 	default:
-		token = os.Getenv(TokenEnv)
+		token = os.Getenv(command.TokenEnv)
 	}
 	// What is started from here has no business with it.
-	if err := os.Unsetenv(TokenEnv); err != nil {
+	if err := os.Unsetenv(command.TokenEnv); err != nil {
 		return "", err
 	}
 	if token = strings.TrimSpace(token); token == "" {
-		return "", usage(cmd, "the join token is missing: make one with cloudless token create --role node, and hand it over with --token-file or $%s", TokenEnv)
+		return "", command.Usagef(cmd, "the join token is missing: make one with cloudless token create --role node, and hand it over with --token-file or $%s", command.TokenEnv)
 	}
 	return token, nil
-}
-
-func readTokenFile(file string, stdin io.Reader) ([]byte, error) {
-	const most = 4 << 10
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		stdin = f
-	}
-	data, err := io.ReadAll(io.LimitReader(stdin, most+1))
-	if err == nil && len(data) > most {
-		err = errors.New("the file is too large to be a token")
-	}
-	return data, err
 }
 
 func (c *cli) downCommand() *cobra.Command {
@@ -414,48 +394,37 @@ func (c *cli) downCommand() *cobra.Command {
 			"except replicas whose restart policy is never: these count as failed. With --purge nothing is left: neither data\n" +
 			"nor images, logs or the context in the client configuration.",
 		Example: "  cloudless down\n  cloudless down --data-dir ./cloud2 --purge",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			process, err := p.process(c, cmd)
 			if err != nil {
 				return err
 			}
-			path, err := c.configPath()
+			path, err := c.ConfigPath()
 			if err != nil {
 				return err
 			}
 			line := terminal.NewProgressLine(c.Stderr)
 			defer line.Clear()
-			err = c.Roles.Down(cmd.Context(), DownOptions{
+			err = c.roles.Down(cmd.Context(), DownOptions{
 				DataDir: process.DataDir, Purge: purge, ConfigPath: path,
 				LogLevel: process.LogLevel, Progress: line.Show,
 			})
 			line.Clear()
 			if errors.Is(err, ErrNoCloud) {
-				return c.printf("nothing to stop: there is no cloud in %s\n", process.DataDir)
+				return c.Printf("nothing to stop: there is no cloud in %s\n", process.DataDir)
 			}
 			if err != nil {
 				return err
 			}
 			if purge {
-				return c.printf("stopped, and nothing of %s is left\n", process.DataDir)
+				return c.Printf("stopped, and nothing of %s is left\n", process.DataDir)
 			}
-			return c.printf("stopped; the data stays in %s\n", process.DataDir)
+			return c.Printf("stopped; the data stays in %s\n", process.DataDir)
 		},
 	}
 	p.registerDataDir(cmd)
 	cmd.Flags().StringVar(&p.logLevel, "log-level", "warn", "least `level` that is logged: debug, info, warn or error")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove all data, images and logs too")
 	return cmd
-}
-
-func checkAddress(cmd *cobra.Command, what, address string) error {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil || port == "" {
-		return usage(cmd, "%s %q is not of the form host:port, such as 192.0.2.1:7700", what, address)
-	}
-	if _, err := net.LookupPort("tcp", port); err != nil {
-		return usage(cmd, "%s %q: there is no port %s: use 1 to 65535", what, address, port)
-	}
-	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -32,15 +33,15 @@ func (c *cli) versionCommand() *cobra.Command {
 		Use:     "version",
 		Short:   "Show the versions of this program and of the servers",
 		Example: "  cloudless version\n  cloudless version -o json",
-		Args:    names(),
+		Args:    command.ExactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: c.Version, Servers: []serverVersion{}}
 			var err error
 			if v.Servers, err = c.serverVersions(cmd.Context()); err != nil {
 				v.Servers, v.Unknown = []serverVersion{}, client.Message(err)
 			}
-			if !c.forPeople() {
-				return c.printValue(v)
+			if !c.ForPeople() {
+				return c.PrintValue(v)
 			}
 			f := terminal.NewFacts(c.Stdout)
 			f.Add("Client", v.Client)
@@ -58,7 +59,7 @@ func (c *cli) versionCommand() *cobra.Command {
 func (c *cli) serverVersions(ctx context.Context) ([]serverVersion, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
-	cl, err := c.dial(ctx)
+	cl, err := c.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}

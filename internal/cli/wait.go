@@ -10,6 +10,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -65,11 +66,11 @@ func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, remov
 func (c *cli) stoppedWaiting(forWhat ...*cloudlessv1.Workload) error {
 	if len(forWhat) == 1 {
 		meta := forWhat[0].GetMetadata()
-		c.note("Stopped waiting. The cluster goes on with %s: see: %s", meta.GetName(), getHint(meta))
+		c.Note("Stopped waiting. The cluster goes on with %s: see: %s", meta.GetName(), getHint(meta))
 	} else {
-		c.note("Stopped waiting. The cluster goes on with what was asked: see: %s", psHint(forWhat))
+		c.Note("Stopped waiting. The cluster goes on with what was asked: see: %s", psHint(forWhat))
 	}
-	return &exitCodeError{code: exitInterrupted}
+	return command.Exit(command.ExitInterrupted, nil)
 }
 
 // getHint is the command that shows how a workload gets on.

@@ -9,11 +9,12 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
 func (c *cli) workloadCommand() *cobra.Command {
-	cmd := group("workload", "Show and change workloads",
+	cmd := command.Group("workload", "Show and change workloads",
 		"  cloudless workload ls\n  cloudless workload get web\n  cloudless workload scale web 3",
 		c.workloadListCommand(), c.workloadGetCommand(), c.workloadScaleCommand(), c.workloadRestartCommand(), c.workloadRunCommand(), c.workloadHistoryCommand(), c.workloadRollbackCommand(), c.workloadRemoveCommand())
 	cmd.Aliases = []string{"workloads"}
@@ -27,8 +28,8 @@ func (c *cli) workloadListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List workloads",
 		Example: "  cloudless workload ls\n  cloudless workload ls -A -l app=web -o json",
-		Args:    names(),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+		Args:    command.ExactArgs(),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 			workloads, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
 				answer, err := cl.Workloads().ListWorkloads(ctx, &cloudlessv1.ListWorkloadsRequest{Selection: s.selection(c), Page: page})
 				return answer.GetItems(), answer.GetNext(), err
@@ -36,10 +37,10 @@ func (c *cli) workloadListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return printList(c, workloads)
+			if !c.ForPeople() {
+				return command.PrintList(c.Env, workloads)
 			}
-			c.nothingHere(len(workloads), "workloads", s.everywhere)
+			c.NoteEmpty(len(workloads), "workloads", s.everywhere)
 			return c.workloadTable(s.everywhere, workloads).Flush()
 		}),
 	}
@@ -60,7 +61,7 @@ func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) 
 			w.GetStatus().GetPhase(),
 			progressOf(w),
 			w.GetSpec().GetImage(),
-			age(w.GetMetadata().GetCreateTime(), time.Now()),
+			command.Age(w.GetMetadata().GetCreateTime(), time.Now()),
 			reasonOf(w, time.Now()),
 		}
 		if namespaces {
@@ -76,17 +77,17 @@ func (c *cli) workloadGetCommand() *cobra.Command {
 		Use:     "get NAME",
 		Short:   "Show one workload, its replicas and what keeps it from running",
 		Example: "  cloudless workload get web\n  cloudless workload get web -o yaml",
-		Args:    names("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.namespace, Name: args[0]})
+		Args:    command.ExactArgs("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			w, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: c.Namespace, Name: args[0]})
 			if err != nil {
 				return err
 			}
-			if !c.forPeople() {
-				return c.printObject(w)
+			if !c.ForPeople() {
+				return c.PrintObject(w)
 			}
 			replicas, err := listReplicas(ctx, cl, &cloudlessv1.ListReplicasRequest{
-				Selection: &cloudlessv1.Selection{Namespace: c.namespace}, Workload: args[0],
+				Selection: &cloudlessv1.Selection{Namespace: c.Namespace}, Workload: args[0],
 			})
 			if err != nil {
 				return err
@@ -106,7 +107,7 @@ func (c *cli) showWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Repl
 	if err := c.whyPending(w.GetStatus()); err != nil || len(replicas) == 0 {
 		return err
 	}
-	if err := c.printf("\n"); err != nil {
+	if err := c.Printf("\n"); err != nil {
 		return err
 	}
 	return c.replicaTable(false, replicas).Flush()
@@ -119,15 +120,15 @@ func (c *cli) workloadScaleCommand() *cobra.Command {
 		SuggestFor: []string{"stop"},
 		Short:      "Change how many replicas run",
 		Example:    "  cloudless workload scale web 3\n  cloudless workload scale web 0",
-		Args:       names("NAME", "REPLICAS"),
+		Args:       command.ExactArgs("NAME", "REPLICAS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			replicas, err := strconv.ParseInt(args[1], 10, 32)
 			if err != nil || replicas < 0 {
-				return usage(cmd, "%q is not a number of replicas", args[1])
+				return command.Usagef(cmd, "%q is not a number of replicas", args[1])
 			}
 			return c.changeWorkload(w, plainly("scaled"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
 				return cl.Workloads().ScaleWorkload(ctx, &cloudlessv1.ScaleWorkloadRequest{
-					Namespace: c.namespace, Name: args[0], Replicas: new(int32(replicas)),
+					Namespace: c.Namespace, Name: args[0], Replicas: new(int32(replicas)),
 				})
 			})(cmd, args)
 		},
@@ -142,10 +143,10 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 		Use:     "restart NAME",
 		Short:   "Replace every replica by a new one",
 		Example: "  cloudless workload restart web",
-		Args:    names("NAME"),
+		Args:    command.ExactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.changeWorkload(w, plainly("restarted"), func(ctx context.Context, cl *client.Client) (*cloudlessv1.Workload, error) {
-				return cl.Workloads().RestartWorkload(ctx, &cloudlessv1.RestartWorkloadRequest{Namespace: c.namespace, Name: args[0]})
+				return cl.Workloads().RestartWorkload(ctx, &cloudlessv1.RestartWorkloadRequest{Namespace: c.Namespace, Name: args[0]})
 			})(cmd, args)
 		},
 	}
@@ -160,13 +161,13 @@ func plainly(done string) func(*cloudlessv1.Workload) string {
 
 // changeWorkload does one change, says what was done, and waits for it.
 func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
-	return c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+	return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 		workload, err := change(ctx, cl)
 		if err != nil {
 			return err
 		}
-		if c.forPeople() {
-			if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), done(workload)); err != nil {
+		if c.ForPeople() {
+			if err := c.Printf("workload %s %s\n", workload.GetMetadata().GetName(), done(workload)); err != nil {
 				return err
 			}
 		}
@@ -177,10 +178,10 @@ func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string,
 			}
 			workload = now[0]
 		}
-		if c.forPeople() {
+		if c.ForPeople() {
 			return nil
 		}
-		return c.printObject(workload)
+		return c.PrintObject(workload)
 	})
 }
 
@@ -192,11 +193,11 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 		Aliases:    []string{"remove", "delete"},
 		Short:      "Stop workloads and remove them",
 		Example:    "  cloudless workload rm web\n  cloudless workload rm web db --wait=false",
-		Args:       oneOrMore("NAME"),
-		RunE: c.withClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+		Args:       command.AtLeastOne("NAME"),
+		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
 			var removed []*cloudlessv1.Workload
-			failed := c.forEach(args, func(name string) error {
-				workload, err := cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: c.namespace, Name: name})
+			failed := c.ForEach(args, func(name string) error {
+				workload, err := cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: c.Namespace, Name: name})
 				if err == nil {
 					removed = append(removed, workload)
 				}
@@ -209,14 +210,14 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 				}
 				word = "removed"
 			}
-			if !c.forPeople() {
-				if err := printList(c, removed); err != nil {
+			if !c.ForPeople() {
+				if err := command.PrintList(c.Env, removed); err != nil {
 					return err
 				}
 				return failed
 			}
 			for _, workload := range removed {
-				if err := c.printf("workload %s %s\n", workload.GetMetadata().GetName(), word); err != nil {
+				if err := c.Printf("workload %s %s\n", workload.GetMetadata().GetName(), word); err != nil {
 					return err
 				}
 			}

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// parseTime reads a point in time: a length of time before now, such as 5m or 2d, or a date and time of RFC 3339,
+// ParseTime reads a point in time: a length of time before now, such as 5m or 2d, or a date and time of RFC 3339,
 // whose time, or seconds and zone, may be left out. Without a zone it is local time.
-func parseTime(s string, now time.Time) (time.Time, error) {
+func ParseTime(s string, now time.Time) (time.Time, error) {
 	if before, err := parseAgo(s); err == nil {
 		return now.Add(-before), nil
 	}
@@ -52,9 +52,9 @@ func checkTime(s string, at time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// parsePublish reads a port of the node and the one of the program that it leads to: HOST:PORT, or PORT where both are
+// ParsePublish reads a port of the node and the one of the program that it leads to: HOST:PORT, or PORT where both are
 // the same, with an optional protocol and name: 8080:80, 53/udp or http=8080:80.
-func parsePublish(s string) (*cloudlessv1.Port, error) {
+func ParsePublish(s string) (*cloudlessv1.Port, error) {
 	port := &cloudlessv1.Port{}
 	numbers := s
 	if name, rest, named := strings.Cut(numbers, "="); named {
@@ -80,8 +80,8 @@ func parsePublish(s string) (*cloudlessv1.Port, error) {
 	return port, nil
 }
 
-// parsePairs reads KEY=VALUE arguments. A key that stands alone takes its value from lookup, if there is one.
-func parsePairs(what string, pairs []string, lookup func(string) (string, bool)) (map[string]string, error) {
+// ParsePairs reads KEY=VALUE arguments. A key that stands alone takes its value from lookup, if there is one.
+func ParsePairs(what string, pairs []string, lookup func(string) (string, bool)) (map[string]string, error) {
 	values := map[string]string{}
 	for _, pair := range pairs {
 		key, value, found := strings.Cut(pair, "=")

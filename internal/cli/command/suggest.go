@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"iter"
@@ -10,17 +10,17 @@ import (
 	"github.com/cloudless/cloudless/internal/suggest"
 )
 
-// meant is the end of a sentence about a name that does not exist: the one that may have been meant, or else another
+// DidYouMean is the end of a sentence about a name that does not exist: the one that may have been meant, or else another
 // way out.
-func meant(name string, among iter.Seq[string], otherwise string) string {
+func DidYouMean(name string, among iter.Seq[string], otherwise string) string {
 	if near := suggest.To(name, among); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return "; " + otherwise
 }
 
-// meantCommand is the same for a command: one under another noun, those that other tools call so, or the nearest one.
-func meantCommand(cmd *cobra.Command, word string) string {
+// didYouMeanCommand is the same for a command: one under another noun, those that other tools call so, or the nearest one.
+func didYouMeanCommand(cmd *cobra.Command, word string) string {
 	var all, elsewhere []string
 	for _, below := range cmd.Commands() {
 		if below.Hidden {

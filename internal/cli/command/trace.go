@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -16,22 +16,22 @@ const tracePatience = time.Second
 
 // trace begins the span of the command, if the environment says where traces go. Roles trace themselves, by their own
 // flag. Nothing that goes wrong with traces is a matter of the command.
-func (c *cli) trace(ctx context.Context, root *cobra.Command) (_ context.Context, end func(error)) {
+func (e *Env) trace(ctx context.Context, root *cobra.Command, args []string) (_ context.Context, end func(error)) {
 	endpoint := os.Getenv(telemetry.OTLPEndpointEnv)
-	cmd, _, err := root.Find(c.Args)
-	if endpoint == "" || err != nil || !cmd.Runnable() || cmd.GroupID == groupMachine {
+	cmd, _, err := root.Find(args)
+	if endpoint == "" || err != nil || !cmd.Runnable() || cmd.GroupID == GroupMachine {
 		return ctx, func(error) {}
 	}
-	c.tracing, err = telemetry.OpenTracing(ctx, telemetry.TraceOptions{Endpoint: endpoint, Service: "cloudless-cli", Version: c.Version})
+	e.tracing, err = telemetry.OpenTracing(ctx, telemetry.TraceOptions{Endpoint: endpoint, Service: "cloudless-cli", Version: e.Version})
 	if err != nil {
-		c.note("cloudless: traces are not sent: %v", err)
+		e.Note("cloudless: traces are not sent: %v", err)
 		return ctx, func(error) {}
 	}
-	ctx, span := c.tracing.Start(ctx, telemetry.SpanInternal, cmd.CommandPath())
+	ctx, span := e.tracing.Start(ctx, telemetry.SpanInternal, cmd.CommandPath())
 	return ctx, func(err error) {
 		span.End(err)
 		patience, cancel := context.WithTimeout(context.Background(), tracePatience)
 		defer cancel()
-		c.tracing.Close(patience)
+		e.tracing.Close(patience)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"errors"
@@ -19,21 +19,21 @@ func flagError(cmd *cobra.Command, err error) error {
 			return unknownCommand(cmd, words[0])
 		}
 		if short := e.GetSpecifiedShortnames(); short != "" {
-			return usage(cmd, "there is no flag -%s", e.GetSpecifiedName())
+			return Usagef(cmd, "there is no flag -%s", e.GetSpecifiedName())
 		}
-		return usage(cmd, "there is no flag --%s%s", e.GetSpecifiedName(), meantFlag(cmd, e.GetSpecifiedName()))
+		return Usagef(cmd, "there is no flag --%s%s", e.GetSpecifiedName(), didYouMeanFlag(cmd, e.GetSpecifiedName()))
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		value, _ := pflag.UnquoteUsage(e.GetFlag())
-		return usage(cmd, "--%s needs a value: --%s %s", e.GetFlag().Name, e.GetFlag().Name, value)
+		return Usagef(cmd, "--%s needs a value: --%s %s", e.GetFlag().Name, e.GetFlag().Name, value)
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return usage(cmd, "--%s %.64q %s", e.GetFlag().Name, e.GetValue(), wrongValue(e))
+		return Usagef(cmd, "--%s %.64q %s", e.GetFlag().Name, e.GetValue(), wrongValue(e))
 	}
-	return usage(cmd, "%w", err)
+	return Usagef(cmd, "%w", err)
 }
 
-func meantFlag(cmd *cobra.Command, name string) string {
+func didYouMeanFlag(cmd *cobra.Command, name string) string {
 	var all []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {

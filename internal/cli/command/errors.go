@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
+	"github.com/cloudless/cloudless/internal/systemd"
 )
 
-// ForGood marks an error that every later start would end with, too, so that nobody starts it again by himself.
-func ForGood(err error) error { return &exitCodeError{code: exitForGood, why: err} }
+// ForGood marks an error that every restart would end with too. The exit code tells systemd not to restart.
+func ForGood(err error) error { return Exit(exitForGood, err) }
 
-// usageError is a command line that cannot be understood.
+// usageError is a mistake in the command line.
 type usageError struct {
 	err     error
 	command string
@@ -25,11 +26,14 @@ type usageError struct {
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-func usage(cmd *cobra.Command, format string, args ...any) error {
+// Usagef is the error of a mistake in the command line. The exit code is 2, and the user sees where the help is.
+func Usagef(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), command: cmd.CommandPath()}
 }
 
-// exitCodeError ends the program with a code, without a word if there is no reason.
+// Exit ends the program with a code. Without a reason it prints nothing.
+func Exit(code int, why error) error { return &exitCodeError{code: code, why: why} }
+
 type exitCodeError struct {
 	code int
 	why  error
@@ -52,12 +56,12 @@ func exitCode(err error) int {
 		return own.code
 	}
 	if isUsage(err) {
-		return exitUsage
+		return ExitUsage
 	}
 	if errors.Is(err, context.Canceled) {
-		return exitInterrupted
+		return ExitInterrupted
 	}
-	return exitError
+	return ExitError
 }
 
 func isUsage(err error) bool {
@@ -65,34 +69,30 @@ func isUsage(err error) bool {
 	return ok
 }
 
-// complain says on standard error what went wrong.
-func (c *cli) complain(err error) {
+// complain shows an error on standard error.
+func (e *Env) complain(err error) {
 	if own, ok := errors.AsType[*exitCodeError](err); ok && own.why == nil {
 		return
 	}
-	who := terminal.StyleFor(c.Stderr).Paint(terminal.Red, "cloudless:")
+	who := terminal.StyleFor(e.Stderr).Paint(terminal.Red, "cloudless:")
 	if bad, ok := errors.AsType[*spec.Error](err); ok {
 		// One line for each violation, with its place in the file.
 		for line := range strings.Lines(bad.Error()) {
-			c.note("%s %s", who, strings.TrimRight(line, "\n"))
+			e.Note("%s %s", who, strings.TrimRight(line, "\n"))
 		}
 		return
 	}
-	c.note("%s %s%s", who, client.Message(err), c.tokenUsed(err))
+	e.Note("%s %s%s", who, client.Message(err), e.tokenUsed(err))
 	if misused, ok := errors.AsType[*usageError](err); ok {
-		c.note("See: %s --help", misused.command)
+		e.Note("See: %s --help", misused.command)
 	}
 }
 
-// names makes sure that there is one argument for each of the given words.
-func names(words ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(words):
-			return usage(cmd, "%s is missing: %s", words[len(args)], cmd.UseLine())
-		case len(args) > len(words):
-			return usage(cmd, "%q is too much: %s", args[len(words)], cmd.UseLine())
-		}
-		return nil
-	}
-}
+// The exit codes. Exec has those of the command that it runs as well.
+const (
+	exitOK          = 0
+	ExitError       = 1
+	ExitUsage       = 2
+	exitForGood     = systemd.ForGood // such as that of a server that was removed
+	ExitInterrupted = 130             // as shells report SIGINT
+)

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"maps"
@@ -27,13 +27,13 @@ func TestParseTime(t *testing.T) {
 		"2026-01-02 03:04:05":       "2026-01-02T01:04:05Z",
 		"2026-01-02":                "2026-01-01T22:00:00Z",
 	} {
-		got, err := parseTime(text, noon)
+		got, err := ParseTime(text, noon)
 		if err != nil || got.UTC().Format(time.RFC3339Nano) != want {
 			t.Errorf("parseTime(%q) = %v, %v; want %s", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "-5m", "5", "d", "yesterday", "2026-13-01", "999999999d", "9999999999h", "0000-01-01"} {
-		if got, err := parseTime(text, noon); err == nil {
+		if got, err := ParseTime(text, noon); err == nil {
 			t.Errorf("parseTime(%q) = %v", text, got)
 		}
 	}
@@ -44,7 +44,7 @@ func FuzzParseTime(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		at, err := parseTime(text, noon)
+		at, err := ParseTime(text, noon)
 		if err != nil {
 			if len(err.Error()) > 600 {
 				t.Errorf("the error repeats %d bytes", len(err.Error()))
@@ -67,12 +67,12 @@ func TestParsePublish(t *testing.T) {
 		"http=80":      {Port: 80, Publish: 80, Name: "http"},
 		"dns=53/tcp":   {Port: 53, Publish: 53, Name: "dns", Protocol: "tcp"},
 	} {
-		if got, err := parsePublish(text); err != nil || !proto.Equal(got, want) {
+		if got, err := ParsePublish(text); err != nil || !proto.Equal(got, want) {
 			t.Errorf("parsePublish(%q) = %v, %v; want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "0", "65536", "-1", "80:", ":80", "80:0", "1:2:3", "127.0.0.1:80:80", "80/sctp", "=", "x="} {
-		if port, err := parsePublish(text); err == nil {
+		if port, err := ParsePublish(text); err == nil {
 			t.Errorf("parsePublish(%q) = %v", text, port)
 		}
 	}
@@ -83,7 +83,7 @@ func FuzzParsePublish(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		port, err := parsePublish(text)
+		port, err := ParsePublish(text)
 		if err == nil && (port.GetPort() < 1 || port.GetPort() > 65535 || port.GetPublish() < 1 || port.GetPublish() > 65535) {
 			t.Errorf("parsePublish(%q) = %v", text, port)
 		}
@@ -92,7 +92,7 @@ func FuzzParsePublish(f *testing.F) {
 
 func TestParsePairs(t *testing.T) {
 	lookup := func(key string) (string, bool) { return "from here", key == "SET" }
-	got, err := parsePairs("variable", []string{"A=1", "B=", "C=x=y", "SET"}, lookup)
+	got, err := ParsePairs("variable", []string{"A=1", "B=", "C=x=y", "SET"}, lookup)
 	if want := map[string]string{"A": "1", "B": "", "C": "x=y", "SET": "from here"}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("parsePairs = %v, %v; want %v", got, err, want)
 	}
@@ -102,7 +102,7 @@ func TestParsePairs(t *testing.T) {
 		`variable "A" is given twice`: {"A=1", "A=2"},
 		`variable "" has no value`:    {""},
 	} {
-		if got, err := parsePairs("variable", pairs, lookup); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := ParsePairs("variable", pairs, lookup); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("parsePairs(%q) = %v, %v; want %q", pairs, got, err, want)
 		}
 	}
@@ -113,7 +113,7 @@ func FuzzParsePairs(f *testing.F) {
 	f.Add("A", "=")
 	f.Add("", "A=b=c")
 	f.Fuzz(func(t *testing.T, one, two string) {
-		got, err := parsePairs("variable", []string{one, two}, nil)
+		got, err := ParsePairs("variable", []string{one, two}, nil)
 		if err != nil {
 			return
 		}

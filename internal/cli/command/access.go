@@ -1,8 +1,10 @@
-package cli
+package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -13,24 +15,24 @@ import (
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
-// givenToken is an API token that the command line or the environment hands over. It counts before the context's token.
-type givenToken struct {
+// Token is an API token that the command line or the environment hands over. It counts before the context's token.
+type Token struct {
 	identity.APIToken
 	source string // where it is from, for people
 }
 
-// givenToken reads --token-file, or else the environment. It is nil if neither is there. A token that was given and
+// GivenToken reads --token-file, or else the environment. It is nil if neither is there. A token that was given and
 // cannot be used is an error: nobody who hands over a token expects to call with another one.
-func (c *cli) givenToken() (*givenToken, error) {
+func (e *Env) GivenToken() (*Token, error) {
 	var secret, source string
 	fromEnv, inEnv := os.LookupEnv(TokenEnv)
 	switch {
-	case c.tokenFile.Changed:
-		file := c.tokenFile.Value.String()
+	case e.tokenFile.Changed:
+		file := e.tokenFile.Value.String()
 		if file == "" {
 			return nil, fmt.Errorf("--token-file needs a value: the file that holds the token, - for standard input")
 		}
-		data, err := readTokenFile(file, c.Stdin)
+		data, err := ReadTokenFile(file, e.Stdin)
 		if err != nil {
 			return nil, fmt.Errorf("read the token: %w", err)
 		}
@@ -48,12 +50,16 @@ func (c *cli) givenToken() (*givenToken, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", source, err)
 	}
-	return &givenToken{APIToken: token, source: source}, nil
+	e.tokenSource = source
+	return &Token{APIToken: token, source: source}, nil
 }
 
+// TokenFromStdin reports whether the token is to be read from standard input.
+func (e *Env) TokenFromStdin() bool { return e.tokenFile.Value.String() == "-" }
+
 // where is the cluster to call, and with which token: the given one, or else that of the context.
-func (c *cli) where(ctx context.Context) (client.Context, error) {
-	path, err := c.configPath()
+func (e *Env) where(ctx context.Context) (client.Context, error) {
+	path, err := e.ConfigPath()
 	if err != nil {
 		return client.Context{}, err
 	}
@@ -61,30 +67,29 @@ func (c *cli) where(ctx context.Context) (client.Context, error) {
 	if err != nil {
 		return client.Context{}, err
 	}
-	given, err := c.givenToken()
+	given, err := e.GivenToken()
 	if err != nil {
 		return client.Context{}, err
 	}
 	if given == nil {
-		where, err := config.Context(c.context)
-		c.tokenSource = "context " + where.Name
+		where, err := config.Context(e.Context)
+		e.tokenSource = "context " + where.Name
 		return where, err
 	}
-	c.tokenSource = given.source
-	return c.whereWith(ctx, config, given)
+	return e.whereWith(ctx, config, given)
 }
 
 // whereWith is the cluster of a given token: that of the context, or else the one of --server.
-func (c *cli) whereWith(ctx context.Context, config *client.Config, given *givenToken) (client.Context, error) {
-	known, err := config.Context(c.context)
+func (e *Env) whereWith(ctx context.Context, config *client.Config, given *Token) (client.Context, error) {
+	known, err := config.Context(e.Context)
 	switch {
 	case err == nil && known.Fits(given.APIToken):
 		known.Token = given.Reveal()
 		return known, nil
-	case err != nil && c.context != "":
+	case err != nil && e.Context != "":
 		return client.Context{}, err
-	case c.context == "" && c.server != "":
-		return client.Locate(ctx, c.server, given.Reveal())
+	case e.Context == "" && e.server != "":
+		return client.Locate(ctx, e.server, given.Reveal())
 	case err != nil:
 		return client.Context{}, fmt.Errorf("the token in %s is for a cluster that is not known here: name one of its servers with --server ADDRESS, "+
 			"or keep them with: cloudless login ADDRESS --token-file FILE", given.source)
@@ -103,12 +108,32 @@ func fitting(config *client.Config, token identity.APIToken) string {
 }
 
 // tokenUsed says which token a cluster refused, if it refused one.
-func (c *cli) tokenUsed(err error) string {
+func (e *Env) tokenUsed(err error) string {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied:
-		if c.tokenSource != "" {
-			return " (the token is from " + c.tokenSource + ")"
+		if e.tokenSource != "" {
+			return " (the token is from " + e.tokenSource + ")"
 		}
 	}
 	return ""
+}
+
+// TokenEnv names the environment variable that holds the token: an API token, or a join token for cloudless join.
+const TokenEnv = "CLOUDLESS_TOKEN"
+
+func ReadTokenFile(file string, stdin io.Reader) ([]byte, error) {
+	const most = 4 << 10
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		stdin = f
+	}
+	data, err := io.ReadAll(io.LimitReader(stdin, most+1))
+	if err == nil && len(data) > most {
+		err = errors.New("the file is too large to be a token")
+	}
+	return data, err
 }
