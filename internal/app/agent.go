@@ -24,8 +24,8 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
-	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
@@ -51,7 +51,7 @@ func reach(ctx context.Context, address string, config *tls.Config) error {
 }
 
 // nodeName is the wished name, or the host's brought into the form of a name.
-func nodeName(m cli.Machine) string {
+func nodeName(m local.Machine) string {
 	name := m.Name
 	if name == "" {
 		name, _ = os.Hostname()
@@ -230,7 +230,7 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 }
 
 // runAgent is the role of a machine that has joined before.
-func runAgent(ctx context.Context, o cli.AgentOptions) error {
+func runAgent(ctx context.Context, o local.AgentOptions) error {
 	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
 		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
 			return nil, notJoined(f.path)
@@ -240,7 +240,7 @@ func runAgent(ctx context.Context, o cli.AgentOptions) error {
 		}
 		return nil, f.sayExpired(logger)
 	})
-	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
+	if held, ok := errors.AsType[*local.AlreadyRunningError](err); ok {
 		return cmp.Or(runsLess(held, false, true), err)
 	}
 	return err
@@ -251,7 +251,7 @@ func notJoined(dataDir string) error {
 }
 
 // serveNode runs an agent in a process of its own.
-func serveNode(ctx context.Context, process cli.Process, m cli.Machine, admit func(*folder, *slog.Logger) (enrollment, error)) error {
+func serveNode(ctx context.Context, process local.Process, m local.Machine, admit func(*folder, *slog.Logger) (enrollment, error)) error {
 	if err := mayRunContainers(); err != nil {
 		return err
 	}

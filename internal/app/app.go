@@ -1,10 +1,12 @@
 package app
 
-import "github.com/cloudless/cloudless/internal/cli"
+import (
+	"github.com/cloudless/cloudless/internal/cli/local"
+)
 
 // Roles are what the command line can start.
-func Roles() cli.Roles {
-	return cli.Roles{
+func Roles() local.Roles {
+	return local.Roles{
 		Up: up, Server: runServer, Agent: runAgent, Join: join, Down: down, Recover: recoverCluster,
 		Install: install, Uninstall: uninstall, Doctor: examine,
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 func TestUndoRunsBackwardsAndOnce(t *testing.T) {
@@ -34,11 +34,11 @@ func TestNodeNameIsBroughtIntoForm(t *testing.T) {
 		strings.Repeat("a", 62) + ".example.com": strings.Repeat("a", 62),
 		strings.Repeat("a", 100):                 strings.Repeat("a", 63),
 	} {
-		if got := nodeName(cli.Machine{Name: from}); got != want {
+		if got := nodeName(local.Machine{Name: from}); got != want {
 			t.Errorf("nodeName(%q) = %q, want %q", from, got, want)
 		}
 	}
-	if nodeName(cli.Machine{}) == "" {
+	if nodeName(local.Machine{}) == "" {
 		t.Error("a machine without a wish has no name")
 	}
 }

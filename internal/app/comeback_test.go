@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // segment rewrites the log of a server that does not run.
@@ -66,9 +66,9 @@ func TestDamagedLogOfOneServer(t *testing.T) {
 		}
 		data[at] ^= 1
 	})
-	err := runServer(s.ctx, cli.ServerOptions{
-		Process: cli.Process{DataDir: damaged.path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
-		Reach:   cli.Reach{APIAddr: damaged.address},
+	err := runServer(s.ctx, local.ServerOptions{
+		Process: local.Process{DataDir: damaged.path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   local.Reach{APIAddr: damaged.address},
 	})
 	for _, want := range []string{"the log is damaged", "cloudless server rm", "cloudless down --purge", "join again with a new token"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
@@ -30,7 +30,7 @@ import (
 
 // furtherChecks are those of packages that look for themselves, beside those of
 // package doctor.
-var furtherChecks = []func(context.Context, cli.DoctorOptions) []doctor.Finding{
+var furtherChecks = []func(context.Context, local.DoctorOptions) []doctor.Finding{
 	clusterAnswers,
 	serversAnswer,
 	firewallLetsPass,
@@ -38,11 +38,11 @@ var furtherChecks = []func(context.Context, cli.DoctorOptions) []doctor.Finding{
 
 // examine is the doctor: what can be seen of the machine, and what this package
 // knows about the files of a cloud.
-func examine(ctx context.Context, o cli.DoctorOptions) ([]doctor.Finding, error) {
+func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, error) {
 	folder := lookFolder(o.DataDir)
 	cluster := "" // whose server may use the port of the API, too
 	if o.APIAddr == "" {
-		o.APIAddr = cli.DefaultAPIAddr
+		o.APIAddr = local.DefaultAPIAddr
 		if id, err := readFolderID(o.DataDir); err == nil {
 			o.APIAddr = cmp.Or(id.Listen, o.APIAddr)
 		}
@@ -81,7 +81,7 @@ func examine(ctx context.Context, o cli.DoctorOptions) ([]doctor.Finding, error)
 
 // firewallLetsPass finds rules of others that would drop what replicas send and
 // receive.
-func firewallLetsPass(ctx context.Context, _ cli.DoctorOptions) []doctor.Finding {
+func firewallLetsPass(ctx context.Context, _ local.DoctorOptions) []doctor.Finding {
 	obstacles, err := nodenet.Obstacles(ctx)
 	if err != nil {
 		return []doctor.Finding{{
@@ -99,14 +99,14 @@ func firewallLetsPass(ctx context.Context, _ cli.DoctorOptions) []doctor.Finding
 	return found
 }
 
-func wantedPorts(o cli.DoctorOptions) ([]doctor.Port, error) {
+func wantedPorts(o local.DoctorOptions) ([]doctor.Port, error) {
 	_, api, err := net.SplitHostPort(o.APIAddr)
 	if err != nil {
 		return nil, fmt.Errorf("API address: %w", err)
 	}
 	var all []doctor.Port
 	for i, port := range append([]string{api}, o.Ports...) {
-		network, number, err := cli.ParsePortUse(port)
+		network, number, err := local.ParsePortUse(port)
 		if err != nil {
 			return nil, err
 		}
@@ -267,7 +267,7 @@ func askServer(ctx context.Context, where client.Context) (*http.Response, error
 	return nil, errors.Join(errs...)
 }
 
-func contextOf(o cli.DoctorOptions) (client.Context, error) {
+func contextOf(o local.DoctorOptions) (client.Context, error) {
 	config, err := client.LoadConfig(o.ConfigPath)
 	if err != nil {
 		return client.Context{}, err
@@ -277,7 +277,7 @@ func contextOf(o cli.DoctorOptions) (client.Context, error) {
 
 // serverSkew is by how much the server's clock is ahead of this one; nil if no
 // server says.
-func serverSkew(ctx context.Context, o cli.DoctorOptions) *time.Duration {
+func serverSkew(ctx context.Context, o local.DoctorOptions) *time.Duration {
 	where, err := contextOf(o)
 	if err != nil {
 		return nil
@@ -297,7 +297,7 @@ func serverSkew(ctx context.Context, o cli.DoctorOptions) *time.Duration {
 }
 
 // clusterAnswers looks whether the cluster that the command line talks to is there.
-func clusterAnswers(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
+func clusterAnswers(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
 	where, err := contextOf(o)
 	if err != nil {
 		return nil // there is none yet
@@ -314,7 +314,7 @@ func clusterAnswers(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
 
 // serversAnswer looks whether the node that this machine is finds a server of its cluster. The command line may know
 // another cluster, or none.
-func serversAnswer(ctx context.Context, o cli.DoctorOptions) []doctor.Finding {
+func serversAnswer(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
 	f := &folder{path: o.DataDir}
 	about, err := f.readMembership()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -131,7 +131,7 @@ func TestDoctorComparesTheClockWithTheServers(t *testing.T) {
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
 	server.StartTLS()
 	defer server.Close()
-	o := cli.DoctorOptions{ConfigPath: filepath.Join(t.TempDir(), "config.yaml")}
+	o := local.DoctorOptions{ConfigPath: filepath.Join(t.TempDir(), "config.yaml")}
 	if got := serverSkew(t.Context(), o); got != nil {
 		t.Errorf("without a context the clock is off by %v", got)
 	}
@@ -165,7 +165,7 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 	must(t, err)
 	defer taken.Close()
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
-	o := cli.DoctorOptions{DataDir: filepath.Join(t.TempDir(), "data"), APIAddr: "127.0.0.1:" + port, Ports: []string{"1/udp"}, ConfigPath: filepath.Join(t.TempDir(), "none")}
+	o := local.DoctorOptions{DataDir: filepath.Join(t.TempDir(), "data"), APIAddr: "127.0.0.1:" + port, Ports: []string{"1/udp"}, ConfigPath: filepath.Join(t.TempDir(), "none")}
 	found, err := examine(t.Context(), o)
 	must(t, err)
 	for _, f := range found {

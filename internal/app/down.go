@@ -18,7 +18,7 @@ import (
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/atomicfile"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/driver"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/nodenet"
@@ -31,11 +31,11 @@ const stopPatience = 20 * time.Second
 // down stops what runs on a data folder: the process first, then the
 // containers, which outlive processes on purpose, each by the signal and within
 // the grace of its workload. It works the same when the process died long ago.
-func down(ctx context.Context, o cli.DownOptions) error {
+func down(ctx context.Context, o local.DownOptions) error {
 	f, ran, err := takeOver(ctx, o.DataDir, o.Progress)
 	defer ran.close()
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.ErrNoCloud
+		return local.ErrNoCloud
 	}
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func takeOver(ctx context.Context, path string, progress func(string)) (f *folde
 	defer func() { _ = os.Remove(restPath(path)) }()
 	for deadline := time.Now().Add(stopPatience); ; {
 		f, err := openExistingFolder(path)
-		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		held, ok := errors.AsType[*local.AlreadyRunningError](err)
 		if !ok {
 			return f, ran, err
 		}
@@ -134,7 +134,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // stopHolder ends the process that holds a data folder. The process is named
 // by a descriptor from the beginning, and that it holds the folder is seen after
 // that, so that a number that is used again by another process does no harm.
-func stopHolder(ctx context.Context, held *cli.AlreadyRunningError, patience time.Duration) error {
+func stopHolder(ctx context.Context, held *local.AlreadyRunningError, patience time.Duration) error {
 	if held.PID <= 0 {
 		return errElusive
 	}

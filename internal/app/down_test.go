@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // holdEnv makes this program hold the data folder that it names, instead of
@@ -74,7 +74,7 @@ func TestSecondProcessIsRefusedWithThePIDOfTheFirst(t *testing.T) {
 	path := t.TempDir()
 	first := holderOf(t, path)
 	_, err := openFolder(path)
-	held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+	held, ok := errors.AsType[*local.AlreadyRunningError](err)
 	if !ok || held.PID != first.Process.Pid {
 		t.Errorf("opened with %v, want AlreadyRunningError of process %d", err, first.Process.Pid)
 	}
@@ -98,7 +98,7 @@ func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
 func TestProcessThatDoesNotListenIsKilled(t *testing.T) {
 	path := t.TempDir()
 	stubborn := holderOf(t, path, stubbornEnv+"=1")
-	must(t, stopHolder(t.Context(), &cli.AlreadyRunningError{DataDir: path, PID: stubborn.Process.Pid}, 50*time.Millisecond))
+	must(t, stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path, PID: stubborn.Process.Pid}, 50*time.Millisecond))
 	if got := signalOf(t, stubborn); got != syscall.SIGKILL {
 		t.Errorf("the process ended by %v", got)
 	}
@@ -109,7 +109,7 @@ func TestWaitingForAProcessEndsWithTheContext(t *testing.T) {
 	stubborn := holderOf(t, path, stubbornEnv+"=1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := stopHolder(ctx, &cli.AlreadyRunningError{DataDir: path, PID: stubborn.Process.Pid}, time.Hour)
+	err := stopHolder(ctx, &local.AlreadyRunningError{DataDir: path, PID: stubborn.Process.Pid}, time.Hour)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v", err)
 	}
@@ -121,24 +121,24 @@ func TestProcessThatDoesNotHoldTheFolderIsNeverStopped(t *testing.T) {
 	path := t.TempDir()
 	holderOf(t, path)
 	stranger := holderOf(t, t.TempDir())
-	err := stopHolder(t.Context(), &cli.AlreadyRunningError{DataDir: path, PID: stranger.Process.Pid}, time.Hour)
+	err := stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path, PID: stranger.Process.Pid}, time.Hour)
 	if !errors.Is(err, errElusive) {
 		t.Errorf("stopping a stranger: %v", err)
 	}
 	must(t, stranger.Process.Signal(syscall.Signal(0)))
-	if err := stopHolder(t.Context(), &cli.AlreadyRunningError{DataDir: path}, time.Hour); !errors.Is(err, errElusive) {
+	if err := stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path}, time.Hour); !errors.Is(err, errElusive) {
 		t.Errorf("stopping a holder that has not said who it is: %v", err)
 	}
 	must(t, stranger.Process.Kill())
 	_ = stranger.Wait()
-	must(t, stopHolder(t.Context(), &cli.AlreadyRunningError{DataDir: path, PID: stranger.Process.Pid}, time.Hour)) // is gone already
+	must(t, stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path, PID: stranger.Process.Pid}, time.Hour)) // is gone already
 }
 
 func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 	path := t.TempDir()
 	for _, purge := range []bool{false, true} {
-		err := down(t.Context(), cli.DownOptions{DataDir: path, Progress: quiet, Purge: purge})
-		if !errors.Is(err, cli.ErrNoCloud) || entries(t, path) != "" {
+		err := down(t.Context(), local.DownOptions{DataDir: path, Progress: quiet, Purge: purge})
+		if !errors.Is(err, local.ErrNoCloud) || entries(t, path) != "" {
 			t.Errorf("said %v and left %q", err, entries(t, path))
 		}
 	}
@@ -165,9 +165,9 @@ func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
 	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, nil, 0o644))
 	did := ""
-	err := runServer(t.Context(), cli.ServerOptions{
-		Process:    cli.Process{DataDir: path, Log: io.Discard, Progress: func(doing string) { did += doing + ";" }, Ready: quiet},
-		ConfigPath: config, Reach: cli.Reach{APIAddr: "127.0.0.1:0"},
+	err := runServer(t.Context(), local.ServerOptions{
+		Process:    local.Process{DataDir: path, Log: io.Discard, Progress: func(doing string) { did += doing + ";" }, Ready: quiet},
+		ConfigPath: config, Reach: local.Reach{APIAddr: "127.0.0.1:0"},
 	})
 	if err == nil || !strings.Contains(err.Error(), "chmod 600") || did != "" {
 		t.Errorf("refused with %v after %q", err, did)
@@ -201,7 +201,7 @@ func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 	}))
 	f.release()
 
-	must(t, down(t.Context(), cli.DownOptions{
+	must(t, down(t.Context(), local.DownOptions{
 		DataDir: path, Progress: quiet, LogLevel: slog.LevelError, Purge: true, ConfigPath: config,
 	}))
 	if got := entries(t, path); got != "thesis.txt" {

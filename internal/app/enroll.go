@@ -16,14 +16,14 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/agent"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // enroll makes this machine a node by a token. The server is verified by the
 // token's fingerprint before the token itself is sent.
-func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret string, logger *slog.Logger) error {
+func enroll(ctx context.Context, f *folder, m local.Machine, address, secret string, logger *slog.Logger) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func enroll(ctx context.Context, f *folder, m cli.Machine, address, secret strin
 // enrollNode makes this machine a node of the cluster with the given authority,
 // which it asks at address. The key is on the disk before anything is asked, so
 // that asking again after a lost answer is asking for the same node.
-func (f *folder) enrollNode(ctx context.Context, m cli.Machine, address string, ca identity.Fingerprint, logger *slog.Logger, ask func(csr []byte) (*v1.EnrollResponse, error)) error {
+func (f *folder) enrollNode(ctx context.Context, m local.Machine, address string, ca identity.Fingerprint, logger *slog.Logger, ask func(csr []byte) (*v1.EnrollResponse, error)) error {
 	if err := os.MkdirAll(f.sub("agent"), 0o700); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (f *folder) enrollNode(ctx context.Context, m cli.Machine, address string, 
 }
 
 // validMachine refuses a name or labels that no server would take.
-func validMachine(m cli.Machine) error {
+func validMachine(m local.Machine) error {
 	const anyCSR = "x"
 	return spec.Validate(&v1.EnrollOwnNodeRequest{Csr: []byte(anyCSR), Name: nodeName(m), Labels: m.Labels})
 }

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -149,7 +149,7 @@ func TestMachineAsksAgainAtOnce(t *testing.T) {
 	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
 	defer f.release()
-	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler)))
+	must(t, enroll(t.Context(), f, local.Machine{Name: "n1"}, address, identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler)))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[1] || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -167,7 +167,7 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := openFolder(path)
 	must(t, err)
-	err = enroll(interrupted, f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler))
+	err = enroll(interrupted, f, local.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
@@ -180,7 +180,7 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	f, err = openFolder(path)
 	must(t, err)
 	defer f.release()
-	must(t, enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler)))
+	must(t, enroll(t.Context(), f, local.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler)))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -201,7 +201,7 @@ func TestServerAsksAgainWithTheSameKey(t *testing.T) {
 	interrupted, interrupt := context.WithCancel(t.Context())
 	server := &forgetfulServer{ca: ca, sealer: sealer, lost: answersLost(), cut: interrupt}
 	token := identity.NewJoinToken(ca.Trust().Fingerprint())
-	o := cli.JoinOptions{Address: server.listen(t), Token: token.Reveal(), Role: "server", Reach: cli.Reach{Name: "s2"}}
+	o := local.JoinOptions{Address: server.listen(t), Token: token.Reveal(), Role: "server", Reach: local.Reach{Name: "s2"}}
 	path := filepath.Join(t.TempDir(), "data")
 	f, err := openFolder(path)
 	must(t, err)
@@ -238,7 +238,7 @@ func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
 	f, err := openFolder(path)
 	must(t, err)
 	defer f.release()
-	err = enroll(t.Context(), f, cli.Machine{Name: "n1"}, "127.0.0.1:1", identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler))
+	err = enroll(t.Context(), f, local.Machine{Name: "n1"}, "127.0.0.1:1", identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler))
 	if err == nil || strings.Contains(err.Error(), "join again with the same") {
 		t.Errorf("ended with %v", err)
 	}
@@ -282,7 +282,7 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 		t.Errorf("the agent says %q", said)
 	}
 
-	o := cli.JoinOptions{Address: address, Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
+	o := local.JoinOptions{Address: address, Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
 	o.Progress = quiet
 	enrolls, err := becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
 	must(t, err)
@@ -319,7 +319,7 @@ func TestNodeFindsServersThatCameLater(t *testing.T) {
 	must(t, err)
 	defer f.release()
 	memberSince(t, f, ca, time.Now())
-	o := cli.JoinOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
+	o := local.JoinOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
 	for _, o.Address = range []string{address, "127.0.0.1:1", ""} {
 		enrolls, err := becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
 		must(t, err)

@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // untilProblem waits until the cluster says something is wrong.
@@ -104,9 +104,9 @@ func TestCopyOfAServer(t *testing.T) {
 
 	elsewhere := freeAddress(t)
 	second := func() error {
-		return runServer(s.ctx, cli.ServerOptions{
-			Process: cli.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
-			Reach:   cli.Reach{APIAddr: elsewhere},
+		return runServer(s.ctx, local.ServerOptions{
+			Process: local.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+			Reach:   local.Reach{APIAddr: elsewhere},
 		})
 	}
 	for _, leader := range []string{"s1", "s3"} { // also when the one that was copied leads
@@ -143,9 +143,9 @@ func TestCopyOfTheOnlyServer(t *testing.T) {
 	}
 	s.start("s1", original.path, original.address, "")
 	elsewhere := freeAddress(t)
-	err := runServer(s.ctx, cli.ServerOptions{
-		Process: cli.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
-		Reach:   cli.Reach{APIAddr: elsewhere},
+	err := runServer(s.ctx, local.ServerOptions{
+		Process: local.Process{DataDir: copied, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   local.Reach{APIAddr: elsewhere},
 	})
 	if err == nil || !strings.Contains(err.Error(), "is a copy of that of a server which runs at "+original.address) ||
 		!strings.Contains(err.Error(), "remove this copy with: cloudless down --purge --data-dir "+copied) {
@@ -170,9 +170,9 @@ func TestSecondBootstrap(t *testing.T) {
 	must(t, err)
 
 	// While it runs, a second process is refused; after it has stopped, it goes on as what it is.
-	err = runServer(s.ctx, cli.ServerOptions{
-		Process: cli.Process{DataDir: founded.path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
-		Reach:   cli.Reach{APIAddr: freeAddress(t)},
+	err = runServer(s.ctx, local.ServerOptions{
+		Process: local.Process{DataDir: founded.path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   local.Reach{APIAddr: freeAddress(t)},
 	})
 	if err == nil || !strings.Contains(err.Error(), "runs on "+founded.path+" already") {
 		t.Errorf("the second process ended with %v", err)
@@ -190,11 +190,11 @@ func TestSecondBootstrap(t *testing.T) {
 func TestTakenAddress(t *testing.T) {
 	s := found(t)
 	path := filepath.Join(t.TempDir(), "data")
-	process := cli.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }}
+	process := local.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) { t.Error("it is ready") }}
 	taken := s.running["s1"].address
 	for what, err := range map[string]error{
-		"server": runServer(s.ctx, cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: taken}}),
-		"up":     up(s.ctx, cli.UpOptions{Process: process, Reach: cli.Reach{APIAddr: taken}}),
+		"server": runServer(s.ctx, local.ServerOptions{Process: process, Reach: local.Reach{APIAddr: taken}}),
+		"up":     up(s.ctx, local.UpOptions{Process: process, Reach: local.Reach{APIAddr: taken}}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "is used by another process: stop that one, or listen on another with --api-addr") {
 			t.Errorf("%s ended with %v", what, err)

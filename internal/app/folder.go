@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
-	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/lockfile"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
@@ -111,10 +111,10 @@ const movePause = 20 * time.Millisecond
 
 // openFolderFor opens the folder of a role. Somebody who waits until the role is ready
 // waits for a process that is just coming up, which is then the one, or is ending.
-func openFolderFor(ctx context.Context, process cli.Process) (*folder, error) {
+func openFolderFor(ctx context.Context, process local.Process) (*folder, error) {
 	for {
 		f, err := openFolder(process.DataDir)
-		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		held, ok := errors.AsType[*local.AlreadyRunningError](err)
 		if !ok || !held.Moving || !process.Attended {
 			return f, err
 		}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 func must(t *testing.T, err error) {
@@ -101,7 +101,7 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 	must(t, f.announce("127.0.0.1:7700"))
 	for name, open := range map[string]func(string) (*folder, error){"open": openFolder, "open existing": openExistingFolder} {
 		_, err = open(path)
-		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		held, ok := errors.AsType[*local.AlreadyRunningError](err)
 		if !ok || held.PID != os.Getpid() || held.Address != "127.0.0.1:7700" || held.DataDir != path {
 			t.Errorf("%s: %v, want AlreadyRunningError of this process", name, err)
 		}
@@ -123,8 +123,8 @@ func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
 	must(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	waits := make(chan string)
-	attended := cli.Process{DataDir: path, Attended: true, Progress: func(doing string) { waits <- doing }}
-	open := func(process cli.Process) chan error {
+	attended := local.Process{DataDir: path, Attended: true, Progress: func(doing string) { waits <- doing }}
+	open := func(process local.Process) chan error {
 		opened := make(chan error, 1)
 		go func() {
 			f, err := openFolderFor(t.Context(), process)
@@ -141,14 +141,14 @@ func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
 			select {
 			case <-waits: // it had looked before
 			case err := <-opened:
-				if _, ok := errors.AsType[*cli.AlreadyRunningError](err); !ok {
+				if _, ok := errors.AsType[*local.AlreadyRunningError](err); !ok {
 					t.Errorf("%v instead of AlreadyRunningError", err)
 				}
 				return
 			}
 		}
 	}
-	runs(open(cli.Process{DataDir: path})) // nobody waits for that one
+	runs(open(local.Process{DataDir: path})) // nobody waits for that one
 	opened := open(attended)
 	if doing := <-waits; doing != fmt.Sprintf("waiting for process %d, which is starting or stopping", os.Getpid()) {
 		t.Errorf("it is told to be %s", doing)
@@ -254,18 +254,18 @@ func TestWishesAreForNewNodes(t *testing.T) {
 	must(t, err)
 	defer f.release()
 	ssd, nvme := map[string]string{"disk": "ssd"}, map[string]string{"disk": "nvme"}
-	must(t, f.sameNode(cli.Machine{Name: "box", Labels: ssd})) // nobody yet
+	must(t, f.sameNode(local.Machine{Name: "box", Labels: ssd})) // nobody yet
 	must(t, os.MkdirAll(f.sub("agent"), 0o700))
 	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Wished: &wishes{Name: "box", Labels: ssd}}))
 	for _, one := range []struct {
-		said cli.Machine
+		said local.Machine
 		want string
 	}{
-		{cli.Machine{}, ""},
-		{cli.Machine{Name: "box", Labels: ssd}, ""},
-		{cli.Machine{Name: "box-2"}, ""},
-		{cli.Machine{Name: "other"}, "this machine is node box-2 already, which --name cannot change"},
-		{cli.Machine{Labels: nvme}, "cloudless node label box-2 KEY=VALUE"},
+		{local.Machine{}, ""},
+		{local.Machine{Name: "box", Labels: ssd}, ""},
+		{local.Machine{Name: "box-2"}, ""},
+		{local.Machine{Name: "other"}, "this machine is node box-2 already, which --name cannot change"},
+		{local.Machine{Labels: nvme}, "cloudless node label box-2 KEY=VALUE"},
 	} {
 		err := f.sameNode(one.said)
 		if one.want == "" && err != nil || one.want != "" && (err == nil || !strings.Contains(err.Error(), one.want)) {
@@ -273,7 +273,7 @@ func TestWishesAreForNewNodes(t *testing.T) {
 		}
 	}
 	must(t, f.noteRemoved())
-	must(t, f.sameNode(cli.Machine{Name: "other", Labels: nvme})) // the next node is a new one
+	must(t, f.sameNode(local.Machine{Name: "other", Labels: nvme})) // the next node is a new one
 }
 
 func TestMembershipIsReadBackOrRefused(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // holder describes the process that holds a data folder, for other processes
@@ -31,8 +31,8 @@ type holder struct {
 }
 
 // runs is the error for a process that finds the folder held.
-func (h holder) runs(path string) *cli.AlreadyRunningError {
-	return &cli.AlreadyRunningError{
+func (h holder) runs(path string) *local.AlreadyRunningError {
+	return &local.AlreadyRunningError{
 		DataDir: path, PID: h.PID, Address: h.Address, Server: h.Server, Node: h.Node,
 		Moving: h.Moving || h.PID <= 0, NodeRemoved: h.NodeRemoved,
 	}
@@ -90,7 +90,7 @@ func (f *folder) settles(ctx context.Context, ready func(string)) func(string) {
 func (s *service) openFolder(ctx context.Context) (*folder, error) {
 	for {
 		f, err := openFolderFor(ctx, s.Process)
-		held, ok := errors.AsType[*cli.AlreadyRunningError](err)
+		held, ok := errors.AsType[*local.AlreadyRunningError](err)
 		if !ok {
 			return f, err
 		}
@@ -118,7 +118,7 @@ func (s *service) openFolder(ctx context.Context) (*folder, error) {
 }
 
 // mayLeaveRunning refuses a running process that is not what was asked for.
-func (s *service) mayLeaveRunning(held *cli.AlreadyRunningError) error {
+func (s *service) mayLeaveRunning(held *local.AlreadyRunningError) error {
 	if s.sameRole != nil {
 		if err := s.sameRole(held); err != nil {
 			return err
@@ -131,7 +131,7 @@ func (s *service) mayLeaveRunning(held *cli.AlreadyRunningError) error {
 }
 
 // mayReplace refuses to stop a process for one that could not start in its place.
-func (s *service) mayReplace(ctx context.Context, held *cli.AlreadyRunningError) error {
+func (s *service) mayReplace(ctx context.Context, held *local.AlreadyRunningError) error {
 	id, err := readFolderID(held.DataDir)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *service) mayReplace(ctx context.Context, held *cli.AlreadyRunningError)
 
 // runsLess refuses a process that runs less than the server and the node that
 // were asked for. A process of an older version does not say what it runs.
-func runsLess(held *cli.AlreadyRunningError, server, node bool) error {
+func runsLess(held *local.AlreadyRunningError, server, node bool) error {
 	again := fmt.Sprintf("stop it with: cloudless down --data-dir %s, and run this command again", held.DataDir)
 	switch {
 	case !held.Server && !held.Node:
@@ -166,7 +166,7 @@ func runsLess(held *cli.AlreadyRunningError, server, node bool) error {
 
 // runsElsewhere refuses another port than that of a cloud that runs already, which
 // would be ignored.
-func runsElsewhere(held *cli.AlreadyRunningError, wished string) error {
+func runsElsewhere(held *local.AlreadyRunningError, wished string) error {
 	_, wants, wantsErr := net.SplitHostPort(wished)
 	_, has, hasErr := net.SplitHostPort(held.Address)
 	if wantsErr != nil || hasErr != nil || wants == has || wants == "0" {

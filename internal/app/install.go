@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
 // install makes a service of systemd. A process that was started by hand on the
 // same data folder makes way for it; its containers go on running.
-func install(ctx context.Context, o cli.InstallOptions) (string, error) {
+func install(ctx context.Context, o local.InstallOptions) (string, error) {
 	unit := systemd.Unit{Binary: filepath.Join(o.BinDir, "cloudless"), Args: o.Args, DataDir: o.DataDir}
 	if o.DryRun {
 		text, err := unit.Text()
@@ -44,7 +44,7 @@ func install(ctx context.Context, o cli.InstallOptions) (string, error) {
 	return fmt.Sprintf("service %s runs and starts with the machine\nits log is read with: journalctl -u %s", o.Name, o.Name), nil
 }
 
-func installer(o cli.ServiceOptions) (systemd.Installer, error) {
+func installer(o local.ServiceOptions) (systemd.Installer, error) {
 	i := systemd.Installer{Service: o.Name, Root: o.Root, Manager: systemd.Systemctl{}}
 	if o.Root != "/" {
 		return i, nil
@@ -57,7 +57,7 @@ func installer(o cli.ServiceOptions) (systemd.Installer, error) {
 
 // makeWay ends the process that holds the data folder, unless it is the service
 // itself, which systemd ends.
-func makeWay(ctx context.Context, manager systemd.Manager, o cli.InstallOptions) error {
+func makeWay(ctx context.Context, manager systemd.Manager, o local.InstallOptions) error {
 	if manager.Do(ctx, "is-active", "--quiet", o.Name+".service") == nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func makeWay(ctx context.Context, manager systemd.Manager, o cli.InstallOptions)
 	return nil
 }
 
-func uninstall(ctx context.Context, o cli.UninstallOptions) (string, error) {
+func uninstall(ctx context.Context, o local.UninstallOptions) (string, error) {
 	if o.Purge && o.Root != "/" {
 		return "", errors.New("--purge is for this machine: nothing runs below --root, so leave one of them out")
 	}
@@ -86,8 +86,8 @@ func uninstall(ctx context.Context, o cli.UninstallOptions) (string, error) {
 		if !o.Purge {
 			return nil
 		}
-		err := down(ctx, cli.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
-		if errors.Is(err, cli.ErrNoCloud) {
+		err := down(ctx, local.DownOptions{DataDir: u.DataDir, Purge: true, ConfigPath: o.ConfigPath, Progress: o.Progress})
+		if errors.Is(err, local.ErrNoCloud) {
 			return nil // it was installed and never ran, or was purged before
 		}
 		return err

@@ -10,16 +10,16 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
-func serviceIn(root string) cli.ServiceOptions {
-	return cli.ServiceOptions{Name: "cloudless", Root: root, Progress: quiet}
+func serviceIn(root string) local.ServiceOptions {
+	return local.ServiceOptions{Name: "cloudless", Root: root, Progress: quiet}
 }
 
 func TestDryRunShowsTheUnitAndDoesNothing(t *testing.T) {
 	root := t.TempDir()
-	said, err := install(t.Context(), cli.InstallOptions{
+	said, err := install(t.Context(), local.InstallOptions{
 		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/usr/local/bin", DataDir: "/d",
 		Args: []string{"up", "--data-dir=/d"}, DryRun: true,
 	})
@@ -34,7 +34,7 @@ func TestServiceComesIntoAnImageAndGoesAgain(t *testing.T) {
 		t.Skip("needs the package systemd; make test installs it")
 	}
 	root := t.TempDir()
-	o := cli.InstallOptions{
+	o := local.InstallOptions{
 		ServiceOptions: serviceIn(root), Program: "/bin/true", BinDir: "/opt/bin", DataDir: "/d",
 		Args: []string{"agent", "--data-dir=/d"},
 	}
@@ -48,15 +48,15 @@ func TestServiceComesIntoAnImageAndGoesAgain(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "opt/bin/cloudless")); err != nil {
 		t.Error(err)
 	}
-	if _, err := uninstall(t.Context(), cli.UninstallOptions{ServiceOptions: serviceIn(root), Purge: true}); err == nil || !strings.Contains(err.Error(), "--purge is for this machine") {
+	if _, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root), Purge: true}); err == nil || !strings.Contains(err.Error(), "--purge is for this machine") {
 		t.Errorf("purged an image: %v", err)
 	}
-	said, err := uninstall(t.Context(), cli.UninstallOptions{ServiceOptions: serviceIn(root)})
+	said, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)})
 	must(t, err)
 	if !strings.Contains(said, "containers go on running") {
 		t.Errorf("said %q", said)
 	}
-	if _, err := uninstall(t.Context(), cli.UninstallOptions{ServiceOptions: serviceIn(root)}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := uninstall(t.Context(), local.UninstallOptions{ServiceOptions: serviceIn(root)}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("uninstalled twice: %v", err)
 	}
 }
@@ -74,7 +74,7 @@ func (a active) Do(context.Context, ...string) error {
 func TestProcessThatWasStartedByHandMakesWayForTheService(t *testing.T) {
 	path := t.TempDir()
 	byHand := holderOf(t, path)
-	o := cli.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}
+	o := local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}
 	must(t, makeWay(t.Context(), active(true), o)) // it is the service itself: systemd ends it
 	must(t, byHand.Process.Signal(syscall.Signal(0)))
 	must(t, makeWay(t.Context(), active(false), o))
@@ -84,5 +84,5 @@ func TestProcessThatWasStartedByHandMakesWayForTheService(t *testing.T) {
 	f, err := openFolder(path) // and the folder is free
 	must(t, err)
 	f.release()
-	must(t, makeWay(t.Context(), active(false), cli.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
+	must(t, makeWay(t.Context(), active(false), local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
 }

@@ -14,21 +14,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
 // join is the role of a machine that becomes a node now. On a machine that has
 // joined already it goes on as that node and leaves the token unused, unless
 // it was removed or its certificate has expired: then it becomes a new node.
-func join(ctx context.Context, o cli.JoinOptions) error {
+func join(ctx context.Context, o local.JoinOptions) error {
 	if o.Role == "server" {
 		return joinServer(ctx, o)
 	}
 	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
 		return becomeNode(ctx, f, o, logger)
 	})
-	if held, ok := errors.AsType[*cli.AlreadyRunningError](err); ok {
+	if held, ok := errors.AsType[*local.AlreadyRunningError](err); ok {
 		return joinedAs(ctx, held, o)
 	}
 	return err
@@ -40,7 +40,7 @@ type enrollment func() error
 
 // becomeNode is how this folder's node is enrolled, unless it is one of that
 // cluster.
-func becomeNode(ctx context.Context, f *folder, o cli.JoinOptions, logger *slog.Logger) (enrollment, error) {
+func becomeNode(ctx context.Context, f *folder, o local.JoinOptions, logger *slog.Logger) (enrollment, error) {
 	token, err := identity.ParseJoinToken(o.Token)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (f *folder) sayExpired(logger *slog.Logger) error {
 
 // joinedAs returns held if what runs there is a node of the token's cluster.
 // If it is anything else, or a node no more, that it runs is not what was asked for.
-func joinedAs(ctx context.Context, held *cli.AlreadyRunningError, o cli.JoinOptions) error {
+func joinedAs(ctx context.Context, held *local.AlreadyRunningError, o local.JoinOptions) error {
 	token, err := identity.ParseJoinToken(o.Token)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func joinedAs(ctx context.Context, held *cli.AlreadyRunningError, o cli.JoinOpti
 
 // nodeNoMore refuses to let a machine join on which the agent of its former node
 // still keeps running what ran there.
-func nodeNoMore(held *cli.AlreadyRunningError, why string) error {
+func nodeNoMore(held *local.AlreadyRunningError, why string) error {
 	return fmt.Errorf("process %d on %s runs what is no node any more, because %s: stop it first with: cloudless down --data-dir %s, and join again",
 		held.PID, held.DataDir, why, held.DataDir)
 }

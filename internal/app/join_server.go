@@ -17,7 +17,7 @@ import (
 
 	statev1 "github.com/cloudless/cloudless/api/gen/cloudless/state/v1"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server"
 )
@@ -25,17 +25,17 @@ import (
 // joinServer is the role of a machine that becomes one of a cluster's servers now,
 // and a node as well unless it shall not. On a folder that has joined already it
 // goes on as that server and leaves the token unused.
-func joinServer(ctx context.Context, o cli.JoinOptions) error {
+func joinServer(ctx context.Context, o local.JoinOptions) error {
 	s := &service{
-		ServerOptions: cli.ServerOptions{Process: o.Process, Reach: o.Reach},
-		prepare: func(f *folder, reach *cli.Reach) error {
+		ServerOptions: local.ServerOptions{Process: o.Process, Reach: o.Reach},
+		prepare: func(f *folder, reach *local.Reach) error {
 			err := becomeServer(ctx, f, o, reach)
 			if err != nil {
 				f.forsake()
 			}
 			return err
 		},
-		sameRole: func(held *cli.AlreadyRunningError) error { return servesAs(held, o.Token) },
+		sameRole: func(held *local.AlreadyRunningError) error { return servesAs(held, o.Token) },
 	}
 	if !o.NoNode {
 		s.node = &o.Machine
@@ -45,7 +45,7 @@ func joinServer(ctx context.Context, o cli.JoinOptions) error {
 
 // servesAs refuses a process that is not, and is not about to be, a server of the
 // token's cluster.
-func servesAs(held *cli.AlreadyRunningError, secret string) error {
+func servesAs(held *local.AlreadyRunningError, secret string) error {
 	token, err := identity.ParseJoinToken(secret)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func servesAs(held *cli.AlreadyRunningError, secret string) error {
 
 // becomeServer enrolls this folder's server, unless it is one of that cluster,
 // and settles where it listens.
-func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions, reach *cli.Reach) error {
+func becomeServer(ctx context.Context, f *folder, o local.JoinOptions, reach *local.Reach) error {
 	token, err := identity.ParseJoinToken(o.Token)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func becomeServer(ctx context.Context, f *folder, o cli.JoinOptions, reach *cli.
 // listenTowards chooses where a server listens if nobody says it: at the address
 // of this machine from which it reaches one of the others, because by that they
 // reach it too.
-func listenTowards(ctx context.Context, other string, reach *cli.Reach) error {
+func listenTowards(ctx context.Context, other string, reach *local.Reach) error {
 	if reach.APIAddr != "" {
 		return nil
 	}
@@ -117,7 +117,7 @@ func listenTowards(ctx context.Context, other string, reach *cli.Reach) error {
 	if err := errors.Join(err, conn.Close()); err != nil {
 		return err
 	}
-	reach.APIAddr = net.JoinHostPort(host, cli.DefaultPort)
+	reach.APIAddr = net.JoinHostPort(host, local.DefaultPort)
 	return nil
 }
 
@@ -178,7 +178,7 @@ func loopback(address string) bool {
 // The cluster is verified by the token's fingerprint before the token is sent.
 // The key is on the disk before anything is asked, so that asking again after a
 // lost answer is asking for the same server.
-func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token identity.JoinToken, advertise string) error {
+func enrollServer(ctx context.Context, f *folder, o local.JoinOptions, token identity.JoinToken, advertise string) error {
 	if err := reach(ctx, o.Address, identity.JoinTLS(token.CA())); err != nil { // in words
 		return fmt.Errorf("join the cluster at %s: %w", o.Address, err)
 	}
@@ -203,7 +203,7 @@ func enrollServer(ctx context.Context, f *folder, o cli.JoinOptions, token ident
 		return err
 	}
 	answer, err := enlist(ctx, conn, o.Address, &v1.EnrollRequest{
-		Token: o.Token, Csr: csr, Name: nodeName(cli.Machine{Name: o.Reach.Name}),
+		Token: o.Token, Csr: csr, Name: nodeName(local.Machine{Name: o.Reach.Name}),
 		Server: &v1.EnrollServer{Address: advertise, Zone: f.asBefore(planeOptions{}, o.Reach.Zone).zone, Version: o.Version, SealTo: handover.PublicKey()},
 	})
 	switch {

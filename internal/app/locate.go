@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -21,7 +21,7 @@ const searchTime = 4 * time.Second
 
 // locate is where a server of the token's cluster is: as the person says, or
 // wherever one answers on this network and proves itself.
-func locate(ctx context.Context, o cli.JoinOptions, token identity.JoinToken) (string, error) {
+func locate(ctx context.Context, o local.JoinOptions, token identity.JoinToken) (string, error) {
 	if o.Address != "" {
 		return o.Address, nil
 	}

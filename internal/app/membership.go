@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/cloudless/cloudless/internal/atomicfile"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // membership is what a node keeps of its cluster besides its certificate.
@@ -33,7 +33,7 @@ type wishes struct {
 // sameNode refuses wishes for a node that there is already: what a node is called
 // and which labels it has is changed in the cluster. Who repeats a command says
 // nothing new. A node that was removed makes way for a new one, with new wishes.
-func (f *folder) sameNode(m cli.Machine) error {
+func (f *folder) sameNode(m local.Machine) error {
 	if m.Name == "" && len(m.Labels) == 0 {
 		return nil
 	}

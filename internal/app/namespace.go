@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // namespace is the network namespace of a process, nil for our own: who stops a
@@ -16,7 +16,7 @@ type namespace struct{ file *os.File }
 
 // networkOf is the network namespace of the process that holds a data folder, nil if
 // that has just ended.
-func networkOf(held *cli.AlreadyRunningError) *namespace {
+func networkOf(held *local.AlreadyRunningError) *namespace {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", held.PID))
 	if err != nil {
 		return nil

@@ -17,8 +17,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
-	"github.com/cloudless/cloudless/internal/cli"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -189,7 +189,7 @@ const enrollPause = 500 * time.Millisecond
 
 // enrollOwnNode asks the cluster, as the server that this process is, to make this
 // machine a node. It asks until somebody leads who can.
-func (s *service) enrollOwnNode(ctx context.Context, m cli.Machine) error {
+func (s *service) enrollOwnNode(ctx context.Context, m local.Machine) error {
 	address, me := reachable(s.plane.server.Address()), s.plane.server.PeerConfig()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(
 		identity.ClientTLS(me.Trust, func() (*tls.Certificate, error) { return me.Certificate() }))))

@@ -12,14 +12,14 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/image"
 )
 
 // openDriver starts the container runtime. It needs nothing from the cluster,
 // so it may start before the machine has joined.
-func openDriver(ctx context.Context, f *folder, m cli.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
+func openDriver(ctx context.Context, f *folder, m local.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
 	if err := f.holdMachine(); err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func driverOptions(f *folder, address string, registry *http.Client, logger *slo
 // openNodeDriver starts the container runtime and then enrolls the machine if it
 // is not a node yet: one that cannot run anything spends no token. A folder that
 // was made for nothing is left as it was found.
-func openNodeDriver(ctx context.Context, f *folder, m cli.Machine, link *clusterLink, enrolls enrollment, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
+func openNodeDriver(ctx context.Context, f *folder, m local.Machine, link *clusterLink, enrolls enrollment, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
 	undone := f.forsakeDriver(logger)
 	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
 	if err != nil {

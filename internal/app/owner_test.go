@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -42,13 +42,13 @@ func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 	enrolled(t, f, oneCluster, time.Now())
 	f.release()
 	before := contents(t, path)
-	process := cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}
+	process := local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}
 	for name, start := range map[string]func() error{
 		"server": func() error {
-			return runServer(t.Context(), cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
+			return runServer(t.Context(), local.ServerOptions{Process: process, Reach: local.Reach{APIAddr: "127.0.0.1:0"}})
 		},
 		"up": func() error {
-			return up(t.Context(), cli.UpOptions{Process: process, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
+			return up(t.Context(), local.UpOptions{Process: process, Reach: local.Reach{APIAddr: "127.0.0.1:0"}})
 		},
 	} {
 		err := start()
@@ -100,12 +100,12 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	ca, err := identity.NewCA(anotherCluster, time.Now())
 	must(t, err)
 	try := func(ca identity.Fingerprint) error {
-		return join(t.Context(), cli.JoinOptions{
-			Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet},
+		return join(t.Context(), local.JoinOptions{
+			Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet},
 			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca).Reveal(),
 		})
 	}
-	if _, ok := errors.AsType[*cli.AlreadyRunningError](try(creds.Trust().Fingerprint())); !ok {
+	if _, ok := errors.AsType[*local.AlreadyRunningError](try(creds.Trust().Fingerprint())); !ok {
 		t.Error("a node of the cluster runs there, and that is not said")
 	}
 	if err := try(ca.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "belongs to a node of another cluster ("+oneCluster+")") {
@@ -122,8 +122,8 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	ca, err := identity.NewCA(anotherCluster, time.Now())
 	must(t, err)
 	try := func(path string) error {
-		return join(t.Context(), cli.JoinOptions{
-			Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}, Role: "server", NoNode: true,
+		return join(t.Context(), local.JoinOptions{
+			Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}, Role: "server", NoNode: true,
 			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(),
 		})
 	}
@@ -160,8 +160,8 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 			must(t, os.Mkdir(f.sub("server"), 0o700))
 		}
 		must(t, f.say(func(h *holder) { h.Server, h.Node = one.server, one.node }))
-		err = up(t.Context(), cli.UpOptions{Process: cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}})
-		if _, running := errors.AsType[*cli.AlreadyRunningError](err); running != (one.want == "") || !strings.Contains(err.Error(), one.want) {
+		err = up(t.Context(), local.UpOptions{Process: local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}})
+		if _, running := errors.AsType[*local.AlreadyRunningError](err); running != (one.want == "") || !strings.Contains(err.Error(), one.want) {
 			t.Errorf("%s: %v", one.name, err)
 		}
 		f.release()
@@ -181,13 +181,13 @@ func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
 	}))
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, nil, 0o644))
-	for want, o := range map[string]cli.UpOptions{
-		"labels":                      {Machine: cli.Machine{Labels: map[string]string{"a b": "c"}}},
-		"--containerd-address cannot": {Machine: cli.Machine{ContainerdAddress: "/no.sock"}},
-		"to have it at 127.0.0.1:2":   {Reach: cli.Reach{APIAddr: "127.0.0.1:2"}},
-		"chmod 600":                   {Machine: cli.Machine{Name: "other"}, ConfigPath: config},
+	for want, o := range map[string]local.UpOptions{
+		"labels":                      {Machine: local.Machine{Labels: map[string]string{"a b": "c"}}},
+		"--containerd-address cannot": {Machine: local.Machine{ContainerdAddress: "/no.sock"}},
+		"to have it at 127.0.0.1:2":   {Reach: local.Reach{APIAddr: "127.0.0.1:2"}},
+		"chmod 600":                   {Machine: local.Machine{Name: "other"}, ConfigPath: config},
 	} {
-		o.Process = cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}
+		o.Process = local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}
 		if err := up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -202,8 +202,8 @@ func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
 	enrolled(t, f, oneCluster, time.Now().Add(-48*time.Hour)) // for a day
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	must(t, err)
-	err = join(t.Context(), cli.JoinOptions{
-		Process: cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
+	err = join(t.Context(), local.JoinOptions{
+		Process: local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
 		Address: "127.0.0.1:1", Token: identity.NewJoinToken(creds.Trust().Fingerprint()).Reveal(),
 	})
 	if err == nil || !strings.Contains(err.Error(), "its certificate has ended: stop it first with: cloudless down --data-dir "+f.path) {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server"
@@ -20,7 +20,7 @@ import (
 // recoverCluster makes the server of a data folder the only one of its cluster.
 // The next start founds nothing: it goes on with what is there, and removes the
 // others before it lets anybody in (see letGo).
-func recoverCluster(ctx context.Context, o cli.RecoverOptions) (was cli.LogEnd, err error) {
+func recoverCluster(ctx context.Context, o local.RecoverOptions) (was local.LogEnd, err error) {
 	f, err := openExistingFolder(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return was, fmt.Errorf("%s is not a data folder: name that of the server that is left with --data-dir", o.DataDir)
@@ -42,7 +42,7 @@ func recoverCluster(ctx context.Context, o cli.RecoverOptions) (was cli.LogEnd, 
 	if err == nil && end.Reached > end.Index {
 		_, err = fmt.Fprintf(o.Log, "the log of this server had lost the entries %d to %d, which are given up now\n", end.Index+1, end.Reached)
 	}
-	return cli.LogEnd{Term: end.Term, Index: end.Index}, err
+	return local.LogEnd{Term: end.Term, Index: end.Index}, err
 }
 
 // giveUp marks the folder, if the others are lost. The mark comes before anything is

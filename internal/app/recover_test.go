@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -124,7 +124,7 @@ func TestNothingIsRecoveredBesideACluster(t *testing.T) {
 	left := s.join("s3")
 	refused := func(words ...string) {
 		t.Helper()
-		_, err := recoverCluster(s.ctx, cli.RecoverOptions{DataDir: left.path, Log: io.Discard})
+		_, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: left.path, Log: io.Discard})
 		for _, word := range append(words, "is not lost") {
 			if err == nil || !strings.Contains(err.Error(), word) {
 				t.Errorf("recovering ends with %v, which does not say %q", err, word)
@@ -168,7 +168,7 @@ func TestNothingIsRecoveredBesideLeadersOfLater(t *testing.T) {
 	must(t, err)
 	refused := func(when string) {
 		t.Helper()
-		_, err := recoverCluster(s.ctx, cli.RecoverOptions{DataDir: away.path, Log: io.Discard})
+		_, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: away.path, Log: io.Discard})
 		if err == nil || !strings.Contains(err.Error(), "is not lost: it leads the cluster, or hears of the one that does") {
 			t.Errorf("%s recovering ends with %v", when, err)
 		}
@@ -199,9 +199,9 @@ func TestServerRemovedWhileAway(t *testing.T) {
 	s.stop("s3")
 	_, err := s.client.Servers().DeleteServer(s.ctx, &v1.DeleteServerRequest{Name: "s3"})
 	must(t, err)
-	err = runServer(s.ctx, cli.ServerOptions{
-		Process: cli.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
-		Reach:   cli.Reach{APIAddr: away.address},
+	err = runServer(s.ctx, local.ServerOptions{
+		Process: local.Process{DataDir: away.path, Version: "test", Log: testLog(t), Progress: quiet, Ready: func(string) { t.Error("it is ready") }},
+		Reach:   local.Reach{APIAddr: away.address},
 	})
 	if !errors.Is(err, server.ErrRemoved) || !strings.Contains(err.Error(), "cloudless down --purge --data-dir "+away.path) {
 		t.Errorf("it ends with %v", err)
@@ -211,7 +211,7 @@ func TestServerRemovedWhileAway(t *testing.T) {
 // recover makes the server of a folder the only one, and says that it knows how far it is.
 func (s *several) recover(path string) {
 	s.t.Helper()
-	end, err := recoverCluster(s.ctx, cli.RecoverOptions{DataDir: path, Log: io.Discard})
+	end, err := recoverCluster(s.ctx, local.RecoverOptions{DataDir: path, Log: io.Discard})
 	must(s.t, err)
 	if end.Term == 0 || end.Index == 0 {
 		s.t.Errorf("the log of the server that is left ends with %s", end)

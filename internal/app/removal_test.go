@@ -24,7 +24,7 @@ import (
 
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/server"
@@ -215,12 +215,12 @@ func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 	must(t, os.MkdirAll(f.sub("agent"), 0o700))
 	must(t, creds.Save(f.credentialsPath()))
 	again := func() error {
-		return join(s.ctx, cli.JoinOptions{
-			Process: cli.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
+		return join(s.ctx, local.JoinOptions{
+			Process: local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
 			Address: s.running["s1"].address, Token: s.token("node"),
 		})
 	}
-	if _, ok := errors.AsType[*cli.AlreadyRunningError](again()); !ok {
+	if _, ok := errors.AsType[*local.AlreadyRunningError](again()); !ok {
 		t.Error("the node runs, and that is not said")
 	}
 	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})
@@ -240,10 +240,10 @@ func TestServerThatNobodyReachesLearnsOfItsRemoval(t *testing.T) {
 	defer cancel()
 	token := s.token("server")
 	go func() {
-		ended <- join(ctx, cli.JoinOptions{
-			Process: cli.Process{DataDir: t.TempDir(), Version: "test", Log: testLog(t), Progress: quiet, Ready: quiet},
+		ended <- join(ctx, local.JoinOptions{
+			Process: local.Process{DataDir: t.TempDir(), Version: "test", Log: testLog(t), Progress: quiet, Ready: quiet},
 			Address: s.running["s1"].address, Token: token, Role: "server", NoNode: true,
-			Reach: cli.Reach{APIAddr: freeAddress(t), Advertise: freeAddress(t), Name: "s2"},
+			Reach: local.Reach{APIAddr: freeAddress(t), Advertise: freeAddress(t), Name: "s2"},
 		})
 	}()
 	s.uid("s2")

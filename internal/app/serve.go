@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -18,14 +18,14 @@ import (
 // beside it if node is not nil. They meet over the same port, certificates and
 // streams as if they were far apart.
 type service struct {
-	cli.ServerOptions
-	node *cli.Machine
+	local.ServerOptions
+	node *local.Machine
 	// prepare makes the folder one that a server can run on, and settles where it
 	// is reached.
-	prepare func(*folder, *cli.Reach) error
+	prepare func(*folder, *local.Reach) error
 	// sameRole refuses a folder on which another role runs than this one; nil
 	// accepts every server.
-	sameRole func(*cli.AlreadyRunningError) error
+	sameRole func(*local.AlreadyRunningError) error
 	// ready is called once, with what the person at the terminal should know.
 	ready func(string)
 
@@ -41,8 +41,8 @@ type service struct {
 }
 
 // runServer is the role of a server alone.
-func runServer(ctx context.Context, o cli.ServerOptions) error {
-	s := &service{ServerOptions: o, prepare: func(f *folder, reach *cli.Reach) error {
+func runServer(ctx context.Context, o local.ServerOptions) error {
+	s := &service{ServerOptions: o, prepare: func(f *folder, reach *local.Reach) error {
 		f.listenAgain(reach)
 		return f.tryPort(ctx, reach.APIAddr)
 	}}

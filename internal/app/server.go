@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/nodes"
@@ -191,11 +191,11 @@ func (p *controlPlane) loops(ctx context.Context) error {
 
 // listenAgain lets a server that is not told where to listen do so where it did
 // before: the others look for it there.
-func (f *folder) listenAgain(reach *cli.Reach) {
+func (f *folder) listenAgain(reach *local.Reach) {
 	if reach.APIAddr == "" {
 		reach.Advertise = cmp.Or(reach.Advertise, f.Advertise)
 	}
-	reach.APIAddr = cmp.Or(reach.APIAddr, f.Listen, cli.DefaultAPIAddr)
+	reach.APIAddr = cmp.Or(reach.APIAddr, f.Listen, local.DefaultAPIAddr)
 }
 
 // asBefore completes what a server is told by what it was told before: whoever

@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
@@ -32,11 +32,11 @@ func startServer(t *testing.T, path, config string) *running {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- runServer(ctx, cli.ServerOptions{
-			Process: cli.Process{
+		ended <- runServer(ctx, local.ServerOptions{
+			Process: local.Process{
 				DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(message string) { ready <- message },
 			},
-			Reach: cli.Reach{APIAddr: "127.0.0.1:0"}, ConfigPath: config,
+			Reach: local.Reach{APIAddr: "127.0.0.1:0"}, ConfigPath: config,
 		})
 	}()
 	var said string
@@ -72,12 +72,12 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	if held := readHolder(path); held.PID != os.Getpid() || held.Address != before.GetStatus().GetServers()[0].GetAddress() {
 		t.Errorf("the folder says that it is held by %+v", held)
 	}
-	err = runServer(t.Context(), cli.ServerOptions{Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: cli.Reach{APIAddr: "127.0.0.1:0"}})
-	if _, ok := errors.AsType[*cli.AlreadyRunningError](err); !ok {
+	err = runServer(t.Context(), local.ServerOptions{Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: local.Reach{APIAddr: "127.0.0.1:0"}})
+	if _, ok := errors.AsType[*local.AlreadyRunningError](err); !ok {
 		t.Errorf("a second server on the folder: %v", err)
 	}
 	// One that is wished elsewhere is not there only because it runs here.
-	err = runServer(t.Context(), cli.ServerOptions{Process: cli.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: cli.Reach{APIAddr: "127.0.0.1:1"}})
+	err = runServer(t.Context(), local.ServerOptions{Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: local.Reach{APIAddr: "127.0.0.1:1"}})
 	if err == nil || !strings.Contains(err.Error(), "to have it at 127.0.0.1:1, stop it first with: cloudless down") {
 		t.Errorf("the same server at another address: %v", err)
 	}
@@ -151,13 +151,13 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	ca, err := identity.NewCA("other", time.Now())
 	must(t, err)
 	foreign := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
-	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, foreign, slog.New(slog.DiscardHandler)); err == nil {
+	if err := enroll(t.Context(), f, local.Machine{Name: "n1"}, address, foreign, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("the machine joined a cluster that its token does not name")
 	}
-	if err := enroll(t.Context(), f, cli.Machine{Name: "n1"}, address, "garbage", slog.New(slog.DiscardHandler)); err == nil {
+	if err := enroll(t.Context(), f, local.Machine{Name: "n1"}, address, "garbage", slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("the machine joined with garbage")
 	}
-	must(t, enroll(t.Context(), f, cli.Machine{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}, address, made.GetSecret(), slog.New(slog.DiscardHandler)))
+	must(t, enroll(t.Context(), f, local.Machine{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}, address, made.GetSecret(), slog.New(slog.DiscardHandler)))
 	creds, err := identity.LoadCredentials(f.credentialsPath())
 	must(t, err)
 	about, err := f.readMembership()
@@ -173,7 +173,7 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	other, err := openFolder(t.TempDir())
 	must(t, err)
 	defer other.release()
-	if err := enroll(t.Context(), other, cli.Machine{Name: "n2"}, address, made.GetSecret(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "used up") {
+	if err := enroll(t.Context(), other, local.Machine{Name: "n2"}, address, made.GetSecret(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "used up") {
 		t.Errorf("a token for one machine used again: %v", err)
 	}
 	if got := entries(t, other.sub("agent")); got != "" {
@@ -183,12 +183,12 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 
 func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	process := cli.Process{DataDir: dir, Log: io.Discard, Progress: quiet}
-	err := runAgent(t.Context(), cli.AgentOptions{Process: process})
+	process := local.Process{DataDir: dir, Log: io.Discard, Progress: quiet}
+	err := runAgent(t.Context(), local.AgentOptions{Process: process})
 	if err == nil || !strings.Contains(err.Error(), "cloudless join ADDRESS --token TOKEN") {
 		t.Errorf("ended with %v", err)
 	}
-	if err := join(t.Context(), cli.JoinOptions{Process: process, Address: "127.0.0.1:1", Token: "nonsense"}); err == nil {
+	if err := join(t.Context(), local.JoinOptions{Process: process, Address: "127.0.0.1:1", Token: "nonsense"}); err == nil {
 		t.Error("joined with nonsense")
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {

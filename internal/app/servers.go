@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/servers"
 	"github.com/cloudless/cloudless/internal/gossip"
@@ -132,7 +132,7 @@ func (p *controlPlane) meet(ctx context.Context, f *folder, o planeOptions, u *u
 	p.fellows.joined, p.fellows.peer = f.Joined, o.peer
 	p.fellows.self = servers.Self{
 		Seen: servers.Seen{UID: f.ServerUID, Address: p.server.Advertised(), Zone: o.zone, Version: o.version},
-		Name: nodeName(cli.Machine{Name: o.name}),
+		Name: nodeName(local.Machine{Name: o.name}),
 	}
 	if err := p.takeStoredKey(); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/server"
 )
@@ -64,8 +64,8 @@ type one struct {
 
 // The program says itself what consensus would refuse, before anything is done.
 func TestElectionTimeoutsAreThoseOfConsensus(t *testing.T) {
-	if cli.MinElectionTimeout != consensus.MinElectionTimeout || cli.MaxElectionTimeout != consensus.MaxElectionTimeout {
-		t.Errorf("%s to %s, but for consensus %s to %s", cli.MinElectionTimeout, cli.MaxElectionTimeout, consensus.MinElectionTimeout, consensus.MaxElectionTimeout)
+	if local.MinElectionTimeout != consensus.MinElectionTimeout || local.MaxElectionTimeout != consensus.MaxElectionTimeout {
+		t.Errorf("%s to %s, but for consensus %s to %s", local.MinElectionTimeout, local.MaxElectionTimeout, consensus.MinElectionTimeout, consensus.MaxElectionTimeout)
 	}
 }
 
@@ -108,7 +108,7 @@ func (s *several) start(name, path, address, token string) *one {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.ctx))
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	process := cli.Process{
+	process := local.Process{
 		DataDir: path, Version: "test", Log: testLog(s.t), Progress: quiet, Ready: func(string) { close(ready) },
 		ElectionTimeout: consensus.MaxElectionTimeout, // the tests' machines may be slow
 	}
@@ -116,13 +116,13 @@ func (s *several) start(name, path, address, token string) *one {
 	if off := s.off[name]; off != 0 {
 		process.Clock = func() time.Time { return time.Now().Add(off) }
 	}
-	reach := cli.Reach{APIAddr: address, Name: name, Peer: s.peer}
+	reach := local.Reach{APIAddr: address, Name: name, Peer: s.peer}
 	go func() {
 		if token != "" {
-			ended <- join(ctx, cli.JoinOptions{Process: process, Address: s.anyAddress(), Token: token, Role: "server", NoNode: true, Reach: reach})
+			ended <- join(ctx, local.JoinOptions{Process: process, Address: s.anyAddress(), Token: token, Role: "server", NoNode: true, Reach: reach})
 			return
 		}
-		ended <- runServer(ctx, cli.ServerOptions{Process: process, Reach: reach, ConfigPath: s.config})
+		ended <- runServer(ctx, local.ServerOptions{Process: process, Reach: reach, ConfigPath: s.config})
 	}()
 	select {
 	case <-ready:
@@ -378,11 +378,11 @@ func TestWhoCannotJoin(t *testing.T) {
 	s := found(t)
 	other := found(t)
 	try := func(path, address, advertise, token string) error {
-		return join(s.ctx, cli.JoinOptions{
-			Process: cli.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) {
+		return join(s.ctx, local.JoinOptions{
+			Process: local.Process{DataDir: path, Version: "test", Log: io.Discard, Progress: quiet, Ready: func(string) {
 				t.Error("it is ready")
 			}},
-			Address: s.running["s1"].address, Token: token, Role: "server", Reach: cli.Reach{APIAddr: address, Advertise: advertise, Name: "x"},
+			Address: s.running["s1"].address, Token: token, Role: "server", Reach: local.Reach{APIAddr: address, Advertise: advertise, Name: "x"},
 		})
 	}
 	used := other.start("s9", t.TempDir(), freeAddress(t), other.token("server"))
@@ -427,12 +427,12 @@ func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
 		{"", "127.0.0.1:4711", "127.0.0.1:7700"},
 		{"192.0.2.7:1", "127.0.0.1:4711", "192.0.2.7:1"},
 	} {
-		reach := cli.Reach{APIAddr: c.given}
+		reach := local.Reach{APIAddr: c.given}
 		if err := listenTowards(t.Context(), c.other, &reach); err != nil || reach.APIAddr != c.want {
 			t.Errorf("towards %s with %q it listens on %s (%v), want %s", c.other, c.given, reach.APIAddr, err, c.want)
 		}
 	}
-	var reach cli.Reach
+	var reach local.Reach
 	if err := listenTowards(t.Context(), "nobody.invalid:7700", &reach); err == nil || !strings.Contains(err.Error(), "name it with --api-addr") {
 		t.Errorf("towards nobody: %v", err)
 	}

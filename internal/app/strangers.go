@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -17,7 +17,7 @@ const strangerPatience = 2 * time.Second
 // notAmongStrangers refuses to begin where another cluster is in the place of
 // this machine's, if a person waits for it: nothing would ever get ready. Whom
 // nobody waits for goes on trying, because what runs here needs no server.
-func (f *folder) notAmongStrangers(ctx context.Context, process cli.Process) error {
+func (f *folder) notAmongStrangers(ctx context.Context, process local.Process) error {
 	if !process.Attended {
 		return nil
 	}

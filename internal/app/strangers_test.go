@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -30,22 +30,22 @@ func TestAnotherClusterInThePlaceOfOnesOwn(t *testing.T) {
 	must(t, os.MkdirAll(f.sub("agent"), 0o700))
 	must(t, creds.Save(f.credentialsPath()))
 
-	waited := cli.Process{DataDir: f.path, Version: "test", Log: io.Discard, Progress: quiet, Attended: true}
+	waited := local.Process{DataDir: f.path, Version: "test", Log: io.Discard, Progress: quiet, Attended: true}
 	must(t, f.writeMembership(membership{Servers: []string{freeAddress(t)}, Node: "far"}))
 	must(t, f.notAmongStrangers(s.ctx, waited))
-	seen := serversAnswer(s.ctx, cli.DoctorOptions{DataDir: f.path})
+	seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.path})
 	if len(seen) != 1 || seen[0].Level != doctor.Warn || !strings.Contains(seen[0].Text, "nothing listens there") {
 		t.Errorf("of servers that are away the doctor says %+v", seen)
 	}
 	must(t, f.writeMembership(membership{Servers: []string{freeAddress(t), s.running["s1"].address}, Node: "far"}))
-	must(t, f.notAmongStrangers(s.ctx, cli.Process{}))
-	if seen := serversAnswer(s.ctx, cli.DoctorOptions{DataDir: f.path}); len(seen) != 1 || seen[0].Level != doctor.Warn {
+	must(t, f.notAmongStrangers(s.ctx, local.Process{}))
+	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.path}); len(seen) != 1 || seen[0].Level != doctor.Warn {
 		t.Errorf("of another cluster in their place the doctor says %+v", seen)
 	}
-	if seen := serversAnswer(s.ctx, cli.DoctorOptions{DataDir: t.TempDir()}); seen != nil {
+	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: t.TempDir()}); seen != nil {
 		t.Errorf("of a machine that is no node the doctor says %+v", seen)
 	}
-	err = runAgent(s.ctx, cli.AgentOptions{Process: waited})
+	err = runAgent(s.ctx, local.AgentOptions{Process: waited})
 	if err == nil || !strings.Contains(err.Error(), "the server at "+s.running["s1"].address+" belongs to another cluster than this machine, which is node far of cluster elsewhere") {
 		t.Errorf("the agent ended with %v", err)
 	}

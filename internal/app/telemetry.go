@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/agent"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -30,7 +30,7 @@ type instruments struct {
 // be taken.
 const flushPatience = 2 * time.Second
 
-func openInstruments(ctx context.Context, process cli.Process, service string, logger *slog.Logger, u *undo) (*instruments, error) {
+func openInstruments(ctx context.Context, process local.Process, service string, logger *slog.Logger, u *undo) (*instruments, error) {
 	u.add(boundLog(process.DataDir, os.Stderr, ownLogPeriod, ownLogBytes, logger))
 	tracing, err := telemetry.OpenTracing(ctx, telemetry.TraceOptions{
 		Endpoint: process.OTLPEndpoint, Service: service, Version: process.Version, Logger: logger,

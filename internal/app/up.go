@@ -4,20 +4,20 @@ import (
 	"context"
 	"sync"
 
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // up makes this machine a server and a node: those that it is already, or else the
 // first ones of a new cluster.
-func up(ctx context.Context, o cli.UpOptions) error {
+func up(ctx context.Context, o local.UpOptions) error {
 	o.Reach.Name = o.Machine.Name
 	s := &service{
-		ServerOptions: cli.ServerOptions{
+		ServerOptions: local.ServerOptions{
 			Process: o.Process, ConfigPath: o.ConfigPath, Context: o.Context,
 			Reach: o.Reach,
 		},
 		node: &o.Machine,
-		prepare: func(f *folder, reach *cli.Reach) error {
+		prepare: func(f *folder, reach *local.Reach) error {
 			f.listenAgain(reach)
 			return f.tryPort(ctx, reach.APIAddr)
 		},

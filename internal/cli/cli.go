@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 // Options are what the command line is given by main.
@@ -18,7 +19,7 @@ type Options struct {
 	Stderr io.Writer
 	// Version of the program.
 	Version string
-	Roles   Roles
+	Roles   local.Roles
 }
 
 // Main runs one command line and returns the exit code. It ends early when ctx does.
@@ -31,11 +32,16 @@ func Main(ctx context.Context, o Options) int {
 // cli makes the commands.
 type cli struct {
 	*command.Env
-	roles Roles
+	machine *local.Commands
 }
 
 func newCLI(o Options) *cli {
-	return &cli{Env: &command.Env{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Version: o.Version}, roles: o.Roles}
+	return newWith(&command.Env{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Version: o.Version}, o.Roles)
+}
+
+func newWith(e *command.Env, roles local.Roles) *cli {
+	again := func(e *command.Env) *cobra.Command { return newWith(e, roles).rootCommand() }
+	return &cli{Env: e, machine: local.New(e, roles, again)}
 }
 
 func (c *cli) rootCommand() *cobra.Command {
@@ -44,8 +50,8 @@ func (c *cli) rootCommand() *cobra.Command {
 		c.copyCommand(), c.statsCommand(), c.topCommand())
 	command.Add(root, command.GroupCluster, c.clusterCommand(), c.leaderCommand(), c.nodeCommand(), c.namespaceCommand(), c.tokenCommand(), c.imageCommand(), c.eventsCommand(), c.loginCommand(), c.contextCommand(),
 		c.completionCommand(), c.versionCommand())
-	command.Add(root, command.GroupMachine, c.upCommand(), c.serverCommand(), c.agentCommand(), c.joinCommand(), c.downCommand(),
-		c.installCommand(), c.uninstallCommand(), c.doctorCommand())
+	command.Add(root, command.GroupMachine, c.machine.Up(), c.machine.Server(c.serverListCommand(), c.serverRemoveCommand()), c.machine.Agent(),
+		c.machine.Join(), c.machine.Down(), c.machine.Install(), c.machine.Uninstall(), c.machine.Doctor())
 	c.completeNames(root)
 	return root
 }

@@ -60,6 +60,7 @@ func TestUsageErrors(t *testing.T) {
 		{"workload scale web", "REPLICAS is missing"},
 		{"workload rm", "NAME is missing"},
 		{"token create", "--role is missing"},
+		{"token create --role node --uses 0", "--uses 0 is of no use"},
 		{"apply", "the file is missing"},
 	} {
 		got := runCLI(t.Context(), Options{}, strings.Fields(test.line)...)

@@ -25,18 +25,15 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// TestMain lets the test program be the child of --detach. What who tests has set for their own clusters says nothing
-// about those of tests.
+// TestMain ignores the clusters that the environment of the developer names.
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		os.Exit(childMain())
-	}
-	for _, name := range []string{command.ContextEnv, client.ConfigEnv, DataDirEnv, command.TokenEnv, telemetry.OTLPEndpointEnv} {
+	for _, name := range []string{command.ContextEnv, client.ConfigEnv, local.DataDirEnv, command.TokenEnv, telemetry.OTLPEndpointEnv} {
 		if err := os.Unsetenv(name); err != nil {
 			panic(err)
 		}

@@ -14,60 +14,9 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
-
-// reachFlags are those of roles that make this machine a server.
-type reachFlags struct {
-	Reach
-	zone string
-}
-
-// register takes what is said of the address where the server listens if none is given.
-func (f *reachFlags) register(cmd *cobra.Command, about string) {
-	cmd.Flags().StringVar(&f.APIAddr, "api-addr", "", "`address` where the API of a server listens"+about)
-	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
-	cmd.Flags().StringVar(&f.zone, "zone", "", "`zone` of this server, \"\" for none; votes are spread over zones (default: the one that it had before)")
-	registerAnnounce(cmd, &f.Announce)
-}
-
-func (f *reachFlags) registerPeer(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Peer, "peer", "", "`address` of another server that runs, if all of them have moved since this one ran")
-}
-
-func registerAnnounce(cmd *cobra.Command, announce *bool) {
-	cmd.Flags().BoolVar(announce, "announce", true, "answer machines of this network that look for servers by mDNS (cloudless join --discover); never done on 127.0.0.1")
-}
-
-// reach is what the flags say.
-func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
-	said := f.Reach
-	if cmd.Flags().Changed("zone") {
-		said.Zone = &f.zone
-	}
-	if cmd.Flags().Changed("api-addr") {
-		if err := command.CheckAddress(cmd, "--api-addr", f.APIAddr); err != nil {
-			return said, err
-		}
-	}
-	for _, one := range []struct{ flag, address string }{{"--advertise", f.Advertise}, {"--peer", f.Peer}} {
-		if one.address == "" {
-			continue
-		}
-		if err := command.CheckAddress(cmd, one.flag, one.address); err != nil {
-			return said, err
-		}
-	}
-	return said, nil
-}
-
-// roleFlag is what a machine must say besides its token.
-func roleFlag(role string) string {
-	if role == "server" {
-		return " --role server"
-	}
-	return ""
-}
 
 func (c *cli) serverListCommand() *cobra.Command {
 	return &cobra.Command{
@@ -190,7 +139,7 @@ func (c *cli) leaderTransferCommand() *cobra.Command {
 
 func (c *cli) clusterCommand() *cobra.Command {
 	return command.Group("cluster", "See how the cluster is, and change how it behaves", "  cloudless cluster status\n  cloudless cluster config get",
-		c.clusterStatusCommand(), c.clusterConfigCommand(), c.clusterRecoverCommand())
+		c.clusterStatusCommand(), c.clusterConfigCommand(), c.machine.Recover())
 }
 
 func (c *cli) clusterStatusCommand() *cobra.Command {
@@ -277,7 +226,9 @@ func (c *cli) printClusterStatus(cluster *cloudlessv1.Cluster, nodes []*cloudles
 	}
 	far, how := "LAG", serverLag
 	if !leads(st) { // nobody can say how far others are behind
-		far, how = "LOG", func(s *cloudlessv1.ServerStatus) string { return LogEnd{s.GetLastTerm(), s.GetLastIndex()}.String() }
+		far, how = "LOG", func(s *cloudlessv1.ServerStatus) string {
+			return local.LogEnd{Term: s.GetLastTerm(), Index: s.GetLastIndex()}.String()
+		}
 	}
 	t := terminal.NewTable(c.Stdout, "SERVER", "ADDRESS", "ROLE", "HEALTH", far, "ZONE", "VERSION")
 	for _, s := range st.GetServers() {

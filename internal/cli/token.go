@@ -140,3 +140,11 @@ func (c *cli) tokenRemoveCommand() *cobra.Command {
 		}),
 	}
 }
+
+// roleFlag is what a machine must say besides its token.
+func roleFlag(role string) string {
+	if role == "server" {
+		return " --role server"
+	}
+	return ""
+}

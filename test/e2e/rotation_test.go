@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/app"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -92,9 +92,9 @@ func startRotating(t *testing.T) *rotating {
 	r.startServer()
 	t.Cleanup(func() { r.stopServer() })
 	token := strings.TrimSpace(r.cloudless("token", "create", "--role", "node"))
-	r.stopNode = r.run("the node", func(ctx context.Context, process cli.Process) error {
+	r.stopNode = r.run("the node", func(ctx context.Context, process local.Process) error {
 		process.DataDir = r.node
-		return app.Roles().Join(ctx, cli.JoinOptions{Process: process, Machine: cli.Machine{Name: "n1"}, Address: r.address, Token: token, Role: "node"})
+		return app.Roles().Join(ctx, local.JoinOptions{Process: process, Machine: local.Machine{Name: "n1"}, Address: r.address, Token: token, Role: "node"})
 	})
 	t.Cleanup(func() {
 		r.stopNode()
@@ -105,19 +105,19 @@ func startRotating(t *testing.T) *rotating {
 
 func (r *rotating) startServer() {
 	r.t.Helper()
-	r.stopServer = r.run("the server", func(ctx context.Context, process cli.Process) error {
+	r.stopServer = r.run("the server", func(ctx context.Context, process local.Process) error {
 		process.DataDir, process.CertificateTTL = r.data, rotatingTTL
-		return app.Roles().Server(ctx, cli.ServerOptions{Process: process, Reach: cli.Reach{APIAddr: r.address}, ConfigPath: r.config})
+		return app.Roles().Server(ctx, local.ServerOptions{Process: process, Reach: local.Reach{APIAddr: r.address}, ConfigPath: r.config})
 	})
 }
 
 // run starts a role and returns when it is ready; stop ends it and waits for it.
-func (r *rotating) run(name string, role func(context.Context, cli.Process) error) (stop func()) {
+func (r *rotating) run(name string, role func(context.Context, local.Process) error) (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.ctx)
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- role(ctx, cli.Process{Version: "test", Log: io.Discard, Progress: func(string) {}, Ready: func(string) { close(ready) }})
+		ended <- role(ctx, local.Process{Version: "test", Log: io.Discard, Progress: func(string) {}, Ready: func(string) { close(ready) }})
 	}()
 	select {
 	case <-ready:

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/app"
-	"github.com/cloudless/cloudless/internal/cli"
+	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/test/fleet/simulated"
 )
@@ -64,17 +64,17 @@ func (c *cluster) start(name, token string) {
 	must(c.t, listener.Close())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx))
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	process := cli.Process{
+	process := local.Process{
 		DataDir: c.t.TempDir(), Version: "test", Log: c.log(), Progress: func(string) {}, Ready: func(string) { close(ready) },
 		ElectionTimeout: consensus.MaxElectionTimeout, // the tests' machines may be slow
 	}
-	reach := cli.Reach{APIAddr: s.address, Name: name}
+	reach := local.Reach{APIAddr: s.address, Name: name}
 	go func() {
 		if token != "" {
-			ended <- app.Roles().Join(ctx, cli.JoinOptions{Process: process, Address: c.servers["s1"].address, Token: token, Role: "server", NoNode: true, Reach: reach})
+			ended <- app.Roles().Join(ctx, local.JoinOptions{Process: process, Address: c.servers["s1"].address, Token: token, Role: "server", NoNode: true, Reach: reach})
 			return
 		}
-		ended <- app.Roles().Server(ctx, cli.ServerOptions{Process: process, Reach: reach, ConfigPath: c.config})
+		ended <- app.Roles().Server(ctx, local.ServerOptions{Process: process, Reach: reach, ConfigPath: c.config})
 	}()
 	stopped := false
 	s.stop = func() {

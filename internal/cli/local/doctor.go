@@ -1,4 +1,4 @@
-package cli
+package local
 
 import (
 	"net"
@@ -26,7 +26,7 @@ type DoctorOptions struct {
 	ConfigPath, Context string
 }
 
-func (c *cli) doctorCommand() *cobra.Command {
+func (c *Commands) Doctor() *cobra.Command {
 	var p processFlags
 	var o DoctorOptions
 	cmd := &cobra.Command{
@@ -96,7 +96,7 @@ func (e *badPortError) Error() string {
 	return "\"" + e.port + "\" is not a port: write a number from 1 to 65535, and /udp behind it if need be"
 }
 
-func (c *cli) printFindings(found []doctor.Finding) error {
+func (c *Commands) printFindings(found []doctor.Finding) error {
 	if !c.ForPeople() {
 		return c.PrintValue(struct {
 			Level doctor.Level     `json:"level" yaml:"level"`

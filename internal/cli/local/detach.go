@@ -1,4 +1,4 @@
-package cli
+package local
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/systemd"
 )
@@ -44,7 +45,7 @@ type word struct {
 type handover struct{ flag, hides, secret string }
 
 // runRole runs a role here, or in a process of its own with --detach. It fills in how the role tells its progress.
-func (c *cli) runRole(cmd *cobra.Command, detach bool, process *Process, secret *handover, run func(context.Context) error) error {
+func (c *Commands) runRole(cmd *cobra.Command, detach bool, process *Process, secret *handover, run func(context.Context) error) error {
 	if detach {
 		return c.detach(cmd, process.DataDir, secret)
 	}
@@ -68,12 +69,12 @@ type reporter struct {
 	mu      sync.Mutex
 	manager systemd.Notifier
 	pipe    *os.File // nil if nobody waits, or no longer
-	cli     *cli
+	env     *command.Env
 	line    *terminal.ProgressLine
 }
 
-func (c *cli) reporter() (*reporter, error) {
-	r := &reporter{cli: c, line: terminal.NewProgressLine(c.Stderr)}
+func (c *Commands) reporter() (*reporter, error) {
+	r := &reporter{env: c.Env, line: terminal.NewProgressLine(c.Stderr)}
 	var err error
 	if r.manager, err = systemd.NewNotifier(); err != nil {
 		return nil, err
@@ -109,10 +110,10 @@ func (r *reporter) ready(message string) {
 	r.line.Clear()
 	first, _, _ := strings.Cut(message, "\n")
 	if err := errors.Join(r.manager.Status(first), r.manager.Ready()); err != nil {
-		r.cli.Note("cloudless: %v", err) // the manager will say what it thinks of that
+		r.env.Note("cloudless: %v", err) // the manager will say what it thinks of that
 	}
 	if r.pipe == nil {
-		_ = r.cli.Printf("%s\n", message) // a role does not fail because nobody reads
+		_ = r.env.Printf("%s\n", message) // a role does not fail because nobody reads
 		return
 	}
 	r.say(word{Ready: &message})
@@ -160,7 +161,7 @@ func (r *reporter) release() {
 }
 
 // detach starts the same command in a session of its own and waits until it is ready.
-func (c *cli) detach(cmd *cobra.Command, dataDir string, secret *handover) error {
+func (c *Commands) detach(cmd *cobra.Command, dataDir string, secret *handover) error {
 	_, missing := os.Stat(dataDir)
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
@@ -265,7 +266,7 @@ const noteAfter = 10 * time.Second
 
 // awaitChild shows the child's progress until its last word, which is empty if it ended without one. Where there is no
 // terminal, progress is noted once it is late. If ctx ends first, so does the child.
-func (c *cli) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, late <-chan time.Time) (word, error) {
+func (c *Commands) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, late <-chan time.Time) (word, error) {
 	line := terminal.NewProgressLine(c.Stderr)
 	defer line.Clear()
 	heard := make(chan word)

@@ -1,4 +1,4 @@
-package cli
+package local
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 
 func TestInstallWritesOutWhatAServiceCannotKnow(t *testing.T) {
 	var asked InstallOptions
-	o := Options{Roles: Roles{Install: func(_ context.Context, o InstallOptions) (string, error) {
+	roles := Roles{Install: func(_ context.Context, o InstallOptions) (string, error) {
 		asked = o
 		return "done", nil
-	}}}
+	}}
 	t.Setenv("CLOUDLESS_CONFIG", "")
 	t.Setenv("XDG_CONFIG_HOME", "/home/me/.config")
 	for _, test := range []struct {
@@ -34,7 +34,7 @@ func TestInstallWritesOutWhatAServiceCannotKnow(t *testing.T) {
 		{"install agent -- --data-dir /d", []string{"agent", "--data-dir=/d"}},
 		{"install --config /c -- --data-dir /d -l zone=a -l rack=1", []string{"up", "--config=/c", "--data-dir=/d", "--label=zone=a", "--label=rack=1"}},
 	} {
-		runCLI(t.Context(), o, strings.Fields(test.line)...).expect(t, 0, "done\n", "")
+		runLocal(t.Context(), roles, strings.Fields(test.line)...).expect(t, 0, "done\n", "")
 		if slices.Sort(asked.Args[1:]); !slices.Equal(asked.Args, sortedTail(test.want)) {
 			t.Errorf("%s: the service runs %q, want %q", test.line, asked.Args, test.want)
 		}
@@ -52,7 +52,7 @@ func TestInstallWritesOutWhatAServiceCannotKnow(t *testing.T) {
 		"uninstall now":             `"now" is too much`,
 		"install up --api-addr x:1": "there is no flag --api-addr",
 	} {
-		if got := runCLI(t.Context(), o, strings.Fields(line)...); got.code != 2 || !strings.Contains(got.stderr, want) {
+		if got := runLocal(t.Context(), roles, strings.Fields(line)...); got.code != 2 || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: %+v, want %q", line, got, want)
 		}
 	}
@@ -64,13 +64,13 @@ func sortedTail(words []string) []string {
 }
 
 func TestUninstallASecondTimeDoesNoHarm(t *testing.T) {
-	o := Options{Roles: Roles{Uninstall: func(_ context.Context, o UninstallOptions) (string, error) {
+	roles := Roles{Uninstall: func(_ context.Context, o UninstallOptions) (string, error) {
 		if !o.Purge || o.Name != "second" || o.Root != "/" {
 			return "", errors.New("asked for something else")
 		}
 		return "", fmt.Errorf("uninstall: %w", fs.ErrNotExist)
-	}}}
-	runCLI(t.Context(), o, "uninstall", "--purge", "--service", "second").expect(t, 0, "there is no service second to uninstall\n", "")
+	}}
+	runLocal(t.Context(), roles, "uninstall", "--purge", "--service", "second").expect(t, 0, "there is no service second to uninstall\n", "")
 }
 
 // A role says that it is ready to the manager that started it.
@@ -82,15 +82,15 @@ func TestRoleTellsTheManagerThatItIsReady(t *testing.T) {
 	}
 	defer socket.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
-	o := Options{Roles: Roles{Agent: func(_ context.Context, o AgentOptions) error {
+	roles := Roles{Agent: func(_ context.Context, o AgentOptions) error {
 		if os.Getenv("NOTIFY_SOCKET") != "" {
 			t.Error("containers would inherit the manager's socket")
 		}
 		o.Progress("waiting for the cluster")
 		o.Ready("node a is ready\nand more")
 		return nil
-	}}}
-	runCLI(t.Context(), o, "agent", "--data-dir", t.TempDir()).expect(t, 0, "node a is ready\nand more\n", "")
+	}}
+	runLocal(t.Context(), roles, "agent", "--data-dir", t.TempDir()).expect(t, 0, "node a is ready\nand more\n", "")
 	for _, want := range []string{"STATUS=waiting for the cluster", "STATUS=node a is ready", "READY=1"} {
 		buffer := make([]byte, 256)
 		n, err := socket.Read(buffer)

@@ -1,11 +1,12 @@
-package cli
+package local
 
 import (
-	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
-func (c *cli) clusterRecoverCommand() *cobra.Command {
+func (c *Commands) Recover() *cobra.Command {
 	var p processFlags
 	var lost bool
 	cmd := &cobra.Command{

@@ -1,4 +1,4 @@
-package cli
+package local
 
 import (
 	"bytes"
@@ -16,8 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cloudless/cloudless/internal/cli/command"
 	"golang.org/x/sys/unix"
+
+	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
 // childEnv tells the test program that it is a child of --detach, and how to behave.
@@ -57,21 +58,19 @@ func childMain() int {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return Main(ctx, Options{
-		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Roles: Roles{
-			Up: func(ctx context.Context, o UpOptions) error {
-				return role(ctx, &o.Process, fmt.Sprintf("up %s %s %v", o.Reach.APIAddr, o.Name, o.Labels))
-			},
-			Join: func(ctx context.Context, o JoinOptions) error {
-				args, err := os.ReadFile("/proc/self/cmdline")
-				if err != nil {
-					return err
-				}
-				return role(ctx, &o.Process, fmt.Sprintf("join %s with %s; in arguments %t", o.Address, o.Token, strings.Contains(string(args), o.Token)))
-			},
+	env := &command.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	return env.Execute(ctx, localRoot(env, Roles{
+		Up: func(ctx context.Context, o UpOptions) error {
+			return role(ctx, &o.Process, fmt.Sprintf("up %s %s %v", o.Reach.APIAddr, o.Name, o.Labels))
 		},
-	})
+		Join: func(ctx context.Context, o JoinOptions) error {
+			args, err := os.ReadFile("/proc/self/cmdline")
+			if err != nil {
+				return err
+			}
+			return role(ctx, &o.Process, fmt.Sprintf("join %s with %s; in arguments %t", o.Address, o.Token, strings.Contains(string(args), o.Token)))
+		},
+	}), os.Args[1:])
 }
 
 func detached(ctx context.Context, t *testing.T, behaviour string, args ...string) (result, string) {
@@ -79,7 +78,7 @@ func detached(ctx context.Context, t *testing.T, behaviour string, args ...strin
 	t.Setenv(childEnv, behaviour)
 	dir := t.TempDir()
 	t.Setenv("CLOUDLESS_CONFIG", filepath.Join(dir, "config.yaml"))
-	return runCLI(ctx, Options{}, append(args, "--detach", "--data-dir", dir)...), dir
+	return runLocal(ctx, Roles{}, append(args, "--detach", "--data-dir", dir)...), dir
 }
 
 // endChild stops a child by the pid in its message, and waits until it is gone.
@@ -145,7 +144,7 @@ func TestUpDetachSaysWhyTheChildEnded(t *testing.T) {
 		t.Errorf("what was said already is left in %v (%v)", left, err)
 	}
 	made := filepath.Join(dir, "made")
-	runCLI(t.Context(), Options{}, "up", "--detach", "--data-dir", made).expect(t, 1, "", "cloudless: the disk is full\n")
+	runLocal(t.Context(), Roles{}, "up", "--detach", "--data-dir", made).expect(t, 1, "", "cloudless: the disk is full\n")
 	if _, err := os.Stat(made); !os.IsNotExist(err) {
 		t.Errorf("the folder that was made for nothing: %v", err)
 	}
@@ -167,7 +166,7 @@ func TestAnInterruptStopsTheChild(t *testing.T) {
 	t.Setenv(childEnv, "hangs")
 	t.Setenv("CLOUDLESS_CONFIG", filepath.Join(dir, "config.yaml"))
 	done := make(chan result)
-	go func() { done <- runCLI(ctx, Options{}, "up", "--detach", "--data-dir", dir) }()
+	go func() { done <- runLocal(ctx, Roles{}, "up", "--detach", "--data-dir", dir) }()
 	awaitFile(t, filepath.Join(dir, "hanging"))
 	cancel()
 	(<-done).expect(t, 130, "", "cloudless: interrupted\n")
@@ -184,7 +183,7 @@ func TestAnInterruptLeavesNoFolderThatWasMadeForNothing(t *testing.T) {
 	t.Setenv(childEnv, "hangs with nothing made")
 	t.Setenv("CLOUDLESS_CONFIG", filepath.Join(t.TempDir(), "config.yaml"))
 	done := make(chan result)
-	go func() { done <- runCLI(ctx, Options{}, "up", "--detach", "--data-dir", made) }()
+	go func() { done <- runLocal(ctx, Roles{}, "up", "--detach", "--data-dir", made) }()
 	awaitFile(t, made+"-hanging")
 	cancel()
 	(<-done).expect(t, 130, "", "cloudless: interrupted\n")
@@ -206,7 +205,7 @@ func TestUpInTheForeground(t *testing.T) {
 		<-ctx.Done()
 		return fmt.Errorf("stopped: %w", ctx.Err())
 	}}
-	r := runCLI(ctx, Options{Roles: roles}, "up", "--data-dir", "relative", "--api-addr", "127.0.0.1:7701", "--context", "mine", "--log-level", "debug")
+	r := runLocal(ctx, roles, "up", "--data-dir", "relative", "--api-addr", "127.0.0.1:7701", "--context", "mine", "--log-level", "debug")
 	r.expect(t, 0, "ready at 127.0.0.1:7701\n", "")
 	if !filepath.IsAbs(got.DataDir) || got.Context != "mine" || got.ConfigPath != "/nowhere/config.yaml" || got.LogLevel.String() != "DEBUG" || got.Version != "v1.2.3" {
 		t.Errorf("options %+v", got)
@@ -215,7 +214,7 @@ func TestUpInTheForeground(t *testing.T) {
 	roles.Up = func(context.Context, UpOptions) error {
 		return &AlreadyRunningError{DataDir: "/d", PID: 5}
 	}
-	runCLI(t.Context(), Options{Roles: roles}, "up").expect(t, 1, "",
+	runLocal(t.Context(), roles, "up").expect(t, 1, "",
 		"cloudless: cloudless runs on /d already (process 5): stop it with: cloudless down --data-dir /d\n")
 }
 
@@ -240,7 +239,7 @@ func TestOtherRoles(t *testing.T) {
 		},
 	}
 	run := func(stdin string, args ...string) result {
-		return runCLI(t.Context(), Options{Roles: roles, Stdin: strings.NewReader(stdin)}, args...)
+		return runLocalWith(t.Context(), strings.NewReader(stdin), roles, args...)
 	}
 	run("", "server", "--api-addr", ":7700").expect(t, 0, "server at :7700\n", "")
 	run("", "agent", "--data-dir", "/d", "--containerd-address", "/run/c.sock").expect(t, 0, "agent on /d /run/c.sock\n", "")
@@ -261,7 +260,6 @@ func TestOtherRoles(t *testing.T) {
 		"--label is for a node: leave it or --no-node": {"join", "h:1", "--token", "a", "--role", "server", "--no-node", "--label", "a=b"},
 		"--no-node is for --role server":               {"join", "h:1", "--token", "a", "--no-node"},
 		"there is no port 99999":                       {"up", "--api-addr", "127.0.0.1:99999"},
-		"--uses 0 is of no use":                        {"token", "create", "--role", "node", "--uses", "0"},
 		`--api-addr "" is not of the form`:             {"server", "--api-addr", ""},
 		`label "a" has no value: write a=VALUE`:        {"up", "--label", "a"},
 		"--data-dir is missing":                        {"server", "--data-dir", ""},
@@ -291,7 +289,7 @@ func TestZoneIsSaidOrNot(t *testing.T) {
 	}
 	for _, role := range []string{"server", "join h:1 --token t --role server"} {
 		for flag, want := range map[string]string{"": "as before\n", "--zone=z3": "in \"z3\"\n", "--zone=": "in \"\"\n"} {
-			runCLI(t.Context(), Options{Roles: roles}, strings.Fields(role+" "+flag)...).expect(t, 0, want, "")
+			runLocal(t.Context(), roles, strings.Fields(role+" "+flag)...).expect(t, 0, want, "")
 		}
 	}
 }
@@ -323,7 +321,7 @@ func awaitFile(t *testing.T, path string) {
 func TestDetachSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stderr bytes.Buffer
-		c := newCLI(Options{Stderr: &stderr})
+		c := New(&command.Env{Stderr: &stderr}, Roles{}, nil)
 		words, say := io.Pipe()
 		late := make(chan time.Time)
 		go func() {

@@ -1,4 +1,4 @@
-package cli
+package local
 
 import (
 	"cmp"
@@ -60,7 +60,7 @@ func (f *serviceFlags) options(line *terminal.ProgressLine) (ServiceOptions, err
 	return ServiceOptions{Name: f.name, Root: root, Progress: line.Show}, err
 }
 
-func (c *cli) installCommand() *cobra.Command {
+func (c *Commands) Install() *cobra.Command {
 	var f serviceFlags
 	var binDir string
 	var dryRun bool
@@ -116,14 +116,14 @@ func (c *cli) installCommand() *cobra.Command {
 
 // roleOfService turns the arguments of install into those of the service. A
 // service has no home folder, so that paths that depend on one are written out.
-func (c *cli) roleOfService(cmd *cobra.Command, args []string) (words []string, dataDir string, err error) {
+func (c *Commands) roleOfService(cmd *cobra.Command, args []string) (words []string, dataDir string, err error) {
 	name, rest := "up", args
 	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
 		name, rest = args[0], args[1:]
 	}
 	// A tree of its own, so that the role's flags do not disturb those of this command.
-	fresh := newCLI(Options{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Version: c.Version, Roles: c.roles})
-	root := fresh.rootCommand()
+	fresh := &command.Env{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Version: c.Version}
+	root := c.root(fresh)
 	at := slices.IndexFunc(root.Commands(), func(r *cobra.Command) bool {
 		return r.Name() == name && slices.Contains([]string{"up", "server", "agent"}, name)
 	})
@@ -163,7 +163,7 @@ func (c *cli) roleOfService(cmd *cobra.Command, args []string) (words []string, 
 	return childArgs(role, nil), dataDir, nil
 }
 
-func (c *cli) uninstallCommand() *cobra.Command {
+func (c *Commands) Uninstall() *cobra.Command {
 	var f serviceFlags
 	var purge bool
 	cmd := &cobra.Command{

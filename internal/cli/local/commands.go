@@ -1,0 +1,19 @@
+package local
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/cloudless/cloudless/internal/cli/command"
+)
+
+// localCommands makes the commands for this machine.
+type Commands struct {
+	*command.Env
+	roles Roles
+	// root makes the whole command line anew, for install: it parses the flags of another role.
+	root func(*command.Env) *cobra.Command
+}
+
+func New(e *command.Env, roles Roles, root func(*command.Env) *cobra.Command) *Commands {
+	return &Commands{Env: e, roles: roles, root: root}
+}
