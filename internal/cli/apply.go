@@ -12,6 +12,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 )
 
 func (c *cli) applyCommand() *cobra.Command {
@@ -58,7 +59,7 @@ func (c *cli) applyCommand() *cobra.Command {
 
 // done are the words for what became of a workload or a namespace.
 var done = map[string]string{
-	actionCreate: "created", actionUpdate: "updated", actionDelete: "deleted", actionUnchanged: "unchanged",
+	phrase.ActionCreate: "created", phrase.ActionUpdate: "updated", phrase.ActionDelete: "deleted", phrase.ActionUnchanged: "unchanged",
 }
 
 // apply carries out the plan that was seen, or if there is none the one that is made now.
@@ -85,8 +86,8 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 			return err
 		}
 	}
-	if scene := sceneOf(answer); w.on && len(scene.actors) > 0 {
-		now, err := c.awaitScene(ctx, cl, w, scene)
+	if w.on {
+		now, err := w.forPlan(ctx, c.Env, cl, answer)
 		if err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
@@ -193,7 +194,7 @@ func (c *cluster) shown(w *cloudlessv1.Workload) *cloudlessv1.Workload {
 	if c.standing != nil {
 		w.Status = c.standing(w)
 	} else {
-		w.Status = &cloudlessv1.WorkloadStatus{Phase: "running", Revision: 1, Desired: desired(w), Running: desired(w)}
+		w.Status = &cloudlessv1.WorkloadStatus{Phase: "running", Revision: 1, Desired: phrase.Desired(w), Running: phrase.Desired(w)}
 	}
 	return w
 }
@@ -271,7 +272,7 @@ func (c *cluster) makePlan(r *cloudlessv1.PlanRequest) *cloudlessv1.Plan {
 		case before == nil:
 			change.Action = "create"
 			change.Fields = []*cloudlessv1.FieldChange{{Path: "spec.image", After: w.GetSpec().GetImage()}}
-			for range desired(w) {
+			for range phrase.Desired(w) {
 				change.Replicas = append(change.Replicas, &cloudlessv1.ReplicaStep{Action: "create", ToNode: "box"})
 			}
 		case len(fields) > 0:

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -63,7 +64,7 @@ func (c *cli) addDocument(cmd *cobra.Command, request *cloudlessv1.PlanRequest, 
 	if err := c.placeWorkload(cmd, at, workload); err != nil {
 		return "", err
 	}
-	return "workload " + pathOf(workload.GetMetadata()), nil
+	return "workload " + phrase.Path(workload.GetMetadata()), nil
 }
 
 // placeWorkload gives a workload of a file its namespace.
@@ -78,9 +79,6 @@ func (c *cli) placeWorkload(cmd *cobra.Command, at string, workload *cloudlessv1
 	}
 	return nil
 }
-
-// pathOf is an object's namespace and name.
-func pathOf(m *cloudlessv1.Metadata) string { return m.GetNamespace() + "/" + m.GetName() }
 
 // unfold puts the files of a folder in its place, by name. Folders in it are left alone.
 func unfold(files []string) ([]string, error) {

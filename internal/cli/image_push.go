@@ -88,7 +88,7 @@ func (c *cli) push(ctx context.Context, cl *client.Client, name image.Name, path
 // checkPlatforms refuses what no node of the cluster could run. A cluster
 // without nodes may get some.
 func (c *cli) checkPlatforms(ctx context.Context, cl *client.Client, path string, offers []string) error {
-	nodes, err := listNodes(ctx, cl, "")
+	nodes, err := command.ListNodes(ctx, cl, "")
 	if err != nil {
 		return err
 	}

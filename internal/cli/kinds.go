@@ -14,6 +14,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -83,24 +84,9 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 	return cmd
 }
 
-// kindOf is the kind of a workload in a word.
-func kindOf(w *cloudlessv1.Workload) string { return spec.KindOf(w.GetSpec()) }
-
-// progressOf is how far a workload is, in a cell of a table.
-func progressOf(w *cloudlessv1.Workload) string {
-	status := w.GetStatus()
-	switch kindOf(w) {
-	case spec.KindJob:
-		return fmt.Sprintf("%d/%d done", status.GetJob().GetSucceeded(), status.GetDesired())
-	case spec.KindCron:
-		return fmt.Sprintf("%d active", status.GetCron().GetActive())
-	}
-	return fmt.Sprintf("%d/%d", status.GetRunning(), desired(w))
-}
-
 // reasonOf is what there is to say about a workload: what is wrong, or else when a cron runs.
 func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
-	if status := w.GetStatus(); status.GetReason() != "" || kindOf(w) != spec.KindCron {
+	if status := w.GetStatus(); status.GetReason() != "" || phrase.KindOf(w) != spec.KindCron {
 		return status.GetReason()
 	}
 	var parts []string
@@ -116,9 +102,9 @@ func reasonOf(w *cloudlessv1.Workload, now time.Time) string {
 // kindFacts are the part of a description that depends on the kind.
 func kindFacts(f *terminal.Facts, w *cloudlessv1.Workload) {
 	status, s := w.GetStatus(), w.GetSpec()
-	f.Add("Kind", kindOf(w))
+	f.Add("Kind", phrase.KindOf(w))
 	f.Add("Owner", status.GetOwner())
-	switch kindOf(w) {
+	switch phrase.KindOf(w) {
 	case spec.KindJob:
 		f.Add("Job", fmt.Sprintf("%d of %d completed, %d failed, %d running", status.GetJob().GetSucceeded(), status.GetDesired(), status.GetJob().GetFailed(), status.GetRunning()))
 		jobFacts(f, s.GetJob())
@@ -141,7 +127,7 @@ func kindFacts(f *terminal.Facts, w *cloudlessv1.Workload) {
 		}
 		jobFacts(f, s.GetJob())
 	default:
-		f.Add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), desired(w), status.GetPending(), status.GetFailed()))
+		f.Add("Replicas", fmt.Sprintf("%d running of %d, %d pending, %d failed", status.GetRunning(), phrase.Desired(w), status.GetPending(), status.GetFailed()))
 	}
 }
 
@@ -161,7 +147,7 @@ func zoned(at *timestamppb.Timestamp, zone string) string {
 
 // showRuns lists the jobs of a cron.
 func (c *cli) showRuns(ctx context.Context, cl *client.Client, cron *cloudlessv1.Workload) error {
-	if kindOf(cron) != spec.KindCron {
+	if phrase.KindOf(cron) != spec.KindCron {
 		return nil
 	}
 	all, err := client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Workload, string, error) {
@@ -176,27 +162,11 @@ func (c *cli) showRuns(ctx context.Context, cl *client.Client, cron *cloudlessv1
 	t := terminal.NewTable(c.Stdout, "NAME", "PHASE", "DONE", "AGE", "REASON")
 	for _, run := range all {
 		if run.GetStatus().GetOwnerUid() == cron.GetMetadata().GetUid() {
-			t.Row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), progressOf(run), command.Age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
+			t.Row(run.GetMetadata().GetName(), run.GetStatus().GetPhase(), phrase.Progress(run), command.Age(run.GetMetadata().GetCreateTime(), time.Now()), run.GetStatus().GetReason())
 		}
 	}
 	if t.Empty() {
 		return nil
 	}
 	return c.Section("Jobs", t)
-}
-
-// arrivedByKind reports whether a workload is as it was asked to be, where that is not a number of replicas that run.
-func (a *actor) arrivedByKind() (there, decided bool, err error) {
-	switch status := a.now.GetStatus(); kindOf(a.now) {
-	case spec.KindJob:
-		if status.GetPhase() == "failed" {
-			meta := a.now.GetMetadata()
-			return false, true, &jobFailedError{job: meta, reason: status.GetReason()}
-		}
-		return status.GetPhase() == "completed", true, nil
-	case spec.KindCron:
-		return true, true, nil
-	default:
-		return false, false, nil
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 )
 
 // putNamespace keeps a namespace; it uses 1500m CPU and 3 replicas.
@@ -185,7 +186,7 @@ func TestApplyEndsWhereTheQuotaIsUsedUp(t *testing.T) {
 	c := newCluster(t)
 	c.standing = func(w *cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
 		return &cloudlessv1.WorkloadStatus{
-			Phase: "pending", Revision: 1, Desired: desired(w), Pending: desired(w), Quota: "the quota of namespace default is used up: has 2 of at most 2 replicas",
+			Phase: "pending", Revision: 1, Desired: phrase.Desired(w), Pending: phrase.Desired(w), Quota: "the quota of namespace default is used up: has 2 of at most 2 replicas",
 		}
 	}
 	got := c.run(t.Context(), twoDocuments, "apply", "-f", "-")

@@ -23,14 +23,6 @@ func (c *cli) nodeCommand() *cobra.Command {
 	return cmd
 }
 
-// listNodes are the nodes with labels that a selector asks for, all if it is empty.
-func listNodes(ctx context.Context, cl *client.Client, labels string) ([]*cloudlessv1.Node, error) {
-	return client.AllPages(func(page *cloudlessv1.Page) ([]*cloudlessv1.Node, string, error) {
-		answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Labels: labels, Page: page})
-		return answer.GetItems(), answer.GetNext(), err
-	})
-}
-
 func (c *cli) nodeListCommand() *cobra.Command {
 	var labels string
 	cmd := &cobra.Command{
@@ -40,7 +32,7 @@ func (c *cli) nodeListCommand() *cobra.Command {
 		Example: "  cloudless node ls\n  cloudless node ls -l disk=ssd -o yaml",
 		Args:    command.ExactArgs(),
 		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-			nodes, err := listNodes(ctx, cl, labels)
+			nodes, err := command.ListNodes(ctx, cl, labels)
 			if err != nil {
 				return err
 			}

@@ -218,35 +218,6 @@ func TestAnInterruptEndsTheWaitingAlone(t *testing.T) {
 	}
 }
 
-func TestArrived(t *testing.T) {
-	asked := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Uid: "u", Version: 5}}
-	three := int32(3)
-	now := func(version uint64, s *cloudlessv1.WorkloadStatus) *cloudlessv1.Workload {
-		return &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Uid: "u", Version: version}, Spec: &cloudlessv1.WorkloadSpec{Replicas: &three}, Status: s}
-	}
-	for name, test := range map[string]struct {
-		now  *cloudlessv1.Workload
-		want bool
-		fail bool
-	}{
-		"all run":           {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3}), true, false},
-		"an older version":  {now(4, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3}), false, false},
-		"an older number":   {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1}), false, false},
-		"an older revision": {now(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 3, Running: 3, Outdated: 1}), false, false},
-		"one is missing":    {now(5, &cloudlessv1.WorkloadStatus{Phase: "degraded", Desired: 3, Running: 2}), false, false},
-		"done":              {now(6, &cloudlessv1.WorkloadStatus{Phase: "completed", Desired: 3}), true, false},
-		"failed":            {now(6, &cloudlessv1.WorkloadStatus{Phase: "failed", Desired: 3}), false, false}, // its replicas say why
-		"being removed":     {now(6, &cloudlessv1.WorkloadStatus{Phase: "deleting"}), false, true},
-		"removed":           {nil, false, true},
-	} {
-		a := &actor{action: actionUpdate, asked: asked, now: test.now}
-		got, err := a.arrived()
-		if got != test.want || (err != nil) != test.fail {
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
-	}
-}
-
 func TestPs(t *testing.T) {
 	c := newCluster(t)
 	c.replicas = []*cloudlessv1.Replica{
@@ -527,5 +498,17 @@ func TestSizes(t *testing.T) {
 		if got := size(n); got != want {
 			t.Errorf("size(%d) = %q, want %q", n, got, want)
 		}
+	}
+}
+
+// What is shown after a wait in another namespace can be run as it stands there.
+func TestHintAfterATimeoutNamesTheNamespace(t *testing.T) {
+	c := newCluster(t)
+	c.standing = func(*cloudlessv1.Workload) *cloudlessv1.WorkloadStatus {
+		return &cloudlessv1.WorkloadStatus{Phase: "progressing", Desired: 1}
+	}
+	r := c.run(t.Context(), "", "run", "hello", "-n", "team", "--timeout", "10ms")
+	if hint := "see: cloudless workload get hello -n team\n"; r.code != 1 || !strings.HasSuffix(r.stderr, hint) {
+		t.Errorf("exit code %d, want 1; stderr is %q, want it to end with %q", r.code, r.stderr, hint)
 	}
 }

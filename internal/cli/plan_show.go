@@ -2,19 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
-)
-
-// What a plan does with a workload.
-const (
-	actionCreate    = "create"
-	actionUpdate    = "update"
-	actionDelete    = "delete"
-	actionUnchanged = "unchanged"
 )
 
 // marks are the sign and the colour of what is new, changed and gone.
@@ -22,7 +14,7 @@ var marks = map[string]struct {
 	sign   string
 	colour terminal.Colour
 }{
-	actionCreate: {"+", terminal.Green}, actionUpdate: {"~", terminal.Yellow}, actionDelete: {"-", terminal.Red}, actionUnchanged: {"=", terminal.Dim},
+	phrase.ActionCreate: {"+", terminal.Green}, phrase.ActionUpdate: {"~", terminal.Yellow}, phrase.ActionDelete: {"-", terminal.Red}, phrase.ActionUnchanged: {"=", terminal.Dim},
 	"replace": {"~", terminal.Yellow}, "move": {"~", terminal.Yellow}, "stop": {"-", terminal.Red}, "keep": {"=", terminal.Dim},
 }
 
@@ -50,7 +42,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 		t.WriteString("Nothing would change.\n")
 	} else {
 		fmt.Fprintf(t, "Plan: %d to create, %d to update, %d to delete, %d unchanged.\n",
-			counts[actionCreate], counts[actionUpdate], counts[actionDelete], counts[actionUnchanged])
+			counts[phrase.ActionCreate], counts[phrase.ActionUpdate], counts[phrase.ActionDelete], counts[phrase.ActionUnchanged])
 		t.WriteString(t.style.Paint(terminal.Dim, "Apply this and nothing else with --plan "+terminal.Plain(plan.GetFingerprint())) + "\n")
 	}
 	_, err := c.Stdout.Write([]byte(t.String()))
@@ -59,7 +51,7 @@ func (c *cli) showPlan(plan *cloudlessv1.Plan) error {
 
 // would are the words for what becomes of an object.
 var would = map[string]string{
-	actionCreate: "would be created", actionUpdate: "would be updated", actionDelete: "would be deleted", actionUnchanged: "is unchanged",
+	phrase.ActionCreate: "would be created", phrase.ActionUpdate: "would be updated", phrase.ActionDelete: "would be deleted", phrase.ActionUnchanged: "is unchanged",
 }
 
 func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
@@ -71,15 +63,15 @@ func (t *planText) change(change *cloudlessv1.PlanChange, namespace string) {
 	for _, field := range change.GetFields() {
 		t.field(field)
 	}
-	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == actionCreate || change.GetAction() == actionUpdate) {
+	if image := change.GetImage(); strings.Contains(image, "@") && (change.GetAction() == phrase.ActionCreate || change.GetAction() == phrase.ActionUpdate) {
 		t.WriteString("    " + t.style.Paint(terminal.Dim, "  image "+terminal.Plain(image)) + "\n")
 	}
-	if change.GetAction() != actionUnchanged {
+	if change.GetAction() != phrase.ActionUnchanged {
 		t.steps(change.GetReplicas())
 	}
 	t.unplaced(change)
 	t.quota(change)
-	if change.GetAction() != actionUnchanged {
+	if change.GetAction() != phrase.ActionUnchanged {
 		t.WriteByte('\n')
 	}
 }
@@ -96,7 +88,7 @@ func (t *planText) quota(change *cloudlessv1.PlanChange) {
 		if change.GetWoken() > 1 {
 			who = fmt.Sprintf("%d replicas that wait get", change.GetWoken())
 		}
-		t.line(4, actionCreate, "%s a node", who)
+		t.line(4, phrase.ActionCreate, "%s a node", who)
 	}
 	if len(change.GetOver()) > 0 {
 		t.WriteString("    " + t.style.Paint(terminal.Yellow, "! "+overQuota(change.GetName(), change.GetOver())) + "\n")
@@ -105,29 +97,15 @@ func (t *planText) quota(change *cloudlessv1.PlanChange) {
 
 // field shows one field. What was or becomes empty was or becomes unset.
 func (t *planText) field(f *cloudlessv1.FieldChange) {
-	before, after := value(f.GetBefore()), value(f.GetAfter())
+	before, after := phrase.Value(f.GetBefore()), phrase.Value(f.GetAfter())
 	switch {
 	case f.GetBefore() == "":
-		t.line(4, actionCreate, "%s: %s", terminal.Plain(f.GetPath()), after)
+		t.line(4, phrase.ActionCreate, "%s: %s", terminal.Plain(f.GetPath()), after)
 	case f.GetAfter() == "":
-		t.line(4, actionDelete, "%s: %s", terminal.Plain(f.GetPath()), before)
+		t.line(4, phrase.ActionDelete, "%s: %s", terminal.Plain(f.GetPath()), before)
 	default:
-		t.line(4, actionUpdate, "%s: %s -> %s", terminal.Plain(f.GetPath()), before, after)
+		t.line(4, phrase.ActionUpdate, "%s: %s -> %s", terminal.Plain(f.GetPath()), before, after)
 	}
-}
-
-// longestValue is how much of a value is shown.
-const longestValue = 200
-
-// value is a field's value in one line.
-func value(s string) string {
-	if runes := []rune(s); len(runes) > longestValue {
-		s = string(runes[:longestValue]) + "…"
-	}
-	if s != terminal.Plain(s) {
-		return strconv.Quote(s)
-	}
-	return s
 }
 
 // steps shows what happens to replicas, those with the same fate together.
@@ -155,9 +133,9 @@ func (t *planText) steps(steps []*cloudlessv1.ReplicaStep) {
 
 func fateText(action, from, to string) string {
 	switch {
-	case action == actionCreate && to == "", action == "replace" && to == "":
+	case action == phrase.ActionCreate && to == "", action == "replace" && to == "":
 		return action + "d, where is decided when its turn comes"
-	case action == actionCreate:
+	case action == phrase.ActionCreate:
 		return "created on " + to
 	case action == "replace":
 		return "replaced on " + to
@@ -180,36 +158,5 @@ func (t *planText) unplaced(change *cloudlessv1.PlanChange) {
 	if n > 1 {
 		who = fmt.Sprintf("%d replicas have no place", n)
 	}
-	t.WriteString("    " + t.style.Paint(terminal.Red, "! "+who+noPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
-}
-
-// noPlace continues a sentence with the quota that is used up, or else with what
-// speaks against each node.
-func noPlace(quota string, reasons []*cloudlessv1.NodeReason) string {
-	switch {
-	case quota != "":
-		return ": " + terminal.Plain(quota)
-	case len(reasons) == 0:
-		return ": it waits for room that is being made, or for a first node"
-	}
-	return nodeReasons(reasons)
-}
-
-// shownReasons is how many nodes a sentence names.
-const shownReasons = 5
-
-// nodeReasons continues a sentence with what speaks against each node.
-func nodeReasons(reasons []*cloudlessv1.NodeReason) string {
-	if len(reasons) == 0 {
-		return ": the cluster has no nodes yet"
-	}
-	var all []string
-	for i, r := range reasons {
-		if i == shownReasons {
-			all = append(all, fmt.Sprintf("and %d more nodes", len(reasons)-i))
-			break
-		}
-		all = append(all, terminal.Plain(r.GetNode()+": "+r.GetReason()))
-	}
-	return ": " + strings.Join(all, "; ")
+	t.WriteString("    " + t.style.Paint(terminal.Red, "! "+who+phrase.NoPlace(change.GetQuota(), change.GetUnplacedReasons())) + "\n")
 }

@@ -8,20 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
-	"github.com/cloudless/cloudless/internal/cli/terminal"
-	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // withoutFingerprint leaves out the line that names the plan.
@@ -359,29 +353,6 @@ func TestApplySaysWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// A node may be away for a moment: what was there is not given up at once.
-func TestWhatIsOnANodeThatIsAwayIsWaitedFor(t *testing.T) {
-	s := newScene(&actor{action: actionCreate, asked: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "web"}}})
-	a := s.actors[0]
-	for _, step := range []struct {
-		at     time.Duration
-		phase  string
-		moving bool
-	}{
-		{0, "running", false},
-		{10 * time.Minute, "unknown", true},
-		{10*time.Minute + 20*time.Second, "unknown", true},
-		{10*time.Minute + 40*time.Second, "unknown", false},
-		{11 * time.Minute, "running", false},
-		{12 * time.Minute, "unknown", true},
-	} {
-		a.seeReplica(tell(step.phase), false, step.at)
-		if got := a.moving(step.at); got != step.moving {
-			t.Errorf("after %s, %s: moving is %v", step.at, step.phase, got)
-		}
-	}
-}
-
 func TestApplyStopsWaiting(t *testing.T) {
 	c := newCluster(t)
 	c.standing = waitingFor
@@ -433,134 +404,5 @@ func TestApplyDrawsATree(t *testing.T) {
 	want += "\x1b[J\n"
 	if code != 0 || !strings.HasPrefix(text, "workload web created\n") || last != want {
 		t.Errorf("exit code %d, on the screen:\n%q\nwant in the end\n%q", code, text, want)
-	}
-}
-
-func TestTreeFitsTheScreen(t *testing.T) {
-	applied := &cloudlessv1.ApplyPlanResponse{
-		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{
-			{Kind: "Workload", Namespace: "default", Name: "web", Action: "create"}, {Kind: "Workload", Namespace: "default", Name: "old", Action: "delete"},
-		}},
-		Objects: []*cloudlessv1.Manifest{spec.ManifestOf(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w"}})},
-	}
-	s := sceneOf(applied)
-	web := proto.CloneOf(applied.GetObjects()[0].GetWorkload())
-	web.Status = &cloudlessv1.WorkloadStatus{Desired: 9, Running: 8, RevisionUid: "r1"}
-	s.see("default", client.Update{Workload: web})
-	s.see("default", client.Update{Workload: &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Name: "old", DeleteTime: timestamppb.Now()}}})
-	for i := range 9 {
-		r := tell("running")
-		r.Metadata.Uid, r.Metadata.Name = fmt.Sprint(i), fmt.Sprint("web-", i)
-		if i == 7 {
-			r.Status.Phase, r.Spec.Node = "pending", ""
-			r.Status.Reason = "needs more CPU than any node has free at this time"
-		}
-		s.see("default", client.Update{Replica: r})
-	}
-	got := (&sceneView{scene: s, style: terminal.Style{Unicode: true}}).tree(40, 12)
-	want := []string{
-		"web: 8 of 9 running",
-		"├─ web-7  pending    -    needs more C…",
-		"├─ web-0  running    box",
-		"├─ web-1  running    box",
-		"└─ and 6 more",
-		"old: being deleted",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("drawn\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	for _, line := range (&sceneView{scene: s}).tree(10, 3) {
-		if len([]rune(line)) >= 10 {
-			t.Errorf("%q is too wide", line)
-		}
-	}
-}
-
-// The first restart is immediate, so that a watch may show nothing of the end before it.
-func TestRestartThatNobodySawIsAFailure(t *testing.T) {
-	a := &actor{
-		action: actionCreate, now: &cloudlessv1.Workload{}, replicas: map[string]*cloudlessv1.Replica{},
-		failures: map[string]int{}, since: map[string]time.Duration{},
-	}
-	running := func(restarts int32) *cloudlessv1.Replica {
-		return &cloudlessv1.Replica{
-			Metadata: &cloudlessv1.Metadata{Uid: "r"}, Status: &cloudlessv1.ReplicaStatus{Phase: "running", Restarts: restarts},
-		}
-	}
-	a.seeReplica(running(4), false, 0)
-	if !a.steady(steadyFor) {
-		t.Error("restarts of long ago count")
-	}
-	a.seeReplica(running(5), false, steadyFor)
-	if a.steady(2 * steadyFor) {
-		t.Error("a program that has just ended counts as up")
-	}
-	if !a.steady(6 * steadyFor) {
-		t.Error("a program that runs after a restart never counts as up")
-	}
-}
-
-func TestSceneJudges(t *testing.T) {
-	applied := &cloudlessv1.ApplyPlanResponse{
-		Plan: &cloudlessv1.Plan{Changes: []*cloudlessv1.PlanChange{
-			{Kind: "Workload", Namespace: "default", Name: "web", Action: "update"}, {Kind: "Workload", Namespace: "default", Name: "old", Action: "delete"},
-		}},
-		Objects: []*cloudlessv1.Manifest{spec.ManifestOf(&cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w", Version: 5}})},
-	}
-	web := func(version uint64, st *cloudlessv1.WorkloadStatus) client.Update {
-		st.RevisionUid = "r1"
-		return client.Update{Workload: &cloudlessv1.Workload{
-			Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "web", Uid: "w", Version: version},
-			Spec:     &cloudlessv1.WorkloadSpec{Replicas: proto.Int32(1)}, Status: st,
-		}}
-	}
-	old := &cloudlessv1.Workload{Metadata: &cloudlessv1.Metadata{Namespace: "default", Name: "old", DeleteTime: timestamppb.Now()}}
-	running := &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1}
-	s := sceneOf(applied)
-	steps := []struct {
-		update client.Update
-		want   string
-	}{
-		{client.Update{Reset: true}, "wait"},
-		{web(4, running), "wait"},
-		{client.Update{Workload: old}, "wait"},
-		{client.Update{Synced: true}, "stuck"}, // an old version, and the deletion has not begun
-		{web(5, &cloudlessv1.WorkloadStatus{Phase: "running", Desired: 1, Running: 1, Outdated: 1}), "stuck"},
-		{client.Update{Replica: tell("placed")}, "wait"},
-		{client.Update{Replica: tell("running")}, "stuck"},
-		{web(5, running), "stuck"},
-		{client.Update{Workload: old, Removed: true}, "wait"}, // it may end at once
-		{client.Update{}, "arrived"},
-		{client.Update{Reset: true}, "wait"},
-		{client.Update{Synced: true}, "error"}, // web is not there any more
-		{web(5, &cloudlessv1.WorkloadStatus{Phase: "completed"}), "arrived"},
-		{client.Update{Replica: tell("backoff", func(r *cloudlessv1.Replica) { r.Status.Restarts = 1 })}, "wait"},
-		{client.Update{Replica: tell("running")}, "wait"},
-		{client.Update{}, "wait"}, // who has ended before must run for longer
-		{client.Update{Replica: tell("backoff", func(r *cloudlessv1.Replica) { r.Status.Restarts = 2 })}, "broken"},
-	}
-	for i, step := range steps {
-		if step.update == (client.Update{}) {
-			s.awake += steadyFor
-		}
-		s.see("default", step.update)
-		j := s.judge()
-		got := "wait"
-		switch {
-		case j.err != nil:
-			got = "error"
-		case j.broken != nil:
-			got = "broken"
-		case j.arrived:
-			got = "arrived"
-		case len(j.stuck) > 0:
-			got = "stuck"
-		}
-		if got != step.want {
-			t.Errorf("after step %d (%v): %s, want %s", i, step.update, got, step.want)
-		}
-	}
-	if spec.MaxFileSize != 4<<20 {
-		t.Error("the sentence about too large files is wrong")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
-	"github.com/cloudless/cloudless/internal/spec"
 )
 
 // scope are the flags that choose among workloads and replicas.
@@ -110,7 +110,7 @@ func publishedPorts(ctx context.Context, cl *client.Client, selection *cloudless
 	known := map[string]string{} // by revision
 	asked := false
 	return func(r *cloudlessv1.Replica) string {
-		if ended(r) {
+		if phrase.Ended(r) {
 			return ""
 		}
 		if !asked {
@@ -184,25 +184,11 @@ func replicaRow(namespaces bool, r *cloudlessv1.Replica, now time.Time, ports po
 	if ports != nil {
 		row = append(row, ports(r))
 	}
-	row = append(row, replicaReason(r))
+	row = append(row, phrase.ReplicaReason(r))
 	if namespaces {
 		row = append([]string{r.GetMetadata().GetNamespace()}, row...)
 	}
 	return row
-}
-
-func replicaReason(r *cloudlessv1.Replica) string {
-	status := r.GetStatus()
-	exit := status.GetLastExit()
-	switch {
-	case status.GetReason() != "":
-		return status.GetReason()
-	case exit == nil:
-		return ""
-	case spec.ExitReason(exit) != "":
-		return spec.ExitReason(exit)
-	}
-	return "exit code " + strconv.Itoa(int(exit.GetCode()))
 }
 
 // watchReplicas shows the rows of ps, and then what changes about them and which come later.
@@ -263,7 +249,7 @@ func (w *watchedChanges) add(change *cloudlessv1.ReplicaChange) (due []*cloudles
 		return w.first, true
 	case replica == nil:
 		return nil, false
-	case !w.shown[uid] && (ended(replica) || change.GetChange() == "removed"):
+	case !w.shown[uid] && (phrase.Ended(replica) || change.GetChange() == "removed"):
 		return nil, false
 	}
 	w.shown[uid] = true

@@ -14,6 +14,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/spec"
 )
@@ -115,15 +116,15 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 		}
 	}
 	if f.on && !f.detach {
-		action := actionUpdate
-		if result == done[actionUnchanged] {
-			action = actionUnchanged
+		action := phrase.ActionUpdate
+		if result == done[phrase.ActionUnchanged] {
+			action = phrase.ActionUnchanged
 		}
-		now, err := c.awaitScene(ctx, cl, f.waiting, newScene(&actor{action: action, asked: made}))
+		now, err := f.forWorkload(ctx, c.Env, cl, action, made)
 		if err := c.endJob(ctx, cl, f, made, err); err != nil {
 			return err
 		}
-		made = now[0]
+		made = now
 	}
 	if c.ForPeople() {
 		return nil

@@ -10,6 +10,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -64,7 +65,7 @@ func (e *jobFailedError) Error() string {
 	if e.removed {
 		return failed
 	}
-	return failed + ": see its output with: " + logsHint(e.job)
+	return failed + ": see its output with: " + phrase.LogsHint(e.job)
 }
 
 // showOutput prints what all replicas of a workload have printed.

@@ -208,7 +208,7 @@ func (c *cli) clusterStatus(ctx context.Context, cl *client.Client) (*cloudlessv
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes, err := listNodes(ctx, cl, "")
+	nodes, err := command.ListNodes(ctx, cl, "")
 	return cluster, nodes, err
 }
 

@@ -7,20 +7,22 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
-	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// waiting are the flags of commands that can wait for what they asked for.
+// waiting is the flags of commands that can wait until what they asked for is done.
 type waiting struct {
 	on      bool
 	timeout time.Duration
 }
 
+// register adds the flags. Until says, for the help, what the command waits for.
 func (w *waiting) register(cmd *cobra.Command, until string) {
 	cmd.Flags().BoolVar(&w.on, "wait", true, "wait until "+until)
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait at most; 0 for no limit")
@@ -28,22 +30,22 @@ func (w *waiting) register(cmd *cobra.Command, until string) {
 
 var errWaitedEnough = errors.New("waited long enough")
 
-// awaitGone waits until none of the workloads exists any longer.
-func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, removed ...*cloudlessv1.Workload) error {
+// forRemoval waits until none of the workloads exists any longer.
+func (w waiting) forRemoval(ctx context.Context, e *command.Env, cl *client.Client, removed ...*cloudlessv1.Workload) error {
 	interrupted := ctx
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
 		defer cancel()
 	}
-	line := terminal.NewProgressLine(c.Stderr)
+	line := terminal.NewProgressLine(e.Stderr)
 	defer line.Clear()
 	for _, workload := range removed {
 		var last *cloudlessv1.Workload
 		meta := workload.GetMetadata()
 		_, err := cl.WaitWorkload(ctx, meta.GetNamespace(), meta.GetName(), func(now *cloudlessv1.Workload) (bool, error) {
 			last = now
-			line.Show(meta.GetName() + ": " + standing(now))
+			line.Show(meta.GetName() + ": " + phrase.Status(now))
 			return now == nil || now.GetMetadata().GetUid() != meta.GetUid(), nil
 		})
 		if err != nil {
@@ -51,10 +53,10 @@ func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, remov
 		}
 		switch {
 		case err != nil && interrupted.Err() != nil:
-			return c.stoppedWaiting(workload)
+			return stoppedWaiting(e, workload)
 		case err != nil && errors.Is(context.Cause(ctx), errWaitedEnough):
 			return fmt.Errorf("workload %s is not gone yet after %s: %s: the cluster goes on with it: see: %s",
-				meta.GetName(), w.timeout, standing(last), getHint(meta))
+				meta.GetName(), w.timeout, phrase.Status(last), phrase.GetHint(meta))
 		case err != nil:
 			return err
 		}
@@ -62,69 +64,138 @@ func (c *cli) awaitGone(ctx context.Context, cl *client.Client, w waiting, remov
 	return nil
 }
 
-// stoppedWaiting says that an interrupt has ended the waiting and nothing else.
-func (c *cli) stoppedWaiting(forWhat ...*cloudlessv1.Workload) error {
+// stoppedWaiting notes that the interrupt ended only the waiting.
+func stoppedWaiting(e *command.Env, forWhat ...*cloudlessv1.Workload) error {
 	if len(forWhat) == 1 {
 		meta := forWhat[0].GetMetadata()
-		c.Note("Stopped waiting. The cluster goes on with %s: see: %s", meta.GetName(), getHint(meta))
+		e.Note("Stopped waiting. The cluster goes on with %s: see: %s", meta.GetName(), phrase.GetHint(meta))
 	} else {
-		c.Note("Stopped waiting. The cluster goes on with what was asked: see: %s", psHint(forWhat))
+		e.Note("Stopped waiting. The cluster goes on with what was asked: see: %s", phrase.PsHint(forWhat))
 	}
 	return command.Exit(command.ExitInterrupted, nil)
 }
 
-// getHint is the command that shows how a workload gets on.
-func getHint(m *cloudlessv1.Metadata) string {
-	return spec.Hint(m.GetNamespace(), "cloudless workload get "+m.GetName())
+// errDone ends the watch.
+var errDone = errors.New("all workloads are as asked")
+
+// forPlan waits until a plan that was applied is done, and returns the workloads as they are then.
+func (w waiting) forPlan(ctx context.Context, e *command.Env, cl *client.Client, applied *cloudlessv1.ApplyPlanResponse) ([]*cloudlessv1.Workload, error) {
+	t := trackPlan(applied)
+	if len(t.workloads) == 0 {
+		return nil, nil
+	}
+	return w.await(ctx, e, cl, t)
 }
 
-// logsHint is the command that shows the output of a workload.
-func logsHint(m *cloudlessv1.Metadata) string {
-	return spec.Hint(m.GetNamespace(), "cloudless logs "+m.GetName())
+// forWorkload waits until one workload is as it was asked to be, and returns it as it is then.
+func (w waiting) forWorkload(ctx context.Context, e *command.Env, cl *client.Client, action string, asked *cloudlessv1.Workload) (*cloudlessv1.Workload, error) {
+	all, err := w.await(ctx, e, cl, newTracker(&tracked{action: action, asked: asked}))
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
 }
 
-// psHint is the command that shows the replicas of workloads, which may be in several namespaces.
-func psHint(workloads []*cloudlessv1.Workload) string {
-	for _, w := range workloads {
-		if w.GetMetadata().GetNamespace() != workloads[0].GetMetadata().GetNamespace() {
-			return "cloudless ps --all-namespaces"
+// await shows the workloads until all of them run or it is clear that one will not.
+func (w waiting) await(ctx context.Context, e *command.Env, cl *client.Client, t *tracker) ([]*cloudlessv1.Workload, error) {
+	interrupted := ctx
+	if w.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, w.timeout, errWaitedEnough)
+		defer cancel()
+	}
+	v := newView(e, t)
+	err := watch(ctx, cl, t, v)
+	v.close()
+	switch {
+	case err == nil:
+	case interrupted.Err() != nil:
+		return nil, stoppedWaiting(e, t.asked()...)
+	case errors.Is(context.Cause(ctx), errWaitedEnough):
+		return nil, t.late(w.timeout)
+	default:
+		return nil, err
+	}
+	var all []*cloudlessv1.Workload
+	for _, w := range t.workloads {
+		if w.action != phrase.ActionDelete {
+			all = append(all, w.now)
 		}
 	}
-	if len(workloads) == 0 {
-		return "cloudless ps"
-	}
-	return spec.Hint(workloads[0].GetMetadata().GetNamespace(), "cloudless ps")
+	return all, v.summary(all)
 }
 
-func desired(w *cloudlessv1.Workload) int32 {
-	if kindOf(w) == spec.KindDaemon {
-		return w.GetStatus().GetDesired()
-	}
-	if w.GetSpec().Replicas == nil {
-		return 1
-	}
-	return w.GetSpec().GetReplicas()
+// namespaced is an update of one namespace.
+type namespaced struct {
+	namespace string
+	client.Update
 }
 
-// standing is a workload's state in a few words.
-func standing(w *cloudlessv1.Workload) string {
-	if w == nil {
-		return "it does not exist"
+// watch follows the namespaces of the workloads until all is done, or fails.
+func watch(ctx context.Context, cl *client.Client, t *tracker, v *view) error {
+	g, ctx := errgroup.WithContext(ctx)
+	updates := make(chan namespaced)
+	for namespace := range t.synced {
+		only := ""
+		if names := t.names(namespace); len(names) == 1 {
+			only = names[0]
+		}
+		g.Go(func() error {
+			return cl.Follow(ctx, namespace, only, func(u client.Update) error {
+				select {
+				case updates <- namespaced{namespace, u}:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})
+		})
 	}
-	text := counts(w.GetStatus())
-	if kind := kindOf(w); kind == spec.KindJob || kind == spec.KindCron {
-		text = w.GetStatus().GetPhase() + ", " + progressOf(w)
+	g.Go(func() error { return follow(ctx, cl, t, v, updates) })
+	if err := g.Wait(); !errors.Is(err, errDone) {
+		return err
 	}
-	if reason := w.GetStatus().GetReason(); reason != "" {
-		text += ", " + reason
-	}
-	return text
+	return nil
 }
 
-func counts(status *cloudlessv1.WorkloadStatus) string {
-	text := fmt.Sprintf("%d of %d running", status.GetRunning(), status.GetDesired())
-	if n := status.GetOutdated(); n > 0 {
-		text += fmt.Sprintf(", %d to be replaced", n)
+// redraw is the time between two drawings of the tree, and between two verdicts.
+const redraw = 100 * time.Millisecond
+
+func follow(ctx context.Context, cl *client.Client, t *tracker, v *view, updates <-chan namespaced) error {
+	ticks := time.NewTicker(redraw)
+	defer ticks.Stop()
+	fresh := false      // there was an update since the server was asked why workloads are stuck
+	var again time.Time // when to ask again without an update; zero for never
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case u := <-updates:
+			v.show(t.update(u.namespace, u.Update), u.Update)
+			if fresh = true; !u.Synced {
+				continue // many may come at once: one verdict is enough
+			}
+		case <-ticks.C:
+			t.watched += redraw
+			v.draw()
+		}
+		switch j := t.judge(); {
+		case j.err != nil:
+			return j.err
+		case j.broken != nil:
+			return brokenError(ctx, cl, j.of, j.broken)
+		case j.done:
+			return errDone
+		case len(j.stuck) > 0 && (fresh || !again.IsZero() && time.Now().After(again)):
+			fresh, again = false, time.Time{}
+			offline, err := stuckError(ctx, cl, j.stuck)
+			if err == nil {
+				continue
+			}
+			if soon, listErr := backSoon(ctx, cl, offline, time.Now()); !soon || listErr != nil {
+				return err
+			}
+			again = time.Now().Add(time.Second)
+		}
 	}
-	return text
 }

@@ -10,6 +10,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
@@ -57,9 +58,9 @@ func (c *cli) workloadTable(namespaces bool, workloads []*cloudlessv1.Workload) 
 	for _, w := range workloads {
 		row := []string{
 			w.GetMetadata().GetName(),
-			kindOf(w),
+			phrase.KindOf(w),
 			w.GetStatus().GetPhase(),
-			progressOf(w),
+			phrase.Progress(w),
 			w.GetSpec().GetImage(),
 			command.Age(w.GetMetadata().GetCreateTime(), time.Now()),
 			reasonOf(w, time.Now()),
@@ -172,11 +173,9 @@ func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string,
 			}
 		}
 		if w.on {
-			now, err := c.awaitScene(ctx, cl, w, newScene(&actor{action: actionUpdate, asked: workload}))
-			if err != nil {
+			if workload, err = w.forWorkload(ctx, c.Env, cl, phrase.ActionUpdate, workload); err != nil {
 				return err
 			}
-			workload = now[0]
 		}
 		if c.ForPeople() {
 			return nil
@@ -205,7 +204,7 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 			})
 			word := "is being removed"
 			if w.on {
-				if err := c.awaitGone(ctx, cl, w, removed...); err != nil {
+				if err := w.forRemoval(ctx, c.Env, cl, removed...); err != nil {
 					return err
 				}
 				word = "removed"

@@ -63,6 +63,7 @@ var layer = map[string]int{
 	"client":                           4,
 	"internal/cli":                     4,
 	"internal/cli/command":             4,
+	"internal/cli/phrase":              3,
 	"internal/cli/local":               4,
 	"internal/cli/terminal":            1,
 	"internal/app":                     5,

@@ -7,13 +7,15 @@ import (
 
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-// sceneView shows a scene: on a terminal as a tree that is drawn over itself, elsewhere as a line for each change.
-type sceneView struct {
-	c     *cli
-	scene *scene
+// view shows a tracker: on a terminal as a tree that is redrawn, elsewhere as a line for each change.
+type view struct {
+	env     *command.Env
+	tracker *tracker
 	// screen is the terminal, nil if there is none.
 	screen *terminal.Canvas
 	style  terminal.Style
@@ -21,38 +23,30 @@ type sceneView struct {
 	said   map[string]string // by replica: the last line about it
 }
 
-func (c *cli) newSceneView(s *scene) *sceneView {
-	v := &sceneView{c: c, scene: s, said: map[string]string{}, dirty: true}
-	if f, ok := c.Stderr.(*os.File); ok && terminal.IsTerminal(f) {
+func newView(e *command.Env, t *tracker) *view {
+	v := &view{env: e, tracker: t, said: map[string]string{}, dirty: true}
+	if f, ok := e.Stderr.(*os.File); ok && terminal.IsTerminal(f) {
 		v.screen = terminal.NewCanvas(f, false)
 		v.style = terminal.StyleFor(f)
 	}
 	return v
 }
 
-// saw is told of every update and whose it was.
-func (v *sceneView) saw(a *actor, update client.Update) {
+// show shows an update, which is about workload w.
+func (v *view) show(w *tracked, update client.Update) {
 	v.dirty = true
 	r := update.Replica
-	if v.screen != nil || a == nil || r == nil || update.Removed || !v.c.ForPeople() {
+	if v.screen != nil || w == nil || r == nil || update.Removed || !v.env.ForPeople() {
 		return
 	}
 	uid, line := r.GetMetadata().GetUid(), replicaLine(r)
 	before, known := v.said[uid]
 	v.said[uid] = line
-	calm := r.GetStatus().GetPhase() == "running" || ended(r)
-	if line == before || !known && calm && !v.scene.synced[r.GetMetadata().GetNamespace()] {
-		return // it was so before
+	calm := r.GetStatus().GetPhase() == "running" || phrase.Ended(r)
+	if line == before || !known && calm && !v.tracker.synced[r.GetMetadata().GetNamespace()] {
+		return // it was like that before
 	}
-	_ = v.c.Printf("%s\n", line)
-}
-
-func ended(r *cloudlessv1.Replica) bool {
-	switch r.GetStatus().GetPhase() {
-	case "completed", "failed", "stopped", "lost":
-		return true
-	}
-	return false
+	_ = v.env.Printf("%s\n", line)
 }
 
 // replicaLine is a replica in one line.
@@ -67,15 +61,15 @@ func replicaLine(r *cloudlessv1.Replica) string {
 	return terminal.Plain(text)
 }
 
-// replicaWhy is what there is to say beside the phase.
+// replicaWhy is the reason to show beside the phase.
 func replicaWhy(r *cloudlessv1.Replica) string {
 	if p := r.GetStatus().GetProgress(); p != nil && r.GetStatus().GetPhase() == "preparing" {
 		return progressText(p)
 	}
 	if r.GetStatus().GetPhase() == "running" && r.GetStatus().GetReason() == "" {
-		return "" // how it ended before is past
+		return "" // how it ended before does not matter any more
 	}
-	return terminal.Plain(replicaReason(r))
+	return terminal.Plain(phrase.ReplicaReason(r))
 }
 
 func progressText(p *cloudlessv1.Progress) string {
@@ -89,8 +83,8 @@ func progressText(p *cloudlessv1.Progress) string {
 	return text
 }
 
-// draw draws the tree over the one before.
-func (v *sceneView) draw() {
+// draw redraws the tree.
+func (v *view) draw() {
 	if v.screen == nil || !v.dirty {
 		return
 	}
@@ -98,62 +92,62 @@ func (v *sceneView) draw() {
 	_ = v.screen.Draw(v.tree(v.screen.Size()))
 }
 
-// close draws the tree for the last time, or takes it away when the output is for programs.
-func (v *sceneView) close() {
+// close draws the tree for the last time, or erases it if the output is for programs.
+func (v *view) close() {
 	if v.screen == nil {
 		return
 	}
-	if v.c.ForPeople() {
+	if v.env.ForPeople() {
 		v.draw()
 	} else {
 		_ = v.screen.Draw(nil)
 	}
 }
 
-// summary says how the workloads are in the end, unless the tree has said so.
-func (v *sceneView) summary(workloads []*cloudlessv1.Workload) error {
-	if !v.c.ForPeople() || v.screen != nil && terminal.IsTerminal(v.c.Stdout) {
+// summary prints how the workloads are in the end, unless the tree shows it.
+func (v *view) summary(workloads []*cloudlessv1.Workload) error {
+	if !v.env.ForPeople() || v.screen != nil && terminal.IsTerminal(v.env.Stdout) {
 		return nil
 	}
 	for _, w := range workloads {
-		if err := v.c.Printf("%s: %s\n", w.GetMetadata().GetName(), standing(w)); err != nil {
+		if err := v.env.Printf("%s: %s\n", w.GetMetadata().GetName(), phrase.Status(w)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tree is the scene in lines. What runs gives way to what does not where the terminal is too small for all.
-func (v *sceneView) tree(width, height int) []string {
-	room := max(1, (height-1)/max(1, len(v.scene.actors))-1)
+// tree is the workloads and replicas in lines. Where they do not all fit, running replicas are left out first.
+func (v *view) tree(width, height int) []string {
+	room := max(1, (height-1)/max(1, len(v.tracker.workloads))-1)
 	var lines []string
-	for _, a := range v.scene.actors {
-		lines = append(lines, terminal.Shorten(a.title(), width))
-		lines = append(lines, a.branches(width, room, v.style)...)
+	for _, w := range v.tracker.workloads {
+		lines = append(lines, terminal.Shorten(w.title(), width))
+		lines = append(lines, w.branches(width, room, v.style)...)
 	}
 	return lines
 }
 
-func (a *actor) title() string {
-	name := a.asked.GetMetadata().GetName()
+func (w *tracked) title() string {
+	name := w.asked.GetMetadata().GetName()
 	switch {
-	case a.action == actionDelete && a.now.GetMetadata().GetDeleteTime() == nil:
+	case w.action == phrase.ActionDelete && w.now.GetMetadata().GetDeleteTime() == nil:
 		return name + ": deleted"
-	case a.action == actionDelete:
+	case w.action == phrase.ActionDelete:
 		return name + ": being deleted"
-	case a.now == nil:
+	case w.now == nil:
 		return name
 	}
-	return terminal.Plain(name + ": " + standing(a.now))
+	return terminal.Plain(name + ": " + phrase.Status(w.now))
 }
 
-// phaseColours are those of the phases that mean something good or bad.
+// phaseColours are the colours of phases that are good or bad.
 var phaseColours = map[string]terminal.Colour{
 	"running": terminal.Green, "completed": terminal.Green, "failed": terminal.Red, "backoff": terminal.Red, "lost": terminal.Red, "unknown": terminal.Red, "pending": terminal.Yellow, "placed": terminal.Yellow, "preparing": terminal.Yellow,
 }
 
-func (a *actor) branches(width, room int, style terminal.Style) []string {
-	replicas := a.shown()
+func (w *tracked) branches(width, room int, style terminal.Style) []string {
+	replicas := w.shown()
 	hidden := 0
 	if len(replicas) > room {
 		var open, calm []*cloudlessv1.Replica

@@ -1,0 +1,140 @@
+package phrase
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/spec"
+)
+
+// Desired is how many replicas a workload should have.
+func Desired(w *cloudlessv1.Workload) int32 {
+	if KindOf(w) == spec.KindDaemon {
+		return w.GetStatus().GetDesired()
+	}
+	if w.GetSpec().Replicas == nil {
+		return 1
+	}
+	return w.GetSpec().GetReplicas()
+}
+
+// Status is the state of a workload in a few words.
+func Status(w *cloudlessv1.Workload) string {
+	if w == nil {
+		return "it does not exist"
+	}
+	text := Counts(w.GetStatus())
+	if kind := KindOf(w); kind == spec.KindJob || kind == spec.KindCron {
+		text = w.GetStatus().GetPhase() + ", " + Progress(w)
+	}
+	if reason := w.GetStatus().GetReason(); reason != "" {
+		text += ", " + reason
+	}
+	return text
+}
+
+// Counts says how many replicas run, of how many.
+func Counts(status *cloudlessv1.WorkloadStatus) string {
+	text := fmt.Sprintf("%d of %d running", status.GetRunning(), status.GetDesired())
+	if n := status.GetOutdated(); n > 0 {
+		text += fmt.Sprintf(", %d to be replaced", n)
+	}
+	return text
+}
+
+// KindOf is the kind of a workload in a word.
+func KindOf(w *cloudlessv1.Workload) string { return spec.KindOf(w.GetSpec()) }
+
+// Progress is how far a workload is, for a cell of a table.
+func Progress(w *cloudlessv1.Workload) string {
+	status := w.GetStatus()
+	switch KindOf(w) {
+	case spec.KindJob:
+		return fmt.Sprintf("%d/%d done", status.GetJob().GetSucceeded(), status.GetDesired())
+	case spec.KindCron:
+		return fmt.Sprintf("%d active", status.GetCron().GetActive())
+	}
+	return fmt.Sprintf("%d/%d", status.GetRunning(), Desired(w))
+}
+
+// ReplicaReason is why a replica is in its phase, or how it ended last.
+func ReplicaReason(r *cloudlessv1.Replica) string {
+	status := r.GetStatus()
+	exit := status.GetLastExit()
+	switch {
+	case status.GetReason() != "":
+		return status.GetReason()
+	case exit == nil:
+		return ""
+	case spec.ExitReason(exit) != "":
+		return spec.ExitReason(exit)
+	}
+	return "exit code " + strconv.Itoa(int(exit.GetCode()))
+}
+
+// Ended reports whether a replica will not run again.
+func Ended(r *cloudlessv1.Replica) bool {
+	switch r.GetStatus().GetPhase() {
+	case "completed", "failed", "stopped", "lost":
+		return true
+	}
+	return false
+}
+
+// NoPlace continues a sentence with the quota that is used up, or else with why each node refuses.
+func NoPlace(quota string, reasons []*cloudlessv1.NodeReason) string {
+	switch {
+	case quota != "":
+		return ": " + terminal.Plain(quota)
+	case len(reasons) == 0:
+		return ": it waits for room that is being made, or for a first node"
+	}
+	return nodeReasons(reasons)
+}
+
+// shownReasons is how many nodes a sentence names at most.
+const shownReasons = 5
+
+// nodeReasons continues a sentence with why each node refuses.
+func nodeReasons(reasons []*cloudlessv1.NodeReason) string {
+	if len(reasons) == 0 {
+		return ": the cluster has no nodes yet"
+	}
+	var all []string
+	for i, r := range reasons {
+		if i == shownReasons {
+			all = append(all, fmt.Sprintf("and %d more nodes", len(reasons)-i))
+			break
+		}
+		all = append(all, terminal.Plain(r.GetNode()+": "+r.GetReason()))
+	}
+	return ": " + strings.Join(all, "; ")
+}
+
+// longestValue is how many characters of a value are shown.
+const longestValue = 200
+
+// Value is the value of a field in one line.
+func Value(s string) string {
+	if runes := []rune(s); len(runes) > longestValue {
+		s = string(runes[:longestValue]) + "…"
+	}
+	if s != terminal.Plain(s) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// Path is the namespace and name of an object.
+func Path(m *cloudlessv1.Metadata) string { return m.GetNamespace() + "/" + m.GetName() }
+
+// What a plan does with a workload or a namespace.
+const (
+	ActionCreate    = "create"
+	ActionUpdate    = "update"
+	ActionDelete    = "delete"
+	ActionUnchanged = "unchanged"
+)
