@@ -13,11 +13,12 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 )
 
 func (c *cli) applyCommand() *cobra.Command {
 	var wish wishes
-	var w waiting
+	var w wait.Flags
 	var dryRun bool
 	var fingerprint string
 	cmd := &cobra.Command{
@@ -53,7 +54,7 @@ func (c *cli) applyCommand() *cobra.Command {
 	wish.register(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the plan and change nothing, the same as cloudless plan")
 	cmd.Flags().StringVar(&fingerprint, "plan", "", "carry out the plan with this `fingerprint`, which cloudless plan has shown, and no other")
-	w.register(cmd, "they run")
+	w.Register(cmd, "they run")
 	return cmd
 }
 
@@ -63,7 +64,7 @@ var done = map[string]string{
 }
 
 // apply carries out the plan that was seen, or if there is none the one that is made now.
-func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *cloudlessv1.PlanRequest, seen string) (err error) {
+func (c *cli) apply(ctx context.Context, cl *client.Client, w wait.Flags, request *cloudlessv1.PlanRequest, seen string) (err error) {
 	var answer *cloudlessv1.ApplyPlanResponse
 	if seen != "" {
 		answer, err = cl.ApplyPlan(ctx, request, &cloudlessv1.Plan{Fingerprint: seen})
@@ -86,8 +87,8 @@ func (c *cli) apply(ctx context.Context, cl *client.Client, w waiting, request *
 			return err
 		}
 	}
-	if w.on {
-		now, err := w.forPlan(ctx, c.Env, cl, answer)
+	if w.On {
+		now, err := w.ForPlan(ctx, c.Env, cl, answer)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -125,5 +126,5 @@ func (c *cli) applyText(ctx context.Context, cl *client.Client, path string, tex
 			return err
 		}
 	}
-	return c.apply(ctx, cl, waiting{}, request, plan.GetFingerprint())
+	return c.apply(ctx, cl, wait.Flags{}, request, plan.GetFingerprint())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -66,7 +67,7 @@ func (f *kindFlags) apply(s *cloudlessv1.WorkloadSpec, replicas int32) {
 }
 
 func (c *cli) workloadRunCommand() *cobra.Command {
-	var w waiting
+	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:   "run NAME",
 		Short: "Make a job of a cron now",
@@ -80,7 +81,7 @@ func (c *cli) workloadRunCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	w.register(cmd, "the job is done")
+	w.Register(cmd, "the job is done")
 	return cmd
 }
 

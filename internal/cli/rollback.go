@@ -9,10 +9,11 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 )
 
 func (c *cli) workloadRollbackCommand() *cobra.Command {
-	var w waiting
+	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:        "rollback NAME [REVISION]",
 		Aliases:    []string{"undo"},
@@ -41,7 +42,7 @@ func (c *cli) workloadRollbackCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	w.register(cmd, "its replicas run")
+	w.Register(cmd, "its replicas run")
 	return cmd
 }
 

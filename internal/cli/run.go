@@ -15,12 +15,13 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
 type runFlags struct {
-	waiting
+	wait.Flags
 	kindFlags
 	name, image, network, restart, user, workdir string
 	cpu, memory                                  string
@@ -79,7 +80,7 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.BoolVarP(&f.detach, "detach", "d", false, "do not wait, the same as --wait=false")
 	flags.BoolVar(&f.remove, "rm", false, "remove the job when it has ended and its output was shown")
 	f.kindFlags.register(cmd)
-	f.waiting.register(cmd, "it runs, or a job is done")
+	f.Flags.Register(cmd, "it runs, or a job is done")
 	return cmd
 }
 
@@ -115,12 +116,12 @@ func (c *cli) reportRun(ctx context.Context, cl *client.Client, f runFlags, made
 			return err
 		}
 	}
-	if f.on && !f.detach {
+	if f.On && !f.detach {
 		action := phrase.ActionUpdate
 		if result == done[phrase.ActionUnchanged] {
 			action = phrase.ActionUnchanged
 		}
-		now, err := f.forWorkload(ctx, c.Env, cl, action, made)
+		now, err := f.ForWorkload(ctx, c.Env, cl, action, made)
 		if err := c.endJob(ctx, cl, f, made, err); err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
-	"github.com/cloudless/cloudless/internal/cli/phrase"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
@@ -21,7 +21,7 @@ func (f *runFlags) checkRemoval(cmd *cobra.Command) error {
 		return nil
 	case f.kind != spec.KindJob:
 		return command.Usagef(cmd, "--rm is for jobs, which end by themselves: add --kind job, or remove the workload with: cloudless workload rm")
-	case f.detach || !f.on:
+	case f.detach || !f.On:
 		return command.Usagef(cmd, "--rm needs somebody to wait for the end of the job: leave out --detach and --wait=false")
 	}
 	return nil
@@ -46,26 +46,11 @@ func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *c
 	if phase := now.GetStatus().GetPhase(); phase != "completed" && phase != "failed" {
 		return errors.Join(waited, fmt.Errorf("job %s has not ended and is not removed: remove it with: cloudless workload rm %s", meta.GetName(), meta.GetName()))
 	}
-	if failed, ok := errors.AsType[*jobFailedError](waited); ok {
-		failed.removed = true
+	if failed, ok := errors.AsType[*wait.JobFailedError](waited); ok {
+		failed.Removed = true
 	}
 	_, err = cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
 	return errors.Join(waited, err)
-}
-
-// jobFailedError says why a job failed, and how to see its output unless it is removed.
-type jobFailedError struct {
-	job     *cloudlessv1.Metadata
-	reason  string
-	removed bool
-}
-
-func (e *jobFailedError) Error() string {
-	failed := fmt.Sprintf("workload %s failed: %s", e.job.GetName(), e.reason)
-	if e.removed {
-		return failed
-	}
-	return failed + ": see its output with: " + phrase.LogsHint(e.job)
 }
 
 // showOutput prints what all replicas of a workload have printed.

@@ -12,6 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/phrase"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/cli/wait"
 )
 
 func (c *cli) workloadCommand() *cobra.Command {
@@ -115,7 +116,7 @@ func (c *cli) showWorkload(w *cloudlessv1.Workload, replicas []*cloudlessv1.Repl
 }
 
 func (c *cli) workloadScaleCommand() *cobra.Command {
-	var w waiting
+	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:        "scale NAME REPLICAS",
 		SuggestFor: []string{"stop"},
@@ -134,12 +135,12 @@ func (c *cli) workloadScaleCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	w.register(cmd, "they run")
+	w.Register(cmd, "they run")
 	return cmd
 }
 
 func (c *cli) workloadRestartCommand() *cobra.Command {
-	var w waiting
+	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:     "restart NAME",
 		Short:   "Replace every replica by a new one",
@@ -151,7 +152,7 @@ func (c *cli) workloadRestartCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	w.register(cmd, "the new ones run")
+	w.Register(cmd, "the new ones run")
 	return cmd
 }
 
@@ -161,7 +162,7 @@ func plainly(done string) func(*cloudlessv1.Workload) string {
 }
 
 // changeWorkload does one change, says what was done, and waits for it.
-func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
+func (c *cli) changeWorkload(w wait.Flags, done func(*cloudlessv1.Workload) string, change func(context.Context, *client.Client) (*cloudlessv1.Workload, error)) func(*cobra.Command, []string) error {
 	return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
 		workload, err := change(ctx, cl)
 		if err != nil {
@@ -172,8 +173,8 @@ func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string,
 				return err
 			}
 		}
-		if w.on {
-			if workload, err = w.forWorkload(ctx, c.Env, cl, phrase.ActionUpdate, workload); err != nil {
+		if w.On {
+			if workload, err = w.ForWorkload(ctx, c.Env, cl, phrase.ActionUpdate, workload); err != nil {
 				return err
 			}
 		}
@@ -185,7 +186,7 @@ func (c *cli) changeWorkload(w waiting, done func(*cloudlessv1.Workload) string,
 }
 
 func (c *cli) workloadRemoveCommand() *cobra.Command {
-	var w waiting
+	var w wait.Flags
 	cmd := &cobra.Command{
 		Use:        "rm NAME...",
 		SuggestFor: []string{"stop", "kill"},
@@ -203,8 +204,8 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 				return err
 			})
 			word := "is being removed"
-			if w.on {
-				if err := w.forRemoval(ctx, c.Env, cl, removed...); err != nil {
+			if w.On {
+				if err := w.ForRemoval(ctx, c.Env, cl, removed...); err != nil {
 					return err
 				}
 				word = "removed"
@@ -223,6 +224,6 @@ func (c *cli) workloadRemoveCommand() *cobra.Command {
 			return failed
 		}),
 	}
-	w.register(cmd, "they are gone")
+	w.Register(cmd, "they are gone")
 	return cmd
 }

@@ -2,4 +2,4 @@
 // their replicas meanwhile. An interrupt ends the waiting and nothing else.
 //
 // It must not know the commands that wait.
-package cli
+package wait

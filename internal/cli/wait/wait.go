@@ -1,4 +1,4 @@
-package cli
+package wait
 
 import (
 	"context"
@@ -16,22 +16,22 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-// waiting is the flags of commands that can wait until what they asked for is done.
-type waiting struct {
-	on      bool
+// Flags are the flags of commands that can wait until what they asked for is done.
+type Flags struct {
+	On      bool
 	timeout time.Duration
 }
 
-// register adds the flags. Until says, for the help, what the command waits for.
-func (w *waiting) register(cmd *cobra.Command, until string) {
-	cmd.Flags().BoolVar(&w.on, "wait", true, "wait until "+until)
+// Register adds the flags. Until says, for the help, what the command waits for.
+func (w *Flags) Register(cmd *cobra.Command, until string) {
+	cmd.Flags().BoolVar(&w.On, "wait", true, "wait until "+until)
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait at most; 0 for no limit")
 }
 
 var errWaitedEnough = errors.New("waited long enough")
 
-// forRemoval waits until none of the workloads exists any longer.
-func (w waiting) forRemoval(ctx context.Context, e *command.Env, cl *client.Client, removed ...*cloudlessv1.Workload) error {
+// ForRemoval waits until none of the workloads exists any longer.
+func (w Flags) ForRemoval(ctx context.Context, e *command.Env, cl *client.Client, removed ...*cloudlessv1.Workload) error {
 	interrupted := ctx
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
@@ -78,8 +78,8 @@ func stoppedWaiting(e *command.Env, forWhat ...*cloudlessv1.Workload) error {
 // errDone ends the watch.
 var errDone = errors.New("all workloads are as asked")
 
-// forPlan waits until a plan that was applied is done, and returns the workloads as they are then.
-func (w waiting) forPlan(ctx context.Context, e *command.Env, cl *client.Client, applied *cloudlessv1.ApplyPlanResponse) ([]*cloudlessv1.Workload, error) {
+// ForPlan waits until a plan that was applied is done, and returns the workloads as they are then.
+func (w Flags) ForPlan(ctx context.Context, e *command.Env, cl *client.Client, applied *cloudlessv1.ApplyPlanResponse) ([]*cloudlessv1.Workload, error) {
 	t := trackPlan(applied)
 	if len(t.workloads) == 0 {
 		return nil, nil
@@ -87,8 +87,8 @@ func (w waiting) forPlan(ctx context.Context, e *command.Env, cl *client.Client,
 	return w.await(ctx, e, cl, t)
 }
 
-// forWorkload waits until one workload is as it was asked to be, and returns it as it is then.
-func (w waiting) forWorkload(ctx context.Context, e *command.Env, cl *client.Client, action string, asked *cloudlessv1.Workload) (*cloudlessv1.Workload, error) {
+// ForWorkload waits until one workload is as it was asked to be, and returns it as it is then.
+func (w Flags) ForWorkload(ctx context.Context, e *command.Env, cl *client.Client, action string, asked *cloudlessv1.Workload) (*cloudlessv1.Workload, error) {
 	all, err := w.await(ctx, e, cl, newTracker(&tracked{action: action, asked: asked}))
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (w waiting) forWorkload(ctx context.Context, e *command.Env, cl *client.Cli
 }
 
 // await shows the workloads until all of them run or it is clear that one will not.
-func (w waiting) await(ctx context.Context, e *command.Env, cl *client.Client, t *tracker) ([]*cloudlessv1.Workload, error) {
+func (w Flags) await(ctx context.Context, e *command.Env, cl *client.Client, t *tracker) ([]*cloudlessv1.Workload, error) {
 	interrupted := ctx
 	if w.timeout > 0 {
 		var cancel context.CancelFunc

@@ -1,4 +1,4 @@
-package cli
+package wait
 
 import (
 	"context"
@@ -132,4 +132,20 @@ func backSoon(ctx context.Context, cl *client.Client, offline []string, now time
 func noNodes(ctx context.Context, cl *client.Client) (bool, error) {
 	answer, err := cl.Nodes().ListNodes(ctx, &cloudlessv1.ListNodesRequest{Page: &cloudlessv1.Page{Size: 1}})
 	return err == nil && len(answer.GetItems()) == 0, err
+}
+
+// JobFailedError says why a job failed, and how to see its output unless it is removed.
+type JobFailedError struct {
+	// Removed says that the job is gone, and its output with it.
+	Removed bool
+	job     *cloudlessv1.Metadata
+	reason  string
+}
+
+func (e *JobFailedError) Error() string {
+	failed := fmt.Sprintf("workload %s failed: %s", e.job.GetName(), e.reason)
+	if e.Removed {
+		return failed
+	}
+	return failed + ": see its output with: " + phrase.LogsHint(e.job)
 }

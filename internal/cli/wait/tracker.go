@@ -1,4 +1,4 @@
-package cli
+package wait
 
 import (
 	"cmp"
@@ -316,7 +316,7 @@ func (w *tracked) doneByKind() (there, decided bool, err error) {
 	case spec.KindJob:
 		if status.GetPhase() == "failed" {
 			meta := w.now.GetMetadata()
-			return false, true, &jobFailedError{job: meta, reason: status.GetReason()}
+			return false, true, &JobFailedError{job: meta, reason: status.GetReason()}
 		}
 		return status.GetPhase() == "completed", true, nil
 	case spec.KindCron:
