@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server/oneport"
@@ -78,21 +79,21 @@ func (c *cluster) certificateOf(kind identity.Kind, parts ...string) *identity.C
 	return creds
 }
 
-func TestPermissionsNameEveryMethodAndNoOther(t *testing.T) {
+func TestServerRegistersEveryMethodOfTheContractAndNoOther(t *testing.T) {
 	methods := newCluster(t).methods()
 	for method := range methods {
-		if _, ok := permissions[method]; !ok {
-			t.Errorf("%s has no permissions", method)
+		if _, ok := api.MethodOf(method); !ok {
+			t.Errorf("%s is registered, and the contract declares no caller for it", method)
 		}
 	}
-	for method := range permissions {
-		if _, ok := methods[method]; !ok {
-			t.Errorf("permissions name %s, which is not registered", method)
+	for m := range api.Methods() {
+		if _, ok := methods[m.Name]; !ok {
+			t.Errorf("%s is in the contract and not registered", m.Name)
 		}
 	}
 }
 
-func TestEveryMethodIsForTheRolesOfTheTable(t *testing.T) {
+func TestEveryMethodIsForItsDeclaredCallers(t *testing.T) {
 	c := newCluster(t)
 	for role, as := range c.callers() {
 		for method, streams := range c.methods() {
@@ -100,10 +101,28 @@ func TestEveryMethodIsForTheRolesOfTheTable(t *testing.T) {
 				continue
 			}
 			err := knock(c.ctx, as.conn, method, streams)
-			allowed := slices.Contains(permissions[method], role)
+			allowed := slices.Contains(permitted(method), role)
 			if denied := status.Code(err) == codes.PermissionDenied; denied == allowed || status.Code(err) == codes.Unauthenticated {
 				t.Errorf("%s as %s: %v, want allowed %t", method, role, err, allowed)
 			}
+		}
+	}
+}
+
+func TestNobodyMayCallAMethodWithoutADeclaration(t *testing.T) {
+	for _, role := range everyone {
+		if err := authorize(Principal{Role: role}, "/cloudless.v1.WorkloadService/Undeclared"); err == nil || !strings.Contains(err.Error(), "nobody may call") {
+			t.Errorf("as %s: %v", role, err)
+		}
+	}
+}
+
+// Every caller that a method can declare is some role, except nobody and everyone.
+func TestEveryCallerHasRoles(t *testing.T) {
+	for number, name := range v1.Method_Caller_name {
+		caller := v1.Method_Caller(number)
+		if has, want := len(rolesOf[caller]) > 0, caller != v1.Method_NOBODY && caller != v1.Method_ANYONE; has != want {
+			t.Errorf("%s has roles: %t", name, has)
 		}
 	}
 }

@@ -191,7 +191,7 @@ func certified(r *http.Request) bool {
 func (s *Server) proveOverHTTP(r *http.Request) error {
 	p, err := s.router.surely(r.Context(), shownBy(r), func() (Principal, error) {
 		p, err := s.identify(r)
-		if err == nil && membersOnly[r.URL.Path] {
+		if err == nil && forMembers(r.URL.Path) {
 			err = s.auth.requireMember(p)
 		}
 		return p, err

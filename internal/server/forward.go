@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -72,25 +71,6 @@ type router struct {
 	logger    *slog.Logger
 }
 
-// answeredHere are the calls that are about the asked server itself.
-func answeredHere(method string) bool {
-	return method == v1.ClusterService_WhoAmI_FullMethodName ||
-		strings.HasPrefix(method, "/"+v1.PeerService_ServiceDesc.ServiceName+"/") ||
-		!strings.HasPrefix(method, "/cloudless.")
-}
-
-// onlyAtLeader are reads of what only the leader has, in its memory or by its
-// sessions, and plans, which are made to be carried out.
-var onlyAtLeader = []string{
-	v1.WorkloadService_GetUsage_FullMethodName, v1.WorkloadService_WatchUsage_FullMethodName, v1.WorkloadService_Logs_FullMethodName,
-	v1.PlanService_MakePlan_FullMethodName, v1.ExplainService_ExplainWorkload_FullMethodName,
-}
-
-// mayBeStale reports whether a call only reads the state.
-func mayBeStale(method string) bool {
-	return api.Reads(method) && !slices.Contains(onlyAtLeader, method)
-}
-
 // staleWished reports whether the caller wants an answer without the others.
 func staleWished(ctx context.Context) bool {
 	return slices.Equal(metadata.ValueFromIncomingContext(ctx, metadataConsistency), []string{consistencyStale})
@@ -102,10 +82,11 @@ func isForwarded(ctx context.Context) bool {
 
 // unary answers a call here or has it answered by the leader.
 func (r *router) unary(ctx context.Context, request any, method string, handler grpc.UnaryHandler) (any, error) {
-	if answeredHere(method) {
+	m, _ := api.MethodOf(method)
+	if m.AnsweredBy == v1.Method_CALLED_SERVER {
 		return handler(ctx, request)
 	}
-	if staleWished(ctx) && mayBeStale(method) {
+	if staleWished(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
 		return handler(consensus.WithStale(ctx), request)
 	}
 	message, ok := request.(proto.Message)
@@ -114,13 +95,13 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 	}
 	var response any
 	perhaps := false // an earlier attempt has changed something
-	err := r.untilLeader(ctx, r.patience, harmless(method, message), func(leader string) (err error) {
-		defer func() { perhaps = perhaps || uncertain(err) && !api.Reads(method) }()
+	err := r.untilLeader(ctx, r.patience, m.MayRetry(message), func(leader string) (err error) {
+		defer func() { perhaps = perhaps || uncertain(err) && !m.Reads }()
 		if leader == r.consensus.ID() {
-			response, err = handler(ctx, repeatable(method, message))
+			response, err = handler(ctx, repeatable(m, message))
 			return err
 		}
-		if response, err = r.forward(ctx, leader, method, message); !notLeader(err) && !uncertain(err) {
+		if response, err = r.forward(ctx, leader, m, message); !notLeader(err) && !uncertain(err) {
 			r.tellLeader(ctx, leader) // once, however often it was tried
 		}
 		return r.elsewhere(ctx, err)
@@ -162,9 +143,9 @@ func (r *router) elsewhere(ctx context.Context, err error) error {
 }
 
 // untilLeader calls do with the leader until somebody who really leads has
-// answered, or the patience for that is at its end. What is harmless is done
-// again if it is not known whether it was done.
-func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless bool, do func(leader string) error) error {
+// answered, or the patience for that is at its end. If retry is set, it calls do
+// again after an attempt that may have taken effect.
+func (r *router) untilLeader(ctx context.Context, most time.Duration, retry bool, do func(leader string) error) error {
 	var patience <-chan time.Time // begins when it is needed
 	for {
 		changed := r.consensus.Changed()
@@ -176,7 +157,7 @@ func (r *router) untilLeader(ctx context.Context, most time.Duration, harmless b
 			}
 			err = do(leader.ID)
 		}
-		again := notLeader(err) || harmless && (uncertain(err) || unavailable(err))
+		again := notLeader(err) || retry && (uncertain(err) || unavailable(err))
 		if !again || isForwarded(ctx) {
 			return err
 		}
@@ -254,8 +235,8 @@ func hasReason(err error, reason string) bool {
 var errNotConnected = errors.New("the leader cannot be reached")
 
 // forward has the leader answer a call.
-func (r *router) forward(ctx context.Context, leader, method string, request proto.Message) (any, error) {
-	_, out, err := messagesOf(method)
+func (r *router) forward(ctx context.Context, leader string, method api.Method, request proto.Message) (any, error) {
+	_, out, err := messagesOf(method.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -263,9 +244,9 @@ func (r *router) forward(ctx context.Context, leader, method string, request pro
 	if err != nil {
 		return nil, errors.Join(errNotConnected, err)
 	}
-	during, cancel := r.untilSucceeded(ctx, leader, harmless(method, request))
+	during, cancel := r.untilSucceeded(ctx, leader, method.MayRetry(request))
 	defer cancel()
-	response, err := r.passing.call(during, conn, method, request, out)
+	response, err := r.passing.call(during, conn, method.Name, request, out)
 	if status.Code(err) == codes.Canceled && errors.Is(context.Cause(during), errSucceeded) {
 		return nil, lost(errSucceeded)
 	}
@@ -319,22 +300,10 @@ func (r *router) awaitSuccessor(ctx context.Context, leader string) error {
 	}
 }
 
-// harmless reports whether a call may be made twice: it only reads, or the
-// state remembers it by its key, as it does machines that join by theirs.
-func harmless(method string, request proto.Message) bool {
-	if method == v1.EnrollmentService_Enroll_FullMethodName || method == v1.EnrollmentService_EnrollOwnNode_FullMethodName {
-		return true
-	}
-	if keyed, ok := request.(interface{ GetIdempotencyKey() string }); ok && keyed.GetIdempotencyKey() != "" {
-		return true
-	}
-	return api.Reads(method)
-}
-
-// repeatable is what a call is answered from here. Who answers it may change the message, which then is another one
-// than the state remembers by its key: a call that may be made again elsewhere keeps its own words.
-func repeatable(method string, request proto.Message) proto.Message {
-	if harmless(method, request) && !mayBeStale(method) {
+// repeatable is the request that a handler of this server gets. The handler may change the message. A call that may be
+// retried elsewhere keeps its own copy, because the state recognizes it by its key and its content.
+func repeatable(method api.Method, request proto.Message) proto.Message {
+	if method.MayRetry(request) && method.AnsweredBy != v1.Method_ANY_SERVER {
 		return proto.Clone(request)
 	}
 	return request
@@ -356,16 +325,14 @@ func outgoing(ctx context.Context) context.Context {
 
 // messagesOf are the types of a method's messages.
 func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
-	name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(method, "/"), "/", "."))
-	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
-	described, ok := found.(protoreflect.MethodDescriptor)
-	if err != nil || !ok {
+	m, ok := api.MethodOf(method)
+	if !ok {
 		return nil, nil, refuse(codes.Unimplemented, "%s is not a method of this server", method)
 	}
-	if in, err = protoregistry.GlobalTypes.FindMessageByName(described.Input().FullName()); err != nil {
+	if in, err = protoregistry.GlobalTypes.FindMessageByName(m.Descriptor.Input().FullName()); err != nil {
 		return nil, nil, err
 	}
-	out, err = protoregistry.GlobalTypes.FindMessageByName(described.Output().FullName())
+	out, err = protoregistry.GlobalTypes.FindMessageByName(m.Descriptor.Output().FullName())
 	return in, out, err
 }
 
@@ -373,10 +340,11 @@ func messagesOf(method string) (in, out protoreflect.MessageType, err error) {
 // answered by the leader.
 func (r *router) stream(service any, stream *guardedStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx := stream.ctx
-	if answeredHere(info.FullMethod) {
+	m, _ := api.MethodOf(info.FullMethod)
+	if m.AnsweredBy == v1.Method_CALLED_SERVER {
 		return handler(service, stream)
 	}
-	if staleWished(ctx) && mayBeStale(info.FullMethod) {
+	if staleWished(ctx) && m.AnsweredBy == v1.Method_ANY_SERVER {
 		return handler(service, stream.with(consensus.WithStale(ctx)))
 	}
 	return r.untilLeader(ctx, streamPatience, false, func(leader string) error {

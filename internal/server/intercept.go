@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/internal/server/oneport"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/state"
@@ -56,7 +57,7 @@ func (g *guard) prove(ctx context.Context, method string) (Principal, error) {
 	}
 	return g.router.surely(ctx, shownIn(ctx), func() (Principal, error) {
 		p, err := g.auth.fromContext(ctx)
-		if err == nil && membersOnly[method] {
+		if err == nil && forMembers(method) {
 			err = g.auth.requireMember(p)
 		}
 		return p, err
@@ -98,7 +99,7 @@ func (g *guard) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 }
 
 func (g *guard) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	if _, known := permissions[info.FullMethod]; !known { // and not counted: names are easy to think of
+	if _, known := api.MethodOf(info.FullMethod); !known { // and not counted: names are easy to think of
 		if _, err := g.prove(stream.Context(), info.FullMethod); err != nil {
 			return statusOf(err)
 		}

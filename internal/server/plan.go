@@ -93,7 +93,7 @@ func (s *planService) ApplyPlan(ctx context.Context, request *v1.ApplyPlanReques
 // mayApply refuses a plan whose changes its caller may not apply by other calls either.
 func (s *Server) mayApply(ctx context.Context, p *planned) error {
 	for _, change := range p.plan.GetChanges() {
-		roles := permissions[s.kinds.named(change.GetKind()).method()]
+		roles := permitted(s.kinds.named(change.GetKind()).method())
 		if p := caller(ctx); change.GetAction() != actionUnchanged && !slices.Contains(roles, p.Role) {
 			return &forbidden{principal: p, what: fmt.Sprintf("%s %s %s", change.GetAction(), strings.ToLower(change.GetKind()), change.GetName()), roles: roles}
 		}
