@@ -7,6 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/cloudless/cloudless/api"
+	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 // document holds the parts of an OpenAPI document (version 2) that the page needs.
@@ -107,6 +110,9 @@ func (c call) write(b *strings.Builder) {
 	if about != "" {
 		fmt.Fprintf(b, "%s\n\n", about)
 	}
+	if m, ok := api.MethodOf("/cloudless.v1." + c.Tags[0] + "/" + c.ID); ok {
+		fmt.Fprintf(b, "%s\n\n", declared(m))
+	}
 	var rows []string
 	for _, p := range c.Parameters {
 		kind := p.kind()
@@ -128,6 +134,26 @@ func (c call) write(b *strings.Builder) {
 		return
 	}
 	fmt.Fprintf(b, "Answers with %s.\n\n", result.kind())
+}
+
+// callers are the callers of methods in words. Only the methods for users have an HTTP form.
+var callers = map[v1.Method_Caller]string{
+	v1.Method_VIEWER:       "viewers, operators and admins",
+	v1.Method_OPERATOR:     "operators and admins",
+	v1.Method_ADMIN:        "admins",
+	v1.Method_ANY_IDENTITY: "everybody with an identity",
+}
+
+// declared says in words what the contract declares about a method.
+func declared(m api.Method) string {
+	about := "Callers: " + callers[m.Caller] + "."
+	switch {
+	case m.Reads && m.AnsweredBy == v1.Method_LEADER:
+		about += " Only the leader answers, so that the answer is never stale."
+	case m.Retry && m.HasKey():
+		about += " May be retried with the same `idempotencyKey`."
+	}
+	return about
 }
 
 func writeMessage(b *strings.Builder, name string, s schema) {

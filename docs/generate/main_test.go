@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cloudless/cloudless/api"
 )
 
 func TestGeneratedPagesAreUpToDate(t *testing.T) {
@@ -49,6 +51,27 @@ func TestGenerateWritesEveryPage(t *testing.T) {
 	}
 	if err := generate(filepath.Join(dir, "none")); err == nil {
 		t.Error("pages were written into a folder that is not there")
+	}
+}
+
+func TestReferenceSaysWhoMayCall(t *testing.T) {
+	page, err := apiReference(api.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Callers: viewers, operators and admins. Only the leader answers", "Callers: operators and admins. May be retried with the same `idempotencyKey`.",
+		"Callers: everybody with an identity.",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if calls, said := strings.Count(page, "### GET /")+strings.Count(page, "### P")+strings.Count(page, "### DELETE /"), strings.Count(page, "Callers: "); calls == 0 || said != calls {
+		t.Errorf("the page says of %d of %d calls who may call them", said, calls)
+	}
+	if strings.Contains(page, "Callers: .") {
+		t.Error("a call for users has no words for its callers")
 	}
 }
 
