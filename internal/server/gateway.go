@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -40,15 +39,8 @@ func (s *Server) newGateway() (http.Handler, error) {
 		runtime.WithMiddlewares(refuseStreams, refuseParameters),
 		runtime.WithForwardResponseOption(beginAnswer),
 	)
-	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
-		v1.RegisterWorkloadServiceHandler, v1.RegisterNodeServiceHandler, v1.RegisterClusterServiceHandler,
-		v1.RegisterTokenServiceHandler, v1.RegisterImageServiceHandler, v1.RegisterEventServiceHandler,
-		v1.RegisterPlanServiceHandler, v1.RegisterServerServiceHandler, v1.RegisterNamespaceServiceHandler,
-		v1.RegisterExplainServiceHandler,
-	} {
-		if err := register(s.stopping, mux, conn); err != nil {
-			return nil, err
-		}
+	if err := v1.RegisterHandlers(s.stopping, mux, conn); err != nil {
+		return nil, err
 	}
 	exec := &execSocket{client: v1.NewWorkloadServiceClient(conn)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -32,7 +32,6 @@ import (
 	"google.golang.org/protobuf/types/pluginpb"
 
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
-	_ "google.golang.org/genproto/googleapis/api/annotations"
 	_ "google.golang.org/protobuf/types/known/durationpb"
 	_ "google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -83,6 +82,9 @@ func run(ctx context.Context, root string) error {
 		if err := generate(ctx, p, set, names, target); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
+	}
+	if err := writeGateway(set, target); err != nil {
+		return err
 	}
 	return completeOpenAPI(filepath.Join(target, "cloudless.swagger.json"), filepath.Join(source, "openapi.json"))
 }
