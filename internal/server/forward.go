@@ -94,9 +94,9 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		return handler(ctx, request)
 	}
 	var response any
-	perhaps := false // an earlier attempt has changed something
+	maybeApplied := false // an earlier attempt may have taken effect
 	err := r.untilLeader(ctx, r.patience, m.MayRetry(message), func(leader string) (err error) {
-		defer func() { perhaps = perhaps || uncertain(err) && !m.Reads }()
+		defer func() { maybeApplied = maybeApplied || uncertain(err) && !m.Reads }()
 		if leader == r.consensus.ID() {
 			response, err = handler(ctx, repeatable(m, message))
 			return err
@@ -106,15 +106,15 @@ func (r *router) unary(ctx context.Context, request any, method string, handler 
 		}
 		return r.elsewhere(ctx, err)
 	})
-	if perhaps {
-		err = notUndone(err)
+	if maybeApplied {
+		err = uncertainOutcome(err)
 	}
 	return response, err
 }
 
-// notUndone is how a call ended of which an earlier attempt may have changed something: that the last one did nothing
-// is not the whole truth. Another server may be asked all the same, by the same key.
-func notUndone(err error) error {
+// uncertainOutcome is the error of a call whose earlier attempt may have taken effect: that the last attempt did nothing
+// does not prove that nothing happened. The caller may still retry at another server with the same key.
+func uncertainOutcome(err error) error {
 	last := statusOf(err)
 	if status.Code(last) != codes.Unavailable {
 		return err // the state remembers the earlier attempt: this is the answer to both
