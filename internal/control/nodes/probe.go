@@ -37,7 +37,7 @@ const (
 	// fatalMisses in a row mean that the machine is gone.
 	fatalMisses = 3
 
-	// learnEvery is how often it is tried whether a machine answers at all. README and
+	// learnEvery is how often it is tried whether a machine answers at all. docs/first-app.md and
 	// docs/nodes.md name it.
 	learnEvery = 5 * time.Minute
 	// learnPause is between two rounds of that, of at most learnAtOnce machines.
