@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -108,37 +107,6 @@ func TestStatsOfNothingDoNotWait(t *testing.T) {
 	c := newCluster(t)
 	c.usage = []*cloudlessv1.Usage{{}}
 	c.run(t.Context(), "", "stats").expect(t, 0, "REPLICA  NODE  CPU  THROTTLED  MEMORY  NET RX/TX  BLOCK R/W  PIDS\n", "")
-}
-
-// A replica that was started again has smaller totals than before.
-func TestRatesOfAReplicaThatBeganAgain(t *testing.T) {
-	r := newRates()
-	r.see(used(0, &cloudlessv1.ReplicaUsage{Replica: "a", ReadBytes: 1 << 20, ReceivedBytes: 5}))
-	if r.complete() {
-		t.Error("one measurement makes a rate")
-	}
-	r.see(used(1, &cloudlessv1.ReplicaUsage{Replica: "a", ReadBytes: 1 << 10, ReceivedBytes: 6}))
-	if now := r.now["a"]; !r.complete() || now.readBytes != 0 || now.received != 1 {
-		t.Errorf("the rate is %+v", now)
-	}
-	r.see(used(1, &cloudlessv1.ReplicaUsage{Replica: "a", ReadBytes: 1 << 10, ReceivedBytes: 6})) // the same look again
-	if r.now["a"].received != 1 {
-		t.Errorf("the rate became %+v", r.now["a"])
-	}
-	r.see(used(2))
-	if len(r.last) != 0 || len(r.now) != 0 {
-		t.Error("a replica that is gone is remembered")
-	}
-}
-
-func TestSizesForPeople(t *testing.T) {
-	for n, want := range map[float64]string{
-		0: "0", 1023: "1023", 1024: "1.0Ki", 1536: "1.5Ki", 10 << 10: "10Ki", 1 << 20: "1.0Mi", 1023.9 * 1024: "1.0Mi", 5 << 40: "5.0Ti",
-	} {
-		if got := humanBytes(n); got != want {
-			t.Errorf("%v bytes are %s, want %s", n, got, want)
-		}
-	}
 }
 
 // terminal is one at which a test sits.
@@ -321,36 +289,5 @@ func TestTopThatIsRefusedLeavesTheScreenAlone(t *testing.T) {
 	x.await("nowhere")
 	if strings.Contains(x.text(), enterScreen) {
 		t.Error("it took the screen")
-	}
-}
-
-func TestTopSortsAndRemembers(t *testing.T) {
-	v := newTopView(terminal.Style{})
-	frames := busyFrames()
-	for range historyLength + 5 {
-		v.see(frames[0])
-	}
-	v.see(frames[1])
-	if got := len(v.history["cpu web-a"]); got != historyLength {
-		t.Errorf("it remembers %d values", got)
-	}
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	names := func(by order) (found []string) {
-		for _, line := range v.lines(200, by, now) {
-			if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "default/") {
-				found = append(found, name)
-			}
-		}
-		return found
-	}
-	if got := fmt.Sprint(names(byCPU)); got != "[default/web-b default/web-a]" {
-		t.Errorf("by CPU it is %s", got)
-	}
-	if got := fmt.Sprint(names(byMemory)); got != "[default/web-a default/web-b]" {
-		t.Errorf("by memory it is %s", got)
-	}
-	v.see(used(3))
-	if len(v.history) != 2 { // the node's own
-		t.Errorf("replicas that are gone are remembered: %v", v.history)
 	}
 }

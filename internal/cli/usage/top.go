@@ -1,4 +1,4 @@
-package cli
+package usage
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-func (c *cli) topCommand() *cobra.Command {
+// Top is the command cloudless top.
+func Top(e *command.Env) *cobra.Command {
 	var sort string
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -32,12 +33,12 @@ func (c *cli) topCommand() *cobra.Command {
 			if err != nil {
 				return command.Usagef(cmd, "%w", err)
 			}
-			screen, ok := c.Stdout.(*os.File)
-			if !ok || !terminal.IsTerminal(screen) || !c.ForPeople() {
+			screen, ok := e.Stdout.(*os.File)
+			if !ok || !terminal.IsTerminal(screen) || !e.ForPeople() {
 				return command.Usagef(cmd, "top needs a terminal: elsewhere use cloudless stats")
 			}
-			return c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
-				return command.Interruptible(ctx, c.top(ctx, cl, screen, by))
+			return e.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, _ []string) error {
+				return command.Interruptible(ctx, top(ctx, e.Stdin, cl, screen, by))
 			})(cmd, args)
 		},
 	}
@@ -46,7 +47,7 @@ func (c *cli) topCommand() *cobra.Command {
 }
 
 // top shows frames until somebody ends it. However it ends, the terminal is as it was.
-func (c *cli) top(ctx context.Context, cl *client.Client, screen *os.File, by order) error {
+func top(ctx context.Context, stdin io.Reader, cl *client.Client, screen *os.File, by order) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	stream, err := cl.Workloads().WatchUsage(ctx, &cloudlessv1.GetUsageRequest{})
@@ -59,7 +60,7 @@ func (c *cli) top(ctx context.Context, cl *client.Client, screen *os.File, by or
 	if err != nil {
 		return err
 	}
-	release, redraw, sorted, err := takeScreen(c.Stdin, screen, by, quit)
+	release, redraw, sorted, err := takeScreen(stdin, screen, by, quit)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package cli
+package usage
 
 import (
 	"context"
@@ -16,7 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-func (c *cli) statsCommand() *cobra.Command {
+// Stats is the command cloudless stats.
+func Stats(e *command.Env) *cobra.Command {
 	var everywhere, once bool
 	cmd := &cobra.Command{
 		Use:   "stats [WORKLOAD]",
@@ -31,22 +32,22 @@ func (c *cli) statsCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: c.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
-			request := &cloudlessv1.GetUsageRequest{Namespace: c.Namespace, Workload: strings.Join(args, "")}
+		RunE: e.WithClient(func(ctx context.Context, cl *client.Client, _ *cobra.Command, args []string) error {
+			request := &cloudlessv1.GetUsageRequest{Namespace: e.Namespace, Workload: strings.Join(args, "")}
 			if everywhere {
 				request.Namespace = ""
 			}
-			if !c.ForPeople() {
+			if !e.ForPeople() {
 				now, err := cl.Workloads().GetUsage(ctx, request)
 				if err != nil {
 					return err
 				}
-				return c.PrintObject(now)
+				return e.PrintObject(now)
 			}
-			if screen, ok := c.Stdout.(*os.File); ok && terminal.IsTerminal(screen) && !once {
-				return command.Interruptible(ctx, c.liveStats(ctx, cl, request, screen, everywhere))
+			if screen, ok := e.Stdout.(*os.File); ok && terminal.IsTerminal(screen) && !once {
+				return command.Interruptible(ctx, liveStats(ctx, cl, request, screen, everywhere))
 			}
-			return c.statsOnce(ctx, cl, request, everywhere)
+			return statsOnce(ctx, e.Stdout, cl, request, everywhere)
 		}),
 	}
 	cmd.Flags().BoolVar(&once, "no-stream", false, "show it once, even on a terminal")
@@ -58,7 +59,7 @@ func (c *cli) statsCommand() *cobra.Command {
 const statsPatience = 5 * time.Second
 
 // statsOnce looks until every replica was measured twice, or for a while.
-func (c *cli) statsOnce(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, everywhere bool) error {
+func statsOnce(ctx context.Context, out io.Writer, cl *client.Client, request *cloudlessv1.GetUsageRequest, everywhere bool) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	stream, err := cl.Workloads().WatchUsage(watching, request)
@@ -83,11 +84,11 @@ func (c *cli) statsOnce(ctx context.Context, cl *client.Client, request *cloudle
 			defer patience.Stop()
 		}
 	}
-	return statsTable(c.Stdout, seen, newest, everywhere)
+	return statsTable(out, seen, newest, everywhere)
 }
 
 // liveStats draws a table over and over.
-func (c *cli) liveStats(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, screen *os.File, everywhere bool) error {
+func liveStats(ctx context.Context, cl *client.Client, request *cloudlessv1.GetUsageRequest, screen *os.File, everywhere bool) error {
 	stream, err := cl.Workloads().WatchUsage(ctx, request)
 	if err != nil {
 		return err
