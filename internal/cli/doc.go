@@ -1,4 +1,5 @@
-// Package cli is the command line of Cloudless: one file for each noun, and the roles that a machine can take.
+// Package cli is the command line of Cloudless: the commands for the nouns of the API, one file for each noun. Its
+// subpackages hold the commands for this machine (local), waiting (wait), widgets (terminal) and what all share (command).
 //
 // It guarantees that
 //   - results go to standard output and everything else to standard error, so that output can be piped;
@@ -7,6 +8,6 @@
 //   - -o json and -o yaml are the API's own JSON, with lists as {"items": […]};
 //   - no secret stands in an argument list that it writes.
 //
-// It speaks to the cluster through package client alone. It must not know how a server or agent is built: main
-// hands the roles in.
+// It calls the cluster only through package client. It must not know how a server or agent is built: main passes the
+// roles in.
 package cli

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -253,4 +255,103 @@ func (c *cli) pushProgram(ctx context.Context, cl *client.Client, path, local st
 		return fmt.Errorf("--image %s names another registry: a program is pushed to the cluster's own, so give a name without a registry", local)
 	}
 	return c.push(ctx, cl, name, path, false)
+}
+
+// environment is that of the files, one after the other, and then of the flags: the later wins.
+func environment(files, pairs []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("--env-file: %w", err)
+		}
+		values, err := parseEnvFile(path, string(text), os.LookupEnv)
+		if err != nil {
+			return nil, fmt.Errorf("--env-file: %w", err)
+		}
+		maps.Copy(all, values)
+	}
+	values, err := command.ParsePairs("environment variable", pairs, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(all, values)
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return all, nil
+}
+
+// parseEnvFile reads KEY=VALUE lines, or KEY to take the value over from here. Empty lines and those that begin with #
+// say nothing. A value is taken as it stands, with quotes and spaces.
+func parseEnvFile(name, text string, lookup func(string) (string, bool)) (map[string]string, error) {
+	values := map[string]string{}
+	number := 0
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
+		number++
+		line = strings.TrimLeft(strings.TrimRight(line, "\r\n"), " \t")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, value, found := strings.Cut(line, "=")
+		key = strings.TrimSpace(key)
+		if !found {
+			value, found = lookup(key)
+		}
+		switch {
+		case key == "" || strings.ContainsAny(key, " \t"):
+			return nil, fmt.Errorf("%s, line %d: %.64q is no variable: write KEY=VALUE", name, number, line)
+		case !found:
+			return nil, fmt.Errorf("%s, line %d: %.64s has no value, and the environment has none for it: write %.64s=VALUE", name, number, key, key)
+		case strings.Contains(value, "\r"):
+			return nil, fmt.Errorf("%s, line %d: the value of %.64s has a line break in it", name, number, key)
+		}
+		values[key] = value
+	}
+	return values, nil
+}
+
+// checkRemoval refuses --rm for what does not end, or whose end nobody waits for.
+func (f *runFlags) checkRemoval(cmd *cobra.Command) error {
+	switch {
+	case !f.remove:
+		return nil
+	case f.kind != spec.KindJob:
+		return command.Usagef(cmd, "--rm is for jobs, which end by themselves: add --kind job, or remove the workload with: cloudless workload rm")
+	case f.detach || !f.On:
+		return command.Usagef(cmd, "--rm needs somebody to wait for the end of the job: leave out --detach and --wait=false")
+	}
+	return nil
+}
+
+// endJob shows what a job has printed, however the wait for it ended, and removes it if that was asked for.
+func (c *cli) endJob(ctx context.Context, cl *client.Client, f runFlags, made *cloudlessv1.Workload, waited error) error {
+	if made.GetSpec().GetKind() != spec.KindJob || ctx.Err() != nil {
+		return waited
+	}
+	if c.ForPeople() {
+		waited = errors.Join(waited, c.showOutput(ctx, cl, made.GetMetadata()))
+	}
+	if !f.remove {
+		return waited
+	}
+	meta := made.GetMetadata()
+	now, err := cl.Workloads().GetWorkload(ctx, &cloudlessv1.GetWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
+	if err != nil {
+		return errors.Join(waited, err)
+	}
+	if phase := now.GetStatus().GetPhase(); phase != "completed" && phase != "failed" {
+		return errors.Join(waited, fmt.Errorf("job %s has not ended and is not removed: remove it with: cloudless workload rm %s", meta.GetName(), meta.GetName()))
+	}
+	if failed, ok := errors.AsType[*wait.JobFailedError](waited); ok {
+		failed.Removed = true
+	}
+	_, err = cl.Workloads().DeleteWorkload(ctx, &cloudlessv1.DeleteWorkloadRequest{Namespace: meta.GetNamespace(), Name: meta.GetName()})
+	return errors.Join(waited, err)
+}
+
+// showOutput prints what all replicas of a workload have printed.
+func (c *cli) showOutput(ctx context.Context, cl *client.Client, meta *cloudlessv1.Metadata) error {
+	f := logsFlags{all: true}
+	return c.logs(ctx, cl, f, &cloudlessv1.LogsRequest{Namespace: meta.GetNamespace(), Workload: meta.GetName(), Ended: true})
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+
+	cloudlessv1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
 func TestRunAProgram(t *testing.T) {
@@ -57,4 +59,97 @@ func buildProgram(t *testing.T, arch string) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
+}
+
+func TestRunTakesTheEnvironmentFromFiles(t *testing.T) {
+	t.Setenv("HOME_CITY", "Bern")
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first.env"), filepath.Join(dir, "second.env")
+	for path, text := range map[string]string{
+		first:  "# a comment\n\nA=1\r\n  B = two words # and no comment\nHOME_CITY\nC=\"quoted\"\n",
+		second: "\ufeffA=2\nEMPTY=\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newCluster(t)
+	c.run(t.Context(), "", "run", "-d", "hello:1", "--env-file", first, "--env-file", second, "-e", "C=flag").expect(t, 0, "workload hello created\n", "")
+	got := c.workloads["hello"].GetSpec().GetEnv()
+	for key, want := range map[string]string{"A": "2", "B": " two words # and no comment", "HOME_CITY": "Bern", "C": "flag", "EMPTY": ""} {
+		if value, found := got[key]; !found || value != want {
+			t.Errorf("%s is %q, want %q", key, value, want)
+		}
+	}
+	if len(got) != 5 {
+		t.Errorf("the environment is %v", got)
+	}
+	if err := os.WriteFile(second, []byte("A=1\nNOT_SET_ANYWHERE\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{second: second + ", line 2: ", filepath.Join(dir, "none"): "no such file"} {
+		refused := newCluster(t).run(t.Context(), "", "run", "hello:1", "--env-file", path)
+		if refused.code != 2 || !strings.Contains(refused.stderr, want) {
+			t.Errorf("%s: %+v", path, refused)
+		}
+	}
+}
+
+func FuzzParseEnvFile(f *testing.F) {
+	f.Add("# comment\nA=1\nB\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		values, err := parseEnvFile("file", text, func(string) (string, bool) { return "looked up", true })
+		if err != nil && values != nil {
+			t.Errorf("got both %v and %v", values, err)
+		}
+		for key, value := range values {
+			if key == "" || strings.ContainsAny(key, "=\n ") || strings.ContainsAny(value, "\n\r") {
+				t.Errorf("%q has %q=%q", text, key, value)
+			}
+		}
+	})
+}
+
+// Whoever runs a job wants to see what it prints, whether it completes or fails.
+func TestRunShowsTheOutputOfAJob(t *testing.T) {
+	for phase, code := range map[string]int{"completed": 0, "failed": 1} {
+		c := kinds(t, phase)
+		c.entries = []*cloudlessv1.LogEntry{entry("hello-a", "one", 1), entry("hello-a", "two", 2)}
+		got := c.run(t.Context(), "", "run", "hello:1", "--kind", "job")
+		if got.code != code || !strings.HasSuffix(got.stdout, "one\ntwo\n") || !c.lastLogs.GetEnded() || c.lastLogs.GetWorkload() != "hello" {
+			t.Errorf("%s: %+v; it asks for the output %v", phase, got, c.lastLogs)
+		}
+		if c.workloads["hello"] == nil {
+			t.Errorf("%s: the job was removed, and nobody asked for that", phase)
+		}
+	}
+	c := kinds(t, "completed")
+	c.entries = []*cloudlessv1.LogEntry{entry("hello-a", "one", 1)}
+	c.run(t.Context(), "", "run", "hello:1", "--kind", "job", "--detach").expect(t, 0, "workload hello created\n", "")
+}
+
+func TestRunRemovesAJobThatHasEnded(t *testing.T) {
+	for phase, code := range map[string]int{"completed": 0, "failed": 1} {
+		c := kinds(t, phase)
+		c.entries = []*cloudlessv1.LogEntry{entry("hello-a", "one", 1)}
+		got := c.run(t.Context(), "", "run", "hello:1", "--kind", "job", "--rm")
+		if got.code != code || !strings.Contains(got.stdout, "one\n") || c.workloads["hello"] != nil {
+			t.Errorf("%s: %+v; %v is left", phase, got, c.workloads["hello"])
+		}
+		if strings.Contains(got.stderr, "cloudless logs") {
+			t.Errorf("%s: what is removed has no output to see any more: %s", phase, got.stderr)
+		}
+	}
+	// One that goes on is left to go on.
+	c := kinds(t, "running")
+	late := c.run(t.Context(), "", "run", "hello:1", "--kind", "job", "--rm", "--timeout", "1ms")
+	if late.code != 1 || c.workloads["hello"] == nil || !strings.Contains(late.stderr, "cloudless workload rm hello") {
+		t.Errorf("%+v", late)
+	}
+	for _, args := range [][]string{{"--rm"}, {"--rm", "--kind", "daemon"}, {"--rm", "--kind", "job", "--detach"}} {
+		refused := newCluster(t).run(t.Context(), "", append([]string{"run", "hello:1"}, args...)...)
+		if refused.code != 2 || !strings.Contains(refused.stderr, "--rm") {
+			t.Errorf("%v: %+v", args, refused)
+		}
+	}
 }
