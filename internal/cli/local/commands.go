@@ -6,11 +6,11 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
-// localCommands makes the commands for this machine.
+// Commands makes the commands for this machine.
 type Commands struct {
 	*command.Env
 	roles Roles
-	// root makes the whole command line anew, for install: it parses the flags of another role.
+	// root makes a second command line. Install uses it to parse the flags of the role.
 	root func(*command.Env) *cobra.Command
 }
 

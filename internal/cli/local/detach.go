@@ -25,26 +25,25 @@ import (
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
-// readyEnv names, in a process that was started with --detach, the file descriptor on which the one that started it
-// waits for word.
+// readyEnv tells a child of --detach on which file descriptor its parent waits for its messages.
 const readyEnv = "CLOUDLESS_READY_FD"
 
 // childPatience is how long a child may take to stop before it is killed.
 const childPatience = 15 * time.Second
 
-// word is one line on that descriptor.
-type word struct {
+// childMessage is one line on that descriptor.
+type childMessage struct {
 	Progress string               `json:"progress,omitempty"`
 	Ready    *string              `json:"ready,omitempty"`
 	Running  *AlreadyRunningError `json:"running,omitempty"`
 	Error    string               `json:"error,omitempty"`
 }
 
-// handover is a secret that a detached child reads from its standard input, by the given flag with the value -,
-// instead of finding it in its arguments.
+// handover is a secret that a detached child reads from its standard input instead of its arguments: the flag gets the
+// value -, and the flag that held the secret is hidden.
 type handover struct{ flag, hides, secret string }
 
-// runRole runs a role here, or in a process of its own with --detach. It fills in how the role tells its progress.
+// runRole runs a role in this process, or in a process of its own with --detach. It shows the progress of the role.
 func (c *Commands) runRole(cmd *cobra.Command, detach bool, process *Process, secret *handover, run func(context.Context) error) error {
 	if detach {
 		return c.detach(cmd, process.DataDir, secret)
@@ -64,11 +63,11 @@ func (c *Commands) runRole(cmd *cobra.Command, detach bool, process *Process, se
 	return err
 }
 
-// reporter tells how a role gets on: to the process that waits for it, or to the person at the terminal.
+// reporter shows the progress of a role: to the parent that waits for it, or to the user at the terminal.
 type reporter struct {
 	mu      sync.Mutex
 	manager systemd.Notifier
-	pipe    *os.File // nil if nobody waits, or no longer
+	pipe    *os.File // to the parent; nil if none waits
 	env     *command.Env
 	line    *terminal.ProgressLine
 }
@@ -83,7 +82,7 @@ func (c *Commands) reporter() (*reporter, error) {
 	if !waited {
 		return r, nil
 	}
-	// Neither the variable nor the descriptor must reach what this process starts.
+	// Processes that this one starts must inherit neither the variable nor the descriptor.
 	if err := os.Unsetenv(readyEnv); err != nil {
 		return nil, err
 	}
@@ -99,9 +98,9 @@ func (c *Commands) reporter() (*reporter, error) {
 func (r *reporter) progress(doing string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say(word{Progress: doing})
+	r.say(childMessage{Progress: doing})
 	r.line.Show(doing)
-	_ = r.manager.Status(doing) // only for those who look
+	_ = r.manager.Status(doing) // only systemctl status shows it
 }
 
 func (r *reporter) ready(message string) {
@@ -110,13 +109,13 @@ func (r *reporter) ready(message string) {
 	r.line.Clear()
 	first, _, _ := strings.Cut(message, "\n")
 	if err := errors.Join(r.manager.Status(first), r.manager.Ready()); err != nil {
-		r.env.Note("cloudless: %v", err) // the manager will say what it thinks of that
+		r.env.Note("cloudless: %v", err) // systemd reports the missing readiness itself
 	}
 	if r.pipe == nil {
-		_ = r.env.Printf("%s\n", message) // a role does not fail because nobody reads
+		_ = r.env.Printf("%s\n", message) // a role does not fail because its output is closed
 		return
 	}
-	r.say(word{Ready: &message})
+	r.say(childMessage{Ready: &message})
 	r.release()
 }
 
@@ -128,10 +127,10 @@ func (r *reporter) failed(err error) {
 		return
 	}
 	if running, ok := errors.AsType[*AlreadyRunningError](err); ok {
-		r.say(word{Running: running})
+		r.say(childMessage{Running: running})
 		return
 	}
-	r.say(word{Error: client.Message(err)})
+	r.say(childMessage{Error: client.Message(err)})
 }
 
 func (r *reporter) close() {
@@ -140,16 +139,16 @@ func (r *reporter) close() {
 	r.release()
 }
 
-func (r *reporter) say(w word) {
+func (r *reporter) say(m childMessage) {
 	if r.pipe == nil {
 		return
 	}
-	data, err := json.Marshal(w)
+	data, err := json.Marshal(m)
 	if err != nil {
 		return
 	}
 	if _, err := r.pipe.Write(append(data, '\n')); err != nil {
-		r.release() // whoever waited is gone
+		r.release() // the parent is gone
 	}
 }
 
@@ -184,13 +183,13 @@ func (c *Commands) detach(cmd *cobra.Command, dataDir string, secret *handover) 
 	last, err := c.awaitChild(cmd.Context(), child, words, time.After(noteAfter))
 	if err != nil {
 		if begin == 0 {
-			forsakeLog(logPath, missing != nil)
+			removeLog(logPath, missing != nil)
 		}
 		return err
 	}
 	switch {
 	case last.Ready != nil:
-		// It belongs to nobody from here on.
+		// The child outlives this process.
 		return errors.Join(c.Printf("%s\n", *last.Ready), child.Process.Release())
 	case last.Running != nil:
 		_ = child.Wait()
@@ -198,16 +197,15 @@ func (c *Commands) detach(cmd *cobra.Command, dataDir string, secret *handover) 
 	case last.Error != "":
 		_ = child.Wait()
 		if begin == 0 {
-			forsakeLog(logPath, missing != nil)
+			removeLog(logPath, missing != nil)
 		}
 		return errors.New(last.Error)
 	}
 	return fmt.Errorf("the process ended before it was ready (%w): the end of %s says: %s", endOf(child), logPath, tailOf(logPath, begin))
 }
 
-// forsakeLog takes the log of a process away that has made nothing else, and the
-// folder if it was made for it.
-func forsakeLog(path string, made bool) {
+// removeLog removes the log of a process that has written nothing else, and the folder if it was made for it.
+func removeLog(path string, made bool) {
 	folder := filepath.Dir(path)
 	left, err := os.ReadDir(folder)
 	if err != nil || len(left) != 1 || os.Remove(path) != nil || !made {
@@ -216,7 +214,7 @@ func forsakeLog(path string, made bool) {
 	_ = os.Remove(folder)
 }
 
-// startChild runs this program again with the flags of cmd except --detach. What it says is read from words.
+// startChild runs this program again with the flags of cmd except --detach. Its messages arrive on words.
 func startChild(cmd *cobra.Command, log *os.File, secret *handover) (child *exec.Cmd, words *os.File, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -261,26 +259,26 @@ func childArgs(cmd *cobra.Command, secret *handover) []string {
 	return append(args, cmd.Flags().Args()...)
 }
 
-// noteAfter is how long somebody waits who sees no progress, because there is no terminal, before he is told what for.
+// noteAfter is how long detach waits silently where there is no terminal. Then it says what it waits for.
 const noteAfter = 10 * time.Second
 
-// awaitChild shows the child's progress until its last word, which is empty if it ended without one. Where there is no
-// terminal, progress is noted once it is late. If ctx ends first, so does the child.
-func (c *Commands) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, late <-chan time.Time) (word, error) {
+// awaitChild shows the progress of the child and returns its last message, which is empty if the child ended without
+// one. Without a terminal, it notes the progress once late fires. If ctx ends first, it stops the child.
+func (c *Commands) awaitChild(ctx context.Context, child *exec.Cmd, words io.Reader, late <-chan time.Time) (childMessage, error) {
 	line := terminal.NewProgressLine(c.Stderr)
 	defer line.Clear()
-	heard := make(chan word)
+	heard := make(chan childMessage)
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
 		defer close(heard)
 		for decoder := json.NewDecoder(words); ; {
-			var w word
-			if decoder.Decode(&w) != nil {
+			var m childMessage
+			if decoder.Decode(&m) != nil {
 				return
 			}
 			select {
-			case heard <- w:
+			case heard <- m:
 			case <-ended:
 				return
 			}
@@ -289,11 +287,11 @@ func (c *Commands) awaitChild(ctx context.Context, child *exec.Cmd, words io.Rea
 	doing, noted, isLate := "it is starting", "", false
 	for ctx.Err() == nil {
 		select {
-		case w, more := <-heard:
-			if !more || w.Progress == "" {
-				return w, nil
+		case m, more := <-heard:
+			if !more || m.Progress == "" {
+				return m, nil
 			}
-			doing = w.Progress
+			doing = m.Progress
 			line.Show(doing)
 		case <-late:
 			isLate = true
@@ -310,7 +308,7 @@ func (c *Commands) awaitChild(ctx context.Context, child *exec.Cmd, words io.Rea
 	kill := time.AfterFunc(childPatience, func() { _ = child.Process.Kill() })
 	defer kill.Stop()
 	_ = child.Wait()
-	return word{}, ctx.Err()
+	return childMessage{}, ctx.Err()
 }
 
 // endOf says how a child ended.
@@ -321,7 +319,7 @@ func endOf(child *exec.Cmd) error {
 	return errors.New("without an error")
 }
 
-// tailOf gives the last lines of the log from an offset on, in one.
+// tailOf is the last lines of the log after an offset, joined into one.
 func tailOf(path string, from int64) string {
 	const most, lines = 16 << 10, 5
 	f, err := os.Open(path)

@@ -11,18 +11,18 @@ import (
 	"github.com/cloudless/cloudless/internal/doctor"
 )
 
-// DoctorOptions say what to look at.
+// DoctorOptions say what to check.
 type DoctorOptions struct {
 	// DataDir is an absolute path.
 	DataDir string
-	// APIAddr is where the API listens or will listen, host:port; where the server of
-	// the data folder or of the context does, or else at DefaultAPIAddr, if empty.
+	// APIAddr is the address of the API, host:port. If it is empty: that of the data folder's server, else of the
+	// context's, else DefaultAPIAddr.
 	APIAddr string
-	// Ports that are to be published, as "8080" or "53/udp".
+	// Ports to be published, such as "8080" or "53/udp".
 	Ports []string
-	// ContainerdAddress is the outside one; the one that was used last if empty.
+	// ContainerdAddress is the socket of an external containerd; if empty, the one that was used last.
 	ContainerdAddress string
-	// ConfigPath and Context say which cluster's clock to compare with.
+	// ConfigPath and Context name the cluster whose clock is compared.
 	ConfigPath, Context string
 }
 
@@ -77,7 +77,7 @@ func (c *Commands) Doctor() *cobra.Command {
 	return cmd
 }
 
-// ParsePortUse reads a port such as 8080 or 53/udp.
+// ParsePortUse parses a port such as 8080 or 53/udp.
 func ParsePortUse(s string) (network string, number uint16, err error) {
 	text, network, found := strings.Cut(s, "/")
 	if !found {

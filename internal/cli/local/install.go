@@ -14,14 +14,14 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/terminal"
 )
 
-// InstallOptions say what service to put in place.
+// InstallOptions say which service to install.
 type InstallOptions struct {
 	ServiceOptions
 	// Program is the file to install: this program.
 	Program string
-	// BinDir is where it goes.
+	// BinDir is the folder that the program is copied to.
 	BinDir string
-	// Args are those of the service: the role and its flags, nothing left to defaults that depend on who runs it.
+	// Args of the service: the role and its flags, including those whose default depends on the user.
 	Args []string
 	// DataDir of the role.
 	DataDir string
@@ -29,17 +29,17 @@ type InstallOptions struct {
 	DryRun bool
 }
 
-// ServiceOptions say which service is meant.
+// ServiceOptions name a service.
 type ServiceOptions struct {
 	// Name of the service, without .service.
 	Name string
-	// Root is put before every path; / for this machine.
+	// Root is a prefix of every path; / for this machine.
 	Root string
-	// Progress may be told, in a few words, what is being done. It is never nil.
+	// Progress is called with what is being done, in a few words. It is never nil.
 	Progress func(doing string)
 }
 
-// UninstallOptions say what service to take away.
+// UninstallOptions say which service to remove.
 type UninstallOptions struct {
 	ServiceOptions
 	// Purge stops the containers and removes all data too.
@@ -47,7 +47,7 @@ type UninstallOptions struct {
 	ConfigPath string
 }
 
-// serviceFlags are those of install and uninstall.
+// serviceFlags are the flags of install and uninstall.
 type serviceFlags struct{ name, root string }
 
 func (f *serviceFlags) register(cmd *cobra.Command) {
@@ -114,14 +114,14 @@ func (c *Commands) Install() *cobra.Command {
 	return cmd
 }
 
-// roleOfService turns the arguments of install into those of the service. A
-// service has no home folder, so that paths that depend on one are written out.
+// roleOfService turns the arguments of install into those of the service. A service has no home folder, so paths that
+// depend on one are written out.
 func (c *Commands) roleOfService(cmd *cobra.Command, args []string) (words []string, dataDir string, err error) {
 	name, rest := "up", args
 	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
 		name, rest = args[0], args[1:]
 	}
-	// A tree of its own, so that the role's flags do not disturb those of this command.
+	// A second command line, so that the flags of the role do not set those of this command.
 	fresh := &command.Env{Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, Version: c.Version}
 	root := c.root(fresh)
 	at := slices.IndexFunc(root.Commands(), func(r *cobra.Command) bool {

@@ -13,13 +13,13 @@ import (
 	"github.com/cloudless/cloudless/internal/cli/command"
 )
 
-// Flags that mean nothing to a machine that is not a server, or not a node.
+// Flags for servers only, and for nodes only.
 var (
 	serverFlags = []string{"api-addr", "advertise", "zone", "announce", "election-timeout", "no-node"}
 	nodeFlags   = []string{"label", "containerd-address"}
 )
 
-// checkRole refuses what would be ignored.
+// checkRole refuses flags that the role would ignore.
 func checkRole(cmd *cobra.Command, role string, noNode bool) error {
 	var strange []string
 	instead := "is for --role server: leave it out, or join with that role"
@@ -92,7 +92,7 @@ func (c *Commands) Join() *cobra.Command {
 				return err
 			}
 			o.Reach.Name = o.Machine.Name
-			o.Machine.standsIn(o.Reach.Zone)
+			o.Machine.inZone(o.Reach.Zone)
 			if !discover {
 				o.Address = args[0]
 				if err := command.CheckAddress(cmd, "ADDRESS", o.Address); err != nil {
@@ -102,7 +102,7 @@ func (c *Commands) Join() *cobra.Command {
 			if o.Token, err = given.read(cmd, c.Stdin); err != nil {
 				return err
 			}
-			// The child of --detach reads the token from its standard input: there nobody else sees it.
+			// The child of --detach reads the token from standard input, where no other process sees it.
 			return c.runRole(cmd, p.detach, &o.Process, &handover{flag: "token-file", hides: "token", secret: o.Token},
 				func(ctx context.Context) error { return c.roles.Join(ctx, o) })
 		},
@@ -119,9 +119,8 @@ func (c *Commands) Join() *cobra.Command {
 	return cmd
 }
 
-// standsIn says that the node stands in the zone of the server on its machine,
-// unless its labels say otherwise.
-func (m *Machine) standsIn(zone *string) {
+// inZone puts the node into the zone of the server on its machine, unless its labels name one.
+func (m *Machine) inZone(zone *string) {
 	if zone == nil || *zone == "" || m.Labels["zone"] != "" {
 		return
 	}
@@ -148,7 +147,7 @@ func (t joinToken) read(cmd *cobra.Command, stdin io.Reader) (string, error) {
 	default:
 		token = os.Getenv(command.TokenEnv)
 	}
-	// What is started from here has no business with it.
+	// Processes that this one starts must not inherit it.
 	if err := os.Unsetenv(command.TokenEnv); err != nil {
 		return "", err
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// DefaultAPIAddr is where a server listens that was never told where.
+// DefaultAPIAddr is the address on which a new server listens.
 const DefaultAPIAddr = "127.0.0.1:" + DefaultPort
 
-// DefaultPort is where servers listen unless told otherwise.
+// DefaultPort is the port on which servers listen.
 const DefaultPort = "7700"
 
-// processFlags are those of every role.
+// processFlags are the flags of every role.
 type processFlags struct {
 	dataDir, logLevel, logFormat, otlp string
 	detach                             bool
@@ -34,7 +34,7 @@ func (f *processFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "return when it is ready, and let it run on; its log is cloudless.log in the data folder")
 }
 
-// registerElection is for those that may run a server.
+// registerElection adds the flags of roles that may run a server.
 func (f *processFlags) registerElection(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.election, "election-timeout", 0, "how long a server hears nothing from the one that leads before another is elected, 500ms to 2.5s: longer on machines that stand still now and then (default: as before, else 500ms)")
 }
@@ -55,7 +55,7 @@ func defaultDataDir() string {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "" // asked for when it is needed
+		return "" // absoluteDataDir refuses it
 	}
 	return filepath.Join(home, ".local", "share", "cloudless")
 }
@@ -67,7 +67,7 @@ func (f *processFlags) absoluteDataDir(cmd *cobra.Command) (string, error) {
 	return filepath.Abs(f.dataDir)
 }
 
-// process is what the flags say; Progress and Ready come when it runs.
+// process checks the flags. Progress and Ready are set when the role runs.
 func (f *processFlags) process(e *command.Env, cmd *cobra.Command) (Process, error) {
 	dir, err := f.absoluteDataDir(cmd)
 	if err != nil {
@@ -108,7 +108,7 @@ func parseLevel(s string) (slog.Level, error) {
 	return 0, fmt.Errorf("log level %q is not known: use debug, info, warn or error", s)
 }
 
-// machineFlags are those of roles that make this machine a node.
+// machineFlags are the flags of roles that make this machine a node.
 type machineFlags struct {
 	name, containerd string
 	labels           []string
@@ -132,13 +132,13 @@ func (f *machineFlags) machine(cmd *cobra.Command) (Machine, error) {
 	return Machine{Name: f.name, Labels: labels, ContainerdAddress: f.containerd}, nil
 }
 
-// reachFlags are those of roles that make this machine a server.
+// reachFlags are the flags of roles that make this machine a server.
 type reachFlags struct {
 	Reach
 	zone string
 }
 
-// register takes what is said of the address where the server listens if none is given.
+// register adds the flags. About says, for the help, where the server listens by default.
 func (f *reachFlags) register(cmd *cobra.Command, about string) {
 	cmd.Flags().StringVar(&f.APIAddr, "api-addr", "", "`address` where the API of a server listens"+about)
 	cmd.Flags().StringVar(&f.Advertise, "advertise", "", "`address` where others reach this server (default: that of --api-addr)")
@@ -154,7 +154,7 @@ func registerAnnounce(cmd *cobra.Command, announce *bool) {
 	cmd.Flags().BoolVar(announce, "announce", true, "answer machines of this network that look for servers by mDNS (cloudless join --discover); never done on 127.0.0.1")
 }
 
-// reach is what the flags say.
+// reach checks the flags.
 func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
 	said := f.Reach
 	if cmd.Flags().Changed("zone") {
@@ -176,5 +176,5 @@ func (f *reachFlags) reach(cmd *cobra.Command) (Reach, error) {
 	return said, nil
 }
 
-// listenedBefore says where a server listens that is not told where.
+// listenedBefore is the help about the default address.
 const listenedBefore = " (default: where it did before, else " + DefaultAPIAddr + ")"

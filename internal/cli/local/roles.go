@@ -12,8 +12,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Roles are what a machine can be in a cluster. Each runs until ctx ends and then stops in order, which is no
-// error; Down returns when it has done its work.
+// Roles are what package app implements. Up, Server, Agent and Join run until ctx ends and then stop in order, which is
+// no error. The others return when they are done.
 type Roles struct {
 	// Up runs a server and an agent in one process.
 	Up func(ctx context.Context, o UpOptions) error
@@ -25,21 +25,20 @@ type Roles struct {
 	Join func(ctx context.Context, o JoinOptions) error
 	// Recover makes a server the only one of its cluster.
 	Recover func(ctx context.Context, o RecoverOptions) (LogEnd, error)
-	// Down stops what runs on a data folder, its containers included; ErrNoCloud if it is not one.
+	// Down stops the process and the containers of a data folder; ErrNoCloud if there are none.
 	Down func(ctx context.Context, o DownOptions) error
-	// Install makes a service of systemd and returns what to tell the person at the terminal: what was done, or the
-	// unit if nothing was to be done.
+	// Install installs a systemd service and returns what to tell the user: what was done, or the unit for a dry run.
 	Install func(ctx context.Context, o InstallOptions) (said string, err error)
-	// Uninstall takes the service away; fs.ErrNotExist if there is none.
+	// Uninstall removes the service; fs.ErrNotExist if there is none.
 	Uninstall func(ctx context.Context, o UninstallOptions) (said string, err error)
-	// Doctor looks at this machine.
+	// Doctor checks this machine.
 	Doctor func(ctx context.Context, o DoctorOptions) ([]doctor.Finding, error)
 }
 
-// ErrNoCloud is for a folder in which there never was a cloud, or is none any more.
+// ErrNoCloud says that the data folder does not exist or was purged.
 var ErrNoCloud = errors.New("there is no cloud in the folder")
 
-// What the election timeout may be: the same as for package consensus, which says why.
+// The limits of the election timeout, the same as in package consensus, which explains them.
 const (
 	MinElectionTimeout = 500 * time.Millisecond
 	MaxElectionTimeout = 2500 * time.Millisecond
@@ -47,58 +46,58 @@ const (
 
 // Process is what all roles have in common.
 type Process struct {
-	// DataDir is an absolute path. Who holds it already makes a role return an [*AlreadyRunningError].
+	// DataDir is an absolute path. If another process holds it, the role returns an [*AlreadyRunningError].
 	DataDir string
 	// Version of the program.
 	Version string
 	// Log receives the program's log, from LogLevel on.
 	Log      io.Writer
 	LogLevel slog.Level
-	// LogFormat is the form of its lines, text if empty.
+	// LogFormat is the format of log lines, text if empty.
 	LogFormat telemetry.LogFormat
-	// OTLPEndpoint is where traces go; nothing is traced if it is empty.
+	// OTLPEndpoint receives traces; if it is empty, nothing is traced.
 	OTLPEndpoint string
-	// Clock is what a server takes for the time; nil stands for the machine's.
+	// Clock is the clock of a server; nil for the machine's.
 	Clock func() time.Time
-	// ElectionTimeout is how long a server waits for the one that leads, from MinElectionTimeout to MaxElectionTimeout;
-	// 0 stands for what it was before, or else the shortest.
+	// ElectionTimeout is how long a server waits for a sign of the leader, from MinElectionTimeout to
+	// MaxElectionTimeout; 0 for the previous value, or else the shortest.
 	ElectionTimeout time.Duration
-	// MaxLogGrowth is by how many bytes a server's log may grow before it is shortened; 0 stands for the usual size.
+	// MaxLogGrowth is how many bytes a server's log may grow before it is truncated; 0 for the default.
 	MaxLogGrowth int64
-	// CertificateTTL is how long the certificates that a server issues hold; 0 stands for the usual time.
+	// CertificateTTL is the lifetime of certificates that a server issues; 0 for the default.
 	CertificateTTL time.Duration
-	// Attended is whether somebody waits until the role is ready. What cannot get ready by itself then ends and says
-	// why, rather than to go on trying.
+	// Attended says that a parent process waits until the role is ready. A role that cannot get ready by itself then
+	// ends with the reason instead of retrying.
 	Attended bool
-	// Progress may be told, in a few words, what is being done. It is never nil.
+	// Progress is called with what is being done, in a few words. It is never nil.
 	Progress func(doing string)
-	// Ready is to be called once the role can be used, with what the person at the terminal should now know: one or
-	// more lines, without a line break at the end. It is never nil.
+	// Ready is called once the role can be used, with a message for the user: one or more lines, without a line break
+	// at the end. It is never nil.
 	Ready func(message string)
 }
 
 // Machine is what makes a machine a node.
 type Machine struct {
-	// Name that is wished for the node; the host name if empty.
+	// Name wanted for the node; the host name if empty.
 	Name   string
 	Labels map[string]string
-	// ContainerdAddress is the socket of a containerd that runs already; the embedded one is used if empty.
+	// ContainerdAddress is the socket of an external containerd; if empty, the embedded one is used.
 	ContainerdAddress string
 }
 
-// UpOptions are those of a server and an agent in one process.
+// UpOptions are the options of a server and an agent in one process.
 type UpOptions struct {
 	Process
 	Machine
-	// Reach is of the server, which is called as the node is.
+	// Reach is that of the server, which has the same name as the node.
 	Reach Reach
 	// ConfigPath is the client configuration that receives a context with admin credentials.
 	ConfigPath string
-	// Context is the name wished for that context; the role chooses one if it is empty.
+	// Context is the name wanted for that context; if empty, the role chooses one.
 	Context string
 }
 
-// ServerOptions are those of a server alone.
+// ServerOptions are the options of a server alone.
 type ServerOptions struct {
 	Process
 	Reach
@@ -106,50 +105,50 @@ type ServerOptions struct {
 	Context    string
 }
 
-// Reach is where a server is and is reached.
+// Reach is where a server listens and how others reach it.
 type Reach struct {
 	// APIAddr is where it listens, host:port. If it is empty, a server that joins listens on DefaultPort of the local
-	// address that leads to the joined server, and any other where it did before, or else at DefaultAPIAddr.
+	// address that leads to the joined server. Others listen where they did before, or else at DefaultAPIAddr.
 	APIAddr string
-	// Advertise is where others reach it; chosen by APIAddr if empty.
+	// Advertise is where others reach it; if empty, it follows from APIAddr.
 	Advertise string
 	// Name of the server; the host name if empty.
 	Name string
-	// Peer is where another server is now, for one that would look for all of them where they are no more.
+	// Peer is the present address of another server, for a server that knows only old addresses.
 	Peer string
-	// Zone of the server, empty for none; nil stands for the one that it had before.
+	// Zone of the server, empty for none; nil for the one that it had before.
 	Zone *string
-	// Announce is whether machines of the same network may find it.
+	// Announce lets machines of the same network find it.
 	Announce bool
 }
 
-// AgentOptions are those of an agent alone.
+// AgentOptions are the options of an agent alone.
 type AgentOptions struct {
 	Process
 	Machine
 }
 
-// JoinOptions are those of a machine that is to become a node.
+// JoinOptions are the options of a machine that joins a cluster.
 type JoinOptions struct {
 	Process
 	Machine
-	// Address of a server, host:port; empty if one of the token's cluster is to be found on this network.
+	// Address of a server, host:port; empty to discover one of the token's cluster on this network.
 	Address string
 	// Token is the join token. It must not be logged.
 	Token string
 	// Role is node or server.
 	Role string
-	// Reach is of a server.
+	// Reach is for a server.
 	Reach Reach
-	// NoNode is whether a server is to run no replicas.
+	// NoNode says that a server is to run no replicas.
 	NoNode bool
 }
 
-// RecoverOptions say which server is to go on alone.
+// RecoverOptions say which server is to continue alone.
 type RecoverOptions struct {
 	// DataDir is an absolute path.
 	DataDir string
-	// Log receives what is worth knowing.
+	// Log receives the log.
 	Log io.Writer
 }
 
@@ -167,12 +166,12 @@ func (e LogEnd) String() string {
 type DownOptions struct {
 	// DataDir is an absolute path.
 	DataDir string
-	// Purge removes everything that was kept too, the context in ConfigPath included.
+	// Purge also removes all data, and the context in ConfigPath.
 	Purge      bool
 	ConfigPath string
-	// LogLevel is the least level that is written to the log in the data folder.
+	// LogLevel is the lowest level that is written to the log in the data folder.
 	LogLevel slog.Level
-	// Progress may be told, in a few words, what is being done. It is never nil.
+	// Progress is called with what is being done, in a few words. It is never nil.
 	Progress func(doing string)
 }
 
@@ -182,12 +181,12 @@ type AlreadyRunningError struct {
 	PID     int    `json:"pid"`
 	// Address of its API; empty if it has none or is not known.
 	Address string `json:"address"`
-	// Server and Node are whether it runs a server and a node; both are false if that is not known.
+	// Server and Node say whether it runs a server and a node; both are false if that is not known.
 	Server bool `json:"server,omitempty"`
 	Node   bool `json:"node,omitempty"`
-	// Moving is whether it has not come up yet, or is about to end.
+	// Moving says that it is starting or stopping.
 	Moving bool `json:"moving,omitempty"`
-	// NodeRemoved is whether it is a server whose node was removed from the cluster.
+	// NodeRemoved says that it is a server whose node was removed from the cluster.
 	NodeRemoved bool `json:"nodeRemoved,omitempty"`
 }
 

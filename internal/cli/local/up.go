@@ -47,7 +47,7 @@ func (c *Commands) Up() *cobra.Command {
 	return cmd
 }
 
-// serverCommand has commands about the servers of the cluster below it.
+// Server is the command cloudless server. The commands below it are about the servers of the cluster.
 func (c *Commands) Server(below ...*cobra.Command) *cobra.Command {
 	var p processFlags
 	var r reachFlags
