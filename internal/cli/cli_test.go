@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -199,5 +200,30 @@ func TestStaleOutputIsMarked(t *testing.T) {
 	fresh, stale := c.run(t.Context(), "", "ps", "-o", "json"), c.run(t.Context(), "", "ps", "--stale", "-o", "json")
 	if want := "This is what the server at " + c.address + " knows, and may be out of date.\n"; stale.stderr != want || stale.stdout != fresh.stdout || fresh.stderr == want {
 		t.Errorf("%+v, want the note %q", stale, want)
+	}
+}
+
+// result is what a command line did.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func runCLI(ctx context.Context, o Options, args ...string) result {
+	var stdout, stderr bytes.Buffer
+	o.Args, o.Version = args, "v1.2.3"
+	o.Stdout, o.Stderr = &stdout, &stderr
+	if o.Stdin == nil {
+		o.Stdin = strings.NewReader("")
+	}
+	code := Main(ctx, o)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+// expect compares what a command line did with what it should have done.
+func (r result) expect(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	if r.code != code || r.stdout != stdout || r.stderr != stderr {
+		t.Errorf("exit code %d, want %d\nstdout:\n%s\nwant:\n%s\nstderr:\n%s\nwant:\n%s", r.code, code, r.stdout, stdout, r.stderr, stderr)
 	}
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -159,34 +158,9 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// result is what a command line did.
-type result struct {
-	code           int
-	stdout, stderr string
-}
-
 // run runs one command line against the cluster.
 func (c *cluster) run(ctx context.Context, stdin string, args ...string) result {
 	return runCLI(ctx, Options{Stdin: strings.NewReader(stdin)}, append(args[:1:1], append([]string{"--config", c.config}, args[1:]...)...)...)
-}
-
-func runCLI(ctx context.Context, o Options, args ...string) result {
-	var stdout, stderr bytes.Buffer
-	o.Args, o.Version = args, "v1.2.3"
-	o.Stdout, o.Stderr = &stdout, &stderr
-	if o.Stdin == nil {
-		o.Stdin = strings.NewReader("")
-	}
-	code := Main(ctx, o)
-	return result{code, stdout.String(), stderr.String()}
-}
-
-// expect compares what a command line did with what it should have done.
-func (r result) expect(t *testing.T, code int, stdout, stderr string) {
-	t.Helper()
-	if r.code != code || r.stdout != stdout || r.stderr != stderr {
-		t.Errorf("exit code %d, want %d\nstdout:\n%s\nwant:\n%s\nstderr:\n%s\nwant:\n%s", r.code, code, r.stdout, stdout, r.stderr, stderr)
-	}
 }
 
 func (c *cluster) shown(w *cloudlessv1.Workload) *cloudlessv1.Workload {
