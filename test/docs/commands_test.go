@@ -54,6 +54,7 @@ type machine struct {
 // removes them.
 func newMachines(t *testing.T) (here, there machine) {
 	t.Helper()
+	builtProgram(t) // before there is anything to clean up
 	name := fmt.Sprintf("docs-%d-%d", os.Getpid(), namespaces.Add(1))
 	here = machine{namespace: name + "-a", dir: t.TempDir()}
 	there = machine{namespace: name + "-b", dir: t.TempDir()}
@@ -69,6 +70,19 @@ func newMachines(t *testing.T) (here, there machine) {
 		ip(t, "-n", m.namespace, "link", "set", "eth0", "up")
 	}
 	return here, there
+}
+
+// builtProgram is the program of this repository, which cleans up after the tests.
+func builtProgram(t *testing.T) string {
+	t.Helper()
+	built, err := filepath.Abs(filepath.Join(repository, "bin", "cloudless"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(built); err != nil {
+		t.Fatalf("%v: make it with: make build", err)
+	}
+	return built
 }
 
 func ip(t *testing.T, args ...string) {
@@ -104,11 +118,7 @@ func (m machine) clean(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(m.dataDir(), "cloud.json")); errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	built, err := filepath.Abs(filepath.Join(repository, "bin", "cloudless"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("nsenter", "--net=/run/netns/"+m.namespace, built, "down", "--purge", "--data-dir", m.dataDir())
+	cmd := exec.Command("nsenter", "--net=/run/netns/"+m.namespace, builtProgram(t), "down", "--purge", "--data-dir", m.dataDir())
 	cmd.Env = m.environment("")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v\n%s", err, out)
