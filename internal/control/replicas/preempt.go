@@ -66,6 +66,7 @@ func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
 	t.stopBecause(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
 		v.NodeName, by.GetMetadata().GetName(), priorityOf(t.snap, by), v.Priority), by.GetMetadata().GetUid())
+	t.createHeirOf(old)
 }
 
 // withdraw takes back that a replica is to stop for a successor, which has to wait

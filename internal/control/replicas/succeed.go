@@ -97,7 +97,20 @@ func (t *tick) finishStops() {
 		t.batch.Update(r, r.GetMetadata().GetVersion())
 	}
 	for _, r := range t.heirs {
-		t.batch.Create(r)
+		if !t.createdHeirs[r.GetMetadata().GetUid()] {
+			t.batch.Create(r)
+		}
+	}
+}
+
+// createHeirOf creates the successor that this tick has made for a replica, in the part of the batch that stops the
+// replica for another reason. If the part is left out, the replica goes on, and a successor would be one too many.
+func (t *tick) createHeirOf(old *v1.Replica) {
+	for _, r := range t.heirs {
+		if uid := r.GetMetadata().GetUid(); r.GetSpec().GetSucceeds() == old.GetMetadata().GetUid() && !t.createdHeirs[uid] {
+			t.batch.Create(r)
+			t.createdHeirs[uid] = true
+		}
 	}
 }
 

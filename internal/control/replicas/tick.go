@@ -112,7 +112,7 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 func newTick(c *cluster, now time.Time, snap *state.Snapshot, newUID func() string) *tick {
 	return &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
-		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
+		held: map[string]bool{}, stopped: map[string]bool{}, createdHeirs: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
 		overdue: map[string][]overdue{}, placeless: map[string]bool{},
 		left: Due{Workloads: map[string]bool{}},
 	}
@@ -187,6 +187,8 @@ type tick struct {
 	victims map[string]bool
 	// heirs are those that it makes for the room of others that are on their way out.
 	heirs []*v1.Replica
+	// createdHeirs are the uids of the heirs that the batch creates already.
+	createdHeirs map[string]bool
 	// unplaced replicas by uid: new ones, and pending ones that get another try.
 	unplaced map[string]*v1.Replica
 	// covers are those of them that are only for a replica which may still run, by
