@@ -112,8 +112,8 @@ func (e *edge) stop(ctx context.Context) {
 	_ = g.Wait()
 }
 
-// tap sees the headers of a call by somebody without a certificate, before its message is read: who has no identity
-// cannot have the server keep megabytes. It runs in the goroutine that reads the connection.
+// tap checks the headers of calls without a client certificate before the message is read, so that a caller without an
+// identity cannot make the server buffer megabytes. It runs in the goroutine that reads the connection.
 func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, error) {
 	from := oneport.StrangerOf(ctx)
 	if open(about.FullMethodName) {
@@ -128,11 +128,11 @@ func (g *guard) tap(ctx context.Context, about *tap.Info) (context.Context, erro
 		return ctx, statusOf(err)
 	}
 	from.Proved()
-	return withPrincipal(ctx, p), nil // the interceptors look whether it still holds
+	return withPrincipal(ctx, p), nil // the interceptors check that it is still valid
 }
 
-// tapMember sees the headers of a call by somebody with a certificate. Calls of members pass. The catch-up for a caller
-// that the state does not have holds up only its own connection.
+// tapMember checks the headers of calls with a client certificate. Calls of members pass. If the state does not know a
+// caller yet, catching up with the leader delays only the caller's own connection.
 func (g *guard) tapMember(ctx context.Context, about *tap.Info) (context.Context, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -140,11 +140,11 @@ func (g *guard) tapMember(ctx context.Context, about *tap.Info) (context.Context
 	}
 	info, ok := from.AuthInfo.(credentials.TLSInfo)
 	if !ok || g.auth.isMember(info) {
-		return ctx, nil // the gateway has proved its callers, and the interceptors look at every call
+		return ctx, nil // the gateway has authenticated its callers, and the interceptors check every call
 	}
 	p, err := g.prove(ctx, about.FullMethodName)
 	if err == nil {
-		err = authorizeEarly(p, about.FullMethodName) // servers that are no members may call little
+		err = authorizeEarly(p, about.FullMethodName) // servers that are not members may call only a few methods
 	}
 	return ctx, statusOf(err)
 }
@@ -153,7 +153,7 @@ func errTooManyCalls() error {
 	return refuse(codes.Unavailable, "too many machines ask to join at this moment; ask again")
 }
 
-// overHTTP has gRPC calls answered that come through net/http, which has no tap.
+// overHTTP answers gRPC calls that come through net/http, which has no tap.
 func (s *Server) overHTTP() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := oneport.StrangerOf(r.Context())

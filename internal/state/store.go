@@ -58,8 +58,8 @@ func (s *Store) Apply(index uint64, tx *statev1.Transaction) (Result, error) {
 	return outcome.Result, outcome.Err
 }
 
-// ApplyAll applies entries like [Store.Apply] and publishes the result once. It stops at the first invalid entry: the
-// outcome of that entry and of all later ones is its [*InvalidError].
+// ApplyAll applies entries like [Store.Apply] and publishes the result once. It stops at the first invalid entry. That
+// entry and all later ones return the same [*InvalidError].
 func (s *Store) ApplyAll(entries []Entry) []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()

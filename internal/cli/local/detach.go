@@ -204,7 +204,7 @@ func (c *Commands) detach(cmd *cobra.Command, dataDir string, secret *handover) 
 	return fmt.Errorf("the process ended before it was ready (%w): the end of %s says: %s", endOf(child), logPath, tailOf(logPath, begin))
 }
 
-// removeLog removes the log of a process that has written nothing else, and the folder if it was made for it.
+// removeLog removes the log unless its folder has other files. It removes the folder, too, if it was created for the log.
 func removeLog(path string, made bool) {
 	folder := filepath.Dir(path)
 	left, err := os.ReadDir(folder)

@@ -116,7 +116,7 @@ type Reach struct {
 	Name string
 	// Peer is the present address of another server, for a server that knows only old addresses.
 	Peer string
-	// Zone of the server, empty for none; nil for the one that it had before.
+	// Zone of the server. Empty means no zone; nil keeps the current zone.
 	Zone *string
 	// Announce lets machines of the same network find it.
 	Announce bool

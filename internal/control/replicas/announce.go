@@ -7,19 +7,20 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// fewPlaced is how many placements of one tick are told one by one. An event is
-// as dear as a replica, and nobody reads thousands of them.
-const fewPlaced = 32
+// maxPlacedEvents is how many placements of one tick get an event each. An event costs as much as
+// a replica, and thousands of them help no reader.
+const maxPlacedEvents = 32
 
-// placed is a replica that this tick has placed, and why it was made if that is
-// worth telling.
+// placed is a replica that this tick has placed. because says why it was created, if that is
+// worth an event.
 type placed struct {
 	replica *v1.Replica
 	because string
 }
 
-// tellPlaced says where a replica was placed, at once or together with others.
-func (t *tick) tellPlaced(r *v1.Replica) {
+// recordPlaced records where a replica was placed, in an event of its own or together with
+// others.
+func (t *tick) recordPlaced(r *v1.Replica) {
 	p := placed{replica: r}
 	if why := t.covers[r.GetMetadata().GetUid()]; why != "" {
 		p.because = ", because " + why
@@ -31,9 +32,9 @@ func (t *tick) tellPlaced(r *v1.Replica) {
 	t.event(r, "Placed", "on node "+r.GetSpec().GetNode()+p.because, state.SeverityInfo)
 }
 
-// announce says of each workload how many of its replicas were placed since it said
-// so last. It tells what was decided: of what goes to a node and is left out by the
-// commit, the next tick tells again.
+// announce writes one event per workload with the number of replicas placed since the last
+// call. It announces decisions: if the commit leaves a placement out, the next tick
+// announces it again.
 func (t *tick) announce() {
 	type group struct{ workload, because string }
 	of := map[group][]*v1.Replica{}

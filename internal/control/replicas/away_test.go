@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// where are the living replicas of a workload, as "node phase", in order.
+// where lists the live replicas of a workload as "node phase", in order.
 func (w *world) where(name string) []string {
 	var list []string
 	for r := range w.snap().ReplicasOf(w.snap().WorkloadByName("default", name).GetMetadata().GetUid()) {
@@ -52,7 +52,7 @@ func TestReplicaOfAnOfflineNodeIsReplacedElsewhere(t *testing.T) {
 	}) {
 		t.Error("no event says why")
 	}
-	// The first may still run: it is given up only when the second does.
+	// The first replica may still run, so it is lost only once the second one runs.
 	w.settle()
 	w.wantWhere("web", "b running")
 	if got := w.phases("web"); !maps.Equal(got, map[string]int{"lost": 1, "running": 1}) {
@@ -63,13 +63,14 @@ func TestReplicaOfAnOfflineNodeIsReplacedElsewhere(t *testing.T) {
 			t.Errorf("the lost one says %v", r.GetStatus())
 		}
 	}
-	// Its node is back: nothing is left to do, what it still runs is assigned no more.
+	// The node is back. Nothing is left to do: the lost replica is no longer assigned to
+	// it.
 	w.setNode("a", "ready")
 	w.settle()
 	w.wantWhere("web", "b running")
 }
 
-func TestNodeThatIsBackBeforeTheSuccessorRunsKeepsItsReplica(t *testing.T) {
+func TestNodeBackBeforeTheCoverRunsKeepsItsReplica(t *testing.T) {
 	w := twoNodes(t)
 	w.setNode("a", "offline")
 	w.tick()
@@ -81,7 +82,7 @@ func TestNodeThatIsBackBeforeTheSuccessorRunsKeepsItsReplica(t *testing.T) {
 	}
 }
 
-func TestReplicaThatCanGoNowhereElseStays(t *testing.T) {
+func TestReplicaOfAnOfflineNodeStaysIfNothingFits(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addWorkload("web", 2, "1")
@@ -99,7 +100,7 @@ func TestReplicaThatCanGoNowhereElseStays(t *testing.T) {
 	if got := w.phases("web"); got["running"] != 2 || len(got) != 1 {
 		t.Errorf("the replicas are %v", got)
 	}
-	// Room that comes later is used.
+	// Capacity that appears later is used.
 	w.setNode("a", "offline")
 	_, feed := w.store.Subscribe()
 	w.addNode("b", "1")
@@ -134,7 +135,7 @@ func TestDeletionDoesNotWaitForAnOfflineNode(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatMattersToPlacementIsAReasonToPlace(t *testing.T) {
+func TestOnlyRelevantChangesTriggerPlacement(t *testing.T) {
 	n := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{State: "ready"}}
 	measured := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{
 		State: "ready", Reliability: &v1.Reliability{Score: 7}, Conditions: []*v1.Condition{{Type: "DiskPressure"}},
@@ -154,9 +155,9 @@ func TestOnlyWhatMattersToPlacementIsAReasonToPlace(t *testing.T) {
 	}
 }
 
-// Whatever happened before: with some nodes offline for good, each workload has
-// as many replicas on the others as it should, or as fit there, and keeps of
-// those that are away only as many as are missing.
+// With some nodes offline for good, each workload has as many replicas on the other nodes
+// as it should or as fit. It keeps only as many replicas on offline nodes as are missing
+// elsewhere.
 func TestOfflineNodesAreCoveredExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

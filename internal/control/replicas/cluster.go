@@ -13,29 +13,29 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// cluster is the state as the scheduler sees it. It is read once and then follows
-// the changes, each of which costs about a microsecond. After the same changes it
-// is the same as one that is read anew.
+// cluster is the scheduler's view of the state. It is read once and then follows the
+// changes, at about a microsecond each. The result equals a view read afresh from the
+// newest state.
 type cluster struct {
 	view *scheduler.View
-	// revisions by uid: all replicas of one have the same needs, and reading them
-	// is dear. What cannot be read is nil.
+	// revisions by uid. All replicas of a revision have the same needs, and parsing them is
+	// expensive. A revision that cannot be parsed is nil.
 	revisions map[string]*scheduler.Revision
-	// decided are the placements of the last tick.
+	// decided holds the placements of the last tick.
 	decided []decision
-	// offline are the uids of the nodes that nobody hears of.
+	// offline holds the uids of offline nodes.
 	offline map[string]bool
-	// tallies by the uid of the workload; of those that were not looked at there is none.
+	// tallies by workload uid. Workloads that were not examined yet have none.
 	tallies map[string]*tally
-	// heirs are the uids of those that wait for the room of another, by the uid of that.
-	heirs map[string]string
+	// successors maps the uid of a replica to the uid of the successor that waits for its room.
+	successors map[string]string
 }
 
-// emptyCluster knows the configuration alone.
+// emptyCluster has only the cluster configuration.
 func emptyCluster(snap *state.Snapshot) *cluster {
 	return &cluster{
 		view: scheduler.NewView(options(snap)), revisions: map[string]*scheduler.Revision{}, offline: map[string]bool{}, tallies: map[string]*tally{},
-		heirs: map[string]string{},
+		successors: map[string]string{},
 	}
 }
 
@@ -58,12 +58,12 @@ func options(snap *state.Snapshot) scheduler.Options {
 	return scheduler.Options{Weights: scheduler.WeightsFromProto(snap.Cluster().GetSpec().GetWeights()), Preempt: true}
 }
 
-// followAtOnce is how many changes are followed before others have their turn: some
-// hundreds of microseconds. Whoever wants to write has to wait for that only, and not
-// for the milliseconds after which the runtime would interrupt.
+// followAtOnce is how many changes are followed before yielding: some hundreds of
+// microseconds. Writers wait only that long, and not the milliseconds until the runtime
+// preempts the goroutine.
 const followAtOnce = 64
 
-// follow brings the cluster up to date with changes that led to a snapshot.
+// follow applies the changes that led to a snapshot.
 func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 	for i, change := range changes {
 		if i%followAtOnce == followAtOnce-1 {
@@ -87,15 +87,15 @@ func (c *cluster) follow(snap *state.Snapshot, changes []state.Change) {
 			after, _ := change.New.(*v1.Replica)
 			c.followReplica(snap, before, after)
 			c.putPredecessor(snap, before)
-			if c.noteHeir(after); before.GetSpec().GetSucceeds() != after.GetSpec().GetSucceeds() {
+			if c.noteSuccessor(after); before.GetSpec().GetSucceeds() != after.GetSpec().GetSucceeds() {
 				c.putPredecessor(snap, after)
 			}
 			if after == nil {
 				c.view.RemoveReplica(before.GetMetadata().GetUid())
-				c.putHeir(snap, before)
+				c.putSuccessor(snap, before)
 			} else {
 				c.put(snap, after)
-				c.putHeir(snap, after)
+				c.putSuccessor(snap, after)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func (c *cluster) configure(snap *state.Snapshot) {
 func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Node)
 	n, _ := change.New.(*v1.Node)
-	if before != nil && (n == nil || (before.GetStatus().GetState() == nodeOffline) != (n.GetStatus().GetState() == nodeOffline) || otherTaints(before, n)) {
+	if before != nil && (n == nil || (before.GetStatus().GetState() == nodeOffline) != (n.GetStatus().GetState() == nodeOffline) || taintsChanged(before, n)) {
 		c.recount(snap, before.GetMetadata().GetUid())
 	}
 	switch {
@@ -122,16 +122,17 @@ func (c *cluster) followNode(snap *state.Snapshot, change state.Change) {
 		c.addNode(snap, n)
 	default:
 		if c.offline[n.GetMetadata().GetUid()] != (n.GetStatus().GetState() == nodeOffline) {
-			c.addNode(snap, n) // its replicas stand otherwise now
+			c.addNode(snap, n) // the standing of its replicas has changed
 			return
 		}
 		c.view.ApplyNode(viewNode(snap, n))
 	}
 }
 
-// followWorkload reads the revisions of a workload again whose labels have
-// changed, because rules of others may be about them, or how important it is, or how many are to stay. Where it has
-// another revision or is deleted, the room of those that leave it is for others than before.
+// followWorkload reads the revisions of a workload again when its labels, priority or
+// minAvailable changed, because rules of other workloads and preemption depend on them.
+// After a new revision or a deletion, the replicas that leave free their room for other
+// workloads.
 func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	before, _ := change.Old.(*v1.Workload)
 	after, _ := change.New.(*v1.Workload)
@@ -145,7 +146,7 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 			}
 		}
 	}
-	if before == nil || after == nil || sameToOthers(before, after) {
+	if before == nil || after == nil || sameForOthers(before, after) {
 		return
 	}
 	uid := change.New.GetMetadata().GetUid()
@@ -160,15 +161,15 @@ func (c *cluster) followWorkload(snap *state.Snapshot, change state.Change) {
 	}
 }
 
-// sameToOthers reports whether a workload has stayed the same to the rules of others, and
-// to those who need its room.
-func sameToOthers(before, after *v1.Workload) bool {
+// sameForOthers reports whether a workload's labels, priority and minAvailable are
+// unchanged: other workloads' rules and preemption depend on nothing else.
+func sameForOthers(before, after *v1.Workload) bool {
 	was, is := before.GetSpec(), after.GetSpec()
 	return was.GetMinAvailable() == is.GetMinAvailable() && spec.PriorityOf(was) == spec.PriorityOf(is) &&
 		maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels())
 }
 
-// addNode puts a node into the view with the replicas that it has.
+// addNode adds a node and its replicas to the view.
 func (c *cluster) addNode(snap *state.Snapshot, n *v1.Node) {
 	if n.GetStatus().GetState() == nodeOffline {
 		c.offline[n.GetMetadata().GetUid()] = true
@@ -185,9 +186,9 @@ func viewNode(snap *state.Snapshot, n *v1.Node) scheduler.Node {
 	return scheduler.NodeFromProto(n, spec.NodePolicyOf(snap.Cluster().GetSpec(), n))
 }
 
-// put accounts for a replica as it is now.
+// put adds a replica to the view, or updates it.
 func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
-	c.noteHeir(r)
+	c.noteSuccessor(r)
 	uid, node := r.GetMetadata().GetUid(), cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r))
 	revision, err := c.revision(snap, r.GetSpec().GetRevisionUid())
 	if err != nil || node == "" || rollout.Ended(r.GetStatus().GetPhase()) {
@@ -197,7 +198,7 @@ func (c *cluster) put(snap *state.Snapshot, r *v1.Replica) {
 	c.view.ApplyReplicaAs(uid, revision, node, c.standing(snap, r))
 }
 
-// standing is what a replica means to those who need its room.
+// standing says whether others may preempt a replica or wait for its room.
 func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standing {
 	phase := r.GetStatus().GetPhase()
 	switch {
@@ -213,20 +214,19 @@ func (c *cluster) standing(snap *state.Snapshot, r *v1.Replica) scheduler.Standi
 	return scheduler.Starting
 }
 
-// replaced reports whether a replica that is to stop makes room for its own
-// successor.
+// replaced reports whether a stopping replica makes room for its own successor.
 func (c *cluster) replaced(snap *state.Snapshot, r *v1.Replica) bool {
 	uid := r.GetMetadata().GetUid()
-	heir := snap.Replica(c.heirs[uid])
-	return heir.GetSpec().GetSucceeds() == uid && wanted(heir) && r.GetSpec().GetStopReason() == ""
+	successor := snap.Replica(c.successors[uid])
+	return successor.GetSpec().GetSucceeds() == uid && wanted(successor) && r.GetSpec().GetStopReason() == ""
 }
 
-// priorityOf is how important a replica is: as its workload is now.
+// priorityOf is the current priority of the replica's workload.
 func priorityOf(snap *state.Snapshot, r *v1.Replica) int32 {
 	return spec.PriorityOf(snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec())
 }
 
-// revision reads what the replicas of a revision need.
+// revision parses what the replicas of a revision need.
 func (c *cluster) revision(snap *state.Snapshot, uid string) (*scheduler.Revision, error) {
 	if known := c.revisions[uid]; known != nil {
 		return known, nil

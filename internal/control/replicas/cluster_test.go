@@ -13,8 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A cluster that follows the changes answers like one that is read anew.
-func TestFollowingIsLikeReadingAnew(t *testing.T) {
+// A cluster that follows the changes answers like one that is read afresh.
+func TestFollowedClusterEqualsFreshOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		followSteps(t, func(_ *world, _ step, now *state.Snapshot, kept *cluster) {
 			fresh := newCluster(now)
@@ -38,8 +38,8 @@ func TestFollowingIsLikeReadingAnew(t *testing.T) {
 	})
 }
 
-// followSteps has a cluster follow a world in which anything may happen, and looks
-// at both after each step.
+// followSteps lets a cluster follow random changes of a world and calls look after each
+// step.
 func followSteps(t *rapid.T, look func(w *world, after step, now *state.Snapshot, kept *cluster)) {
 	w := newWorld(t)
 	for _, name := range nodeNames {
@@ -58,8 +58,7 @@ func followSteps(t *rapid.T, look func(w *world, after step, now *state.Snapshot
 	}
 }
 
-// What is pending is looked at again when it would fit, and not when something
-// else changes.
+// A pending workload is retried when it would fit, and not when something else changes.
 func TestPendingWakesWhenItFits(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "2")
@@ -90,8 +89,8 @@ func TestPendingWakesWhenItFits(t *testing.T) {
 	}
 }
 
-// The configuration decides how much of a node is used.
-func TestOvercommitOfTheCluster(t *testing.T) {
+// The cluster configuration sets the overcommit.
+func TestConfigurationSetsOvercommit(t *testing.T) {
 	w := newWorld(t)
 	w.change(func(b *state.Batch) {
 		b.Create(&v1.Cluster{

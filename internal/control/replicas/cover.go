@@ -7,19 +7,19 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// coversWork reports whether a new replica is to do the work of one that is away, and
-// that work ends by itself: then it is not to be done twice.
+// coversWork reports whether a new replica covers one on an offline node and its work ends
+// by itself. Such work must not be done twice.
 func (t *tick) coversWork(r *v1.Replica) bool {
 	s := t.snap.Workload(r.GetSpec().GetWorkloadUid()).GetSpec()
 	return t.covers[r.GetMetadata().GetUid()] != "" && (s.GetKind() == spec.KindJob || s.GetRestart().GetPolicy() != rollout.PolicyAlways)
 }
 
-// maxAway is how many replicas that are away are checked one by one.
+// maxAway is how many replicas on offline nodes are checked one by one.
 const maxAway = 1024
 
-// checkAway adds a check that no replica of a workload that is away has ended: an agent
-// that is back reports at once what became of its replicas. If there are very many of them,
-// it checks that nothing of the workload has ended at all.
+// checkAway adds a check that no replica of the workload on an offline node has ended: an
+// agent that comes back reports the outcome of its replicas at once. If there are too many
+// of them, it checks that no replica of the workload has ended at all.
 func (t *tick) checkAway(workloadUID string) {
 	var away []*v1.Replica
 	for r := range t.snap.ReplicasOf(workloadUID) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// daemon takes the next step of a daemon. Each replica is made for one node and
-// placed there or nowhere.
+// daemon takes the next step of a daemon. Each replica is made for one node and fits only
+// there.
 func (t *tick) daemon(w *v1.Workload) {
 	have := t.survey(w)
 	if have.gone {
@@ -23,13 +23,13 @@ func (t *tick) daemon(w *v1.Workload) {
 	}
 	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
 	if err != nil && w.GetMetadata().GetDeleteTime() == nil {
-		return // nobody knows what it needs
+		return // its needs are unknown
 	}
 	d, names := t.cluster.daemonOf(w, revision)
 	d.Replicas = have.replicas
 	step := rollout.NextOfDaemon(d)
-	t.takeAway(step.Lose, step.Stop)
-	t.passOn(w, step.Succeed)
+	t.loseAndStop(step.Lose, step.Stop)
+	t.addSuccessors(w, step.Succeed)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
@@ -44,8 +44,8 @@ func (t *tick) daemon(w *v1.Workload) {
 	}
 }
 
-// daemonOf reads a daemon without its replicas, and the names of nodes by uid. What
-// it needs may not be known.
+// daemonOf reads a daemon without its replicas, and the names of nodes by uid. revision is
+// nil if its needs are unknown.
 func (c *cluster) daemonOf(w *v1.Workload, revision *scheduler.Revision) (d rollout.Daemon, names map[string]string) {
 	d = rollout.Daemon{
 		Revision: w.GetStatus().GetRevisionUid(), Deleting: w.GetMetadata().GetDeleteTime() != nil,
@@ -61,8 +61,8 @@ func (c *cluster) daemonOf(w *v1.Workload, revision *scheduler.Revision) (d roll
 	return d, names
 }
 
-// askFor asks for a place for replicas of one workload: any, or that of each. For
-// some of them room is being made.
+// askFor asks for a place for replicas of one workload: on any node, or each on its own
+// node. Room is already being made for the held ones.
 func askFor(revision *scheduler.Revision, waiting, held []*v1.Replica) scheduler.Ask {
 	on := onlyNodes(waiting)
 	return scheduler.Ask{
@@ -71,7 +71,7 @@ func askFor(revision *scheduler.Revision, waiting, held []*v1.Replica) scheduler
 	}
 }
 
-// onlyNodes are the nodes that replicas are for.
+// onlyNodes lists the nodes that the replicas are bound to.
 func onlyNodes(replicas []*v1.Replica) (nodes []string) {
 	for _, r := range replicas {
 		if node := r.GetSpec().GetOnlyNodeUid(); node != "" {
@@ -81,7 +81,7 @@ func onlyNodes(replicas []*v1.Replica) (nodes []string) {
 	return nodes
 }
 
-// takeFor takes the replica that a placement is for from those that were asked for.
+// takeFor removes from asked the replica that a placement is for, and returns it.
 func takeFor(asked *[]*v1.Replica, p scheduler.Placement) *v1.Replica {
 	at := 0
 	if (*asked)[0].GetSpec().GetOnlyNodeUid() != "" {
@@ -96,8 +96,8 @@ func takeFor(asked *[]*v1.Replica, p scheduler.Placement) *v1.Replica {
 	return r
 }
 
-// keepPendingEach keeps replicas pending of which each is for one node, with what
-// that node says.
+// keepPendingEach keeps replicas pending that are bound to one node each, with that node's
+// reason.
 func (t *tick) keepPendingEach(replicas []*v1.Replica, u scheduler.Unplaced) {
 	reasons := reasonsByNode(u)
 	for _, r := range replicas {
@@ -106,7 +106,7 @@ func (t *tick) keepPendingEach(replicas []*v1.Replica, u scheduler.Unplaced) {
 	}
 }
 
-// reasonsByNode is what keeps replicas from the nodes that they are for.
+// reasonsByNode maps each node to the reason why its replica does not fit there.
 func reasonsByNode(u scheduler.Unplaced) map[string]string {
 	reasons := map[string]string{}
 	for _, n := range u.Nodes {
@@ -117,8 +117,8 @@ func reasonsByNode(u scheduler.Unplaced) map[string]string {
 	return reasons
 }
 
-// followDaemons takes note of which workloads are daemons, and makes them due after
-// a change of where they should be.
+// followDaemons tracks which workloads are daemons. It makes all of them due when nodes
+// change in a way that may suit other daemons.
 func (m *memory) followDaemons(changes []state.Change, due *Due) {
 	other := false
 	for _, c := range changes {
@@ -132,7 +132,7 @@ func (m *memory) followDaemons(changes []state.Change, due *Due) {
 		case state.KindNode:
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
-			other = other || after == nil || otherGround(before, after)
+			other = other || after == nil || daemonsMayChange(before, after)
 		}
 	}
 	if other {
@@ -149,17 +149,17 @@ func (m *memory) addDaemon(w *v1.Workload) {
 	m.daemons[w.GetMetadata().GetUid()] = true
 }
 
-// otherGround reports whether a node may suit other daemons than before.
-func otherGround(before, after *v1.Node) bool {
-	return otherPlace(before, after) ||
+// daemonsMayChange reports whether a node may suit other daemons than before.
+func daemonsMayChange(before, after *v1.Node) bool {
+	return placementMayChange(before, after) ||
 		!slices.EqualFunc(before.GetSpec().GetTaints(), after.GetSpec().GetTaints(), func(a, b *v1.Taint) bool { return proto.Equal(a, b) }) ||
 		!slices.EqualFunc(before.GetStatus().GetConditions(), after.GetStatus().GetConditions(), func(a, b *v1.Condition) bool {
 			return a.GetType() == b.GetType() && a.GetStatus() == b.GetStatus()
 		})
 }
 
-// Nodes is on how many nodes a daemon should be: those that take it, and those that
-// keep what they have.
+// Nodes counts the nodes that should run a daemon: nodes that accept it, and nodes that
+// keep the replica they have.
 func (Placement) Nodes(snap *state.Snapshot, w *v1.Workload) int {
 	c := emptyCluster(snap)
 	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
@@ -182,7 +182,7 @@ func (Placement) Nodes(snap *state.Snapshot, w *v1.Workload) int {
 	return count
 }
 
-// explainDaemon is Explain for a daemon: each node speaks for itself.
+// explainDaemon is Explain for a daemon: each node has its own reason.
 func explainDaemon(snap *state.Snapshot, w *v1.Workload) []*v1.NodeReason {
 	c := newCluster(snap)
 	revision, err := c.revision(snap, w.GetStatus().GetRevisionUid())
@@ -193,7 +193,7 @@ func explainDaemon(snap *state.Snapshot, w *v1.Workload) []*v1.NodeReason {
 	ask := &request.Asks[0]
 	for _, r := range byUID(snap, w.GetMetadata().GetUid()) {
 		switch {
-		case !wanted(r) || Away(snap, r) || expectant(snap, r): // what has its room coming is explained by itself
+		case !wanted(r) || Away(snap, r) || awaitsRoom(snap, r): // replicas whose room is coming are explained separately
 		case r.GetSpec().GetNodeUid() == "":
 			ask.On = append(ask.On, r.GetSpec().GetOnlyNodeUid())
 		case r.GetSpec().GetRevisionUid() != revision.UID:

@@ -12,24 +12,24 @@ type decision struct {
 	score         scheduler.Score
 }
 
-// Decisions are the newest placements of the loop, with the scores by component
-// that they were made for. They are in the memory of the server that leads and
-// nowhere else: in the log they would cost more than the replicas themselves, and
-// who leads next can judge anew.
+// Decisions remembers the loop's newest placements, with their scores by component. Only
+// the leader has them, in memory: in the log they would cost more than the replicas
+// themselves, and the next leader can compute scores again.
 //
-// Its zero value is ready for use, by several goroutines.
+// Its zero value is ready for use. It is safe for concurrent use.
 type Decisions struct {
 	mu sync.Mutex
-	// ring has the newest, next is where the oldest is; byReplica finds them by uid.
+	// ring holds the newest decisions and next is the index of the oldest; byReplica finds
+	// them by uid.
 	ring      []decision
 	next      int
 	byReplica map[string]int
 }
 
-// keptDecisions bounds them to about 2 MB.
+// keptDecisions bounds the memory to about 2 MB.
 const keptDecisions = 10_000
 
-// keep remembers decisions that hold.
+// keep remembers decisions that were committed.
 func (d *Decisions) keep(made []decision) {
 	if d == nil {
 		return
@@ -53,8 +53,7 @@ func (d *Decisions) keep(made []decision) {
 	}
 }
 
-// find returns the score with which a replica was placed on a node, if that is
-// remembered.
+// find returns the score with which a replica was placed on a node, if it is remembered.
 func (d *Decisions) find(replica, node string) (scheduler.Score, bool) {
 	if d == nil {
 		return scheduler.Score{}, false

@@ -8,51 +8,52 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Engine decides what becomes of replicas. It keeps from change to change what is dear
-// to read anew: the scheduler's view, the tallies of workloads, and who waits for what.
+// Engine decides what to do with replicas. From change to change it keeps what is expensive
+// to read again: the scheduler's view, the tallies of workloads, and which workloads wait
+// for what.
 //
-// It has neither a clock nor a feed nor a log. The leader's loop, a forecast and the
-// simulator (test/sim) each bring their own, and drive it in the same way: Begin with a
-// state, Follow all changes after it, then Settle and propose until nothing is due.
-// It is for one goroutine, and its zero value has to Begin first.
+// It has no clock, feed or log. The leader's loop, a forecast and the simulator (test/sim)
+// each bring their own and drive it in the same way: Begin with a state, Follow all changes
+// after it, then Settle and propose until nothing is due. It is for one goroutine. Call
+// Begin first.
 type Engine struct {
-	// Due is what the next Settle looks at. Begin, Follow and Elapsed add to it.
+	// Due is what the next Settle examines. Begin, Follow and Elapsed add to it.
 	Due Due
 
-	// snap is the state up to which everything was followed.
+	// snap is the newest state that was followed.
 	snap    *state.Snapshot
 	cluster *cluster
 	memory  memory
 }
 
-// Begin forgets what was before and reads a state. Everything in it is due.
+// Begin discards everything and reads a state. Everything in it is due.
 func (e *Engine) Begin(snap *state.Snapshot) {
 	e.snap, e.cluster = snap, newCluster(snap)
 	e.Due = e.memory.begin(snap)
 }
 
-// Follow brings the engine from the state before to a snapshot by the changes in
-// between. It makes due what they concern, and what waited and may fit now.
+// Follow applies the changes up to a snapshot. It makes due the objects that changed, and
+// the waiting workloads that may fit now.
 func (e *Engine) Follow(snap *state.Snapshot, changes []state.Change) {
 	e.snap = snap
 	e.cluster.follow(snap, changes)
 	due := e.memory.after(changes)
-	due.Placement = false // what waits is woken by name
+	due.Placement = false // waiting workloads are woken by name
 	for _, uid := range e.cluster.view.Wake() {
 		due.Workloads[uid] = true
 	}
 	e.Due.add(due)
 }
 
-// Next is when something is due without a change, zero if nothing will be.
+// Next is when something becomes due without a change. It is zero if nothing will.
 func (e *Engine) Next() time.Time { return e.memory.next() }
 
-// Elapsed makes due what was to be looked at until a time.
+// Elapsed makes due whatever was scheduled up to a time.
 func (e *Engine) Elapsed(until time.Time) { e.Due.add(e.memory.elapsed(until)) }
 
-// Step is what Settle has decided. It is to be proposed, and Agreed is to be called
-// if the servers have agreed on it. If the state has moved on instead, all that was due
-// still is: Follow the changes and Settle again.
+// Step is the result of Settle. Propose it, and call Agreed once the servers have agreed on
+// it. If the state has moved on instead, everything is still due: Follow the changes and
+// Settle again.
 type Step struct {
 	Batch *state.Batch
 
@@ -60,9 +61,9 @@ type Step struct {
 	decided []decision
 }
 
-// Settle decides what brings what is due one step nearer to what is desired. It
-// returns nil when there is nothing to do. newUID is the only source of identity, now
-// the only clock.
+// Settle decides the next step from the actual to the desired state of what is due. It
+// returns nil when there is nothing to do. newUID is its only source of identity, now its
+// only clock.
 func (e *Engine) Settle(now time.Time, newUID func() string) *Step {
 	if e.Due.Empty() {
 		return nil
@@ -76,8 +77,8 @@ func (e *Engine) Settle(now time.Time, newUID func() string) *Step {
 	return &Step{Batch: batch, left: left, decided: e.cluster.decided}
 }
 
-// Agreed notes that a step was committed, before its changes are followed. What did not
-// fit into it, and what the commit has left out, is due.
+// Agreed notes that a step was committed, before its changes are followed. Whatever did not
+// fit into the step, and whatever the commit left out, stays due.
 func (e *Engine) Agreed(s *Step, tx *statev1.Transaction, result state.Result) {
 	e.Due = s.left
 	e.Due.add(handedBack(tx, result))

@@ -14,24 +14,23 @@ import (
 )
 
 const (
-	// toldNodes are how many nodes that would take a replica are told of, and how
-	// many that refuse, unless all are asked for.
-	toldNodes = 20
-	// toldGroups bounds the groups of replicas, because each asks about all nodes;
-	// mostGroups does so if all are asked for.
-	toldGroups, mostGroups = 20, 1000
-	// toldNames are how many replicas of a group are named.
-	toldNames = 10
+	// maxNodes bounds the listed nodes that would take a replica, and those that refuse
+	// it, unless the caller asks for all.
+	maxNodes = 20
+	// maxGroups bounds the groups of replicas, because each is checked against all nodes.
+	// maxGroupsOfAll is the bound if the caller asks for all.
+	maxGroups, maxGroupsOfAll = 20, 1000
+	// maxNames bounds the replicas of a group that are listed by name.
+	maxNames = 10
 )
 
-// Explanation judges every node for a workload, and says of its replicas why they
-// are where they are. That is worked out anew, as the replicas would be placed today:
-// what speaks for their nodes now is what can be acted on, and to keep it for
-// millions of replicas would cost more than to ask again. The scores of the newest
-// decisions are remembered beside it, see Decisions.
+// Explanation judges every node for a workload, and says why its replicas are where they
+// are. It computes this afresh, as the replicas would be placed today: only today's reasons
+// can be acted on, and storing reasons for millions of replicas would cost more than
+// computing them. The scores of the newest decisions are remembered as well, see Decisions.
 //
-// It reads the snapshot alone and holds up nobody. A node of which the uid is given
-// is the only one that is told of; all tells of every node.
+// It reads only the snapshot and blocks nothing. If nodeUID is given, the answer is about
+// that node only; all lists every node.
 func (p Placement) Explanation(snap *state.Snapshot, workloadUID, nodeUID string, all bool) (*v1.Explanation, error) {
 	w := snap.Workload(workloadUID)
 	c := newCluster(snap)
@@ -39,40 +38,39 @@ func (p Placement) Explanation(snap *state.Snapshot, workloadUID, nodeUID string
 	if err != nil {
 		return nil, fmt.Errorf("explain workload %s: %w", w.GetMetadata().GetName(), err)
 	}
-	x := &inquiry{decisions: p.Decisions, snap: snap, cluster: c, workload: w, revision: revision, only: nodeUID, all: all}
+	x := &explainer{decisions: p.Decisions, snap: snap, cluster: c, workload: w, revision: revision, only: nodeUID, all: all}
 	x.sort()
 	return x.answer(), nil
 }
 
-// inquiry is one explanation under way.
-type inquiry struct {
+// explainer is one explanation in progress.
+type explainer struct {
 	decisions *Decisions
 
 	snap     *state.Snapshot
 	cluster  *cluster
 	workload *v1.Workload
 	revision *scheduler.Revision
-	only     string // uid of the only node to tell of
+	only     string // uid of the only node to report
 	all      bool
 
-	// placed are those with a node, away those of them on an offline one, and
-	// outdated those of another revision than the current one; waiting have no
-	// node. missing will be made by the loop, covers in place of those that are away
-	// if they have a place.
+	// placed replicas have a node: away ones an offline one, outdated ones another revision
+	// than the current one. waiting replicas have no node. The loop will create missing
+	// replicas, and covers in place of those away if they fit somewhere.
 	placed, away, outdated, waiting []*v1.Replica
-	// heirs have no node either, but that of their predecessors soon.
-	heirs           []*v1.Replica
+	// successors have no node yet and get that of their predecessors.
+	successors      []*v1.Replica
 	missing, covers int
-	// on are the nodes that those of a daemon are for, but for held ones.
+	// on lists the nodes that a daemon's replicas are bound to, without the held ones.
 	on []string
-	// each is what the nodes are to a daemon, by uid.
-	each map[string]ground
+	// each describes the nodes of a daemon, by uid.
+	each map[string]daemonNode
 
 	outlook outlook
 }
 
-// sort looks at the replicas that live, the oldest first.
-func (x *inquiry) sort() {
+// sort classifies the live replicas, oldest first.
+func (x *explainer) sort() {
 	var replicas []rollout.Replica
 	for _, r := range byUID(x.snap, x.workload.GetMetadata().GetUid()) {
 		one := rollout.ReplicaFromProto(r)
@@ -83,7 +81,7 @@ func (x *inquiry) sort() {
 		case !wanted(r):
 			continue // it has ended, or is about to
 		case awaits(x.snap, r):
-			x.heirs = append(x.heirs, r)
+			x.successors = append(x.successors, r)
 			continue
 		case r.GetSpec().GetNodeUid() == "":
 			if current { // others are about to be stopped
@@ -97,11 +95,11 @@ func (x *inquiry) sort() {
 		}
 		x.placed = append(x.placed, r)
 	}
-	x.foresee(replicas)
+	x.predict(replicas)
 }
 
-// foresee finds what the loop will make for the workload, by its kind.
-func (x *inquiry) foresee(replicas []rollout.Replica) {
+// predict computes what the loop will create for the workload, by kind.
+func (x *explainer) predict(replicas []rollout.Replica) {
 	w := x.workload
 	switch w.GetSpec().GetKind() {
 	case spec.KindCron:
@@ -110,11 +108,11 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 		d.Replicas = replicas
 		missing := rollout.NextOfDaemon(d).Create
 		x.missing = len(missing)
-		x.on = slices.Concat(onlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), func(r *v1.Replica) bool { return expectant(x.snap, r) })), missing)
+		x.on = slices.Concat(onlyNodes(slices.DeleteFunc(slices.Clone(x.waiting), func(r *v1.Replica) bool { return awaitsRoom(x.snap, r) })), missing)
 	case spec.KindJob:
 		job := jobOf(x.snap, w)
 		job.Replicas = replicas
-		step := rollout.NextOfJob(job, time.Time{}) // whatever pause there is after a failure
+		step := rollout.NextOfJob(job, time.Time{}) // ignoring the backoff after a failure
 		x.missing, x.covers = step.Create, step.Cover
 	default:
 		step := rollout.Next(inputOf(w, replicas))
@@ -122,12 +120,12 @@ func (x *inquiry) foresee(replicas []rollout.Replica) {
 	}
 }
 
-// expectant reports whether there is room for a replica as soon as others have ended.
-func expectant(snap *state.Snapshot, r *v1.Replica) bool {
+// awaitsRoom reports whether a replica gets room as soon as others have ended.
+func awaitsRoom(snap *state.Snapshot, r *v1.Replica) bool {
 	return promised(snap, r) != "" || awaits(snap, r)
 }
 
-func (x *inquiry) answer() *v1.Explanation {
+func (x *explainer) answer() *v1.Explanation {
 	x.outlook = x.plan()
 	answer := &v1.Explanation{
 		Namespace: x.workload.GetMetadata().GetNamespace(), Name: x.workload.GetMetadata().GetName(),
@@ -141,15 +139,15 @@ func (x *inquiry) answer() *v1.Explanation {
 	}
 	x.explainPlaced(answer)
 	x.explainWaiting(answer)
-	x.explainHeirs(answer)
+	x.explainSuccessors(answer)
 	answer.Summary = x.summary(answer)
-	answer.Help = help() // the last, because it changes the view
+	answer.Help = help() // last, because it changes the view
 	return answer
 }
 
-// judgeAll puts all nodes in order, and returns what says what would help.
-func (x *inquiry) judgeAll(answer *v1.Explanation) (help func() []string) {
-	question := scheduler.Question{Revision: x.revision, Most: toldNodes}
+// judgeAll ranks all nodes, and returns a function that computes what would help.
+func (x *explainer) judgeAll(answer *v1.Explanation) (help func() []string) {
+	question := scheduler.Question{Revision: x.revision, Most: maxNodes}
 	inPlaceOf := func(old *v1.Replica) {
 		answer.About = "the successor of " + old.GetMetadata().GetName() + ", in its place"
 		question.Without = []string{old.GetMetadata().GetUid()}
@@ -159,12 +157,12 @@ func (x *inquiry) judgeAll(answer *v1.Explanation) (help func() []string) {
 	case len(x.waiting)+x.missing > 0:
 		answer.About = "a replica that has no node"
 		if held := making(x.snap, x.workload.GetMetadata().GetUid()); len(held) == len(x.waiting)+x.missing {
-			question.Without = held[:1] // what is promised to it is not in its own way
+			question.Without = held[:1] // room reserved for the replica must not block the replica itself
 		}
 	case x.covers > 0:
 		answer.About = "a replacement for " + x.away[0].GetMetadata().GetName() + ", whose node is offline"
-	case len(x.heirs) > 0:
-		inPlaceOf(predecessor(x.snap, x.heirs[0]))
+	case len(x.successors) > 0:
+		inPlaceOf(predecessor(x.snap, x.successors[0]))
 	case len(x.outdated) > 0:
 		inPlaceOf(x.outdated[0])
 	}
@@ -200,21 +198,21 @@ func levels(e *scheduler.Explanation) []string {
 	return append(slices.Clone(e.Levels), scheduler.KeyNode)
 }
 
-// node is what is told of one node.
-func (x *inquiry) node(e *scheduler.Explanation, k int) *v1.NodeExplanation {
+// node describes one node.
+func (x *explainer) node(e *scheduler.Explanation, k int) *v1.NodeExplanation {
 	j := &e.Nodes[k]
-	told := &v1.NodeExplanation{Node: j.NodeName, Rank: int32(j.Rank), Score: scoreProto(j)}
+	described := &v1.NodeExplanation{Node: j.NodeName, Rank: int32(j.Rank), Score: scoreProto(j)}
 	for _, r := range j.Refusals {
-		told.Refusals = append(told.Refusals, &v1.Refusal{Filter: r.Filter, Reason: r.Reason})
+		described.Refusals = append(described.Refusals, &v1.Refusal{Filter: r.Filter, Reason: r.Reason})
 	}
 	for _, p := range j.Preemptions {
 		victim := x.snap.Replica(p.Replica)
-		told.Displaces = append(told.Displaces, &v1.Displaced{
+		described.Displaces = append(described.Displaces, &v1.Displaced{
 			Replica: victim.GetMetadata().GetName(), Namespace: victim.GetMetadata().GetNamespace(), Workload: p.Name, Priority: int32(p.Priority),
 		})
 	}
 	if k+1 < len(e.Nodes) && j.Rank > 0 && e.Nodes[k+1].Rank == j.Rank+1 {
-		told.BeforeNext = e.Why(j, &e.Nodes[k+1])
+		described.BeforeNext = e.Why(j, &e.Nodes[k+1])
 	}
-	return told
+	return described
 }

@@ -8,21 +8,21 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// ground is what one node is to a daemon.
-type ground struct {
+// daemonNode is one node as seen by a daemon.
+type daemonNode struct {
 	scheduler.Suit
-	// judged is how it would be if the daemon had no replica anywhere.
+	// judged is the verdict as if the daemon had no replica anywhere.
 	judged *scheduler.Judgement
-	// has is whether a replica is there, and current whether it is of the revision
-	// that should run.
+	// has is whether the node has a replica, and current whether that is of the desired
+	// revision.
 	has, current bool
 }
 
-// suits is whether a replica should be there.
-func (g *ground) suits() bool { return g.Takes || g.Keeps && g.has }
+// suits is whether the node should have a replica.
+func (g *daemonNode) suits() bool { return g.Takes || g.Keeps && g.has }
 
-// sentence says why a replica of a daemon is on the node.
-func (g ground) sentence(away bool) string {
+// sentence says why a daemon's replica is on the node.
+func (g daemonNode) sentence(away bool) string {
 	switch {
 	case !g.Keeps:
 		return fmt.Sprintf("%s does not suit it any more: %s; it is about to be stopped", g.NodeName, g.judged)
@@ -34,9 +34,9 @@ func (g ground) sentence(away bool) string {
 	return fmt.Sprintf("it is a daemon, and %s suits it", g.NodeName)
 }
 
-// survey finds what every node is to the daemon, by name.
-func (x *inquiry) survey() (all []ground) {
-	has := map[string]bool{} // nodes, with whether it is a current one
+// survey examines all nodes for the daemon, sorted by name.
+func (x *explainer) survey() (all []daemonNode) {
+	has := map[string]bool{} // by node: whether its replica is current
 	var own []string
 	for _, r := range x.placed {
 		node := r.GetSpec().GetNodeUid()
@@ -48,9 +48,9 @@ func (x *inquiry) survey() (all []ground) {
 	for k := range e.Nodes {
 		judged[e.Nodes[k].Node] = &e.Nodes[k]
 	}
-	x.each = map[string]ground{}
+	x.each = map[string]daemonNode{}
 	for _, s := range x.cluster.view.Suits(x.revision) {
-		g := ground{Suit: s, judged: judged[s.Node]}
+		g := daemonNode{Suit: s, judged: judged[s.Node]}
 		g.current, g.has = has[s.Node]
 		x.each[s.Node] = g
 		all = append(all, g)
@@ -58,19 +58,19 @@ func (x *inquiry) survey() (all []ground) {
 	return all
 }
 
-// judgeEach asks each node for itself whether it should have a replica of a daemon
-// and whether it can, and returns what says what would help those that cannot.
-func (x *inquiry) judgeEach(answer *v1.Explanation) (help func() []string) {
+// judgeEach asks each node whether it should have a replica of a daemon and whether it can.
+// It returns a function that computes what would help the nodes that cannot.
+func (x *explainer) judgeEach(answer *v1.Explanation) (help func() []string) {
 	answer.About, answer.EveryNode = "one of its own", true
 	could := x.possible()
 	var fine, cannot, unsuited []*v1.NodeExplanation
 	lacking := map[string]bool{}
 	for _, g := range x.survey() {
-		told := &v1.NodeExplanation{Node: g.NodeName, Suits: g.suits()}
+		described := &v1.NodeExplanation{Node: g.NodeName, Suits: g.suits()}
 		refusals, yields := could.judge(&g)
-		told.Refusals = refusalsProto(refusals)
+		described.Refusals = refusalsProto(refusals)
 		answer.NodeCount++
-		if told.Suits {
+		if described.Suits {
 			answer.SuitingCount++
 		}
 		switch {
@@ -79,30 +79,30 @@ func (x *inquiry) judgeEach(answer *v1.Explanation) (help func() []string) {
 		case len(refusals) == 0:
 			answer.TakingCount++
 		default:
-			group(answer, told)
+			group(answer, described)
 		}
 		switch {
 		case x.only != "" && x.only != g.Node:
 		case len(refusals) == 0:
-			told.Rank = 1
-			fine = append(fine, told)
-		case told.Suits:
+			described.Rank = 1
+			fine = append(fine, described)
+		case described.Suits:
 			lacking[g.Node] = true
-			cannot = append(cannot, told)
+			cannot = append(cannot, described)
 		default:
-			unsuited = append(unsuited, told)
+			unsuited = append(unsuited, described)
 		}
 	}
 	for _, some := range [][]*v1.NodeExplanation{fine, cannot, unsuited} {
 		if !x.all {
-			some = some[:min(toldNodes, len(some))]
+			some = some[:min(maxNodes, len(some))]
 		}
 		answer.Nodes = append(answer.Nodes, some...)
 	}
 	return func() []string { return x.helpOn(lacking, answer.GetQuota()) }
 }
 
-// group counts a node that refuses by the first filter that does so.
+// group counts a refusing node under the first filter that refuses.
 func group(answer *v1.Explanation, n *v1.NodeExplanation) {
 	first := n.GetRefusals()[0]
 	for _, g := range answer.GetRefused() {
@@ -114,20 +114,20 @@ func group(answer *v1.Explanation, n *v1.NodeExplanation) {
 	answer.Refused = append(answer.Refused, &v1.RefusalGroup{Filter: first.GetFilter(), Count: 1, Node: n.GetNode(), Reason: first.GetReason()})
 }
 
-func refusalsProto(all []scheduler.Refusal) (told []*v1.Refusal) {
+func refusalsProto(all []scheduler.Refusal) (described []*v1.Refusal) {
 	for _, r := range all {
-		told = append(told, &v1.Refusal{Filter: r.Filter, Reason: r.Reason})
+		described = append(described, &v1.Refusal{Filter: r.Filter, Reason: r.Reason})
 	}
-	return told
+	return described
 }
 
-// possibilities are what a plan says about the nodes that it was asked for.
+// possibilities is what a plan says about the nodes that it was asked for.
 type possibilities struct {
-	yields  map[string]bool // nodes with a place, and whether others have to go
+	yields  map[string]bool // nodes with a place; true if others must be evicted first
 	refused map[string][]scheduler.Refusal
 }
 
-func (x *inquiry) possible() possibilities {
+func (x *explainer) possible() possibilities {
 	p := possibilities{yields: map[string]bool{}, refused: map[string][]scheduler.Refusal{}}
 	for _, at := range x.outlook.Placements {
 		p.yields[at.Node] = at.Preempts
@@ -145,8 +145,9 @@ func (x *inquiry) possible() possibilities {
 	return p
 }
 
-// judge is what speaks against a replica on a node, or whether others have to go.
-func (p *possibilities) judge(g *ground) (refusals []scheduler.Refusal, yields bool) {
+// judge returns why a replica does not fit on a node, or whether others must be evicted
+// first.
+func (p *possibilities) judge(g *daemonNode) (refusals []scheduler.Refusal, yields bool) {
 	if !g.suits() {
 		return g.judged.Refusals, false
 	}
@@ -159,14 +160,14 @@ func (p *possibilities) judge(g *ground) (refusals []scheduler.Refusal, yields b
 	if yields, placed := p.yields[g.Node]; placed {
 		return nil, yields
 	}
-	if g.judged.Rank > 0 { // for a successor, or as soon as one that stops is gone
+	if g.judged.Rank > 0 { // for a successor, or as soon as a stopping replica is gone
 		return nil, len(g.judged.Refusals) > 0
 	}
 	return g.judged.Refusals, false
 }
 
-// onlyHere is the part of the outlook that is about the only node to tell of.
-func (x *inquiry) onlyHere() (waiting []*v1.Replica, plan scheduler.Plan, some bool) {
+// onlyHere is the part of the outlook that concerns the one node to report.
+func (x *explainer) onlyHere() (waiting []*v1.Replica, plan scheduler.Plan, some bool) {
 	for _, r := range x.waiting {
 		if r.GetSpec().GetOnlyNodeUid() == x.only {
 			waiting = append(waiting, r)
@@ -193,9 +194,9 @@ func (x *inquiry) onlyHere() (waiting []*v1.Replica, plan scheduler.Plan, some b
 	return waiting, plan, len(plan.Placements)+len(plan.Held)+len(plan.Unplaced) > 0
 }
 
-// helpOn is what would help on some nodes. The others are taken out of the view, so
-// that nothing is said about them.
-func (x *inquiry) helpOn(lacking map[string]bool, quota string) []string {
+// helpOn computes what would help on some nodes. It removes the others from the view, so
+// that nothing is suggested about them.
+func (x *explainer) helpOn(lacking map[string]bool, quota string) []string {
 	if len(lacking) == 0 {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// explainPlaced says of the replicas that have a node why they are there.
-func (x *inquiry) explainPlaced(answer *v1.Explanation) {
+// explainPlaced says why the placed replicas are where they are.
+func (x *explainer) explainPlaced(answer *v1.Explanation) {
 	type place struct{ node, revision string }
 	groups := map[place][]*v1.Replica{}
 	for _, r := range x.placed {
@@ -23,9 +23,9 @@ func (x *inquiry) explainPlaced(answer *v1.Explanation) {
 		first, second := groups[a][0].GetSpec(), groups[b][0].GetSpec()
 		return cmp.Or(cmp.Compare(first.GetNode(), second.GetNode()), cmp.Compare(first.GetRevision(), second.GetRevision()))
 	})
-	most := toldGroups
+	most := maxGroups
 	if x.all {
-		most = mostGroups
+		most = maxGroupsOfAll
 	}
 	answer.ReplicasLeftOut = int32(max(0, len(order)-most))
 	for _, at := range order[:min(most, len(order))] {
@@ -33,40 +33,39 @@ func (x *inquiry) explainPlaced(answer *v1.Explanation) {
 	}
 }
 
-// standing says why replicas of one revision are on their node: what holds for one
-// of them holds for all.
-func (x *inquiry) standing(group []*v1.Replica) *v1.ReplicaExplanation {
+// standing says why replicas of one revision are on their node. They share one explanation.
+func (x *explainer) standing(group []*v1.Replica) *v1.ReplicaExplanation {
 	first := group[0]
-	told := groupOf(group)
+	described := groupOf(group)
 	if score, known := x.decisions.find(first.GetMetadata().GetUid(), first.GetSpec().GetNodeUid()); known {
-		told.PlacedScore = scoreOf(&score)
+		described.PlacedScore = scoreOf(&score)
 	}
 	s, known := x.cluster.view.Review(first.GetMetadata().GetUid())
 	if !known {
-		told.Reason = "what its revision asks for cannot be read any more, so nothing can be said about it"
-		return told
+		described.Reason = "what its revision asks for cannot be read any more, so nothing can be said about it"
+		return described
 	}
-	told.Rank, told.Score = int32(s.Own.Rank), scoreProto(&s.Own)
+	described.Rank, described.Score = int32(s.Own.Rank), scoreProto(&s.Own)
 	if x.each != nil {
-		told.Rank = min(told.Rank, 1) // no other node is for it
+		described.Rank = min(described.Rank, 1) // no other node is possible
 		g := x.each[first.GetSpec().GetNodeUid()]
-		if told.Reason = g.sentence(Away(x.snap, first)); !g.Keeps {
-			return told
+		if described.Reason = g.sentence(Away(x.snap, first)); !g.Keeps {
+			return described
 		}
-		return x.outdatedToo(told, first)
+		return x.outdatedToo(described, first)
 	}
 	if s.Own.Rank != 1 && s.Other.Rank == 1 {
-		told.Better = s.Other.NodeName
+		described.Better = s.Other.NodeName
 	}
-	told.Reason = reviewSentence(&s, Away(x.snap, first))
-	return x.outdatedToo(told, first)
+	described.Reason = reviewSentence(&s, Away(x.snap, first))
+	return x.outdatedToo(described, first)
 }
 
-func (x *inquiry) outdatedToo(told *v1.ReplicaExplanation, first *v1.Replica) *v1.ReplicaExplanation {
+func (x *explainer) outdatedToo(described *v1.ReplicaExplanation, first *v1.Replica) *v1.ReplicaExplanation {
 	if first.GetSpec().GetRevisionUid() != x.workload.GetStatus().GetRevisionUid() {
-		told.Reason += "; it is outdated and will be replaced"
+		described.Reason += "; it is outdated and will be replaced"
 	}
-	return told
+	return described
 }
 
 const notMoved = "; what runs is not moved for that"
@@ -93,12 +92,12 @@ func reviewSentence(s *scheduler.Review, away bool) string {
 }
 
 func groupOf(group []*v1.Replica) *v1.ReplicaExplanation {
-	told := &v1.ReplicaExplanation{Count: int32(len(group))}
-	for _, r := range group[:min(toldNames, len(group))] {
-		told.Replicas = append(told.Replicas, r.GetMetadata().GetName())
+	described := &v1.ReplicaExplanation{Count: int32(len(group))}
+	for _, r := range group[:min(maxNames, len(group))] {
+		described.Replicas = append(described.Replicas, r.GetMetadata().GetName())
 	}
 	if len(group) > 0 {
-		told.Node, told.Revision = group[0].GetSpec().GetNode(), group[0].GetSpec().GetRevision()
+		described.Node, described.Revision = group[0].GetSpec().GetNode(), group[0].GetSpec().GetRevision()
 	}
-	return told
+	return described
 }

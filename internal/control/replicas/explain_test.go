@@ -26,7 +26,7 @@ func (w *world) explained(name, node string, all bool) *v1.Explanation {
 	return e
 }
 
-// nameOf is the name of the only replica of a workload.
+// nameOf is the name of a workload's only replica.
 func (w *world) nameOf(workload string) (name string) {
 	for r := range w.snap().ReplicasOf(w.snap().WorkloadByName("default", workload).GetMetadata().GetUid()) {
 		name = r.GetMetadata().GetName()
@@ -34,9 +34,9 @@ func (w *world) nameOf(workload string) (name string) {
 	return name
 }
 
-// told is an explanation in lines: the summary, what the nodes are judged for, the
-// nodes, the replicas and what would help.
-func told(e *v1.Explanation) []string {
+// described renders an explanation as lines: the summary, the requirements, the nodes, the
+// replicas and what would help.
+func described(e *v1.Explanation) []string {
 	lines := []string{e.GetSummary(), fmt.Sprintf("%d of %d nodes would take %s", e.GetTakingCount(), e.GetNodeCount(), e.GetAbout())}
 	for _, n := range e.GetNodes() {
 		line := fmt.Sprintf("%d %s", n.GetRank(), n.GetNode())
@@ -56,12 +56,13 @@ func told(e *v1.Explanation) []string {
 
 func wantTold(t *testing.T, e *v1.Explanation, want ...string) {
 	t.Helper()
-	if got := strings.Join(told(e), "\n"); got != strings.Join(want, "\n") {
+	if got := strings.Join(described(e), "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 	}
 }
 
-// What runs is told why it is there, and what would be chosen today.
+// The explanation of running replicas says why they are there, and what would be chosen
+// today.
 func TestRunningReplicasAreExplained(t *testing.T) {
 	w := twoNodes(t)
 	wantTold(t, w.explained("web", "", false),
@@ -81,7 +82,7 @@ func TestRunningReplicasAreExplained(t *testing.T) {
 		t.Errorf("it is levelled over %s by %s", got, e.GetStrategy())
 	}
 
-	w.addNode("c", "64") // larger, so that it would be begun first
+	w.addNode("c", "64") // larger, so that the plan would begin with it
 	w.setNode("b", "cordoned")
 	wantTold(t, w.explained("web", "", false),
 		"1 of 1 replica has a node",
@@ -99,7 +100,8 @@ func TestRunningReplicasAreExplained(t *testing.T) {
 	)
 }
 
-// What waits is told why and what would help, also if some of it has a place.
+// The explanation of pending replicas says why they wait and what would help, even if some
+// fit.
 func TestWaitingReplicasAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addWorkload("web", 1, "1")
@@ -114,7 +116,7 @@ func TestWaitingReplicasAreExplained(t *testing.T) {
 	w.addNode("b", "4")
 	w.settle()
 	w.scale("web", 9)
-	// Before the loop has done anything.
+	// The loop has not run yet.
 	wantTold(t, w.explained("web", "", false),
 		"1 of 9 replicas has a node; 1 has no place",
 		"2 of 2 nodes would take a replica that has no node",
@@ -139,7 +141,7 @@ func TestWaitingReplicasAreExplained(t *testing.T) {
 		"no replica runs or waits", "2 of 2 nodes would take one more replica", "1 a", "2 b")
 }
 
-// A replica on an offline node waits for another one.
+// A replica on an offline node waits for its replacement.
 func TestReplicasOfOfflineNodesAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
@@ -158,7 +160,7 @@ func TestReplicasOfOfflineNodesAreExplained(t *testing.T) {
 	)
 }
 
-// A revision whose replicas fit nowhere, not even in place of the old ones.
+// The replicas of the new revision fit nowhere, not even in place of the old ones.
 func TestOutdatedReplicasAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
@@ -178,7 +180,7 @@ func TestOutdatedReplicasAreExplained(t *testing.T) {
 	)
 }
 
-// What has completed waits for nothing.
+// A completed replica waits for nothing.
 func TestCompletedReplicasAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
@@ -205,23 +207,22 @@ func TestExplanationsAreBounded(t *testing.T) {
 	w.addWorkload("web", 60, "2")
 	w.settle()
 	e := w.explained("web", "", false)
-	if len(e.GetNodes()) != 2*toldNodes || len(e.GetReplicas()) != toldGroups || e.GetReplicasLeftOut() != 40 {
-		t.Errorf("%d nodes and %d replicas are told of, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
+	if len(e.GetNodes()) != 2*maxNodes || len(e.GetReplicas()) != maxGroups || e.GetReplicasLeftOut() != 40 {
+		t.Errorf("%d nodes and %d replicas are listed, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
 	}
 	if e.GetTakingCount() != 100 || len(e.GetRefused()) != 1 || e.GetRefused()[0].GetCount() != 100 {
 		t.Errorf("%d would take it, and %v refuse", e.GetTakingCount(), e.GetRefused())
 	}
 	if e = w.explained("web", "", true); len(e.GetNodes()) != 200 || len(e.GetReplicas()) != 60 || e.GetReplicasLeftOut() != 0 {
-		t.Errorf("of all, %d nodes and %d replicas are told of, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
+		t.Errorf("of all, %d nodes and %d replicas are listed, %d left out", len(e.GetNodes()), len(e.GetReplicas()), e.GetReplicasLeftOut())
 	}
 	if e = w.explained("web", "small007", true); len(e.GetNodes()) != 1 || e.GetNodes()[0].GetRefusals()[0].GetFilter() != "fit" || len(e.GetReplicas()) != 0 {
 		t.Errorf("of one node it is %v", e)
 	}
 }
 
-// Each weight is that of the workload, else of the cluster, else the default, and
-// they are 1 together.
-func TestWeightsOfTheClusterAndOfWorkloadsCount(t *testing.T) {
+// Each weight is the workload's, else the cluster's, else the default. Their sum is 1.
+func TestWeightsOfClusterAndWorkloadCount(t *testing.T) {
 	w := newWorld(t)
 	w.change(func(b *state.Batch) {
 		b.Create(&v1.Cluster{
@@ -256,8 +257,8 @@ func TestWeightsOfTheClusterAndOfWorkloadsCount(t *testing.T) {
 	w.wantWhere("safe", "dear running")
 }
 
-// The loop remembers for what score it placed a replica, for as long as it stays
-// there, and the newest ones only.
+// The loop remembers the score of a placement as long as the replica stays there. It keeps
+// only the newest ones.
 func TestDecisionsAreRemembered(t *testing.T) {
 	w := twoNodes(t)
 	d := drive(w)
@@ -289,8 +290,8 @@ func TestDecisionsAreRemembered(t *testing.T) {
 	}
 }
 
-// The replicas of a daemon are each for one node, and those of a job are as many as
-// run side by side.
+// Each replica of a daemon is bound to one node. A job has as many replicas as run in
+// parallel.
 func TestKindsAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
@@ -313,9 +314,8 @@ func TestKindsAreExplained(t *testing.T) {
 	}
 }
 
-// Each node speaks for itself about a daemon: those that have one, those that
-// should and cannot, and those that do not suit. What would help is about the
-// second ones.
+// Each node has its own verdict about a daemon: it has a replica, it should have one and
+// cannot, or it does not suit. Help is suggested for the second group.
 func TestDaemonsAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
@@ -343,7 +343,7 @@ func TestDaemonsAreExplained(t *testing.T) {
 	if !e.GetEveryNode() || e.GetSuitingCount() != 2 || !e.GetNodes()[1].GetSuits() || e.GetNodes()[2].GetSuits() || len(e.GetRefused()) != 3 {
 		t.Errorf("of the nodes it says %v", e)
 	}
-	// Of one node, what is pending there is told too.
+	// The explanation for one node also lists what is pending there.
 	wantTold(t, w.explained("logs", "a", false),
 		"1 of 2 replicas has a node; 1 has no place",
 		"1 of 4 nodes would take one of its own",
@@ -356,15 +356,15 @@ func TestDaemonsAreExplained(t *testing.T) {
 		"1 of 4 nodes would take one of its own",
 		"1 b", `1 on "b": it is a daemon, and b suits it`,
 	)
-	// What is said of it as a workload is the same.
+	// The workload's reasons say the same.
 	reasons := Placement{}.Explain(w.snap(), w.snap().WorkloadByName("default", "logs").GetMetadata().GetUid())
 	if len(reasons) != 1 || reasons[0].GetNode()+": "+reasons[0].GetReason() != full {
 		t.Errorf("the workload says %v", reasons)
 	}
 }
 
-// A node that takes no new replica keeps that of a daemon, one that is offline is
-// its place still, and no other is chosen. A successor is looked at in its place.
+// A cordoned node keeps its daemon replica, and an offline node remains the place of its
+// replica: no other node is chosen. A successor is explained at its predecessor's place.
 func TestDaemonsOnNodesThatChangeAreExplained(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"a", "b", "c"} {
@@ -399,8 +399,8 @@ func TestDaemonsOnNodesThatChangeAreExplained(t *testing.T) {
 	)
 }
 
-// Of one node alone, what has no place is counted all the same.
-func TestWaitingReplicasAreCountedForOneNodeToo(t *testing.T) {
+// An explanation for one node still counts all replicas without a place.
+func TestExplanationForOneNodeCountsAllPendingReplicas(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addNode("b", "4")
@@ -414,14 +414,13 @@ func TestWaitingReplicasAreCountedForOneNodeToo(t *testing.T) {
 	wantTold(t, w.explained("web", "a", false), append([]string{"0 of 3 replicas have a node; 3 have no place"}, want...)...)
 }
 
-// A quota that is used up is said first, and the command that would lift it for all
-// that waits.
+// A used-up quota comes first, with the command that would raise it far enough.
 func TestQuotasAreExplained(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
 	w.quota(&v1.Quota{Cpu: "3", Replicas: new(int64(10))})
 	w.addWorkload("web", 5, "1")
-	// The quota has room for some, before the loop has done anything.
+	// The quota has room for some replicas. The loop has not run yet.
 	wantTold(t, w.explained("web", "", false),
 		"3 of 5 replicas would have a node; 2 have no place; the quota of namespace default is used up: needs 1 CPU, 0 of 3 left",
 		"1 of 1 nodes would take a replica that has no node", "1 a",
@@ -436,7 +435,7 @@ func TestQuotasAreExplained(t *testing.T) {
 	if got, want := strings.Join(e.GetHelp(), "; "), "a higher quota of namespace default: cloudless namespace set default --cpu 5"; got != want {
 		t.Errorf("what would help is %s", got)
 	}
-	// What was said to help does.
+	// The suggested command helps.
 	w.quota(&v1.Quota{Cpu: "5", Replicas: new(int64(5))})
 	w.settle()
 	wantTold(t, w.explained("web", "a", false),
@@ -445,7 +444,7 @@ func TestQuotasAreExplained(t *testing.T) {
 		`5 on "a": a is the only node that would take it`,
 		"help: a higher quota of namespace default: cloudless namespace set default --cpu 6 --replicas 6",
 	)
-	// A daemon has the same on each of its nodes.
+	// A daemon has the same reason on each of its nodes.
 	w.addKind("logs", spec.KindDaemon, "2", nil)
 	w.settle()
 	e = w.explained("logs", "", false)
@@ -457,8 +456,8 @@ func TestQuotasAreExplained(t *testing.T) {
 	}
 }
 
-// Who may push others out could be on other nodes, too.
-func TestWhoPushesOutHasOtherNodes(t *testing.T) {
+// A replica that may preempt others could be on other nodes, too.
+func TestPreemptorHasOtherNodes(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addNode("b", "1")
@@ -467,13 +466,13 @@ func TestWhoPushesOutHasOtherNodes(t *testing.T) {
 	w.addRanked("boss", 1, "1", 300, 0)
 	d := drive(w)
 	d.rest()
-	if told := w.explained("boss", "", false).GetReplicas()[0].GetReason(); !strings.HasSuffix(told, "is the only node that would take it without pushing others out") {
-		t.Error(told)
+	if described := w.explained("boss", "", false).GetReplicas()[0].GetReason(); !strings.HasSuffix(described, "is the only node that would take it without pushing others out") {
+		t.Error(described)
 	}
 }
 
-// The room that is being made for a replica is not in its own way.
-func TestWhatIsPromisedToAReplicaIsNotInItsWay(t *testing.T) {
+// Room reserved for a replica does not block the replica itself.
+func TestReservationDoesNotBlockItsOwner(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addRanked("batch", 1, "1", 0, 0)

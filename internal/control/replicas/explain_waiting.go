@@ -11,15 +11,15 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// outlook is what would become of those that have no node, were they placed now.
+// outlook is where the replicas without a node would go if they were placed now.
 type outlook struct {
 	scheduler.Plan
 	count, unplaced int
-	quota           string // what of it is used up, if that keeps some away
+	quota           string // the exhausted part of the quota, if that blocks some
 }
 
-// plan places what has no node.
-func (x *inquiry) plan() outlook {
+// plan places the replicas without a node.
+func (x *explainer) plan() outlook {
 	o := outlook{count: len(x.waiting) + x.missing + x.covers}
 	if o.count == 0 {
 		return o
@@ -37,9 +37,9 @@ func (x *inquiry) plan() outlook {
 	return o
 }
 
-// explainWaiting says of the replicas that have no node where they will go, or why
-// nowhere. Those of services are for no node in particular.
-func (x *inquiry) explainWaiting(answer *v1.Explanation) {
+// explainWaiting says where the replicas without a node will go, or why they fit nowhere.
+// Those of services are bound to no node.
+func (x *explainer) explainWaiting(answer *v1.Explanation) {
 	switch {
 	case x.outlook.count == 0:
 	case x.only == "":
@@ -51,11 +51,10 @@ func (x *inquiry) explainWaiting(answer *v1.Explanation) {
 	}
 }
 
-// expect says what a plan has for replicas without a node, of which some may have
-// to be made yet.
-func (x *inquiry) expect(waiting []*v1.Replica, count int, plan scheduler.Plan) *v1.ReplicaExplanation {
-	told := groupOf(waiting)
-	told.Count, told.Revision = int32(count), x.workload.GetStatus().GetRevision()
+// expect says what a plan has for replicas without a node. Some of them may not exist yet.
+func (x *explainer) expect(waiting []*v1.Replica, count int, plan scheduler.Plan) *v1.ReplicaExplanation {
+	described := groupOf(waiting)
+	described.Count, described.Revision = int32(count), x.workload.GetStatus().GetRevision()
 	var texts []string
 	if n := len(plan.Placements); n > 0 {
 		texts = append(texts, fmt.Sprintf("%d %s a place: %s", n, verb(n, count), placesOf(plan)))
@@ -66,13 +65,13 @@ func (x *inquiry) expect(waiting []*v1.Replica, count int, plan scheduler.Plan) 
 	for _, u := range plan.Unplaced {
 		texts = append(texts, u.Summary())
 	}
-	told.Reason = strings.Join(texts, "; ")
-	return told
+	described.Reason = strings.Join(texts, "; ")
+	return described
 }
 
-// helpAfter is what would help on the nodes when all have their place that find
-// one, whatever the quota.
-func (x *inquiry) helpAfter(question scheduler.Question) []string {
+// helpAfter computes what would help on the nodes after every replica that fits has its
+// place, ignoring the quota.
+func (x *explainer) helpAfter(question scheduler.Question) []string {
 	for _, gone := range x.outlook.Preemptions {
 		x.cluster.view.RemoveReplica(gone.Replica)
 	}
@@ -83,7 +82,7 @@ func (x *inquiry) helpAfter(question scheduler.Question) []string {
 	return x.cluster.view.Explain(question).Help
 }
 
-// nodesOf are the nodes on which others end to make room.
+// nodesOf lists the nodes on which replicas end to make room.
 func nodesOf(held []scheduler.Held) (names []string) {
 	for _, h := range held {
 		names = append(names, h.NodeName)
@@ -92,8 +91,8 @@ func nodesOf(held []scheduler.Held) (names []string) {
 	return slices.Compact(names)
 }
 
-// placesOf are the nodes of a plan with how many replicas each gets, in the order
-// in which they are chosen first.
+// placesOf lists the nodes of a plan with the number of replicas for each, in the order in
+// which the plan first chooses them.
 func placesOf(plan scheduler.Plan) string {
 	counts := map[string]int{}
 	var order []string
@@ -102,7 +101,7 @@ func placesOf(plan scheduler.Plan) string {
 			order = append(order, p.NodeName)
 		}
 	}
-	left := max(0, len(order)-toldNames)
+	left := max(0, len(order)-maxNames)
 	var texts []string
 	for _, name := range order[:len(order)-left] {
 		text := name

@@ -8,11 +8,11 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// summary is how the workload stands, in a sentence.
-func (x *inquiry) summary(answer *v1.Explanation) string {
+// summary describes the workload's status in a sentence.
+func (x *explainer) summary(answer *v1.Explanation) string {
 	var parts []string
 	nodeless, unplaced := len(x.waiting)+x.missing, x.outlook.unplaced
-	switch total := len(x.placed) + nodeless + len(x.heirs); {
+	switch total := len(x.placed) + nodeless + len(x.successors); {
 	case total == 0:
 		parts = append(parts, "no replica runs or waits")
 	case x.missing == total:
@@ -47,7 +47,7 @@ func (x *inquiry) summary(answer *v1.Explanation) string {
 	return strings.Join(parts, "; ")
 }
 
-// stuck continues a sentence about replicas if nothing can take their place.
+// stuck continues a sentence about replicas that cannot be replaced.
 func stuck(answer *v1.Explanation, what string) string {
 	switch {
 	case answer.GetEveryNode():
@@ -63,7 +63,7 @@ func stuck(answer *v1.Explanation, what string) string {
 	return ""
 }
 
-// verb is for so many of others: 1 of 3 has, 0 of 3 have, 0 of 1 has.
+// verb agrees with the count: 1 of 3 has, 0 of 3 have, 0 of 1 has.
 func verb(n, of int) string {
 	if n == 1 || of == 1 {
 		return "has"
@@ -71,7 +71,7 @@ func verb(n, of int) string {
 	return "have"
 }
 
-// counted is such as "2 of 3 replicas".
+// counted returns, for example, "2 of 3 replicas".
 func counted(n, of int) string {
 	if of == 1 {
 		return fmt.Sprintf("%d of 1 replica", n)
@@ -102,5 +102,5 @@ func weightsProto(w scheduler.Weights) *v1.ScoreWeights {
 	}
 }
 
-// part is what thousandths are of 1.
+// part converts thousandths to a fraction of 1.
 func part(thousandths int32) float64 { return float64(thousandths) / 1000 }

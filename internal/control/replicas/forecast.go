@@ -16,22 +16,21 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Forecast makes changes on a fork and plays what the loop would do then, as if every
-// ready node did at once what it is told and nothing else happened, until nothing is left
-// to do. It returns for each of the workloads, in their order, what would become of its
-// replicas; the other fields of the changes are empty. Beside them it returns which
-// replicas of whatever workloads would be pushed out. The fork is at the end of it afterwards.
+// Forecast applies tx to a fork and simulates the loop on it until nothing is left to do.
+// It assumes that every ready node acts at once and nothing else happens. It returns the
+// replica steps for each of the workloads, in their order; the other fields of the changes
+// are empty. It also returns all preempted replicas, of any workload. The fork ends in the
+// final state.
 //
-// It is the loop's own engine that decides, with what the loop would find due, so
-// that carrying out the changes leads to the same places. How far it looks is
-// bounded by the size of the state and nothing else: the same fork gives the
-// same forecast.
+// The loop's own engine decides, starting with what the loop would find due, so that
+// applying the changes leads to the same placements. Only the size of the state bounds the
+// forecast: the same fork gives the same forecast.
 func (Placement) Forecast(now time.Time, fork *state.Fork, tx *statev1.Transaction, workloads []string) ([]*v1.PlanChange, []*v1.Preemption, error) {
 	before := fork.Snapshot()
 	f := newForecast(now, fork)
 	for _, uid := range workloads {
 		for r := range before.ReplicasOf(uid) {
-			f.acting[r.GetMetadata().GetUid()] = true // it may be on its way
+			f.acting[r.GetMetadata().GetUid()] = true // it may be in transit
 		}
 	}
 	for r := range before.Replicas("", "") {
@@ -49,30 +48,30 @@ func (Placement) Forecast(now time.Time, fork *state.Fork, tx *statev1.Transacti
 	return planned, f.preemptions(before), nil
 }
 
-// forecast is one forecast under way.
+// forecast is one forecast in progress.
 type forecast struct {
 	now  time.Time
 	fork *state.Fork
-	// engine is that of the loop, which follows the fork.
+	// engine is the loop's engine, following the fork.
 	engine Engine
-	// acting are the replicas with which a node may have something to do.
+	// acting holds the replicas that a node may have to act on.
 	acting map[string]bool
 	uids   int
-	// looks are how many more replicas the forecast may look at, and cutShort is
-	// whether they were too few.
+	// looks is how many more replicas the forecast may examine; cutShort is whether that
+	// was too few.
 	looks    int
 	cutShort bool
-	// open are how many more steps may be listed that come after its end.
+	// open is how many more steps may be listed that come after the end of the forecast.
 	open int
-	// pushed are the replicas that were pushed out, in their order.
-	pushed []*v1.Replica
+	// preempted lists the preempted replicas, in order.
+	preempted []*v1.Replica
 }
 
 const (
-	// maxLooks bounds what a forecast costs to about a second: a tick may have to
-	// look at all replicas to see what is free.
+	// maxLooks bounds a forecast to about a second: a tick may have to look at all replicas
+	// to see what is free.
 	maxLooks = 4_000_000
-	// changeCost is how many looks a change costs as much as.
+	// changeCost is the cost of a change, in looks.
 	changeCost = 200
 	// minTicks are forecast however many replicas there are.
 	minTicks = 32
@@ -90,7 +89,7 @@ func newForecast(now time.Time, fork *state.Fork) *forecast {
 }
 
 // play makes the changes and lets the loop and the nodes take turns. Nodes are slower than
-// the loop, so they act when it has come to rest.
+// the loop, so they act when the loop is idle.
 func (f *forecast) play(tx *statev1.Transaction) error {
 	f.begin()
 	if err := f.change(tx); err != nil {
@@ -106,8 +105,8 @@ func (f *forecast) play(tx *statev1.Transaction) error {
 	}
 }
 
-// begin finds out who waits before the changes, as the loop has over time. What the loop
-// has still to do stays due, which is nothing where it has come to rest.
+// begin finds out which workloads wait before the changes, as the loop would know. Work
+// that the loop has not finished stays due. An idle loop has none.
 func (f *forecast) begin() {
 	snap := f.fork.Snapshot()
 	due := Due{Workloads: map[string]bool{}, Placement: true}
@@ -120,15 +119,15 @@ func (f *forecast) begin() {
 	}
 	f.looks -= snap.Count(state.KindReplica)
 	f.engine.Due = due
-	f.engine.Settle(f.now, f.newUID) // which is not made: the changes come first
+	f.engine.Settle(f.now, f.newUID) // the step is discarded: the changes come first
 }
 
-// change makes the changes that are asked about.
+// change applies the requested changes.
 func (f *forecast) change(tx *statev1.Transaction) error {
 	var changes []state.Change
 	if len(tx.GetChanges()) > 0 {
 		var err error
-		if changes, err = f.fork.Apply(proto.CloneOf(tx)); err != nil { // the fork keeps what it is given, and stamps it
+		if changes, err = f.fork.Apply(proto.CloneOf(tx)); err != nil { // the fork stamps and keeps its argument
 			return err
 		}
 	}
@@ -136,7 +135,7 @@ func (f *forecast) change(tx *statev1.Transaction) error {
 	return nil
 }
 
-// follow has the engine follow changes of the fork.
+// follow makes the engine follow changes of the fork.
 func (f *forecast) follow(changes []state.Change) {
 	for _, c := range changes {
 		if r, ok := c.New.(*v1.Replica); ok {
@@ -146,13 +145,13 @@ func (f *forecast) follow(changes []state.Change) {
 	f.engine.Follow(f.fork.Snapshot(), changes)
 }
 
-// waits reports whether an outdated replica is left because its successor fits
-// nowhere. One on an offline node has another beside it, which waits for itself.
+// waits reports whether an outdated replica stays because its successor fits nowhere. One
+// on an offline node has a cover instead, which waits by itself.
 func (f *forecast) waits(r *v1.Replica) bool {
 	return f.engine.memory.waiting[r.GetSpec().GetWorkloadUid()] && !f.engine.cluster.offline[r.GetSpec().GetNodeUid()]
 }
 
-// settle ticks until there is nothing to do, see Loop.settle.
+// settle ticks until there is nothing to do, like Loop.settle.
 func (f *forecast) settle() error {
 	for !f.engine.Due.Empty() {
 		if f.looks -= maxReplicas + f.fork.Snapshot().Count(state.KindReplica); f.looks < 0 {
@@ -171,27 +170,26 @@ func (f *forecast) settle() error {
 			f.note(changes)
 			f.engine.Agreed(step, tx, result)
 			f.follow(changes)
-		case !state.MovedOn(err): // two replicas of one name: the next uid gives another one
+		case !state.MovedOn(err): // two replicas have the same name: retry with the next uid
 			return err
 		}
 	}
 	return nil
 }
 
-// newUID gives uids after all real ones, in the order of creation.
+// newUID returns uids that sort after all real ones, in the order of creation.
 func (f *forecast) newUID() string {
 	f.uids++
 	return fmt.Sprintf("ffffffff-ffff-7fff-bfff-ffff%08x", f.uids)
 }
 
-// work lets the nodes do what they are told, start or stop, and reports whether they did
-// anything.
+// work lets the nodes start and stop their replicas, and reports whether any did.
 func (f *forecast) work() (bool, error) {
 	snap := f.fork.Snapshot()
 	var b state.Batch
 	for _, uid := range slices.Sorted(maps.Keys(f.acting)) {
 		old := snap.Replica(uid)
-		if phase := f.obey(snap, old); phase != "" {
+		if phase := f.nextPhaseOf(snap, old); phase != "" {
 			r := proto.CloneOf(old)
 			r.Status.Phase = phase
 			b.Update(r, old.GetMetadata().GetVersion())
@@ -209,13 +207,13 @@ func (f *forecast) work() (bool, error) {
 	return true, nil
 }
 
-// obey is the phase to which a node brings a replica, empty if it stays as it
-// is. What waits to be started again is not taken for running.
-func (f *forecast) obey(snap *state.Snapshot, r *v1.Replica) string {
+// nextPhaseOf returns the phase to which a node brings a replica, or "" if nothing changes. A
+// replica in backoff is not considered running.
+func (f *forecast) nextPhaseOf(snap *state.Snapshot, r *v1.Replica) string {
 	phase := r.GetStatus().GetPhase()
 	node := snap.Node(r.GetSpec().GetNodeUid())
 	switch {
-	case r == nil, rollout.Ended(phase), !slices.Contains(obedient, node.GetStatus().GetState()):
+	case r == nil, rollout.Ended(phase), !slices.Contains(workingStates, node.GetStatus().GetState()):
 		return ""
 	case r.GetSpec().GetDesired() == rollout.DesiredStopped:
 		return rollout.PhaseStopped
@@ -225,8 +223,8 @@ func (f *forecast) obey(snap *state.Snapshot, r *v1.Replica) string {
 	return ""
 }
 
-// obedient are the states of nodes that do what they are told.
-var obedient = []string{"ready", "cordoned", "draining"}
+// workingStates lists the states of nodes that follow their assignments.
+var workingStates = []string{"ready", "cordoned", "draining"}
 
 // outcome compares the replicas of a workload before and after.
 func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanChange {
@@ -254,7 +252,7 @@ func (f *forecast) outcome(before *state.Snapshot, workloadUID string) *v1.PlanC
 	shown := len(planned.GetReplicas()) + len(fresh) + int(planned.GetUnplaced())
 	planned.Replicas = append(planned.Replicas, pair(gone, fresh)...)
 	if f.cutShort && w.GetMetadata().GetDeleteTime() == nil {
-		for range min(atOnce(after, w)-shown, f.open) { // they are created after the end of the forecast
+		for range min(atOnce(after, w)-shown, f.open) { // created after the end of the forecast
 			f.open--
 			planned.Replicas = append(planned.Replicas, &v1.ReplicaStep{Action: "create"})
 		}
@@ -282,7 +280,7 @@ func atOnce(snap *state.Snapshot, w *v1.Workload) int {
 	}
 }
 
-// kept is the step of a replica that lives on.
+// kept is the step of a replica that stays alive.
 func (f *forecast) kept(old, now *v1.Replica, revision string) *v1.ReplicaStep {
 	step := &v1.ReplicaStep{
 		Action: "keep", Replica: now.GetMetadata().GetName(), FromNode: old.GetSpec().GetNode(), ToNode: now.GetSpec().GetNode(),
@@ -296,20 +294,19 @@ func (f *forecast) kept(old, now *v1.Replica, revision string) *v1.ReplicaStep {
 	return step
 }
 
-// byUID lists the replicas of a workload from the oldest to the newest.
+// byUID lists the replicas of a workload, oldest first.
 func byUID(snap *state.Snapshot, workloadUID string) []*v1.Replica {
 	return slices.SortedFunc(snap.ReplicasOf(workloadUID), func(a, b *v1.Replica) int {
 		return cmp.Compare(a.GetMetadata().GetUid(), b.GetMetadata().GetUid())
 	})
 }
 
-// wanted reports whether a replica lives and is to go on.
+// wanted reports whether a replica is alive and should not stop.
 func wanted(r *v1.Replica) bool {
 	return rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() != rollout.DesiredStopped
 }
 
-// pair finds the successors of those that go: on the same node if there is one
-// there, else on another.
+// pair matches removed replicas with their successors, on the same node if possible.
 func pair(gone, fresh []*v1.Replica) []*v1.ReplicaStep {
 	here := map[string][]*v1.Replica{}
 	for _, r := range fresh {

@@ -8,25 +8,25 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// note remembers who is pushed out by changes.
+// note remembers which replicas the changes preempt.
 func (f *forecast) note(changes []state.Change) {
 	for _, c := range changes {
 		before, _ := c.Old.(*v1.Replica)
 		if after, _ := c.New.(*v1.Replica); after.GetSpec().GetPreemptedFor() != "" && before.GetSpec().GetPreemptedFor() == "" {
-			f.pushed = append(f.pushed, after)
+			f.preempted = append(f.preempted, after)
 		}
 	}
 }
 
-// preemptions lists who is pushed out of those that were there before, for whom,
-// and where another takes its place.
+// preemptions lists the preempted replicas that existed before, with the reason and the
+// nodes of their replacements.
 func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 	after := f.fork.Snapshot()
 	var all []*v1.Preemption
-	places := map[string][]string{} // by workload: the nodes of those that are new
-	for _, r := range f.pushed {
+	places := map[string][]string{} // by workload: the nodes of the new replicas
+	for _, r := range f.preempted {
 		if before.Replica(r.GetMetadata().GetUid()) == nil {
-			continue // it would not be there without the change
+			continue // it would not exist without the change
 		}
 		by := after.Replica(r.GetSpec().GetPreemptedFor())
 		p := &v1.Preemption{
@@ -46,7 +46,7 @@ func (f *forecast) preemptions(before *state.Snapshot) []*v1.Preemption {
 	return all
 }
 
-// newPlaces are the nodes of those of a workload that were not there before.
+// newPlaces lists the nodes of a workload's new replicas.
 func newPlaces(before, after *state.Snapshot, workloadUID string) []string {
 	nodes := []string{}
 	for _, r := range byUID(after, workloadUID) {

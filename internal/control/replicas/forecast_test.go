@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// driven is a world with the real loop in it, which moves when it is told to.
+// driven is a world with the real loop, which runs only when called.
 type driven struct {
 	*world
 	loop *Loop
@@ -45,29 +45,29 @@ func (d *driven) settleLoop() {
 	}
 }
 
-// follow lets the loop see what has changed, and returns what is due then.
+// follow lets the loop see the changes, and returns what is due then.
 func (d *driven) follow() Due {
 	d.t.Helper()
 	d.loop.follow()
 	return d.loop.engine.Due
 }
 
-// react lets the loop see what has changed until it rests.
+// react lets the loop follow changes until it is idle.
 func (d *driven) react() {
 	d.t.Helper()
 	ended, cancel := context.WithCancel(context.Background())
-	cancel() // what is there is returned all the same
+	cancel() // Next still returns the news that are already there
 	for {
 		news, err := d.loop.feed.Next(ended)
 		if err != nil {
 			return
 		}
-		d.loop.heed(news)
+		d.loop.receive(news)
 		d.settleLoop()
 	}
 }
 
-// rest lets loop and nodes take turns until there is nothing to do.
+// rest lets the loop and the nodes take turns until there is nothing to do.
 func (d *driven) rest() {
 	d.t.Helper()
 	for range 10_000 {
@@ -79,7 +79,7 @@ func (d *driven) rest() {
 	d.t.Fatalf("the world never settles")
 }
 
-// drawEdit draws one change of each of some workloads, all for one transaction.
+// drawEdit draws one change for each of some workloads, in one transaction.
 func (w *world) drawEdit(t *rapid.T) (b *state.Batch, workloads []string) {
 	b = &state.Batch{}
 	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}), 1, 4, rapid.ID[string]).Draw(t, "edited")
@@ -134,7 +134,7 @@ func shown(p *v1.PlanChange) (nodes, kept []string, pending int) {
 	return nodes, kept, int(p.GetUnplaced())
 }
 
-// real is where they are.
+// real is where the replicas of a workload actually are.
 func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pending int) {
 	revision := after.Workload(uid).GetStatus().GetRevisionUid()
 	outdated := 0
@@ -162,7 +162,7 @@ func real(before, after *state.Snapshot, uid string) (nodes, kept []string, pend
 	return nodes, kept, pending
 }
 
-func TestWhatIsForecastIsWhatTheLoopDoes(t *testing.T) {
+func TestForecastMatchesTheLoop(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		for i, name := range nodeNames {
@@ -180,12 +180,12 @@ func TestWhatIsForecastIsWhatTheLoopDoes(t *testing.T) {
 	})
 }
 
-// wantAsForecast forecasts what comes of some changes for some workloads, makes them and
-// sees that it comes.
+// wantAsForecast forecasts some changes, makes them, and checks that the forecast comes
+// true.
 func (d *driven) wantAsForecast(batch *state.Batch, workloads []string) {
 	d.t.Helper()
 	before, untouched := d.snap(), d.saved()
-	planned, pushed, err := (Placement{}).Forecast(d.now(), d.store.Fork(), batch.Transaction(d.now()), workloads)
+	planned, preempted, err := (Placement{}).Forecast(d.now(), d.store.Fork(), batch.Transaction(d.now()), workloads)
 	if err != nil {
 		d.t.Fatalf("%v", err)
 	}
@@ -205,11 +205,11 @@ func (d *driven) wantAsForecast(batch *state.Batch, workloads []string) {
 				i, nodes, kept, pending, wantNodes, wantKept, wantPending, planned[i])
 		}
 		if pending > 0 && len(planned[i].GetUnplacedReasons()) == 0 && planned[i].GetQuota() == "" {
-			d.t.Fatalf("%d replicas have no place, and nobody says why", pending)
+			d.t.Fatalf("%d replicas have no place, without a reason", pending)
 		}
 	}
 	var foreseen, gone []string
-	for _, p := range pushed {
+	for _, p := range preempted {
 		foreseen = append(foreseen, p.GetReplica())
 	}
 	for r := range d.snap().Replicas("", "") {
@@ -219,18 +219,17 @@ func (d *driven) wantAsForecast(batch *state.Batch, workloads []string) {
 	}
 	slices.Sort(foreseen)
 	if slices.Sort(gone); !slices.Equal(foreseen, gone) {
-		d.t.Fatalf("%v were forecast to be pushed out, and %v were", foreseen, gone)
+		d.t.Fatalf("%v were forecast to be preempted, and %v were", foreseen, gone)
 	}
 }
 
-// In a world of priorities, quotas, jobs, daemons and rules about others, too, what is
-// forecast comes.
-func TestWhatIsForecastComesInAnyWorld(t *testing.T) {
+// Forecasts come true even with priorities, quotas, jobs, daemons and affinity rules.
+func TestForecastComesTrueInAnyWorld(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyNodes(t)
 		w := d.world
-		for range rapid.IntRange(1, 10).Draw(t, "deeds") {
-			anyDeed(t, w)
+		for range rapid.IntRange(1, 10).Draw(t, "actions") {
+			anyAction(t, w)
 			d.rest()
 		}
 		batch := &state.Batch{}
@@ -245,7 +244,7 @@ func TestWhatIsForecastComesInAnyWorld(t *testing.T) {
 	})
 }
 
-func TestForecastPairsWhatGoesWithWhatComes(t *testing.T) {
+func TestForecastPairsOldWithNewReplicas(t *testing.T) {
 	d := drive(newWorld(t))
 	d.addNode("n1", "4")
 	d.addNode("n2", "4")
@@ -296,8 +295,8 @@ func TestForecastPairsWhatGoesWithWhatComes(t *testing.T) {
 	}
 }
 
-// A forecast that would take too long says what comes, but not where.
-func TestAForecastEnds(t *testing.T) {
+// A forecast that would take too long says what changes, but not where.
+func TestForecastIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("n1", "100000")
 	made := newWorkload(w.newUID(), "web", 100*maxReplicas, "1")
@@ -305,7 +304,7 @@ func TestAForecastEnds(t *testing.T) {
 	w.revise(&b, made)
 	b.Create(made)
 	f := newForecast(w.now(), w.store.Fork())
-	f.looks = 3*maxReplicas + 2*maxReplicas*changeCost // the second tick sees the replicas of the first, and their events
+	f.looks = 3*maxReplicas + 2*maxReplicas*changeCost // the second tick sees the first one's replicas and events
 	if err := f.play(b.Transaction(w.now())); err != nil {
 		t.Fatal(err)
 	}
@@ -358,8 +357,8 @@ func BenchmarkForecastOfManyNewReplicas(b *testing.B) {
 	}
 }
 
-// What others were told to give up is free in a forecast, as it will be.
-func TestAForecastLetsThoseEndWhoWereToldTo(t *testing.T) {
+// A forecast counts the room of stopping replicas as free.
+func TestForecastFreesRoomOfStoppingReplicas(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "2")
 	w.addRanked("batch", 2, "1", 0, 0)
@@ -371,23 +370,23 @@ func TestAForecastLetsThoseEndWhoWereToldTo(t *testing.T) {
 	var b state.Batch
 	w.revise(&b, made)
 	b.Create(made)
-	planned, pushed, err := Placement{}.Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), []string{made.GetMetadata().GetUid()})
-	if err != nil || planned[0].GetUnplaced() != 0 || len(planned[0].GetReplicas()) != 1 || len(pushed) != 0 {
-		t.Errorf("planned %v, pushed out %v, %v", planned, pushed, err)
+	planned, preempted, err := Placement{}.Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), []string{made.GetMetadata().GetUid()})
+	if err != nil || planned[0].GetUnplaced() != 0 || len(planned[0].GetReplicas()) != 1 || len(preempted) != 0 {
+		t.Errorf("planned %v, preempted %v, %v", planned, preempted, err)
 	}
 }
 
-// Who waits may be helped without any room that is freed: by one that may be pushed out
-// from now on, or by a neighbour. What comes of that is part of the forecast.
-func TestAForecastKnowsWhoIsWoken(t *testing.T) {
+// A change can help a waiting workload without freeing room: a replica becomes preemptible,
+// or a neighbour appears. The forecast includes that.
+func TestForecastIncludesWokenWorkloads(t *testing.T) {
 	forecast := func(w *world, edit func(*state.Batch)) []*v1.Preemption {
 		var b state.Batch
 		edit(&b)
-		_, pushed, err := (Placement{}).Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), nil)
+		_, preempted, err := (Placement{}).Forecast(w.now(), w.store.Fork(), b.Transaction(w.now()), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return pushed
+		return preempted
 	}
 
 	w := newWorld(t)
@@ -397,13 +396,13 @@ func TestAForecastKnowsWhoIsWoken(t *testing.T) {
 	d.rest()
 	w.addRanked("web", 1, "1", 200, 0)
 	d.rest()
-	pushed := forecast(w, func(b *state.Batch) {
+	preempted := forecast(w, func(b *state.Batch) {
 		batch := proto.CloneOf(w.snap().WorkloadByName("default", "batch"))
 		batch.Spec.Priority = proto.Int32(0)
 		b.Update(batch, batch.GetMetadata().GetVersion())
 	})
-	if len(pushed) != 1 || pushed[0].GetWorkload() != "batch" || pushed[0].GetForWorkload() != "web" {
-		t.Errorf("less important, it is pushed out: %v", pushed)
+	if len(preempted) != 1 || preempted[0].GetWorkload() != "batch" || preempted[0].GetForWorkload() != "web" {
+		t.Errorf("less important, it is preempted: %v", preempted)
 	}
 
 	w = newWorld(t)
@@ -415,12 +414,12 @@ func TestAForecastKnowsWhoIsWoken(t *testing.T) {
 	near.Spec.Priority, near.Spec.Placement = proto.Int32(300), &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}}
 	w.change(func(b *state.Batch) { w.revise(b, near); b.Create(near) })
 	d.rest()
-	pushed = forecast(w, func(b *state.Batch) {
+	preempted = forecast(w, func(b *state.Batch) {
 		db := newWorkload(w.newUID(), "db", 1, "1")
 		w.revise(b, db)
 		b.Create(db)
 	})
-	if len(pushed) != 1 || pushed[0].GetWorkload() != "batch" || pushed[0].GetForWorkload() != "near" {
-		t.Errorf("for one that has its neighbour now another is pushed out: %v", pushed)
+	if len(preempted) != 1 || preempted[0].GetWorkload() != "batch" || preempted[0].GetForWorkload() != "near" {
+		t.Errorf("for one that has its neighbour now another is preempted: %v", preempted)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Whoever waits looks again when a workload has become less important, or keeps
-// fewer replicas: it may be pushed out now.
-func TestWhoWaitsLooksAgainWhenAnotherMattersLess(t *testing.T) {
+// A pending workload is retried when another workload's priority or minAvailable drops: its
+// replicas may be preemptible now.
+func TestPendingWorkloadRetriesWhenAnotherMattersLess(t *testing.T) {
 	workload := func(priority, keeps int32) *v1.Workload {
 		return &v1.Workload{Metadata: &v1.Metadata{Uid: "w"}, Spec: &v1.WorkloadSpec{Priority: proto.Int32(priority), MinAvailable: keeps}}
 	}
@@ -26,7 +26,7 @@ func TestWhoWaitsLooksAgainWhenAnotherMattersLess(t *testing.T) {
 	} {
 		due := dueAfter([]state.Change{{Kind: state.KindWorkload, Old: c.before, New: workload(100, 1)}})
 		if due.Placement != c.looks {
-			t.Errorf("%s: who waits looks again: %v, want %v", c.about, due.Placement, c.looks)
+			t.Errorf("%s: pending workload retries: %v, want %v", c.about, due.Placement, c.looks)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// job takes the next step of a job. How it ended is written into its status, which
-// is the proof of its work from then on.
+// job takes the next step of a job. Its outcome is written into its status, which proves
+// from then on that the work is done.
 func (t *tick) job(w *v1.Workload) {
 	have := t.survey(w)
 	if have.gone {
@@ -29,8 +29,8 @@ func (t *tick) job(w *v1.Workload) {
 	if step.Outcome != job.Outcome {
 		t.finish(w, step)
 	}
-	t.takeAway(step.Lose, step.Stop)
-	t.passOn(w, step.Succeed)
+	t.loseAndStop(step.Lose, step.Stop)
+	t.addSuccessors(w, step.Succeed)
 	if !step.Again.IsZero() {
 		t.later(w.GetMetadata().GetUid(), step.Again)
 	}
@@ -54,7 +54,7 @@ func jobOf(snap *state.Snapshot, w *v1.Workload) rollout.Job {
 	return job
 }
 
-// finish writes down how a job ended.
+// finish records the outcome of a job.
 func (t *tick) finish(old *v1.Workload, step rollout.JobStep) {
 	w := proto.CloneOf(old)
 	w.Status.Job = &v1.JobStatus{
@@ -69,20 +69,20 @@ func (t *tick) finish(old *v1.Workload, step rollout.JobStep) {
 	t.event(w, "Completed", fmt.Sprintf("%d of its replicas completed, %d failed", step.Succeeded, step.Failed), state.SeverityInfo)
 }
 
-// survey is what a workload has.
+// survey is the result of examining a workload's replicas.
 type survey struct {
 	replicas []rollout.Replica
-	// away is why some of them may have to be covered.
+	// away holds the reasons why some replicas may need a cover.
 	away map[string]bool
-	// gone is whether the workload is to go and nothing of it lives.
+	// gone is whether the workload is deleted and none of its replicas is alive.
 	gone bool
 }
 
-// maxExpected bounds for how many replicas a survey makes room beforehand: a
-// workload may wish for more than there will ever be.
+// maxExpected bounds the preallocation of a survey: a workload may ask for more replicas
+// than there will ever be.
 const maxExpected = 4096
 
-// survey reads the replicas of a workload. Those whose node was removed are lost.
+// survey reads the replicas of a workload. Replicas on removed nodes are lost.
 func (t *tick) survey(w *v1.Workload) survey {
 	s := survey{away: map[string]bool{}, replicas: make([]rollout.Replica, 0, max(0, min(w.GetSpec().GetReplicas(), maxExpected)))}
 	live := false
@@ -96,12 +96,12 @@ func (t *tick) survey(w *v1.Workload) survey {
 		if why := t.obeyTaints(w, r, &one); why != "" {
 			s.away[why] = true
 		}
-		if homeless(t.snap, r) {
+		if nodeRemoved(t.snap, r) {
 			t.lose(r, "node "+r.GetSpec().GetNode()+" was removed")
 			one.Phase = rollout.PhaseLost
 		}
 		counted.count(r, 1)
-		sound = sound && steady(t.snap, r)
+		sound = sound && staysOnNode(t.snap, r)
 		s.replicas = append(s.replicas, one)
 		live = live || rollout.Live(r.GetStatus().GetPhase())
 	}
@@ -112,8 +112,8 @@ func (t *tick) survey(w *v1.Workload) survey {
 	return s
 }
 
-// takeAway gives up and stops replicas by their uids.
-func (t *tick) takeAway(lose, stop []string) {
+// loseAndStop loses and stops replicas by uid.
+func (t *tick) loseAndStop(lose, stop []string) {
 	for _, uid := range lose {
 		r := t.snap.Replica(uid)
 		if !t.evictOverdue(r) {
@@ -125,7 +125,7 @@ func (t *tick) takeAway(lose, stop []string) {
 	}
 }
 
-// add makes new replicas, and some more that cover others, because those are away.
+// add creates replicas, and covers for replicas that are away.
 func (t *tick) add(w *v1.Workload, create, cover int, away map[string]bool) {
 	uid := w.GetMetadata().GetUid()
 	for range create {
@@ -146,8 +146,8 @@ func (t *tick) add(w *v1.Workload, create, cover int, away map[string]bool) {
 	}
 }
 
-// dropCover forgets one that would have covered another and found no place. The one that
-// is covered may still run: nothing is gained by one that waits.
+// dropCover discards a cover that found no place. The covered replica may still run: a
+// cover that waits gains nothing.
 func (t *tick) dropCover(r *v1.Replica) {
 	workload := r.GetSpec().GetWorkloadUid()
 	t.room.give(t.labelsOf(workload))
@@ -156,8 +156,8 @@ func (t *tick) dropCover(r *v1.Replica) {
 	t.evictUncovered(workload)
 }
 
-// finishCovers leaves those for the next tick who have more to cover, unless there is no
-// place for the like of them.
+// finishCovers leaves workloads that need more covers for the next tick, unless one of
+// their covers already found no place.
 func (t *tick) finishCovers() {
 	for _, uid := range t.uncovered {
 		if !t.placeless[uid] {

@@ -37,7 +37,7 @@ func (w *world) addJob(name string, completions, parallelism, retries int32) {
 	})
 }
 
-// end ends all replicas of a workload that run.
+// end ends all running replicas of a workload.
 func (w *world) end(name, phase string, at time.Time) {
 	w.t.Helper()
 	w.change(func(b *state.Batch) {
@@ -51,7 +51,7 @@ func (w *world) end(name, phase string, at time.Time) {
 	})
 }
 
-// endOn ends all replicas that run on a node.
+// endOn ends all running replicas on a node.
 func (w *world) endOn(node, phase string) {
 	w.t.Helper()
 	w.change(func(b *state.Batch) {
@@ -87,7 +87,7 @@ func TestJobRunsToCompletion(t *testing.T) {
 	if got := w.outcome("import"); got.GetOutcome() != rollout.PhaseCompleted || got.GetSucceeded() != 3 || got.GetEndTime() == nil {
 		t.Fatalf("in the end: %v", got)
 	}
-	// Nothing runs again, even when nothing is left of its replicas.
+	// Nothing runs again, even after its replicas are deleted.
 	w.change(func(b *state.Batch) {
 		for r := range w.snap().Replicas("", "") {
 			b.Delete(state.KindReplica, r.GetMetadata().GetUid())
@@ -110,8 +110,8 @@ func TestJobRunsToCompletion(t *testing.T) {
 	}
 }
 
-// TestJobPausesBetweenFailures: what fails is replaced after pauses that grow, without
-// a look in between, until it has failed too often.
+// Failed replicas are replaced after growing pauses, without polling, until the retries are
+// used up.
 func TestJobPausesBetweenFailures(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	err := runLoop(t, l, func() {
@@ -166,7 +166,7 @@ func TestJobHasADeadline(t *testing.T) {
 		l.do(func() {
 			l.addKind("import", spec.KindJob, "1", func(s *v1.WorkloadSpec) { s.Job = &v1.Job{Deadline: "1h"} })
 		})
-		// Its time begins with its revision, by the clock of the one who made that.
+		// The deadline counts from the revision, by the clock of the server that made it.
 		began := l.snap().Revision(l.snap().WorkloadByName("default", "import").GetStatus().GetRevisionUid()).GetMetadata().GetCreateTime().AsTime()
 		l.do(func() { l.work() })
 		l.do(func() { l.work() })
@@ -188,7 +188,7 @@ func TestJobHasADeadline(t *testing.T) {
 	})
 }
 
-func TestDaemonIsOnEveryNodeThatSuits(t *testing.T) {
+func TestDaemonRunsOnEverySuitableNode(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	_ = runLoop(t, l, func() {
 		l.do(func() { l.addNode("a", "2") })
@@ -234,7 +234,7 @@ func TestDaemonIsOnEveryNodeThatSuits(t *testing.T) {
 		l.do(func() { l.setNode("b", "ready") })
 		l.do(func() { l.setNode("a", "ready") })
 
-		// One node is full: the replica for it waits with its reason, for that node.
+		// One node is full: its replica stays pending with that node's reason.
 		l.do(func() { l.addNode("c", "500m") })
 		expect("with one that is too small", "a:running b:running")
 		nodes(3)
@@ -259,7 +259,7 @@ func TestDaemonIsOnEveryNodeThatSuits(t *testing.T) {
 		})
 		expect("when it has grown", "a:running b:running c:running")
 
-		// A new revision goes from node to node, and a label decides.
+		// A new revision rolls from node to node. A label decides which nodes run it.
 		l.do(func() {
 			l.edit("logs", func(b *state.Batch, of *v1.Workload) {
 				of.Spec.Placement = &v1.Placement{Require: []*v1.LabelRule{{Key: "name", Operator: "in", Values: []string{"a", "b"}}}}
@@ -289,8 +289,8 @@ func TestDaemonIsOnEveryNodeThatSuits(t *testing.T) {
 	})
 }
 
-// A plan shows where the replicas of jobs and daemons go, and it comes to that.
-func TestForecastOfKinds(t *testing.T) {
+// A plan shows where the replicas of jobs and daemons go, and that comes true.
+func TestForecastOfJobsAndDaemons(t *testing.T) {
 	for _, c := range []struct {
 		kind, want string
 		unplaced   int32

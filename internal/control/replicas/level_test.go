@@ -6,9 +6,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A zone that was set aside when the first replicas came has the newest ones: scaling
-// down takes them from everywhere all the same, by the keys that the workload names or
-// by zones if it names none.
+// A zone that was cordoned when the first replicas were placed has the newest ones. Scaling
+// down still takes replicas from all zones, or by the keys that the workload spreads over.
 func TestScalingDownKeepsZonesLevel(t *testing.T) {
 	for what, placement := range map[string]*v1.Placement{"a rule": levelled, "no rule": nil} {
 		t.Run(what, func(t *testing.T) {

@@ -24,27 +24,26 @@ type Proposer interface {
 	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
 }
 
-// Loop ticks on every change that may need it, while this server leads.
+// Loop ticks on every relevant change while this server leads.
 type Loop struct {
 	Store    *state.Store
 	Proposer Proposer
-	// Metrics and Tracing are told what was decided; they may be nil.
+	// Metrics and Tracing record the decisions. They may be nil.
 	Metrics *telemetry.Server
 	Tracing *telemetry.Tracing
-	// Decisions remember why replicas were placed where they are; it may be nil.
+	// Decisions remembers why replicas were placed where they are. It may be nil.
 	Decisions *Decisions
-	// Pause waits while there is something better to do; nil never does.
+	// Pause waits while more urgent work is running. It may be nil.
 	Pause func(context.Context) bool
 
 	engine Engine
-	// feed tells the changes that the engine has to follow, and heard are those of them
-	// that it has not followed yet.
-	feed  *state.Follower
-	heard []state.Change
+	// feed delivers the changes for the engine; received are those that it has not followed
+	// yet.
+	feed     *state.Follower
+	received []state.Change
 }
 
-// Run settles what is due, waits until something is due again, and so on, until ctx
-// ends.
+// Run settles what is due and waits for the next change, until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	l.begin()
 	for {
@@ -63,11 +62,11 @@ func (l *Loop) begin() {
 	l.follow()
 }
 
-// errElapsed ends a wait because the time of something has come.
+// errElapsed ends a wait because something became due.
 var errElapsed = errors.New("a time has come")
 
-// wait waits for changes, or until something is due without one. A time that was
-// waited for has come even if the clock was set back meanwhile.
+// wait waits for changes, or until something becomes due without one. An elapsed timer
+// counts even if the clock was set back meanwhile.
 func (l *Loop) wait(ctx context.Context) error {
 	at := l.engine.Next()
 	if !at.IsZero() {
@@ -85,40 +84,40 @@ func (l *Loop) wait(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	l.heed(news)
+	l.receive(news)
 	l.engine.Elapsed(now)
 	return nil
 }
 
-// heed takes note of news that the engine follows later, or begins anew.
-func (l *Loop) heed(news state.News) {
+// receive queues news for the engine. After a gap, the engine begins again.
+func (l *Loop) receive(news state.News) {
 	switch {
 	case news.Resync:
-		l.heard = nil
+		l.received = nil
 		l.engine.Begin(news.Snapshot)
-	case len(l.heard) == 0:
-		l.heard = news.Changes
+	case len(l.received) == 0:
+		l.received = news.Changes
 	case len(news.Changes) > 0:
-		l.heard = slices.Concat(l.heard, news.Changes)
+		l.received = slices.Concat(l.received, news.Changes)
 	}
 }
 
-// follow has the engine follow all changes until now.
+// follow brings the engine up to date.
 func (l *Loop) follow() *state.Snapshot {
 	news := l.feed.Newest()
-	l.heed(news)
-	changes := l.heard
-	l.heard = nil
+	l.receive(news)
+	changes := l.received
+	l.received = nil
 	l.engine.Follow(news.Snapshot, changes)
 	return news.Snapshot
 }
 
-// manyChanges are those of a cluster that is being filled: nobody waits for a single
-// one of them.
+// manyChanges is typical of a cluster that is being filled, where no single change is
+// urgent.
 const manyChanges = 64
 
-// settle ticks until nothing is due. A change that came between the snapshot and the
-// proposal makes it look again.
+// settle ticks until nothing is due. It tries again after a change between snapshot and
+// proposal.
 func (l *Loop) settle(ctx context.Context) error {
 	for {
 		snap := l.follow()
@@ -152,28 +151,28 @@ func everything(snap *state.Snapshot) Due {
 	return due
 }
 
-// otherPlace reports whether a node may take now what it did not take before.
-// What it measures of itself all the time is no reason to look.
-func otherPlace(before, after *v1.Node) bool {
+// placementMayChange reports whether a node may now accept what it refused before. Its measurements
+// change all the time and do not count.
+func placementMayChange(before, after *v1.Node) bool {
 	was, is := before.GetStatus(), after.GetStatus()
 	return after != nil && (before == nil || was.GetState() != is.GetState() ||
-		otherFacts(before, after) || !proto.Equal(was.GetCapacity(), is.GetCapacity()) || scheduler.Pressed(was) != scheduler.Pressed(is) ||
+		factsChanged(before, after) || !proto.Equal(was.GetCapacity(), is.GetCapacity()) || scheduler.Pressed(was) != scheduler.Pressed(is) ||
 		!slices.EqualFunc(before.GetSpec().GetTaints(), after.GetSpec().GetTaints(), func(a, b *v1.Taint) bool { return proto.Equal(a, b) }) ||
 		!slices.EqualFunc(was.GetDrivers(), is.GetDrivers(), func(a, b *v1.DriverInfo) bool { return proto.Equal(a, b) }))
 }
 
-// otherFacts reports whether a node is another one by what is said of it or what it says of
-// itself, by which rules choose nodes, or has another link by the word of its operator.
-func otherFacts(before, after *v1.Node) bool {
+// factsChanged reports whether a node's labels, facts or link class changed: rules select
+// nodes by them.
+func factsChanged(before, after *v1.Node) bool {
 	was, is := before.GetStatus().GetInfo(), after.GetStatus().GetInfo()
 	return !maps.Equal(before.GetMetadata().GetLabels(), after.GetMetadata().GetLabels()) || spec.LinkOf(before) != spec.LinkOf(after) ||
 		was.GetHostname() != is.GetHostname() || was.GetOs() != is.GetOs() || was.GetArch() != is.GetArch() ||
 		was.GetKernel() != is.GetKernel() || was.GetVersion() != is.GetVersion()
 }
 
-// dueAfter says what may need a tick after the changes.
+// dueAfter returns what the changes make due.
 func dueAfter(changes []state.Change) Due {
-	due := Due{Workloads: map[string]bool{}, Stirred: map[string]bool{}, Nodes: map[string]bool{}}
+	due := Due{Workloads: map[string]bool{}, PhaseChanged: map[string]bool{}, Nodes: map[string]bool{}}
 	for _, c := range changes {
 		switch c.Kind {
 		case state.KindWorkload:
@@ -182,18 +181,18 @@ func dueAfter(changes []state.Change) Due {
 			}
 			before, _ := c.Old.(*v1.Workload)
 			after, _ := c.New.(*v1.Workload)
-			if before != nil && after != nil && !sameToOthers(before, after) {
-				due.Moved, due.Placement = true, true // who waits may push it out now
+			if before != nil && after != nil && !sameForOthers(before, after) {
+				due.Moved, due.Placement = true, true // waiting workloads may preempt it now
 			}
 		case state.KindCluster:
-			due.Placement = due.Placement || otherPromises(c)
+			due.Placement = due.Placement || capacityChanged(c)
 		case state.KindNamespace:
-			due.Placement = due.Placement || otherQuota(c)
+			due.Placement = due.Placement || quotaChanged(c)
 		case state.KindNode:
 			before, _ := c.Old.(*v1.Node)
 			after, _ := c.New.(*v1.Node)
-			due.Placement = due.Placement || otherPlace(before, after)
-			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) || otherTaints(before, after) {
+			due.Placement = due.Placement || placementMayChange(before, after)
+			if after == nil || (before.GetStatus().GetState() == nodeOffline) != (after.GetStatus().GetState() == nodeOffline) || taintsChanged(before, after) {
 				due.Nodes[cmp.Or(after.GetMetadata().GetUid(), before.GetMetadata().GetUid())] = true
 			}
 		case state.KindReplica:
@@ -204,7 +203,7 @@ func dueAfter(changes []state.Change) Due {
 				if r == nil {
 					r = before
 				}
-				due.Stirred[r.GetSpec().GetWorkloadUid()] = true
+				due.PhaseChanged[r.GetSpec().GetWorkloadUid()] = true
 			}
 			due.Moved = due.Moved || after != nil && (before.GetSpec().GetNodeUid() != after.GetSpec().GetNodeUid() ||
 				before.GetStatus().GetPhase() != rollout.PhaseRunning && after.GetStatus().GetPhase() == rollout.PhaseRunning)
@@ -212,7 +211,7 @@ func dueAfter(changes []state.Change) Due {
 				due.Placement = true // it has made room
 			}
 			if had := before.GetSpec().GetReservedNodeUid() + before.GetSpec().GetSucceeds(); had != "" && had != after.GetSpec().GetReservedNodeUid()+after.GetSpec().GetSucceeds() {
-				due.Placement = true // the room that it was to have may be free
+				due.Placement = true // the room reserved for it may be free
 			}
 		}
 	}

@@ -61,7 +61,7 @@ func runLoop(t *testing.T, l *log, f func()) error {
 	return ended
 }
 
-// Who fills a cluster lets others go first; who has a few replicas to place does not.
+// The loop pauses while it fills a cluster, and not for a few replicas.
 func TestOnlyManyChangesPause(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	l.addNode("a", "1000")
@@ -102,7 +102,7 @@ func TestLoopFollowsEveryChange(t *testing.T) {
 		if got := l.phases("web"); got[rollout.PhaseRunning] != 2 {
 			t.Errorf("a new workload is %v", got)
 		}
-		// What ends makes room for what waits.
+		// A replica that ends makes room for one that waits.
 		l.do(func() { l.addWorkload("waits", 1, "2") })
 		if got := l.phases("waits"); got[rollout.PhasePending] != 1 {
 			t.Errorf("without room it is %v", got)
@@ -128,7 +128,7 @@ func TestLoopFollowsEveryChange(t *testing.T) {
 	}
 }
 
-func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
+func TestLoopRetriesWhenTheStateHasMovedOn(t *testing.T) {
 	l := &log{world: newWorld(t), failures: []error{&state.ConflictError{}, &state.ExistsError{}, &state.NotFoundError{}}}
 	l.addNode("a", "4")
 	l.addWorkload("web", 1, "1")
@@ -139,7 +139,7 @@ func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
 	})
 }
 
-func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
+func TestLoopEndsOnOtherErrors(t *testing.T) {
 	lost := errors.New("leadership lost")
 	l := &log{world: newWorld(t), failures: []error{lost}}
 	l.addWorkload("web", 1, "1")
@@ -154,7 +154,7 @@ func TestLoopBeginsAgainWhenItLags(t *testing.T) {
 	_ = runLoop(t, l, func() {
 		l.do(func() {
 			l.addWorkload("web", 1, "1")
-			// A restored state has no changes that lead to it.
+			// A restored snapshot has no change history.
 			saved := l.saved()
 			if err := l.store.Restore(bytes.NewReader(saved)); err != nil {
 				t.Fatal(err)

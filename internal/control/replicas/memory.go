@@ -8,18 +8,18 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// memory is what an engine knows beside the state from one tick to the next. Its zero
-// value has seen nothing.
+// memory is what an engine keeps from one tick to the next, beside the state. Its zero
+// value is empty.
 type memory struct {
 	waiting map[string]bool // see Due.Waiting
-	// watching are those of them that others may help, see Due.Watching.
+	// watching is the subset of waiting that other workloads' changes may help, see
+	// Due.Watching.
 	watching map[string]bool
 	later    map[string]time.Time // see Due.Later
 	daemons  map[string]bool      // by uid
 }
 
-// begin forgets what was before, and says what is due in a state that was not
-// followed until now: everything.
+// begin forgets everything and makes the whole state due.
 func (m *memory) begin(snap *state.Snapshot) Due {
 	*m = memory{}
 	for w := range snap.Workloads("", "") {
@@ -30,8 +30,8 @@ func (m *memory) begin(snap *state.Snapshot) Due {
 	return everything(snap)
 }
 
-// after says what is due after changes: what they concern, and where there may
-// be room now, also the workloads that wait for it.
+// after returns what is due after changes: the objects that changed and, if there may be
+// room now, the workloads that wait for it.
 func (m *memory) after(changes []state.Change) Due {
 	due := dueAfter(changes)
 	if due.Placement {
@@ -59,7 +59,7 @@ func (m *memory) keep(left Due) {
 	m.keepLater(left.Later)
 }
 
-// keepLater remembers when to look at workloads without a change.
+// keepLater remembers when workloads are due without a change.
 func (m *memory) keepLater(later map[string]time.Time) {
 	if m.later == nil {
 		m.later = map[string]time.Time{}
@@ -67,7 +67,7 @@ func (m *memory) keepLater(later map[string]time.Time) {
 	maps.Copy(m.later, later)
 }
 
-// next is when the next workload is due without a change, zero if none is.
+// next is when the next workload is due without a change. It is zero if none is.
 func (m *memory) next() (at time.Time) {
 	for _, later := range m.later {
 		if at.IsZero() || later.Before(at) {
@@ -77,7 +77,7 @@ func (m *memory) next() (at time.Time) {
 	return at
 }
 
-// elapsed says which workloads are due because a time has come.
+// elapsed returns the workloads whose time has come.
 func (m *memory) elapsed(until time.Time) Due {
 	due := Due{Workloads: map[string]bool{}}
 	for uid, at := range m.later {

@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// decided counts what a tick that began at a moment has decided, and traces it
-// until its proposal has an outcome: one span for each call that led to it.
+// decided counts the decisions of a tick, and traces it until the outcome of its proposal
+// is known, with one span for each call that led to it.
 func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Transaction, began time.Time) (end func(state.Result, error)) {
 	placed, unplaced := map[uint32]int{}, 0 // by part
 	var spans []*telemetry.Span
@@ -39,7 +39,7 @@ func (l *Loop) decided(ctx context.Context, snap *state.Snapshot, tx *statev1.Tr
 	}
 	took := time.Since(began)
 	return func(result state.Result, err error) {
-		if err != nil { // it is decided again
+		if err != nil { // it will be decided again
 			placed, unplaced = nil, 0
 		}
 		all := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-func TestPendingReplicasAreCountedByWhatRefusesMostNodes(t *testing.T) {
+func TestPendingReplicasAreCountedByMainReason(t *testing.T) {
 	w := newWorld(t)
 	pending := func() string { return fmt.Sprint(Placement{}.Pending(w.snap())) }
 	if got := pending(); got != "map[]" {
@@ -42,15 +42,15 @@ func TestPendingReplicasAreCountedByWhatRefusesMostNodes(t *testing.T) {
 	}
 }
 
-// outcome is what came of a proposal.
+// outcome is the result of a proposal.
 type outcome struct {
 	result state.Result
 	err    error
 }
 
-// What is decided counts once, however often it has to be decided again, be it because
-// nothing came of it or because it was left out.
-func TestDecisionsAreCountedWhenTheyHold(t *testing.T) {
+// A decision counts once, even if it has to be repeated because the proposal failed or left
+// it out.
+func TestDecisionsAreCountedOnCommit(t *testing.T) {
 	for placed, outcomes := range map[int][]outcome{
 		2: {{err: &state.ConflictError{}}, {}},
 		0: {{result: state.Result{LeftOut: map[uint32]error{1: &state.ConflictError{}}}}},

@@ -17,7 +17,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// addRuled creates a workload that is placed by rules.
+// addRuled creates a workload with placement rules.
 func (w *world) addRuled(name string, replicas int32, p *v1.Placement) {
 	w.t.Helper()
 	made := newWorkload(w.newUID(), name, replicas, "1")
@@ -51,34 +51,34 @@ var (
 	levelled = &v1.Placement{Spread: []*v1.Spread{{Key: "zone", MaxSkew: 1}}}
 )
 
-// What a rule is about may change between the plan and its commit although nothing
-// is placed there: what would break the rule then is handed back.
-func TestRulesAboutOthersHoldAtTheCommit(t *testing.T) {
+// The workload that an affinity rule names may change between plan and commit, although
+// nothing is placed there. A placement that would then break the rule is planned again.
+func TestAffinityRulesHoldAtTheCommit(t *testing.T) {
 	for what, c := range map[string]struct {
 		db, web *v1.Placement
-		meddle  func(*world)
+		race    func(*world)
 		want    []string
 	}{
 		"the node of the other moves to another zone": {
 			db: &v1.Placement{Labels: map[string]string{"name": "a"}}, web: nearDB,
-			meddle: func(w *world) { w.setZone("a", "z3") }, want: []string{" pending"},
+			race: func(w *world) { w.setZone("a", "z3") }, want: []string{" pending"},
 		},
 		"the other ends": {
 			db: &v1.Placement{Labels: map[string]string{"name": "a"}}, web: nearDB,
-			meddle: func(w *world) { w.fail("db"); w.setNode("a", "cordoned") }, want: []string{" pending"},
+			race: func(w *world) { w.fail("db"); w.setNode("a", "cordoned") }, want: []string{" pending"},
 		},
 		"one to keep away from comes into the zone": {
 			db: &v1.Placement{Labels: map[string]string{"name": "c"}}, web: farOfDB,
-			meddle: func(w *world) { w.setZone("c", "z1") }, want: []string{"d placed"},
+			race: func(w *world) { w.setZone("c", "z1") }, want: []string{"d placed"},
 		},
 		"one that keeps others away comes into the zone": {
-			db:     &v1.Placement{Labels: map[string]string{"name": "c"}, Affinity: farOfWeb.GetAffinity()},
-			meddle: func(w *world) { w.setZone("c", "z1") }, want: []string{"d placed"},
+			db:   &v1.Placement{Labels: map[string]string{"name": "c"}, Affinity: farOfWeb.GetAffinity()},
+			race: func(w *world) { w.setZone("c", "z1") }, want: []string{"d placed"},
 		},
 		"it is called as one that another keeps away": {
 			db:  &v1.Placement{Labels: map[string]string{"name": "a"}, Affinity: []*v1.Affinity{{Labels: "app=old", Key: "zone", Anti: true}}},
 			web: &v1.Placement{Labels: map[string]string{"name": "b"}},
-			meddle: func(w *world) {
+			race: func(w *world) {
 				w.edit("web", func(_ *state.Batch, of *v1.Workload) { of.Metadata.Labels["app"] = "old" })
 			},
 			want: []string{" pending"},
@@ -86,7 +86,7 @@ func TestRulesAboutOthersHoldAtTheCommit(t *testing.T) {
 		"one in the zone is called otherwise": {
 			db:  &v1.Placement{Labels: map[string]string{"name": "a"}},
 			web: &v1.Placement{Affinity: []*v1.Affinity{{Labels: "app=old", Key: "zone", Anti: true}}, Labels: map[string]string{"zone": "z1"}},
-			meddle: func(w *world) {
+			race: func(w *world) {
 				w.edit("db", func(_ *state.Batch, of *v1.Workload) { of.Metadata.Labels["app"] = "old" })
 			},
 			want: []string{" pending"},
@@ -95,13 +95,13 @@ func TestRulesAboutOthersHoldAtTheCommit(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
 			for name, zone := range map[string]string{"a": "z1", "b": "z1", "c": "z2", "d": "z2"} {
-				w.addNode(name, "1") // so nobody is where the other is
+				w.addNode(name, "1") // so that none runs beside the other workload
 				w.setZone(name, zone)
 			}
 			d := drive(w)
 			w.addRuled("db", 1, c.db)
 			d.rest()
-			d.loop.Proposer = judged{&meddled{driven: d, before: []func(){func() { c.meddle(w) }}}}
+			d.loop.Proposer = judged{&racingLog{driven: d, before: []func(){func() { c.race(w) }}}}
 			w.addRuled("web", 1, c.web)
 			d.react()
 			d.wantWhere("web", c.want...)
@@ -109,15 +109,15 @@ func TestRulesAboutOthersHoldAtTheCommit(t *testing.T) {
 	}
 }
 
-// Who is placed in the same commit is looked at, too.
-func TestTheOtherOfTheSameCommitIsCalledOtherwise(t *testing.T) {
+// Replicas placed in the same commit count, too.
+func TestRelabelledWorkloadInTheSameCommitCounts(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addNode("b", "1")
 	w.setZone("a", "z1")
 	w.setZone("b", "z1")
 	d := drive(w)
-	d.loop.Proposer = judged{&meddled{driven: d, before: []func(){func() {
+	d.loop.Proposer = judged{&racingLog{driven: d, before: []func(){func() {
 		w.edit("db", func(_ *state.Batch, of *v1.Workload) { of.Metadata.Labels["app"] = "old" })
 	}}}}
 	w.addRuled("db", 1, nil)
@@ -126,8 +126,8 @@ func TestTheOtherOfTheSameCommitIsCalledOtherwise(t *testing.T) {
 	d.wantWhere("web", " pending")
 }
 
-// Where a tick has no room for all, nobody is placed because of one that is not.
-func TestNobodyIsNearToOneForWhichThereWasNoRoom(t *testing.T) {
+// If a tick has no room for all, no replica is placed next to one that was not.
+func TestAffinityIgnoresUnplacedReplicas(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("x", "1")
 	w.setZone("x", "z1")
@@ -158,9 +158,9 @@ func TestNobodyIsNearToOneForWhichThereWasNoRoom(t *testing.T) {
 	}
 }
 
-// What no rule is about does not wait for what is planned again, and nothing is told
+// Workloads without the rule do not wait for what is planned again, and no event is written
 // twice.
-func TestOnlyThoseOfTheRuleAreHandedBack(t *testing.T) {
+func TestOnlyReplicasUnderTheRuleAreLeftOut(t *testing.T) {
 	const times = 5
 	w := newWorld(t)
 	w.addNode("a", "64")
@@ -168,7 +168,7 @@ func TestOnlyThoseOfTheRuleAreHandedBack(t *testing.T) {
 	d := drive(w)
 	w.addRuled("db", times+1, &v1.Placement{Labels: map[string]string{"name": "a"}})
 	d.rest()
-	m := &meddled{driven: d}
+	m := &racingLog{driven: d}
 	for range times {
 		m.before = append(m.before, func() { w.fail("db") })
 	}
@@ -178,7 +178,7 @@ func TestOnlyThoseOfTheRuleAreHandedBack(t *testing.T) {
 		}
 	})
 	d.loop.Proposer, d.loop.Decisions = m, &Decisions{}
-	w.addRuled("web", fewPlaced+1, &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}})
+	w.addRuled("web", maxPlacedEvents+1, &v1.Placement{Affinity: []*v1.Affinity{{Workload: "db", Key: "node"}}})
 	w.addRuled("plain", 1, nil)
 	d.react()
 	for _, one := range d.loop.Decisions.ring {
@@ -186,20 +186,19 @@ func TestOnlyThoseOfTheRuleAreHandedBack(t *testing.T) {
 			t.Errorf("a decision is remembered that was left out: %v", one)
 		}
 	}
-	told := 0
+	announced := 0
 	for e := range w.snap().OldestEvents() {
-		if e.GetSpec().GetReason() == "Placed" && strings.HasPrefix(e.GetSpec().GetMessage(), fmt.Sprint(fewPlaced+1)) {
-			told++
+		if e.GetSpec().GetReason() == "Placed" && strings.HasPrefix(e.GetSpec().GetMessage(), fmt.Sprint(maxPlacedEvents+1)) {
+			announced++
 		}
 	}
-	if got := w.phases("web")[rollout.PhasePlaced]; got != fewPlaced+1 || told != 1 || m.tried <= times {
-		t.Errorf("%d are placed, which was told %d times, in %d commits", got, told, m.tried)
+	if got := w.phases("web")[rollout.PhasePlaced]; got != maxPlacedEvents+1 || announced != 1 || m.tried <= times {
+		t.Errorf("%d are placed, announced %d times, in %d commits", got, announced, m.tried)
 	}
 }
 
-// Whatever happens to nodes and to others between plan and commit, and whatever else
-// is decided in the same commit.
-func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
+// Rules hold whatever happens to nodes and other workloads between plan and commit.
+func TestCommitBreaksNoAffinityRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		zones := rapid.SampledFrom([]string{"z1", "z2", "z3"})
@@ -209,7 +208,7 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 			w.setZone(name, zones.Draw(t, "zone of "+name))
 		}
 		d := drive(w)
-		m := &meddled{driven: d}
+		m := &racingLog{driven: d}
 		d.loop.Proposer = judged{m}
 		w.addRuled("db", 1, nil)
 		w.addRuled("web", 1, nearDB)
@@ -241,7 +240,7 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			w.scale(names.Draw(t, "scaled"), rapid.Int32Range(0, 4).Draw(t, "replicas"))
 			event()()
-			for range rapid.IntRange(0, 3).Draw(t, "meddlings") {
+			for range rapid.IntRange(0, 3).Draw(t, "races") {
 				m.before = append(m.before, event())
 			}
 			d.react()
@@ -251,9 +250,9 @@ func TestCommitBreaksNoRuleAboutOthers(t *testing.T) {
 	})
 }
 
-// judged checks that what a commit has placed is where its rules want it, as things
-// were right before it.
-type judged struct{ *meddled }
+// judged checks that each commit places replicas where their rules allow, given the state
+// before it.
+type judged struct{ *racingLog }
 
 func (c judged) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
 	before, result, err := c.commit(ctx, tx)
@@ -263,12 +262,12 @@ func (c judged) Propose(ctx context.Context, tx *statev1.Transaction) (state.Res
 	return result, err
 }
 
-// check looks at the state after a commit; nodes are as they were before it.
+// check examines the state after a commit. Nodes are as they were before it.
 func (c judged) check(placed *v1.Replica) {
 	zone := func(r *v1.Replica) string {
 		return c.snap().Node(r.GetSpec().GetNodeUid()).GetMetadata().GetLabels()[spec.LabelZone]
 	}
-	count := func(match func(*v1.Workload) bool) map[string]int { // others by zone
+	count := func(match func(*v1.Workload) bool) map[string]int { // other replicas by zone
 		counts := map[string]int{}
 		for r := range c.snap().Replicas("", "") {
 			of := c.snap().Workload(r.GetSpec().GetWorkloadUid())
@@ -309,7 +308,7 @@ func keepsAway(t fatal, one, other *v1.Workload) bool {
 	return false
 }
 
-// isAbout reports whether a rule is about a workload.
+// isAbout reports whether a rule matches a workload.
 func isAbout(t fatal, a *v1.Affinity, w *v1.Workload) bool {
 	selector, err := spec.ParseSelector(a.GetLabels())
 	if err != nil {
@@ -318,7 +317,7 @@ func isAbout(t fatal, a *v1.Affinity, w *v1.Workload) bool {
 	return a.GetWorkload() == w.GetMetadata().GetName() || a.GetWorkload() == "" && selector.Matches(w.GetMetadata().GetLabels())
 }
 
-// fewest is how many are in the zone with the fewest of those that take something.
+// fewest is the smallest count among the zones that can take a replica.
 func (c judged) fewest(counts map[string]int) int {
 	fewest := -1
 	for n := range c.snap().Nodes("") {

@@ -13,17 +13,17 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// asked are the replicas of one ask of a plan: those that have no place, and those
-// for which room is being made.
+// asked holds the replicas of one ask of a plan: those without a place, and those for which
+// room is being made.
 type asked struct {
 	revision *scheduler.Revision
 	waiting  []*v1.Replica
 	held     []*v1.Replica
 }
 
-// place asks the scheduler about everything that waits, in one plan.
+// place asks the scheduler for places for all waiting replicas, in one plan.
 func (t *tick) place() {
-	byWorkload := map[string]*asked{}                          // they all have the same needs
+	byWorkload := map[string]*asked{}                          // replicas of one workload have the same needs
 	for _, uid := range slices.Sorted(maps.Keys(t.unplaced)) { // oldest first
 		r := t.unplaced[uid]
 		a := byWorkload[r.GetSpec().GetWorkloadUid()]
@@ -68,8 +68,8 @@ func uidsOf(replicas []*v1.Replica) (uids []string) {
 	return uids
 }
 
-// plan plans with those on their way out whom this tick stops. The view is
-// afterwards as the snapshot is.
+// plan plans as if the replicas that this tick stops were leaving. Afterwards the view
+// matches the snapshot again.
 func (t *tick) plan(request scheduler.Request) scheduler.Plan {
 	for uid := range t.stopped {
 		switch r := t.snap.Replica(uid); {
@@ -77,7 +77,7 @@ func (t *tick) plan(request scheduler.Request) scheduler.Plan {
 		case !t.makesWay(r):
 			t.cluster.view.Leave(uid)
 		case r.GetSpec().GetNodeUid() != "":
-			t.cluster.view.GiveWay(uid) // it does not serve any more, and who is to keep some has one less
+			t.cluster.view.GiveWay(uid) // it no longer serves, so its workload has one fewer toward minAvailable
 		}
 	}
 	plan := t.cluster.view.Plan(request)
@@ -89,10 +89,10 @@ func (t *tick) plan(request scheduler.Request) scheduler.Plan {
 	return plan
 }
 
-// carryOut gives each waiting replica the node that the plan has for its ask; what
-// the plan has no node for stays pending, with the reason, and waits.
+// carryOut gives each waiting replica the node that the plan has for it. Replicas without
+// one stay pending with the reason.
 func (t *tick) carryOut(plan scheduler.Plan, all []*asked) {
-	t.sortOutHeld(plan, all)
+	t.requeueUnheld(plan, all)
 	victims := map[int][]scheduler.Preemption{} // by placement
 	for _, p := range plan.Preemptions {
 		victims[p.Placement] = append(victims[p.Placement], p)
@@ -138,7 +138,7 @@ func (t *tick) assign(old *v1.Replica, p scheduler.Placement) {
 	t.cluster.decided = append(t.cluster.decided, decision{replica: r.GetMetadata().GetUid(), node: p.Node, score: p.Score})
 	r.Status.Phase, r.Status.Reason = rollout.PhasePlaced, ""
 	t.put(old, r)
-	t.tellPlaced(r)
+	t.recordPlaced(r)
 }
 
 func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
@@ -148,8 +148,8 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 			continue
 		}
 		t.evictUncovered(old.GetSpec().GetWorkloadUid())
-		// A fresh explanation is given to those who ask; a new event for every
-		// change of what is free would push out all others.
+		// Users who ask get a fresh explanation. A new event for every change of the free
+		// resources would evict all other events.
 		said := old.GetStatus().GetReason() != "" && old.GetSpec().GetReservedNodeUid()+old.GetSpec().GetSucceeds() == ""
 		if t.stored(old) && (said || !t.take(old.GetSpec().GetWorkloadUid())) {
 			continue
@@ -164,7 +164,7 @@ func (t *tick) keepPending(replicas []*v1.Replica, reason string) {
 	}
 }
 
-// ending counts those on a node whose end is waited for: "2 replicas of batch".
+// ending counts the replicas on a node that are being waited for: "2 replicas of batch".
 func ending(counts map[string]int) string {
 	var texts []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {

@@ -12,21 +12,19 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Pushing others out takes time, because they end by their signal and grace
-// period. It is written down as it goes on, so that every tick, also that of the
-// next leader, goes on from there:
+// Preemption takes time, because victims end by their signal and grace period. Its progress
+// is in the state, so that every tick resumes from there, even under the next leader:
 //
-//   - Victims are told to stop, and for whom. Their workloads make others in their
-//     place at once, which go elsewhere or wait.
-//   - The one that needs the room stays pending with the node on which it is made.
-//     The room counts as promised to it, so that nobody of the same or a lower
-//     priority takes it, and so that no further victims are chosen for it.
-//   - When there is room, there or on any other node, it is placed. If its node
-//     will not do any more, or one of a higher priority takes the room, it is
-//     planned again as if it had none.
+// - Victims are marked to stop, with the reason. Their workloads create replacements at
+// once, which go elsewhere or wait.
+// - The preemptor stays pending, with the node on which room is being made. The room counts
+// as reserved: no replica of the same or a lower priority takes it, and no further victims
+// are chosen.
+// - When there is room, on that node or any other, the preemptor is placed. If the node no
+// longer suits, or a replica of a higher priority takes the room, it is planned again from
+// scratch.
 
-// reserve keeps the room for a replica that is being made, and tells those to stop
-// who have it.
+// reserve reserves the room for a preemptor and stops the victims.
 func (t *tick) reserve(m move) {
 	r := proto.CloneOf(m.replica)
 	r.Spec.ReservedNodeUid, r.Spec.Succeeds = m.to.Node, ""
@@ -44,8 +42,7 @@ func (t *tick) reserve(m move) {
 	t.event(r, "Waiting", r.GetStatus().GetReason(), state.SeverityInfo)
 }
 
-// leaving counts the replicas on a node that were told to end, by the name of
-// their workload.
+// leaving counts the stopping replicas on a node, by workload name.
 func (t *tick) leaving(node string) map[string]int {
 	counts := map[string]int{}
 	for r := range t.snap.ReplicasOn(node) {
@@ -56,30 +53,29 @@ func (t *tick) leaving(node string) map[string]int {
 	return counts
 }
 
-// push tells a replica to stop because another needs its room. Its workload is due
-// then, to make another one.
+// push preempts a replica. Its workload becomes due, to create a replacement.
 func (t *tick) push(old *v1.Replica, v scheduler.Preemption, by *v1.Replica) {
-	if t.stopped[old.GetMetadata().GetUid()] && !t.withdraw(old) {
+	if t.stopped[old.GetMetadata().GetUid()] && !t.cancelStop(old) {
 		return // it has to leave anyway
 	}
 	t.stopped[old.GetMetadata().GetUid()] = true
 	t.left.Workloads[old.GetSpec().GetWorkloadUid()] = true
-	t.stopBecause(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
+	t.stopFor(old, "Preempted", fmt.Sprintf("makes room on node %s for %s of priority %d; its own is %d",
 		v.NodeName, by.GetMetadata().GetName(), priorityOf(t.snap, by), v.Priority), by.GetMetadata().GetUid())
-	t.createHeirOf(old)
+	t.createSuccessorOf(old)
 }
 
-// withdraw takes back that a replica is to stop for a successor, which has to wait
-// now: somebody else is to have its room.
-func (t *tick) withdraw(old *v1.Replica) bool {
+// cancelStop cancels the stop of a replica for its successor, because another replica gets
+// the room.
+func (t *tick) cancelStop(old *v1.Replica) bool {
 	before := len(t.stops)
 	t.stops = slices.DeleteFunc(t.stops, func(r *v1.Replica) bool { return r.GetMetadata().GetUid() == old.GetMetadata().GetUid() })
 	return len(t.stops) < before || old.GetSpec().GetDesired() == rollout.DesiredStopped
 }
 
-// stopBecause tells a replica to stop for a reason that is not its workload's. Room
-// for it was taken.
-func (t *tick) stopBecause(old *v1.Replica, event, why, by string) {
+// stopFor stops a replica for a reason outside its workload. The caller has taken room
+// for it.
+func (t *tick) stopFor(old *v1.Replica, event, why, by string) {
 	r := proto.CloneOf(old)
 	r.Spec.Desired, r.Spec.StopReason, r.Spec.PreemptedFor = rollout.DesiredStopped, why, by
 	r.Status.Reason = why
@@ -87,13 +83,12 @@ func (t *tick) stopBecause(old *v1.Replica, event, why, by string) {
 	t.event(r, event, why, state.SeverityWarning)
 }
 
-// unreserve takes the room away that is being made for others than those that
-// moved, because a move needs it.
-func (t *tick) unreserve(m move, moved map[string]bool) {
+// cancelReservations cancels the reservations that a move displaces, except those of moved replicas.
+func (t *tick) cancelReservations(m move, moved map[string]bool) {
 	for _, v := range m.victims {
 		r := t.snap.Replica(v.Replica)
 		if r.GetSpec().GetNodeUid() != "" || moved[v.Replica] || t.unplaced[v.Replica] != nil || t.stopped[v.Replica] {
-			continue // it is no reservation, or what becomes of it is decided already
+			continue // not a reservation, or already decided
 		}
 		moved[v.Replica] = true
 		t.left.Workloads[r.GetSpec().GetWorkloadUid()] = true
@@ -102,9 +97,9 @@ func (t *tick) unreserve(m move, moved map[string]bool) {
 	}
 }
 
-// sortOutHeld puts those for whom room was being made and is not any more among
-// the ones that wait, the first of them. Those that the plan keeps are not touched.
-func (t *tick) sortOutHeld(plan scheduler.Plan, all []*asked) {
+// requeueUnheld puts replicas that have lost their reservation at the head of those that
+// wait. It does not touch those that the plan keeps.
+func (t *tick) requeueUnheld(plan scheduler.Plan, all []*asked) {
 	settled := map[string]bool{}
 	for _, h := range plan.Held {
 		settled[h.Replica] = true

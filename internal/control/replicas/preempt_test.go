@@ -16,9 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// checkPreemptions holds what must be true of those who are pushed out since a
-// snapshot: for one above 100 and above themselves, and not below what a service
-// of the same class keeps.
+// checkPreemptions checks the preemptions since a snapshot: the preemptor's priority is
+// above 100 and above the victim's, and services of the same class keep their minAvailable.
 func (w *world) checkPreemptions(before *state.Snapshot) {
 	w.t.Helper()
 	snap := w.snap()
@@ -29,7 +28,7 @@ func (w *world) checkPreemptions(before *state.Snapshot) {
 		by := snap.Replica(r.GetSpec().GetPreemptedFor())
 		mine, other := int(priorityOf(snap, r)), int(priorityOf(snap, by))
 		if other <= 100 || mine >= other {
-			w.t.Fatalf("%s of priority %d is pushed out for %s of %d", r.GetMetadata().GetName(), mine, by.GetMetadata().GetName(), other)
+			w.t.Fatalf("%s of priority %d is preempted for %s of %d", r.GetMetadata().GetName(), mine, by.GetMetadata().GetName(), other)
 		}
 		if by.GetSpec().GetReservedNodeUid() != r.GetSpec().GetNodeUid() {
 			w.t.Fatalf("%s leaves %s for %s, which waits for room on %q", r.GetMetadata().GetName(), r.GetSpec().GetNode(),
@@ -39,7 +38,7 @@ func (w *world) checkPreemptions(before *state.Snapshot) {
 	}
 }
 
-// checkAvailable: a service keeps what it needs, unless the class differs.
+// checkAvailable: a service keeps its minAvailable, unless the class differs.
 func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, other int) {
 	w.t.Helper()
 	was, is := 0, 0
@@ -54,12 +53,12 @@ func (w *world) checkAvailable(before *state.Snapshot, gone *v1.Replica, mine, o
 	of := w.snap().Workload(gone.GetSpec().GetWorkloadUid()).GetSpec()
 	sameClass := mine > 100 && other <= 500 || mine > 500 && other <= 900
 	if sameClass && is < was && is < int(of.GetMinAvailable()) {
-		w.t.Fatalf("%s is pushed out, and of %d that run %d are left, but %d are to stay", gone.GetMetadata().GetName(), was, is, of.GetMinAvailable())
+		w.t.Fatalf("%s is preempted, and of %d that run %d are left, but %d are to stay", gone.GetMetadata().GetName(), was, is, of.GetMinAvailable())
 	}
 }
 
-// checkHeld: whoever waits for room since a snapshot gets it when those have ended
-// that leave.
+// checkHeld: a replica that has waited for room since a snapshot gets it when those leaving
+// have ended.
 func (w *world) checkHeld(before *state.Snapshot) {
 	w.t.Helper()
 	snap := w.snap()
@@ -94,8 +93,8 @@ func full(t *testing.T) *driven {
 	return d
 }
 
-// told are the events of a reason about a workload's replicas.
-func (w *world) told(reason string) (messages []string) {
+// messagesOf lists the messages of events with a reason about replicas.
+func (w *world) messagesOf(reason string) (messages []string) {
 	for e := range w.snap().Events("") {
 		if e.GetSpec().GetReason() == reason {
 			messages = append(messages, e.GetSpec().GetMessage())
@@ -108,7 +107,7 @@ func (w *world) of(name string) []*v1.Replica {
 	return byUID(w.snap(), w.snap().WorkloadByName("default", name).GetMetadata().GetUid())
 }
 
-// going counts those that were told to stop and have not ended.
+// going counts replicas that are stopping and have not ended.
 func (w *world) going() (n int) {
 	for r := range w.snap().Replicas("", "") {
 		if rollout.Live(r.GetStatus().GetPhase()) && r.GetSpec().GetDesired() == rollout.DesiredStopped {
@@ -118,7 +117,7 @@ func (w *world) going() (n int) {
 	return n
 }
 
-func TestWhatIsMoreImportantPushesOthersOut(t *testing.T) {
+func TestHigherPriorityPreempts(t *testing.T) {
 	d := full(t)
 	d.addRanked("web", 2, "1", 500, 0)
 	d.react()
@@ -129,7 +128,7 @@ func TestWhatIsMoreImportantPushesOthersOut(t *testing.T) {
 		}
 	}
 	if d.going() != 2 {
-		t.Fatalf("%d are told to go", d.going())
+		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	for _, r := range d.of("batch") {
 		if r.GetSpec().GetDesired() != rollout.DesiredStopped {
@@ -139,10 +138,10 @@ func TestWhatIsMoreImportantPushesOthersOut(t *testing.T) {
 			t.Errorf("the one that goes says %q", r.GetStatus().GetReason())
 		}
 	}
-	if got := d.told("Preempted"); len(got) != 2 {
+	if got := d.messagesOf("Preempted"); len(got) != 2 {
 		t.Errorf("events tell %q", got)
 	}
-	// Others are made in their place, which wait.
+	// Their replacements wait.
 	if got := d.phases("batch"); got[rollout.PhasePending] != 2 {
 		t.Errorf("batch is %v", got)
 	}
@@ -158,7 +157,7 @@ func TestWhatIsMoreImportantPushesOthersOut(t *testing.T) {
 	d.rest()
 	d.wantWhere("web", "a running", "a running")
 	d.wantWhere("batch", " pending", " pending", "a running", "a running")
-	if got := d.told("Preempted"); len(got) != 2 {
+	if got := d.messagesOf("Preempted"); len(got) != 2 {
 		t.Errorf("in the end events tell %q", got)
 	}
 	for _, r := range d.of("web") {
@@ -168,7 +167,7 @@ func TestWhatIsMoreImportantPushesOthersOut(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotPushOthersOut(t *testing.T) {
+func TestPriorityTooLowToPreempt(t *testing.T) {
 	for what, priorities := range map[string][2]int32{"what is usual": {0, 100}, "an equal one": {300, 300}, "a lower one": {300, 200}} {
 		w := newWorld(t)
 		w.addNode("a", "2")
@@ -184,13 +183,13 @@ func TestWhoMayNotPushOthersOut(t *testing.T) {
 	}
 }
 
-// Until all have ended that have to, what they leave is nobody else's.
-func TestRoomThatIsBeingMadeIsKept(t *testing.T) {
+// Until all victims have ended, no other replica gets the room that they leave.
+func TestRoomIsReservedDuringPreemption(t *testing.T) {
 	d := full(t)
 	d.addRanked("web", 1, "3", 500, 0)
 	d.react()
 	if d.going() != 3 {
-		t.Fatalf("%d are told to go", d.going())
+		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	d.addRanked("same", 1, "1", 500, 2)
 	d.react()
@@ -213,8 +212,8 @@ func TestRoomThatIsBeingMadeIsKept(t *testing.T) {
 	d.rest()
 	d.wantWhere("same", "a running") // the fourth of batch went for it
 	d.wantWhere("usual", " pending")
-	if got := len(d.told("Preempted")); got != 4 {
-		t.Errorf("%d were pushed out", got)
+	if got := len(d.messagesOf("Preempted")); got != 4 {
+		t.Errorf("%d were preempted", got)
 	}
 }
 
@@ -223,20 +222,20 @@ func TestPlanAdaptsWhenRoomTurnsUpElsewhere(t *testing.T) {
 	d.addRanked("web", 1, "2", 500, 0)
 	d.react()
 	if d.going() != 2 {
-		t.Fatalf("%d are told to go", d.going())
+		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	d.addNode("b", "2")
 	d.react()
 	d.wantWhere("web", "b placed")
 	d.rest()
-	// What had begun to end has its place again.
+	// The replica that had begun to end has its place again.
 	d.wantWhere("batch", "a running", "a running", "a running", "a running")
-	if got := len(d.told("Preempted")); got != 2 {
-		t.Errorf("%d were pushed out", got)
+	if got := len(d.messagesOf("Preempted")); got != 2 {
+		t.Errorf("%d were preempted", got)
 	}
 }
 
-func TestAnotherNodeIsMadeFreeWhenTheFirstIsLost(t *testing.T) {
+func TestPreemptionMovesWhenTheNodeIsLost(t *testing.T) {
 	d := full(t)
 	d.addNode("b", "4")
 	d.scale("batch", 8)
@@ -250,30 +249,30 @@ func TestAnotherNodeIsMadeFreeWhenTheFirstIsLost(t *testing.T) {
 	d.wantWhere("web", second+" running")
 }
 
-// A new leader goes on where the last one was.
-func TestAnotherLeaderPushesNobodyElseOut(t *testing.T) {
+// A new leader resumes the preemption.
+func TestNewLeaderPreemptsNoFurtherReplicas(t *testing.T) {
 	d := full(t)
 	d.addRanked("web", 2, "1", 500, 0)
 	d.react()
 	next := drive(d.world)
 	if d.going() != 2 {
-		t.Fatalf("%d are told to go", d.going())
+		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	next.rest()
 	next.wantWhere("web", "a running", "a running")
-	if got := len(next.told("Preempted")); got != 2 {
-		t.Errorf("%d were pushed out", got)
+	if got := len(next.messagesOf("Preempted")); got != 2 {
+		t.Errorf("%d were preempted", got)
 	}
 }
 
-func TestOneThatIsEvenMoreImportantTakesTheRoom(t *testing.T) {
+func TestHigherPriorityTakesReservedRoom(t *testing.T) {
 	d := full(t)
 	d.addRanked("web", 1, "4", 300, 0)
 	d.react()
 	d.addRanked("core", 1, "4", 600, 0)
 	d.react()
 	if d.going() != 4 {
-		t.Fatalf("%d are told to go", d.going())
+		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	d.rest()
 	d.wantWhere("core", "a running")
@@ -283,7 +282,7 @@ func TestOneThatIsEvenMoreImportantTakesTheRoom(t *testing.T) {
 	}
 }
 
-func TestServiceKeepsWhatItNeeds(t *testing.T) {
+func TestServiceKeepsMinAvailable(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addRanked("service", 4, "1", 200, 3)
@@ -298,21 +297,22 @@ func TestServiceKeepsWhatItNeeds(t *testing.T) {
 	d.wantWhere("core", "a running", "a running")
 }
 
-// What is scaled down in the same breath is not pushed out, nor anybody else.
-func TestWhatGoesAnywayIsWaitedFor(t *testing.T) {
+// Replicas that are scaled down in the same tick are waited for instead of preempting
+// others.
+func TestScaledDownReplicasAreWaitedFor(t *testing.T) {
 	d := full(t)
 	d.scale("batch", 2)
 	d.addRanked("web", 2, "1", 500, 0)
 	d.rest()
 	d.wantWhere("web", "a running", "a running")
 	d.wantWhere("batch", "a running", "a running")
-	if got := d.told("Preempted"); len(got) != 0 {
+	if got := d.messagesOf("Preempted"); len(got) != 0 {
 		t.Errorf("events tell %q", got)
 	}
 }
 
-// The plan shows who goes, before it happens.
-func TestForecastShowsWhoIsPushedOut(t *testing.T) {
+// The plan shows the preemptions before they happen.
+func TestForecastShowsPreemptions(t *testing.T) {
 	d := full(t)
 	d.addNode("b", "1")
 	made := newWorkload(d.newUID(), "web", 3, "1")
@@ -320,7 +320,7 @@ func TestForecastShowsWhoIsPushedOut(t *testing.T) {
 	var b state.Batch
 	d.revise(&b, made)
 	b.Create(made)
-	planned, pushed, err := (Placement{}).Forecast(d.now(), d.store.Fork(), b.Transaction(d.now()), []string{made.GetMetadata().GetUid()})
+	planned, preempted, err := (Placement{}).Forecast(d.now(), d.store.Fork(), b.Transaction(d.now()), []string{made.GetMetadata().GetUid()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestForecastShowsWhoIsPushedOut(t *testing.T) {
 		t.Errorf("shown on %v", nodes)
 	}
 	before := map[string]bool{}
-	for _, p := range pushed {
+	for _, p := range preempted {
 		before[p.GetReplica()] = true
 		if p.GetWorkload() != "batch" || p.GetNode() != "a" || p.Priority == nil || p.GetPriority() != 0 || p.GetForWorkload() != "web" || p.GetForPriority() != 500 || p.GetToNode() != "" {
 			t.Errorf("shown is %v", p)
@@ -347,9 +347,9 @@ func TestForecastShowsWhoIsPushedOut(t *testing.T) {
 	}
 }
 
-// Whoever comes takes nothing from those above it or beside it: of no workload of
-// the same or a higher priority do more replicas wait than before.
-func TestNewcomerNeverHurtsTheHigher(t *testing.T) {
+// A new workload takes nothing from those of the same or a higher priority: they have no
+// more pending replicas than before.
+func TestNewWorkloadNeverDisplacesHigherPriorities(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		for i, name := range nodeNames {
@@ -394,9 +394,9 @@ func TestNewcomerNeverHurtsTheHigher(t *testing.T) {
 	})
 }
 
-// What is stopped for its own successor can be pushed out in the same tick: then
-// its room is for whoever pushes, and the successor waits.
-func TestTheRoomOfAnOutdatedOneIsForWhoIsMoreImportant(t *testing.T) {
+// A replica that is stopped for its successor can be preempted in the same tick. Then the
+// preemptor gets its room, and the successor waits.
+func TestPreemptorGetsTheRoomOfAnOutdatedReplica(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addRanked("batch", 1, "4", 100, 0)
@@ -415,9 +415,9 @@ func TestTheRoomOfAnOutdatedOneIsForWhoIsMoreImportant(t *testing.T) {
 	}
 }
 
-// How many replicas are to stay is what the workload says now: to change it replaces
-// nothing, and lets those go on at once who were kept waiting by it.
-func TestWhatIsToStayIsOfTheMoment(t *testing.T) {
+// The current minAvailable counts. Changing it replaces nothing, and lets waiting
+// preemptors go on at once.
+func TestCurrentMinAvailableCounts(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addNode("b", "1")
@@ -446,9 +446,9 @@ func TestWhatIsToStayIsOfTheMoment(t *testing.T) {
 	}
 }
 
-// One that is told to keep more while others are about to push it out keeps it.
-func TestWhatIsToStayIsHeldAtTheCommit(t *testing.T) {
-	m := &meddled{driven: drive(newWorld(t))}
+// A service whose minAvailable rises before the commit of a preemption keeps its replicas.
+func TestMinAvailableHoldsAtTheCommit(t *testing.T) {
+	m := &racingLog{driven: drive(newWorld(t))}
 	m.addNode("a", "2")
 	m.addRanked("web", 2, "1", 200, 0)
 	m.rest()
@@ -463,11 +463,11 @@ func TestWhatIsToStayIsHeldAtTheCommit(t *testing.T) {
 	}
 }
 
-// A service keeps what it needs also if a node with one of its replicas is lost between the plan and the commit.
+// A service keeps its minAvailable even if it loses a node between plan and commit.
 func TestLossBeforeTheCommitSparesTheLastReplica(t *testing.T) {
-	for _, lost := range []string{"a", "b"} { // one has the victim, the other one the replica that stays
+	for _, lost := range []string{"a", "b"} { // one has the victim, the other the replica that stays
 		t.Run(lost, func(t *testing.T) {
-			m := &meddled{driven: drive(newWorld(t))}
+			m := &racingLog{driven: drive(newWorld(t))}
 			m.addNode("a", "1")
 			m.addNode("b", "1")
 			m.addRanked("web", 2, "1", 200, 1)
@@ -491,10 +491,10 @@ func TestLossBeforeTheCommitSparesTheLastReplica(t *testing.T) {
 	}
 }
 
-// How important a workload is, too, is what it says now: that replaces nothing, counts
-// for what runs and for what waits, and at the commit.
-func TestPriorityIsOfTheMoment(t *testing.T) {
-	m := &meddled{driven: drive(newWorld(t))}
+// The current priority counts. Changing it replaces nothing, and it applies to running and
+// waiting replicas, and at the commit.
+func TestCurrentPriorityCounts(t *testing.T) {
+	m := &racingLog{driven: drive(newWorld(t))}
 	m.addNode("a", "1")
 	m.addRanked("web", 1, "1", 200, 0)
 	m.rest()
@@ -519,10 +519,10 @@ func TestPriorityIsOfTheMoment(t *testing.T) {
 	}
 	m.loop.Proposer = m
 	m.before = append(m.before, func() { rank("web", 500) })
-	rank("boss", 400) // web is more important when that is to be committed
+	rank("boss", 400) // web is more important by the time of the commit
 	m.rest()
 	if runs("web") != first || m.tried == 0 {
-		t.Errorf("web, which is more important, is pushed out after %d tries", m.tried)
+		t.Errorf("web, which is more important, is preempted after %d tries", m.tried)
 	}
 	rank("boss", 501)
 	m.rest()
@@ -531,9 +531,9 @@ func TestPriorityIsOfTheMoment(t *testing.T) {
 	}
 }
 
-// Who is replaced does not serve any more: a service that is updated in the moment in
-// which somebody needs room elsewhere keeps what it should all the same.
-func TestAnUpdateAndAPreemptionTogetherKeepMinAvailable(t *testing.T) {
+// An outdated replica that is being replaced no longer serves: a service under update keeps
+// its minAvailable even if a preemption happens in the same tick.
+func TestUpdateAndPreemptionTogetherKeepMinAvailable(t *testing.T) {
 	for _, node := range nodeNames {
 		w := newWorld(t)
 		for _, name := range nodeNames {
@@ -548,7 +548,7 @@ func TestAnUpdateAndAPreemptionTogetherKeepMinAvailable(t *testing.T) {
 		w.change(func(b *state.Batch) { w.revise(b, boss); b.Create(boss) })
 		d.react()
 		if going := w.going(); going != 1 {
-			t.Errorf("boss needs %s: %d of 3 are told to stop at once, and 2 are to stay", node, going)
+			t.Errorf("boss needs %s: %d of 3 stop at once, and 2 must stay", node, going)
 		}
 		d.rest()
 		if all, _ := w.running("boss"); all != 1 {

@@ -70,8 +70,8 @@ func (w *world) take(s step) {
 	}
 }
 
-// tickCarefully checks that the tick puts nothing on a node that is not ready, and
-// nothing anywhere beyond the quota.
+// tickCarefully checks that a tick places nothing on a node that is not ready, and nothing
+// beyond the quota.
 func (w *world) tickCarefully() {
 	w.t.Helper()
 	before := w.snap()
@@ -115,7 +115,7 @@ func (w *world) checkSettled() {
 			case rollout.Ended(r.GetStatus().GetPhase()):
 				continue
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid() && Placement{}.ShortOfQuota(w.snap(), uid) != "":
-				running++ // there is more than the quota allows, so that it stays
+				running++ // the quota has no room for its successor
 			case r.GetSpec().GetRevisionUid() != of.GetStatus().GetRevisionUid():
 				w.t.Fatalf("replica %s is still of an older revision", r.GetMetadata().GetName())
 			case r.GetStatus().GetPhase() == rollout.PhaseRunning:
@@ -154,7 +154,7 @@ func play(t fatal, steps []step) *world {
 	return w
 }
 
-func TestWhateverHappensTheWorldSettlesAsDesired(t *testing.T) {
+func TestAnyWorldSettlesAsDesired(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		steps := drawSteps(t)
 		first := play(t, steps)

@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// quotaOf reads what a namespace may have. One that nobody has made, and one that
-// cannot be read, is not limited: it was validated when it was set.
+// quotaOf reads the quota of a namespace. A namespace without an object, or with an
+// unreadable quota, is unlimited: quotas are validated when they are set.
 func quotaOf(n *v1.Namespace) scheduler.Quota {
 	quota, err := scheduler.QuotaFromProto(n.GetSpec().GetQuota())
 	if err != nil {
@@ -24,15 +24,15 @@ func quotaOf(n *v1.Namespace) scheduler.Quota {
 	return quota
 }
 
-// addQuotas tells the view what the namespaces may have.
+// addQuotas adds the quotas of all namespaces to the view.
 func (c *cluster) addQuotas(snap *state.Snapshot) {
 	for n := range snap.Namespaces("") {
 		c.view.SetQuota(n.GetMetadata().GetName(), quotaOf(n))
 	}
 }
 
-// followNamespace takes note of another quota. By whatever way the state came
-// there, what it is now counts.
+// followNamespace updates the quota of a namespace. It reads the snapshot, because the
+// state may have got there in any way.
 func (c *cluster) followNamespace(snap *state.Snapshot, change state.Change) {
 	about := change.New
 	if about == nil {
@@ -42,16 +42,16 @@ func (c *cluster) followNamespace(snap *state.Snapshot, change state.Change) {
 	c.view.SetQuota(name, quotaOf(snap.NamespaceByName(name)))
 }
 
-// otherQuota reports whether a change of a namespace may let something fit.
-func otherQuota(change state.Change) bool {
+// quotaChanged reports whether a change of a namespace may let something fit.
+func quotaChanged(change state.Change) bool {
 	before, _ := change.Old.(*v1.Namespace)
 	after, _ := change.New.(*v1.Namespace)
 	return !proto.Equal(before.GetSpec().GetQuota(), after.GetSpec().GetQuota())
 }
 
-// otherPromises reports whether nodes may promise something else after a change of
-// the cluster's configuration.
-func otherPromises(change state.Change) bool {
+// capacityChanged reports whether a change of the cluster's configuration may change what
+// nodes can promise.
+func capacityChanged(change state.Change) bool {
 	before, _ := change.Old.(*v1.Cluster)
 	after, _ := change.New.(*v1.Cluster)
 	said := func(c *v1.Cluster) *v1.ClusterSpec {
@@ -66,28 +66,27 @@ func otherPromises(change state.Change) bool {
 	return !proto.Equal(said(before), said(after))
 }
 
-// holdQuota lets what a tick places count only as long as the quota is the one
-// that it has looked at.
+// holdQuota makes the commit of this tick's placements depend on an unchanged quota.
 func (t *tick) holdQuota(namespace string) {
 	if t.held[namespace] {
 		return
 	}
 	t.held[namespace] = true
 	if n := t.snap.NamespaceByName(namespace); n.GetSpec().GetQuota() != nil {
-		// Whoever lowers the quota meanwhile makes the tick look again.
+		// If the quota is lowered meanwhile, the tick is repeated.
 		t.batch.Check(state.KindNamespace, n.GetMetadata().GetUid(), n.GetMetadata().GetVersion())
 	}
 }
 
-// counts reports whether a replica counts against its quota, by the same rules as
-// the view: also one for which room is being made.
+// counts reports whether a replica counts against its quota, by the same rules as the view.
+// Replicas for which room is being made count, too.
 func counts(snap *state.Snapshot, r *v1.Replica) bool {
 	n := snap.Node(cmp.Or(r.GetSpec().GetNodeUid(), promised(snap, r)))
 	return n != nil && n.GetStatus().GetState() != nodeOffline && !rollout.Ended(r.GetStatus().GetPhase())
 }
 
-// usage adds up what a namespace has. It is what a view of the whole cluster says,
-// for the price of the namespace alone.
+// usage sums up a namespace's usage. It equals that of a view of the whole cluster, at the
+// cost of one namespace.
 func (c *cluster) usage(snap *state.Snapshot, namespace string) (used scheduler.Usage, pending int64) {
 	for r := range snap.Replicas(namespace, "") {
 		if r.GetSpec().GetNodeUid() == "" && !rollout.Ended(r.GetStatus().GetPhase()) {
@@ -103,8 +102,7 @@ func (c *cluster) usage(snap *state.Snapshot, namespace string) (used scheduler.
 	return used, pending
 }
 
-// Used is what a namespace has, and how far that is beyond the quota that it is
-// given here.
+// Used is the usage of a namespace, and how far it exceeds the given quota.
 func (Placement) Used(snap *state.Snapshot, n *v1.Namespace) *v1.NamespaceStatus {
 	namespace, quota := n.GetMetadata().GetName(), quotaOf(n)
 	used, pending := emptyCluster(snap).usage(snap, namespace)
@@ -124,9 +122,9 @@ func (Placement) Used(snap *state.Snapshot, n *v1.Namespace) *v1.NamespaceStatus
 	return status
 }
 
-// ShortOfQuota says what of its namespace's quota is used up for one more replica
-// of a workload that has pending ones, or else for the successor of its oldest
-// outdated one. It is empty if that is not the reason.
+// ShortOfQuota says which part of the namespace's quota is too small for one more pending
+// replica of a workload, or else for the successor of its oldest outdated one. It is empty
+// if the quota suffices.
 func (Placement) ShortOfQuota(snap *state.Snapshot, workloadUID string) string {
 	w := snap.Workload(workloadUID)
 	namespace := w.GetMetadata().GetNamespace()
@@ -153,9 +151,9 @@ func (Placement) ShortOfQuota(snap *state.Snapshot, workloadUID string) string {
 	return quota.Short(namespace, &used, &revision.Needs.Resources)
 }
 
-// quotaHelp names the command that would let everything fit into the quota that
-// has no place, if the quota is short. Some replicas are taken for gone.
-func (x *inquiry) quotaHelp(short string, without []string) []string {
+// quotaHelp names the command that would raise the quota far enough for all pending
+// replicas, if the quota is the problem. It ignores the replicas in without.
+func (x *explainer) quotaHelp(short string, without []string) []string {
 	if short == "" {
 		return nil
 	}

@@ -27,7 +27,7 @@ func (w *world) configure(s *v1.ClusterSpec) {
 	})
 }
 
-// quota makes or changes the quota of the default namespace; nil lifts it.
+// quota sets the quota of the default namespace; nil removes it.
 func (w *world) quota(q *v1.Quota) {
 	w.t.Helper()
 	old := w.snap().NamespaceByName(spec.DefaultNamespace)
@@ -44,7 +44,7 @@ func (w *world) quota(q *v1.Quota) {
 	})
 }
 
-// setQuota draws on a step: so many replicas and so much CPU, none for 6.
+// setQuota applies a step: a quota of replicas and CPU, none for 6.
 func (w *world) setQuota(replicas int32, cpu string) {
 	if replicas == 6 {
 		w.quota(nil)
@@ -53,7 +53,7 @@ func (w *world) setQuota(replicas int32, cpu string) {
 	w.quota(&v1.Quota{Replicas: new(int64(replicas) * 2), Cpu: cpu + "0"})
 }
 
-// checkQuota: what was just placed is within the quota, as far as it needs of it.
+// checkQuota: a new placement is within the quota.
 func (w *world) checkQuota(r *v1.Replica) {
 	w.t.Helper()
 	n := w.snap().NamespaceByName(r.GetMetadata().GetNamespace())
@@ -62,9 +62,9 @@ func (w *world) checkQuota(r *v1.Replica) {
 	}
 }
 
-// What does not fit into the quota waits, whatever room there is, and says why. A
-// higher quota lets it go on at once.
-func TestAQuotaIsHeldAndWakes(t *testing.T) {
+// A replica beyond the quota waits, even if there is room, and says why. A higher quota
+// wakes it.
+func TestReplicasBeyondTheQuotaWait(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
 	w.quota(&v1.Quota{Replicas: new(int64(2))})
@@ -91,7 +91,7 @@ func TestAQuotaIsHeldAndWakes(t *testing.T) {
 		t.Errorf("pending is counted as %v", got)
 	}
 
-	// Labels of the namespace are no reason to look, a quota is.
+	// A change of the namespace's labels triggers nothing, a new quota does.
 	labelled := proto.CloneOf(w.snap().NamespaceByName("default"))
 	labelled.Metadata.Labels = map[string]string{"team": "shop"}
 	w.change(func(b *state.Batch) { b.Update(labelled, labelled.GetMetadata().GetVersion()) })
@@ -109,7 +109,7 @@ func TestAQuotaIsHeldAndWakes(t *testing.T) {
 		t.Errorf("with a higher quota web is %v", got)
 	}
 
-	// A lower quota stops nothing; what ends gives back what it had.
+	// A lower quota stops nothing. A replica that ends returns its share.
 	w.quota(&v1.Quota{Replicas: new(int64(1))})
 	d.rest()
 	if got := w.phases("web"); got[rollout.PhaseRunning] != 3 {
@@ -129,8 +129,8 @@ func TestAQuotaIsHeldAndWakes(t *testing.T) {
 	}
 }
 
-// At the very quota, an update and the loss of a node go on as without one.
-func TestAFullQuotaIsInNobodysWay(t *testing.T) {
+// An update and the loss of a node work at full quota as without one.
+func TestFullQuotaBlocksNoUpdateOrReplacement(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addNode("b", "4")
@@ -164,8 +164,8 @@ func TestAFullQuotaIsInNobodysWay(t *testing.T) {
 	}
 }
 
-// Who lowers the quota between the look and the commit is not passed over.
-func TestAPlacementHoldsTheQuotaThatItWasMadeFrom(t *testing.T) {
+// A quota that is lowered between plan and commit is respected.
+func TestQuotaLoweredBeforeTheCommitIsRespected(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
 	w.quota(&v1.Quota{Replicas: new(int64(5))})
@@ -182,8 +182,8 @@ func TestAPlacementHoldsTheQuotaThatItWasMadeFrom(t *testing.T) {
 	}
 }
 
-// What a plan shows under a quota is what comes of it.
-func TestForecastKnowsTheQuota(t *testing.T) {
+// Forecasts respect quotas.
+func TestForecastRespectsQuotas(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
 	w.quota(&v1.Quota{Cpu: "2500m"})
@@ -201,7 +201,7 @@ func TestForecastKnowsTheQuota(t *testing.T) {
 	}
 }
 
-// What a namespace is said to use is what the scheduler counts.
+// The reported usage of a namespace is what the scheduler counts.
 func TestUsageIsWhatTheViewCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -218,9 +218,8 @@ func TestUsageIsWhatTheViewCounts(t *testing.T) {
 	})
 }
 
-// The configuration decides how much may be promised, also after the fact: what
-// waits goes on, be it new or the successor of what runs.
-func TestTheConfigurationWakesWhatWaits(t *testing.T) {
+// A higher overcommit wakes waiting replicas, be they new or successors.
+func TestHigherOvercommitWakesWaitingReplicas(t *testing.T) {
 	w := newWorld(t)
 	w.configure(&v1.ClusterSpec{})
 	w.addNode("a", "2")

@@ -13,35 +13,31 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Between the plan and its place in the log a node may be cordoned, tainted, lost
-// or found smaller. So the commit itself checks every placement against the newest
-// state: what goes to one node is one part of the transaction, which begins with a
-// check that the node is still at the version that the plan was made from. Where
-// it is not, that part is left out on every server, and nothing else is; the loop
-// gets it back and plans it again. The configuration, which says how much of a
-// node may be promised, is checked for the whole. No other can break a promise,
-// because the loop is the only one who makes any.
+// Between plan and commit a node may be cordoned, tainted, lost or found smaller. So the
+// commit itself checks every placement against the newest state. Everything that goes to
+// one node is one part of the transaction, which begins with a check of the node's version.
+// If the node has changed, all servers leave that part out, and nothing else; the loop
+// plans it again. The cluster configuration sets the overcommit, so the whole transaction
+// checks it. No other writer can overcommit a node, because only the loop places replicas.
 //
-// Those on which rules about where others are decide stand or fall together, with
-// those of the plan that the rules are about: they are one part. It begins with a check
-// that those others are still there, and no node anywhere has changed: not of each of
-// them, which could be thousands, but of the marks that the state moves when one does.
-// Labels that rules may be about are those of the workloads, whose versions are checked.
+// Placements under affinity rules form one part together with the placements in the same
+// plan that the rules are about. The part begins with a check that those other replicas are
+// still there and that no node has changed. It checks marks, which the state advances on
+// such changes, because there could be thousands of objects. Rules match the labels of
+// workloads, whose versions are checked.
 //
-// Replicas that are to do the work of others on offline nodes are made only if those have
-// not ended in between: one may just have reported that it is done. Those of one workload
-// are one part, too.
+// Covers for replicas on offline nodes are created only if the covered replicas have not
+// ended: one may just have reported that it is done. The covers of one workload are one
+// part, too.
 //
-// A preemption counts on replicas of the victim's service that stay, as many as its
-// minAvailable. The commit checks that these still run on the nodes that they had.
+// A preemption relies on enough other replicas of the victim's service to keep its
+// minAvailable. The commit checks that they still run on the same nodes.
 //
-// A version changes with things that do not matter here, such as a node's
-// reliability, too. Those are rare, and cost one more look at what is in that part.
-// Looking again just before proposing instead would leave open the time in which the
-// log is written, which is the longest.
+// A version also changes for reasons that do not matter here, such as a node's reliability.
+// That is rare and costs one more look at that part. Checking just before the proposal
+// instead would miss changes while the log is written, which takes longest.
 
-// move is a replica with the place that a plan has for it and those who have to go
-// first.
+// move is a replica with its planned place and its victims.
 type move struct {
 	replica *v1.Replica
 	of      *scheduler.Revision
@@ -49,11 +45,10 @@ type move struct {
 	victims []scheduler.Preemption
 }
 
-// takeAll takes room for all that a move changes, or for none of it. After one for
-// which there was none there is none for others: they may rely on it, and what is less
-// important does not come before. The first one has room however many have to go for it:
-// a node may have more small replicas than a tick moves, and the one that needs it all
-// would wait for ever.
+// takeAll takes room for everything a move changes, or for nothing. Once a move finds no
+// room, later moves get none: they may rely on it, and less important ones must not
+// overtake it. The first move always has room: a node may have more small replicas than a
+// tick moves, and a replica that needs all of them gone would wait forever.
 func (t *tick) takeAll(m move) bool {
 	var changed []string // by workload
 	if t.stored(m.replica) {
@@ -94,7 +89,7 @@ func (t *tick) commit(moves []move) {
 			free = append(free, m)
 		}
 	}
-	t.many = len(moves) > fewPlaced
+	t.many = len(moves) > maxPlacedEvents
 	t.victims = victimsOf(moves)
 	t.commitEach(free, rules)
 	for _, uid := range slices.Sorted(maps.Keys(covering)) {
@@ -104,7 +99,7 @@ func (t *tick) commit(moves []move) {
 	t.checkWhole(moves)
 }
 
-// commitEach adds what goes to one node as one part, for each of the nodes.
+// commitEach adds one part for each node.
 func (t *tick) commitEach(moves []move, rules ruled) {
 	checked := map[string]bool{} // in this part
 	for i, m := range moves {
@@ -118,7 +113,7 @@ func (t *tick) commitEach(moves []move, rules ruled) {
 	t.announce()
 }
 
-// commitTogether adds moves as one part, which begins with checks of what all of them rely
+// commitTogether adds moves as one part, which begins with the checks that all of them rely
 // on.
 func (t *tick) commitTogether(moves []move, rules ruled, check func()) {
 	if len(moves) == 0 {
@@ -134,8 +129,7 @@ func (t *tick) commitTogether(moves []move, rules ruled, check func()) {
 	t.batch.EndPart()
 }
 
-// move adds one move to a part, and what it relies on of its own that is not checked
-// there yet.
+// move adds one move to a part, with the checks of its own that the part does not have yet.
 func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 	check := func(kind state.Kind, uid string) {
 		if !checked[uid] {
@@ -149,7 +143,7 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 	}
 	if m.to.Preempts {
 		for _, v := range m.victims {
-			check(state.KindWorkload, v.Workload) // which may be more important or want to keep more by now
+			check(state.KindWorkload, v.Workload) // its priority or minAvailable may have changed
 			t.checkKept(v.Workload, check)
 		}
 		t.reserve(m)
@@ -158,8 +152,8 @@ func (t *tick) move(m move, rules ruled, checked map[string]bool) {
 	}
 }
 
-// checkKept checks as many running replicas of a victim's service as its minAvailable,
-// and their nodes.
+// checkKept checks as many running replicas of a victim's service as its minAvailable, and
+// their nodes.
 func (t *tick) checkKept(workloadUID string, check func(state.Kind, string)) {
 	keeps := t.snap.Workload(workloadUID).GetSpec().GetMinAvailable()
 	if keeps == 0 {
@@ -178,7 +172,7 @@ func (t *tick) checkKept(workloadUID string, check func(state.Kind, string)) {
 	}
 }
 
-// victimsOf are the uids of all replicas that moves push out.
+// victimsOf lists the uids of all replicas that moves preempt.
 func victimsOf(moves []move) map[string]bool {
 	uids := map[string]bool{}
 	for _, m := range moves {
@@ -201,18 +195,18 @@ func (t *tick) checkWhole(moves []move) {
 	}
 	for _, m := range moves {
 		if len(m.victims) > 0 {
-			t.unreserve(m, moved)
+			t.cancelReservations(m, moved)
 		}
 	}
 }
 
-// ruled are the revisions that are placed by rules about where others are, with those
-// of the same plan that the rules are about.
+// ruled holds the revisions placed by affinity rules, and the revisions in the same plan
+// that those rules are about.
 type ruled struct {
 	revisions map[*scheduler.Revision]bool
-	// workloads are the uids of those of which nothing may end.
+	// workloads are the uids of workloads of which no replica may end.
 	workloads map[string]bool
-	// labels are the revisions whose workloads must have the labels that they had.
+	// labels are the revisions whose workloads must keep their labels.
 	labels map[*scheduler.Revision]bool
 }
 
@@ -246,7 +240,7 @@ func (t *tick) ruled(moves []move) ruled {
 	return r
 }
 
-// checkRuled adds what those that are placed by rules about others rely on.
+// checkRuled adds the checks that placements under affinity rules rely on.
 func (t *tick) checkRuled(moves []move, r ruled) {
 	t.checkMarks(r)
 	checked := map[string]bool{}
@@ -258,7 +252,7 @@ func (t *tick) checkRuled(moves []move, r ruled) {
 	}
 }
 
-// checkMarks adds a check that nothing has changed that rules rely on.
+// checkMarks adds a check that nothing changed that rules rely on.
 func (t *tick) checkMarks(r ruled) {
 	t.batch.Check(state.KindMark, state.MarkLayout, t.snap.MarkVersion(state.MarkLayout))
 	for _, uid := range slices.Sorted(maps.Keys(r.workloads)) {
@@ -276,8 +270,7 @@ func compareNodes(a, b scheduler.Placement) int {
 	return 1
 }
 
-// handedBack is what is due again of a transaction that was committed, because
-// some of it was left out.
+// handedBack is what is due again because a commit left it out.
 func handedBack(tx *statev1.Transaction, result state.Result) Due {
 	due := Due{Workloads: map[string]bool{}}
 	for r := range leftOut(tx, result) {
@@ -286,7 +279,7 @@ func handedBack(tx *statev1.Transaction, result state.Result) Due {
 	return due
 }
 
-// leftOut are the replicas that a commit did not put.
+// leftOut lists the replicas that a commit did not write.
 func leftOut(tx *statev1.Transaction, result state.Result) iter.Seq[*v1.Replica] {
 	return func(yield func(*v1.Replica) bool) {
 		if len(result.LeftOut) == 0 {

@@ -17,23 +17,23 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// meddled is a log in which something happens between a plan and its commit.
-type meddled struct {
+// racingLog is a log in which something happens between a plan and its commit.
+type racingLog struct {
 	*driven
 	before []func()
 	tried  int
-	// returned is whether a node that was offline came back right before the last
-	// commit, with replicas that count against their quotas again.
+	// returned is whether an offline node came back right before the last commit, with
+	// replicas that count against their quotas again.
 	returned bool
 }
 
-func (m *meddled) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
+func (m *racingLog) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
 	_, result, err := m.commit(ctx, tx)
 	return result, err
 }
 
-// commit returns also what was there right before it.
-func (m *meddled) commit(ctx context.Context, tx *statev1.Transaction) (*state.Snapshot, state.Result, error) {
+// commit also returns the state right before the commit.
+func (m *racingLog) commit(ctx context.Context, tx *statev1.Transaction) (*state.Snapshot, state.Result, error) {
 	m.tried++
 	planned := m.snap()
 	if len(m.before) > 0 {
@@ -58,7 +58,7 @@ func returned(before, after *state.Snapshot) bool {
 	return false
 }
 
-// placedBy are the replicas that a commit gave a place that they had not before.
+// placedBy lists the replicas that a commit placed.
 func placedBy(before *state.Snapshot, result state.Result) (placed []*v1.Replica) {
 	for _, o := range result.Objects {
 		r, ok := o.(*v1.Replica)
@@ -69,7 +69,7 @@ func placedBy(before *state.Snapshot, result state.Result) (placed []*v1.Replica
 	return placed
 }
 
-// editNode changes a node, if it is there.
+// editNode changes a node, if it exists.
 func (w *world) editNode(name string, edit func(*v1.Node)) {
 	w.t.Helper()
 	if old := w.snap().NodeByName(name); old != nil {
@@ -82,9 +82,9 @@ func (w *world) editNode(name string, edit func(*v1.Node)) {
 	}
 }
 
-// What no longer fits when the plan is committed is handed back and goes elsewhere;
-// the rest of the plan is not held up.
-func TestNodeThatChangesBeforeTheCommitIsLeftOut(t *testing.T) {
+// A replica that no longer fits at the commit is planned again and goes elsewhere. The rest
+// of the plan is not delayed.
+func TestChangedNodeIsLeftOutOfTheCommit(t *testing.T) {
 	for what, change := range map[string]func(w *world){
 		"cordoned": func(w *world) { w.setNode("a", "cordoned") },
 		"offline":  func(w *world) { w.setNode("a", "offline") },
@@ -102,7 +102,7 @@ func TestNodeThatChangesBeforeTheCommitIsLeftOut(t *testing.T) {
 		}
 		d := drive(w)
 		var first map[string]int
-		m := &meddled{driven: d, before: []func(){func() { change(w) }, func() { first = w.phases("web") }}}
+		m := &racingLog{driven: d, before: []func(){func() { change(w) }, func() { first = w.phases("web") }}}
 		d.loop.Proposer = m
 		made := newWorkload(w.newUID(), "web", 2, "2")
 		made.Spec.Placement = &v1.Placement{Labels: map[string]string{"disk": "ssd"}}
@@ -116,12 +116,12 @@ func TestNodeThatChangesBeforeTheCommitIsLeftOut(t *testing.T) {
 	}
 }
 
-// A node of which something else is written down is looked at once more.
-func TestWhatStillFitsIsPlacedAfterAll(t *testing.T) {
+// A node with an unrelated change is only checked once more.
+func TestUnrelatedNodeChangeDelaysOnlyOnce(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "2")
 	d := drive(w)
-	d.loop.Proposer = &meddled{driven: d, before: []func(){func() {
+	d.loop.Proposer = &racingLog{driven: d, before: []func(){func() {
 		w.editNode("a", func(n *v1.Node) { n.Status.Reliability = &v1.Reliability{Score: 90} })
 	}}}
 	w.addWorkload("web", 2, "1")
@@ -129,15 +129,15 @@ func TestWhatStillFitsIsPlacedAfterAll(t *testing.T) {
 	d.wantWhere("web", "a placed", "a placed")
 }
 
-// The configuration says how much of a node may be promised.
-func TestConfigurationThatChangesBeforeTheCommit(t *testing.T) {
+// The configuration sets how much of a node may be promised.
+func TestConfigurationChangedBeforeTheCommitIsRespected(t *testing.T) {
 	w := newWorld(t)
 	w.change(func(b *state.Batch) {
 		b.Create(&v1.Cluster{Metadata: &v1.Metadata{Uid: w.newUID(), Name: "cluster"}, Spec: &v1.ClusterSpec{}})
 	})
 	w.addNode("a", "2")
 	d := drive(w)
-	d.loop.Proposer = &meddled{driven: d, before: []func(){func() {
+	d.loop.Proposer = &racingLog{driven: d, before: []func(){func() {
 		c := proto.CloneOf(w.snap().Cluster())
 		c.Spec.Reserved = &v1.ResourceAmounts{Cpu: "1"}
 		w.change(func(b *state.Batch) { b.Update(c, c.GetMetadata().GetVersion()) })
@@ -147,11 +147,10 @@ func TestConfigurationThatChangesBeforeTheCommit(t *testing.T) {
 	d.wantWhere("web", " pending", "a placed")
 }
 
-// Those who would be pushed out stay when the one that needs their room is handed
-// back.
-func TestNobodyIsPushedOutForWhatIsHandedBack(t *testing.T) {
+// If the preemptor is planned again, its victims stay.
+func TestNoPreemptionForALeftOutPlacement(t *testing.T) {
 	d := full(t)
-	d.loop.Proposer = &meddled{driven: d, before: []func(){func() { d.setNode("a", "cordoned") }}}
+	d.loop.Proposer = &racingLog{driven: d, before: []func(){func() { d.setNode("a", "cordoned") }}}
 	d.addRanked("web", 1, "1", 500, 0)
 	d.react()
 	d.wantWhere("web", " pending")
@@ -161,9 +160,9 @@ func TestNobodyIsPushedOutForWhatIsHandedBack(t *testing.T) {
 	}
 }
 
-// drawMeddling draws a change of a node.
-func drawMeddling(t *rapid.T, w *world) func() {
-	name := rapid.SampledFrom(nodeNames).Draw(t, "meddled")
+// drawRace draws a change of a node.
+func drawRace(t *rapid.T, w *world) func() {
+	name := rapid.SampledFrom(nodeNames).Draw(t, "racingLog")
 	what := rapid.SampledFrom([]string{"cordon", "offline", "ready", "taint", "shrink", "remove", "score", "end"}).Draw(t, "how")
 	return func() {
 		if w.snap().NodeByName(name) == nil {
@@ -177,7 +176,7 @@ func drawMeddling(t *rapid.T, w *world) func() {
 		case "taint":
 			w.taint(name, &v1.Taint{Key: "out", Effect: scheduler.NoSchedule})
 		case "shrink":
-			// Not below what is promised already: that is nobody's plan.
+			// Not below what is promised already, because no plan could prevent that.
 			requested := Placement{}.Requested(w.snap(), w.snap().NodeByName(name).GetMetadata().GetUid())
 			w.editNode(name, func(n *v1.Node) { n.Status.Capacity.Cpu = requested.GetCpu() })
 		case "remove":
@@ -190,9 +189,8 @@ func drawMeddling(t *rapid.T, w *world) func() {
 	}
 }
 
-// Whatever happens between plan and commit: at the commit no node has promised
-// more than it has, nothing is put where it may not be, nobody is pushed out for
-// one that may not, and the loop comes to rest.
+// Whatever happens between plan and commit: no node is overcommitted, no replica is placed
+// where it must not be, no replica is preempted without right, and the loop comes to rest.
 func TestCommitBreaksNoRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -200,15 +198,15 @@ func TestCommitBreaksNoRule(t *testing.T) {
 			w.addNode(name, fmt.Sprint(2+2*i))
 		}
 		d := drive(w)
-		m := &meddled{driven: d}
+		m := &racingLog{driven: d}
 		d.loop.Proposer = committed{m}
 		for _, s := range drawSteps(t) {
 			if s.what == "tick" || w.snap().NodeByName(s.node) == nil {
 				continue
 			}
 			w.take(s)
-			for range rapid.IntRange(0, 2).Draw(t, "meddlings") {
-				m.before = append(m.before, drawMeddling(t, w))
+			for range rapid.IntRange(0, 2).Draw(t, "races") {
+				m.before = append(m.before, drawRace(t, w))
 			}
 			d.react()
 		}
@@ -218,8 +216,8 @@ func TestCommitBreaksNoRule(t *testing.T) {
 	})
 }
 
-// committed checks what a commit has brought.
-type committed struct{ *meddled }
+// committed checks the result of each commit.
+type committed struct{ *racingLog }
 
 func (c committed) Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error) {
 	before, result, err := c.commit(ctx, tx)
@@ -237,22 +235,21 @@ func (c committed) Propose(ctx context.Context, tx *statev1.Transaction) (state.
 	if err == nil {
 		c.checkPreemptions(before)
 	}
-	// Some of the room may be held by those who were handed back. And a quota may be used
-	// up by those of a node that is back, as it may be at any time after the commit.
+	// Replicas that were left out may hold some of the room. A node that is back may exceed
+	// a quota, as it may at any time after the commit.
 	if len(result.LeftOut) == 0 && !c.returned {
 		c.checkHeld(before)
 	}
 	return result, err
 }
 
-// Rules about where others are hold at the commit, too: who is placed by them is
-// placed with them.
-func TestWhatIsBoundIsCommittedTogether(t *testing.T) {
+// Replicas bound by affinity rules are committed together.
+func TestAffinityGroupIsCommittedTogether(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "2")
 	w.addNode("b", "2")
 	d := drive(w)
-	m := &meddled{driven: d, before: []func(){func() { w.setNode("a", "cordoned") }}}
+	m := &racingLog{driven: d, before: []func(){func() { w.setNode("a", "cordoned") }}}
 	d.loop.Proposer = m
 	made := newWorkload(w.newUID(), "web", 4, "1")
 	made.Spec.Placement = &v1.Placement{Spread: []*v1.Spread{{Key: "node", MaxSkew: 1}}}
@@ -266,8 +263,8 @@ func TestWhatIsBoundIsCommittedTogether(t *testing.T) {
 	d.wantWhere("web", " pending", " pending", "b placed", "b placed") // the node that takes nothing does not count
 }
 
-// A replica of an offline node is covered only if it has not done its work by the time
-// of the commit: an agent that comes back first reports what became of its replicas.
+// A replica on an offline node is covered only if it has not completed by the time of the
+// commit: an agent that comes back reports the outcome of its replicas first.
 func TestFinishedWorkIsNotCovered(t *testing.T) {
 	for what, add := range map[string]func(w *world){
 		"a job":                   func(w *world) { w.addJob("work", 1, 1, 0) },
@@ -280,7 +277,7 @@ func TestFinishedWorkIsNotCovered(t *testing.T) {
 		w.settle()
 		w.addNode("b", "4")
 		d := drive(w)
-		d.loop.Proposer = &meddled{driven: d, before: []func(){func() { w.end("work", rollout.PhaseCompleted, w.now()) }}}
+		d.loop.Proposer = &racingLog{driven: d, before: []func(){func() { w.end("work", rollout.PhaseCompleted, w.now()) }}}
 		w.setNode("a", "offline")
 		d.react()
 		if got := w.phases("work"); got[rollout.PhaseCompleted] != 1 || len(got) != 1 {
@@ -289,8 +286,8 @@ func TestFinishedWorkIsNotCovered(t *testing.T) {
 	}
 }
 
-// A job whose replicas end all the time has those of an offline node covered all the same.
-func TestEndOfAnotherReplicaDoesNotDelayACover(t *testing.T) {
+// A job whose replicas end all the time still gets covers for those on an offline node.
+func TestEndingReplicasDoNotDelayACover(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addJob("work", 9, 2, 0)
@@ -299,7 +296,7 @@ func TestEndOfAnotherReplicaDoesNotDelayACover(t *testing.T) {
 	w.settle()
 	w.addNode("c", "1")
 	d := drive(w)
-	d.loop.Proposer = &meddled{driven: d, before: []func(){
+	d.loop.Proposer = &racingLog{driven: d, before: []func(){
 		func() { w.endOn("b", rollout.PhaseCompleted) },
 		func() { w.wantWhere("work", "a running", "c placed") },
 	}}
@@ -308,17 +305,17 @@ func TestEndOfAnotherReplicaDoesNotDelayACover(t *testing.T) {
 	w.wantWhere("work", "a running", "b placed", "c placed")
 }
 
-// Giving up one replica of an offline node does not delay the cover of another.
+// Losing one replica of an offline node does not delay the cover of another.
 func TestLossDoesNotDelayACover(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addService("work", 2, "never")
 	w.settle()
 	w.scale("work", 1)
-	w.tick() // one is told to stop
+	w.tick() // one is stopped
 	w.addNode("b", "4")
 	d := drive(w)
-	m := &meddled{driven: d}
+	m := &racingLog{driven: d}
 	d.loop.Proposer = m
 	w.setNode("a", "offline")
 	d.react()

@@ -7,15 +7,14 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// removeNode takes a node away without a word about its replicas, as it is when
-// they are placed in the moment in which the node is removed.
+// removeNode removes a node but not its replicas, as happens when they are placed just
+// while the node is removed.
 func (w *world) removeNode(name string) {
 	w.t.Helper()
 	w.change(func(b *state.Batch) { b.Delete(state.KindNode, w.snap().NodeByName(name).GetMetadata().GetUid()) })
 }
 
-// A node that is removed after a replica was placed on it takes the replica with
-// it, and another one is made.
+// A replica on a removed node is lost, and another one is created.
 func TestReplicaOfARemovedNodeIsLostAndReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")

@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// finite ends a test in which the loop proposes for ever.
+// finite fails a test in which the loop proposes forever.
 type finite struct {
 	*driven
 	left int
@@ -35,8 +35,8 @@ func driveFinitely(w *world) *driven {
 	return d
 }
 
-// wantAtRest makes sure that the loop has not overslept anything: were all looked at
-// again, nothing would come of it.
+// wantAtRest checks that the loop has missed nothing: examining everything again changes
+// nothing.
 func (w *world) wantAtRest() {
 	w.t.Helper()
 	before := w.snap()
@@ -51,7 +51,7 @@ func (w *world) wantAtRest() {
 	w.t.Fatalf("the loop rests although something is to be done")
 }
 
-// anyNodes is a world of nodes of any size, with a loop that must come to rest.
+// anyNodes is a world with nodes of random sizes, and a loop that must come to rest.
 func anyNodes(t *rapid.T) *driven {
 	w := newWorld(t)
 	for _, name := range nodeNames {
@@ -60,9 +60,8 @@ func anyNodes(t *rapid.T) *driven {
 	return driveFinitely(w)
 }
 
-// anyDeed is something that happens to a world in which workloads have rules about each
-// other.
-func anyDeed(t *rapid.T, w *world) {
+// anyAction does something to a world in which workloads have rules about each other.
+func anyAction(t *rapid.T, w *world) {
 	node := rapid.SampledFrom(nodeNames).Draw(t, "node")
 	switch what := rapid.SampledFrom([]string{"edit", "edit", "edit", "edit", "taint", "untaint", "offline", "ready"}).Draw(t, "deed"); what {
 	case "edit":
@@ -76,7 +75,7 @@ func anyDeed(t *rapid.T, w *world) {
 	}
 }
 
-// anyEdit is something that a user does to a workload, or an operator to the rules for all.
+// anyEdit edits a workload, or the cluster's configuration.
 func anyEdit(t *rapid.T, w *world) {
 	name := rapid.SampledFrom([]string{"w1", "w2", "w3", "w4"}).Draw(t, "workload")
 	of := w.snap().WorkloadByName("default", name)
@@ -117,7 +116,7 @@ func anyEdit(t *rapid.T, w *world) {
 	}
 }
 
-// anyCount is how many replicas there are to be: a few, or more than fit into one tick.
+// anyCount draws a number of replicas: a few, or more than fit into one tick.
 func anyCount(t *rapid.T) int32 {
 	if rapid.IntRange(0, 19).Draw(t, "many") == 0 {
 		return rapid.Int32Range(maxReplicas-2, maxReplicas+100).Draw(t, "replicas")
@@ -153,14 +152,13 @@ func anyRanked(t *rapid.T, w *world, name, cpu string) *v1.Workload {
 	return made
 }
 
-// Whatever happens in whatever order, the loop comes to rest, and then nothing is left
-// to do that it has not noticed.
-func TestTheLoopComesToRestAndOversleepsNothing(t *testing.T) {
+// Whatever happens in whatever order, the loop comes to rest and has missed nothing.
+func TestLoopComesToRestAndMissesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyNodes(t)
 		w := d.world
-		for range rapid.IntRange(1, 14).Draw(t, "deeds") {
-			anyDeed(t, w)
+		for range rapid.IntRange(1, 14).Draw(t, "actions") {
+			anyAction(t, w)
 			switch rapid.IntRange(0, 3).Draw(t, "then") {
 			case 0:
 				d.react()
@@ -177,16 +175,16 @@ func TestTheLoopComesToRestAndOversleepsNothing(t *testing.T) {
 	})
 }
 
-// A reservation that its own workload gives up is not taken away by others in the same
-// tick: the two would refuse each other for ever.
-func TestAReservationIsGivenUpOnce(t *testing.T) {
+// A reservation that its workload gives up is not also cancelled by others in the same
+// tick: the two writes would conflict forever.
+func TestReservationIsCancelledOnce(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addRanked("batch", 1, "1", 0, 0)
 	d := driveFinitely(w)
 	d.rest()
 	w.addRanked("web", 1, "1", 300, 0)
-	d.react() // batch is told to stop for web
+	d.react() // batch stops for web
 	w.restart("web")
 	w.addRanked("boss", 1, "1", 600, 0)
 	d.rest()
@@ -195,9 +193,9 @@ func TestAReservationIsGivenUpOnce(t *testing.T) {
 	}
 }
 
-// Who must be near another one does not get room beside one that is about to end, and
-// nobody is pushed out over and over for it.
-func TestNobodyIsPushedOutToBeNearWhoLeaves(t *testing.T) {
+// A replica with an affinity rule gets no room beside a replica that is about to end, and
+// does not preempt others for it again and again.
+func TestNoPreemptionBesideALeavingReplica(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addRanked("low", 1, "1", 0, 0)
@@ -209,13 +207,13 @@ func TestNobodyIsPushedOutToBeNearWhoLeaves(t *testing.T) {
 	d.rest()
 	w.addRanked("mid", 1, "1", 300, 0)
 	d.rest()
-	if all, _ := w.running("mid"); all != 1 || len(w.told("Preempted")) != 1 {
-		t.Errorf("%d of mid run, and low was pushed out %d times", all, len(w.told("Preempted")))
+	if all, _ := w.running("mid"); all != 1 || len(w.messagesOf("Preempted")) != 1 {
+		t.Errorf("%d of mid run, and low was preempted %d times", all, len(w.messagesOf("Preempted")))
 	}
 }
 
-// An update goes on where a successor has lost the room that it was to have.
-func TestAnUpdateOutlivesTheLossOfItsRoom(t *testing.T) {
+// An update continues after a successor has lost its room.
+func TestUpdateContinuesAfterLosingItsRoom(t *testing.T) {
 	for what, lose := range map[string]func(w *world, node string){
 		"its node is lost":          func(w *world, node string) { w.setNode(node, "offline") },
 		"its node takes none":       func(w *world, node string) { w.taint(node, &v1.Taint{Key: "x", Effect: "NoSchedule"}) },
@@ -241,9 +239,9 @@ func TestAnUpdateOutlivesTheLossOfItsRoom(t *testing.T) {
 	}
 }
 
-// An update that waits is woken by what could help it: a neighbour, or one less that a
-// service keeps.
-func TestABlockedUpdateIsWokenByOthers(t *testing.T) {
+// A waiting update is woken by changes that may help: a new neighbour, or a lower
+// minAvailable.
+func TestBlockedUpdateIsWokenByOthers(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addWorkload("web", 1, "1")
@@ -278,9 +276,9 @@ func TestABlockedUpdateIsWokenByOthers(t *testing.T) {
 	}
 }
 
-// Where many nodes have an outdated replica and the successor fits only on one of them,
-// that one is found.
-func TestTheOnlyNodeForAnUpdateIsFound(t *testing.T) {
+// If many nodes have an outdated replica and the successor fits on only one of them, that
+// one is found.
+func TestOnlyNodeForAnUpdateIsFound(t *testing.T) {
 	w := newWorld(t)
 	d := driveFinitely(w)
 	for i := range maxTries + 4 {
@@ -303,7 +301,7 @@ func TestTheOnlyNodeForAnUpdateIsFound(t *testing.T) {
 	}
 }
 
-// More are made at once while one of them is replaced: its successor has its place.
+// Scaling up during an update creates replicas at once. The successor keeps its room.
 func TestScalingUpDoesNotWaitForAnUpdate(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
@@ -325,8 +323,8 @@ func TestScalingUpDoesNotWaitForAnUpdate(t *testing.T) {
 	}
 }
 
-// A second update in which fewer are wanted makes no successor for those that are too many.
-func TestNobodySucceedsWhoIsNotWanted(t *testing.T) {
+// A second update with fewer replicas creates no successors for the surplus.
+func TestSurplusReplicasGetNoSuccessor(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "3")
 	w.addWorkload("web", 1, "1")
@@ -341,13 +339,13 @@ func TestNobodySucceedsWhoIsNotWanted(t *testing.T) {
 	})
 	d.rest()
 	if now := len(w.of("web")); now != made {
-		t.Errorf("%d were made that nobody wants", now-made)
+		t.Errorf("%d unwanted replicas were created", now-made)
 	}
 }
 
-// What is outdated and has no successor leaves for good: others count on its room rather
-// than pushing somebody out.
-func TestTheRoomOfWhoLeavesForGoodIsWaitedFor(t *testing.T) {
+// An outdated replica without a successor leaves for good. Others wait for its room instead
+// of preempting.
+func TestRoomOfLeavingReplicaIsWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "2")
 	w.addRanked("web", 1, "2", 500, 0)
@@ -365,13 +363,13 @@ func TestTheRoomOfWhoLeavesForGoodIsWaitedFor(t *testing.T) {
 	d.react()
 	w.addRanked("mid", 1, "2", 300, 0)
 	d.rest()
-	if all, _ := w.running("batch"); all != 1 || len(w.told("Preempted")) > 0 {
-		t.Errorf("batch is pushed out: %q", w.told("Preempted"))
+	if all, _ := w.running("batch"); all != 1 || len(w.messagesOf("Preempted")) > 0 {
+		t.Errorf("batch is preempted: %q", w.messagesOf("Preempted"))
 	}
 }
 
-// The room of a job's outdated replica is for its successor, too.
-func TestAJobKeepsItsRoomInAnUpdate(t *testing.T) {
+// The room of a job's outdated replica goes to its successor, too.
+func TestJobKeepsItsRoomInAnUpdate(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addWorkload("early", 0, "1")
@@ -387,9 +385,9 @@ func TestAJobKeepsItsRoomInAnUpdate(t *testing.T) {
 	}
 }
 
-// A machine that comes back with another kernel or agent was never away for long: who
-// chooses nodes by that follows it all the same, and so does who waits for a wider link.
-func TestWhatANodeSaysOfItselfIsFollowed(t *testing.T) {
+// A machine may return quickly with another kernel or agent. Rules about such facts are
+// evaluated again, and so are workloads that wait for a wider link.
+func TestChangedNodeFactsAreFollowed(t *testing.T) {
 	newer := []*v1.LabelRule{{Key: spec.LabelKernel, Operator: "version", Values: []string{">=6"}}}
 	kernel := func(version string) func(*v1.Node) {
 		return func(n *v1.Node) { n.Status.Info = &v1.NodeInfo{Kernel: version} }
@@ -428,9 +426,9 @@ func TestWhatANodeSaysOfItselfIsFollowed(t *testing.T) {
 	}
 }
 
-// More replicas on lost nodes than a tick makes, for which there is no other place, keep
-// nobody waiting who comes after them.
-func TestThoseWithoutAPlaceHoldNobodyUp(t *testing.T) {
+// More replicas on lost nodes than a tick can cover, without another place, do not block
+// later workloads.
+func TestUncoveredReplicasBlockNoOthers(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addWorkload("many", maxReplicas+8, "20m")
@@ -447,9 +445,9 @@ func TestThoseWithoutAPlaceHoldNobodyUp(t *testing.T) {
 	w.wantAtRest()
 }
 
-// More replicas that have to leave a node than a tick makes others for leave it, although
-// there is no other place.
-func TestThoseWithoutAPlaceLeaveAllTheSame(t *testing.T) {
+// More evicted replicas than a tick can cover leave their node, although there is no other
+// place.
+func TestUncoveredReplicasStillLeaveATaintedNode(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addTolerant("many", maxReplicas+8, "10m", "always", 30)
@@ -462,8 +460,8 @@ func TestThoseWithoutAPlaceLeaveAllTheSame(t *testing.T) {
 	}
 }
 
-// One that needs the room of more replicas than a tick moves gets it.
-func TestOneGetsTheRoomOfMany(t *testing.T) {
+// A replica that needs the room of more replicas than a tick moves gets it.
+func TestLargeReplicaGetsTheRoomOfMany(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addRanked("many", 2*maxReplicas, "10m", 0, 0)

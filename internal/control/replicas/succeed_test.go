@@ -13,8 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// running counts those of a workload that run, and how many of them are of its
-// current revision.
+// running counts the running replicas of a workload, and those of its current revision.
 func (w *world) running(name string) (all, current int) {
 	revision := w.snap().WorkloadByName("default", name).GetStatus().GetRevisionUid()
 	for _, r := range w.of(name) {
@@ -28,10 +27,9 @@ func (w *world) running(name string) (all, current int) {
 	return all, current
 }
 
-// An update needs no more room than there is, and leaves none to others, however long
-// they have waited: who waits must be more important than what runs, and able to push
-// it out.
-func TestAnUpdateKeepsItsRoom(t *testing.T) {
+// An update needs no extra room and leaves none to others, however long they have waited:
+// only a workload that may preempt gets its room.
+func TestUpdateKeepsItsRoom(t *testing.T) {
 	for what, waits := range map[string]int32{"as important": 0, "more important, but not enough to push others out": 100} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
@@ -56,8 +54,8 @@ func TestAnUpdateKeepsItsRoom(t *testing.T) {
 	}
 }
 
-// Nothing is remembered of successors when their predecessors are forgotten.
-func TestHeirsAreForgotten(t *testing.T) {
+// Successors are forgotten together with their predecessors.
+func TestSuccessorsAreForgotten(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "2")
 	w.addWorkload("web", 2, "1")
@@ -65,8 +63,8 @@ func TestHeirsAreForgotten(t *testing.T) {
 	d.rest()
 	w.restart("web")
 	d.rest()
-	if len(d.loop.engine.cluster.heirs) != 2 {
-		t.Errorf("%v are remembered", d.loop.engine.cluster.heirs)
+	if len(d.loop.engine.cluster.successors) != 2 {
+		t.Errorf("%v are remembered", d.loop.engine.cluster.successors)
 	}
 	w.change(func(b *state.Batch) {
 		for _, r := range w.of("web") {
@@ -76,13 +74,13 @@ func TestHeirsAreForgotten(t *testing.T) {
 		}
 	})
 	d.rest()
-	if len(d.loop.engine.cluster.heirs) != 0 {
-		t.Errorf("%v are remembered", d.loop.engine.cluster.heirs)
+	if len(d.loop.engine.cluster.successors) != 0 {
+		t.Errorf("%v are remembered", d.loop.engine.cluster.successors)
 	}
 }
 
-// The quota goes on to the successor as the room does.
-func TestAnUpdateKeepsItsQuota(t *testing.T) {
+// The successor gets the quota along with the room.
+func TestUpdateKeepsItsQuota(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "16")
 	w.quota(&v1.Quota{Replicas: new(int64(2))})
@@ -102,13 +100,13 @@ func TestAnUpdateKeepsItsQuota(t *testing.T) {
 	if all, current := w.running("web"); all != 2 || current != 2 {
 		t.Errorf("%d of web run, %d of them of the new revision", all, current)
 	}
-	if warned := w.told("Unplaced"); len(warned) != 2 { // both of early
-		t.Errorf("it is told of %q", warned)
+	if warned := w.messagesOf("Unplaced"); len(warned) != 2 { // both of early
+		t.Errorf("the events are %q", warned)
 	}
 }
 
 // Each node keeps the room of a daemon that is updated.
-func TestADaemonKeepsItsRoom(t *testing.T) {
+func TestDaemonKeepsItsRoomInAnUpdate(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addNode("b", "1")
@@ -125,8 +123,8 @@ func TestADaemonKeepsItsRoom(t *testing.T) {
 	}
 }
 
-// A second update while the first one waits for a replica to end has the room of it.
-func TestASecondUpdateKeepsTheRoom(t *testing.T) {
+// A second update during the first one keeps the room of the stopping replica.
+func TestSecondUpdateKeepsTheRoom(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addWorkload("early", 0, "1")
@@ -137,14 +135,14 @@ func TestASecondUpdateKeepsTheRoom(t *testing.T) {
 	d.rest()
 	w.restart("web")
 	d.react()
-	heir := w.of("web")[1]
-	if want := fmt.Sprintf("waits for %s to end on node a", w.of("web")[0].GetMetadata().GetName()); heir.GetStatus().GetReason() != want {
-		t.Errorf("the successor says %q, want %q", heir.GetStatus().GetReason(), want)
+	successor := w.of("web")[1]
+	if want := fmt.Sprintf("waits for %s to end on node a", w.of("web")[0].GetMetadata().GetName()); successor.GetStatus().GetReason() != want {
+		t.Errorf("the successor says %q, want %q", successor.GetStatus().GetReason(), want)
 	}
-	told := w.explained("web", "", false)
-	if !strings.Contains(fmt.Sprint(told.GetReplicas()), heir.GetStatus().GetReason()) || strings.Contains(told.GetSummary(), "no place") ||
-		told.GetTakingCount() != 1 || len(told.GetHelp()) > 0 {
-		t.Errorf("the explanation is %v", told)
+	described := w.explained("web", "", false)
+	if !strings.Contains(fmt.Sprint(described.GetReplicas()), successor.GetStatus().GetReason()) || strings.Contains(described.GetSummary(), "no place") ||
+		described.GetTakingCount() != 1 || len(described.GetHelp()) > 0 {
+		t.Errorf("the explanation is %v", described)
 	}
 	w.restart("web")
 	d.rest()
@@ -153,10 +151,10 @@ func TestASecondUpdateKeepsTheRoom(t *testing.T) {
 	}
 }
 
-// The room of one that is replaced, and of its successor before that is placed, is the
-// workload's own as far as it needs it: one of the same class cannot take it, and one
-// that is above the class can. Then the successor waits, and says for whom.
-func TestTheRoomOfAnUpdateCanBeTakenAsThatOfAnyOther(t *testing.T) {
+// The room of a replica under update belongs to the workload: another of the same class
+// cannot take it, and one of a higher class can. Then the successor waits, and says for
+// which workload.
+func TestHigherClassTakesTheRoomOfAnUpdate(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		for what, test := range map[string]struct {
 			priority int32
@@ -172,7 +170,7 @@ func TestTheRoomOfAnUpdateCanBeTakenAsThatOfAnyOther(t *testing.T) {
 				d.react()
 				if ended {
 					d.work()
-					d.work() // nobody has looked since
+					d.work() // the loop has not run since
 				}
 				w.addRanked("boss", 1, "1", test.priority, 0)
 				d.rest()
@@ -196,9 +194,10 @@ func TestTheRoomOfAnUpdateCanBeTakenAsThatOfAnyOther(t *testing.T) {
 	}
 }
 
-// A rule of a revision that runs nowhere yet keeps nobody away: who restarts has its place
-// again, although another waits beside it that wants to be alone from now on.
-func TestARestartIsNotKeptOutByARevisionThatWaits(t *testing.T) {
+// A rule of a revision that runs nowhere yet keeps no replica away: a restarted workload
+// gets its place again, although a workload beside it waits that wants to be alone from now
+// on.
+func TestPendingRevisionKeepsNoReplicaAway(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.setZone("a", "z1")

@@ -14,20 +14,18 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// A taint NoExecute ends what is on its node: at once what does not tolerate it,
-// and when the time is over what tolerates it for some seconds. Of the latter a
-// service that is to run always keeps each one until another runs in its place, if
-// there is room for that elsewhere.
+// A NoExecute taint evicts the replicas on its node: at once those that do not tolerate it,
+// and after some seconds those that tolerate it for a time. A service that always runs
+// keeps each of the latter until a replacement runs, if there is room elsewhere.
 
-// overdue is a replica that has borne a taint for as long as it tolerates it.
+// overdue is a replica whose toleration of a taint has expired.
 type overdue struct {
 	replica *v1.Replica
 	why     string
 }
 
-// expiry is when a replica has to leave its node because of a taint, and because
-// of which. It is never where there is none, and long ago where the taint is not
-// tolerated or nobody knows since when it is there.
+// expiry is when a replica has to leave its node because of a taint; because is nil if there
+// is none. The time is zero if the taint is not tolerated or its start is unknown.
 func (c *cluster) expiry(snap *state.Snapshot, r *v1.Replica) (at time.Time, because *v1.Taint, tolerated bool) {
 	taints := snap.Node(r.GetSpec().GetNodeUid()).GetSpec().GetTaints()
 	if !slices.ContainsFunc(taints, noExecute) {
@@ -55,8 +53,8 @@ func (c *cluster) expiry(snap *state.Snapshot, r *v1.Replica) (at time.Time, bec
 
 func noExecute(t *v1.Taint) bool { return t.GetEffect() == scheduler.NoExecute }
 
-// obeyTaints has a replica stop that may not stay on its node. One that is to be
-// covered first is taken for away until it is; why is returned then.
+// obeyTaints stops a replica that may not stay on its node. A replica that should be
+// covered first counts as away until then; obeyTaints then returns the reason.
 func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (why string) {
 	if one.Desired == rollout.DesiredStopped || one.Node == "" || one.Away || rollout.Ended(one.Phase) {
 		return ""
@@ -72,8 +70,8 @@ func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (
 	}
 	named := scheduler.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: taint.GetEffect()}
 	has := fmt.Sprintf("%s has the taint %s", r.GetSpec().GetNode(), named)
-	// What is to end by itself is not done twice at the same time, and a daemon has
-	// no other place.
+	// Work that ends by itself must not be done twice at the same time, and a daemon's
+	// replica cannot go elsewhere.
 	if tolerated && w.GetSpec().GetKind() != spec.KindDaemon && w.GetSpec().GetRestart().GetPolicy() == rollout.PolicyAlways {
 		one.Away = true
 		t.overdue[workload] = append(t.overdue[workload], overdue{replica: r, why: "node " + has + ", which it has tolerated for long enough"})
@@ -91,12 +89,11 @@ func (t *tick) obeyTaints(w *v1.Workload, r *v1.Replica, one *rollout.Replica) (
 func (t *tick) evict(r *v1.Replica, why string) {
 	if !t.stopped[r.GetMetadata().GetUid()] && t.take(r.GetSpec().GetWorkloadUid()) {
 		t.stopped[r.GetMetadata().GetUid()] = true
-		t.stopBecause(r, "Evicted", why, "")
+		t.stopFor(r, "Evicted", why, "")
 	}
 }
 
-// evictOverdue has a replica stop that others run in the place of, if it is one
-// that has to go because of a taint.
+// evictOverdue stops a covered replica, if it must leave because of a taint.
 func (t *tick) evictOverdue(r *v1.Replica) bool {
 	list := t.overdue[r.GetSpec().GetWorkloadUid()]
 	at := slices.IndexFunc(list, func(o overdue) bool { return o.replica.GetMetadata().GetUid() == r.GetMetadata().GetUid() })
@@ -108,8 +105,8 @@ func (t *tick) evictOverdue(r *v1.Replica) bool {
 	return true
 }
 
-// evictUncovered has the first of those stop that have to go because of a taint,
-// after nothing could be put in its place. Its workload is due then.
+// evictUncovered stops the first replica that must leave because of a taint, after no cover
+// found a place. Its workload is due then.
 func (t *tick) evictUncovered(workload string) {
 	if list := t.overdue[workload]; len(list) > 0 {
 		t.overdue[workload] = list[1:]
@@ -118,9 +115,9 @@ func (t *tick) evictUncovered(workload string) {
 	}
 }
 
-// otherTaints reports whether replicas on a node may have to leave it now, or
-// may stay.
-func otherTaints(before, after *v1.Node) bool {
+// taintsChanged reports whether a change of taints may evict replicas of the node or let them
+// stay.
+func taintsChanged(before, after *v1.Node) bool {
 	count := 0
 	for _, t := range after.GetSpec().GetTaints() {
 		if noExecute(t) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// out is a taint that was set at a time; the zero time is none.
+// out is a taint that was set at a time; the zero time means unknown.
 func out(at time.Time) *v1.Taint {
 	t := &v1.Taint{Key: "out", Value: "disk", Effect: scheduler.NoExecute}
 	if !at.IsZero() {
@@ -23,8 +23,8 @@ func out(at time.Time) *v1.Taint {
 	return t
 }
 
-// addTolerant creates a workload that bears the taint for some seconds, for ever
-// if 0.
+// addTolerant creates a workload that tolerates the taint for some seconds, or forever if
+// 0.
 func (w *world) addTolerant(name string, replicas int32, cpu, policy string, seconds int64) {
 	w.t.Helper()
 	made := newWorkload(w.newUID(), name, replicas, cpu)
@@ -36,7 +36,7 @@ func (w *world) addTolerant(name string, replicas int32, cpu, policy string, sec
 	})
 }
 
-// running lets nodes work until they rest, while the loop runs.
+// running lets nodes work until they are idle, while the loop runs.
 func (l *log) running() {
 	for range 20 {
 		l.do(func() { l.work() })
@@ -50,7 +50,7 @@ func (l *log) tried() int {
 	return l.proposals
 }
 
-func TestWhatDoesNotTolerateATaintGoesAtOnce(t *testing.T) {
+func TestIntolerantReplicasLeaveAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addWorkload("web", 2, "1")
@@ -61,14 +61,14 @@ func TestWhatDoesNotTolerateATaintGoesAtOnce(t *testing.T) {
 	d.taint("a", out(time.Now()))
 	d.react()
 	if d.going() != 2 {
-		t.Errorf("%d are told to go", d.going())
+		t.Errorf("%d replicas are stopping", d.going())
 	}
 	for _, r := range d.of("web") {
 		if want := "node a has the taint out=disk:NoExecute, which it does not tolerate"; r.GetSpec().GetNode() == "a" && r.GetStatus().GetReason() != want {
 			t.Errorf("it goes because %q", r.GetStatus().GetReason())
 		}
 	}
-	if got := d.told("Evicted"); len(got) != 2 {
+	if got := d.messagesOf("Evicted"); len(got) != 2 {
 		t.Errorf("events tell %q", got)
 	}
 	d.rest()
@@ -76,9 +76,9 @@ func TestWhatDoesNotTolerateATaintGoesAtOnce(t *testing.T) {
 	d.wantWhere("agent", "a running")
 }
 
-// The loop wakes when the time is over, without looking at the clock until then,
-// and a service goes on serving where there is room for others.
-func TestTolerationEndsInTime(t *testing.T) {
+// The loop wakes when a toleration expires, without polling, and a service keeps serving if
+// there is room for replacements.
+func TestTolerationExpires(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	l.addNode("a", "4")
 	l.addTolerant("web", 3, "1", "always", 30)
@@ -101,7 +101,7 @@ func TestTolerationEndsInTime(t *testing.T) {
 			}
 		}
 		l.wantWhere("web", "b running", "b running", "b running")
-		if got := l.told("Evicted"); len(got) != 3 || !strings.Contains(got[0], "tolerated for long enough") {
+		if got := l.messagesOf("Evicted"); len(got) != 3 || !strings.Contains(got[0], "tolerated for long enough") {
 			t.Errorf("events tell %q", got)
 		}
 		before = l.tried()
@@ -113,9 +113,8 @@ func TestTolerationEndsInTime(t *testing.T) {
 	})
 }
 
-// A daemon bears a taint for as long as it says, too, and then the node is without
-// it until the taint is gone.
-func TestDaemonLeavesInTime(t *testing.T) {
+// A daemon's toleration expires, too. Then the node has no replica until the taint is gone.
+func TestDaemonTolerationExpires(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	l.addNode("a", "4")
 	l.addNode("b", "4")
@@ -136,7 +135,7 @@ func TestDaemonLeavesInTime(t *testing.T) {
 	})
 }
 
-func TestTaintThatIsTakenAwayInTimeEndsNothing(t *testing.T) {
+func TestTaintRemovedInTimeEvictsNothing(t *testing.T) {
 	l := &log{world: newWorld(t)}
 	l.addNode("a", "4")
 	l.addTolerant("web", 2, "1", "always", 30)
@@ -152,15 +151,15 @@ func TestTaintThatIsTakenAwayInTimeEndsNothing(t *testing.T) {
 	})
 }
 
-// Where nothing can be put in its place, it goes all the same.
-func TestWhatCannotBeCoveredGoesWhenItsTimeIsOver(t *testing.T) {
+// A replica that cannot be covered leaves all the same.
+func TestUncoverableReplicaLeavesOnExpiry(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addTolerant("web", 3, "1", "always", 30)
 	d := drive(w)
 	d.rest()
 	d.addNode("b", "1")
-	d.taint("a", out(time.Time{})) // nobody knows since when
+	d.taint("a", out(time.Time{})) // the start is unknown
 	d.rest()
 	d.wantWhere("web", " pending", " pending", "b running")
 	d.taint("a")
@@ -168,8 +167,8 @@ func TestWhatCannotBeCoveredGoesWhenItsTimeIsOver(t *testing.T) {
 	d.wantWhere("web", "a running", "a running", "b running")
 }
 
-// Work that is to be done once is not done twice at the same time.
-func TestWorkIsStoppedBeforeItIsDoneElsewhere(t *testing.T) {
+// Work that must be done once is not done twice at the same time.
+func TestJobIsStoppedBeforeItRunsElsewhere(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addTolerant("job", 1, "1", "on-failure", 30)
@@ -179,7 +178,7 @@ func TestWorkIsStoppedBeforeItIsDoneElsewhere(t *testing.T) {
 	d.taint("a", out(time.Time{}))
 	d.react()
 	if d.going() != 1 {
-		t.Fatalf("%d are told to go", d.going())
+		t.Fatalf("%d replicas are stopping", d.going())
 	}
 	d.rest()
 	d.wantWhere("job", "b running")

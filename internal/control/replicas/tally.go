@@ -9,20 +9,20 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// tally counts the replicas of one workload, so that a change of one of many
-// replicas need not have all of them looked at: a workload of thousands would be
-// looked at thousands of times while they are made and start. It is made when all of them are
-// looked at, and follows the changes from then on.
+// tally counts the replicas of one workload. With it, the change of one replica need not
+// examine all: a workload of thousands would be examined thousands of times while its
+// replicas start. It is made when all replicas are examined, and follows the changes from
+// then on.
 type tally struct {
-	// revision is the one that the workload had then.
+	// revision is the workload's revision at that time.
 	revision string
-	// standing are of that revision, on a node, and to go on there.
+	// standing counts replicas of that revision that have a node and stay there.
 	standing int
-	// others are all that may need something to be done, now or soon.
+	// others counts all replicas that may need something to be done, now or soon.
 	others int
 }
 
-// count adds a replica, or takes it away.
+// count adds a replica, or removes it if by is -1.
 func (t *tally) count(r *v1.Replica, by int) {
 	phase, stopped := r.GetStatus().GetPhase(), r.GetSpec().GetDesired() == rollout.DesiredStopped
 	switch {
@@ -35,9 +35,8 @@ func (t *tally) count(r *v1.Replica, by int) {
 	}
 }
 
-// lacks says how many replicas are missing of a service, if that is all that may be
-// to be done for it, however those that it has come up. What is not counted is not
-// known, nor is any other kind.
+// lacks returns how many replicas a service is missing, if nothing else may have to be done
+// for it. It is not known for other kinds and for workloads without a tally.
 func (c *cluster) lacks(w *v1.Workload) (missing int, known bool) {
 	switch w.GetSpec().GetKind() {
 	case spec.KindJob, spec.KindDaemon, spec.KindCron:
@@ -57,7 +56,7 @@ func (c *cluster) settled(w *v1.Workload) bool {
 	return known && missing == 0
 }
 
-// followReplica keeps the tally of a replica's workload up to date.
+// followReplica updates the tally of a replica's workload.
 func (c *cluster) followReplica(snap *state.Snapshot, before, after *v1.Replica) {
 	workload := after.GetSpec().GetWorkloadUid()
 	if after == nil {
@@ -72,15 +71,15 @@ func (c *cluster) followReplica(snap *state.Snapshot, before, after *v1.Replica)
 	}
 	if after != nil {
 		t.count(after, 1)
-		if !steady(snap, after) {
+		if !staysOnNode(snap, after) {
 			delete(c.tallies, workload)
 		}
 	}
 }
 
-// steady reports whether nothing about its node makes a replica go: the node is
-// there and not offline, and has no taint that ends what is on it.
-func steady(snap *state.Snapshot, r *v1.Replica) bool {
+// staysOnNode reports whether nothing about its node makes a replica leave: the node exists, is
+// not offline and has no NoExecute taint.
+func staysOnNode(snap *state.Snapshot, r *v1.Replica) bool {
 	if r.GetSpec().GetNodeUid() == "" || rollout.Ended(r.GetStatus().GetPhase()) {
 		return true
 	}
@@ -88,8 +87,7 @@ func steady(snap *state.Snapshot, r *v1.Replica) bool {
 	return n != nil && n.GetStatus().GetState() != nodeOffline && !slices.ContainsFunc(n.GetSpec().GetTaints(), noExecute)
 }
 
-// recount forgets the tallies of those who have a replica on a node that is not
-// what it was.
+// recount drops the tallies of workloads with a replica on a changed node.
 func (c *cluster) recount(snap *state.Snapshot, node string) {
 	for r := range snap.ReplicasOn(node) {
 		delete(c.tallies, r.GetSpec().GetWorkloadUid())

@@ -14,9 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Whoever goes by a tally does what is done by one who looks at all replicas, be it
-// nothing.
-func TestATallyLeadsToTheSameAsALook(t *testing.T) {
+// A tick that uses a tally decides the same as one that examines all replicas.
+func TestTallyDecidesLikeAFullExamination(t *testing.T) {
 	passed, grown := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		followSteps(t, func(w *world, s step, now *state.Snapshot, kept *cluster) {
@@ -32,7 +31,7 @@ func TestATallyLeadsToTheSameAsALook(t *testing.T) {
 						t.Fatalf("after %+v %s is settled, and yet there is %v to be done and %v left", s, workload.GetMetadata().GetName(), looked.Transaction(w.now()), leftByLooking)
 					}
 				}
-				// Counts, and its batch is never proposed.
+				// This one uses the tally. Its batch is never proposed.
 				counted, left := kept.tick(w.now(), now, due, numbered())
 				if a, b := outline(counted), outline(looked); !slices.Equal(a, b) || !reflect.DeepEqual(left, leftByLooking) {
 					t.Fatalf("after %+v the tally of %s leads to %q and leaves %v, a look to %q and leaves %v", s, workload.GetMetadata().GetName(), a, left, b, leftByLooking)
@@ -45,7 +44,7 @@ func TestATallyLeadsToTheSameAsALook(t *testing.T) {
 	}
 }
 
-// numbered makes the same identities in the same order.
+// numbered returns the same uids in the same order.
 func numbered() func() string {
 	n := 0
 	return func() string {
@@ -54,7 +53,7 @@ func numbered() func() string {
 	}
 }
 
-// outline is what a batch does to replicas, in any order.
+// outline is what a batch does to replicas, sorted.
 func outline(b *state.Batch) (lines []string) {
 	replicas, events, deleted := changed(b)
 	for _, r := range replicas {
@@ -71,8 +70,8 @@ func outline(b *state.Batch) (lines []string) {
 	return lines
 }
 
-// A workload of many replicas is not looked at for each of them that starts.
-func TestLargeWorkloadIsNotLookedAtForEachReplica(t *testing.T) {
+// A workload of many replicas is not examined for each of them that starts.
+func TestLargeWorkloadIsNotExaminedForEachReplica(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "100")
 	w.addWorkload("web", 40, "1m")
@@ -82,10 +81,10 @@ func TestLargeWorkloadIsNotLookedAtForEachReplica(t *testing.T) {
 	if !d.loop.engine.cluster.settled(w.snap().Workload(uid)) {
 		t.Fatalf("with %v it is not settled: %+v", w.phases("web"), d.loop.engine.cluster.tallies[uid])
 	}
-	if got := d.loop.engine.cluster.workloads(w.snap(), Due{Stirred: map[string]bool{uid: true}}); len(got) != 0 {
+	if got := d.loop.engine.cluster.workloads(w.snap(), Due{PhaseChanged: map[string]bool{uid: true}}); len(got) != 0 {
 		t.Errorf("it is looked at again: %v", got)
 	}
-	// Who is told to look does so.
+	// A workload that is due by name is examined.
 	if got := d.loop.engine.cluster.workloads(w.snap(), Due{Workloads: map[string]bool{uid: true}}); len(got) != 1 {
 		t.Errorf("a workload that is due is passed over: %v", got)
 	}
@@ -96,12 +95,12 @@ func TestLargeWorkloadIsNotLookedAtForEachReplica(t *testing.T) {
 	}
 }
 
-// Many placements of one moment are told together, few one by one.
-func TestManyPlacementsAreOneEvent(t *testing.T) {
+// Many placements in one tick share an event. Few have one each.
+func TestManyPlacementsShareAnEvent(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "100")
 	w.addNode("b", "100")
-	w.addWorkload("web", fewPlaced+1, "1m")
+	w.addWorkload("web", maxPlacedEvents+1, "1m")
 	w.addWorkload("lone", 1, "1m")
 	tell := func() (said []string) {
 		t.Helper()
@@ -114,12 +113,12 @@ func TestManyPlacementsAreOneEvent(t *testing.T) {
 		return said
 	}
 	got := tell()
-	slices.Sort(got) // they are in the order of the nodes
-	if len(got) != 2 || got[0] != "workload Placed: 1 replica on 1 node" || got[1] != fmt.Sprintf("workload Placed: %d replicas on 2 nodes", fewPlaced+1) {
+	slices.Sort(got) // the order is that of the nodes
+	if len(got) != 2 || got[0] != "workload Placed: 1 replica on 1 node" || got[1] != fmt.Sprintf("workload Placed: %d replicas on 2 nodes", maxPlacedEvents+1) {
 		t.Errorf("said %q", got)
 	}
-	w.addWorkload("few", fewPlaced, "1m")
-	if got := tell(); len(got) != fewPlaced || !strings.HasPrefix(got[0], "replica Placed: on node ") {
+	w.addWorkload("few", maxPlacedEvents, "1m")
+	if got := tell(); len(got) != maxPlacedEvents || !strings.HasPrefix(got[0], "replica Placed: on node ") {
 		t.Errorf("said %q", got)
 	}
 	var placed []*v1.Replica
@@ -128,7 +127,7 @@ func TestManyPlacementsAreOneEvent(t *testing.T) {
 			placed = append(placed, r)
 		}
 	}
-	if len(placed) != 2*fewPlaced+2 {
+	if len(placed) != 2*maxPlacedEvents+2 {
 		t.Errorf("%d replicas are placed", len(placed))
 	}
 }

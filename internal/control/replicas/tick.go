@@ -21,54 +21,52 @@ import (
 type Due struct {
 	// Workloads by uid.
 	Workloads map[string]bool
-	// Stirred are workloads by uid of which no more has changed than the phase of
-	// some replicas: those of which enough is known to say that nothing comes of
-	// it are passed over.
-	Stirred map[string]bool
+	// PhaseChanged are workloads, by uid, of which only the phases of some replicas changed. A
+	// workload whose tally shows that nothing follows from that is skipped.
+	PhaseChanged map[string]bool
 	// Nodes by uid whose replicas' workloads are due.
 	Nodes map[string]bool
-	// Placement asks for another try to place what is pending everywhere,
-	// because a node may have room now.
+	// Placement retries everything that is pending, because a node may have room now.
 	Placement bool
-	// Waiting are workloads with an outdated replica, or one on an offline node,
-	// whose successor fits nowhere. A tick reports them; they are due again with the next Placement.
+	// Waiting are workloads with an outdated replica, or one on an offline node, whose
+	// successor fits nowhere. A tick reports them; they are due again with the next
+	// Placement.
 	Waiting map[string]bool
-	// Moved is whether a replica came to a node or began to run, or a workload is another
-	// one to the rules of others. Watching are those of Waiting that it may help, because they
-	// have rules about others or may push them out.
+	// Moved is whether a replica was placed or began to run, or a workload's labels,
+	// priority or minAvailable changed. Watching is the subset of Waiting that this may
+	// help, because its workloads have rules about others or may preempt.
 	Moved    bool
 	Watching map[string]bool
-	// Later are workloads that are due again at a time, whatever happens until then.
-	// A tick reports them.
+	// Later are workloads that are due again at a time, even without a change. A tick
+	// reports them.
 	Later map[string]time.Time
 }
 
 // Empty reports whether there is nothing to do.
 func (d Due) Empty() bool {
-	return len(d.Workloads) == 0 && len(d.Stirred) == 0 && len(d.Nodes) == 0 && !d.Placement
+	return len(d.Workloads) == 0 && len(d.PhaseChanged) == 0 && len(d.Nodes) == 0 && !d.Placement
 }
 
-// add makes due what is due by another.
+// add adds everything that another Due has.
 func (d *Due) add(o Due) {
 	if d.Workloads == nil {
 		d.Workloads = map[string]bool{}
 	}
 	maps.Copy(d.Workloads, o.Workloads)
-	if d.Stirred == nil {
-		d.Stirred = map[string]bool{}
+	if d.PhaseChanged == nil {
+		d.PhaseChanged = map[string]bool{}
 	}
-	maps.Copy(d.Stirred, o.Stirred)
+	maps.Copy(d.PhaseChanged, o.PhaseChanged)
 	if d.Nodes == nil {
 		d.Nodes = map[string]bool{}
 	}
 	maps.Copy(d.Nodes, o.Nodes)
-	d.Placement = d.Placement || o.Placement // that others have moved is told by the workloads
+	d.Placement = d.Placement || o.Placement // Moved acts through Watching instead
 }
 
-// maxReplicas is how many replicas one tick makes, stops or loses at most, and how
-// many of those that are there already it gives a place; maxLabels is how many bytes of
-// labels they carry. So the batch is a transaction of reasonable size however large a
-// workload is and however many labels it has. Others that write wait for it.
+// maxReplicas bounds how many replicas one tick creates, stops or loses, and how many
+// existing ones it places; maxLabels bounds the bytes of their labels. They keep the
+// transaction small, because other writers wait for it.
 const (
 	maxReplicas = 192
 	maxLabels   = 2 << 20
@@ -82,19 +80,19 @@ func newRoom() room { return room{replicas: maxReplicas, labels: maxLabels} }
 
 func (r *room) has(replicas int) bool { return r.replicas >= replicas && r.labels > 0 }
 
-// take takes room for one replica with so many bytes of labels, and give gives it back.
+// take takes room for one replica with so many bytes of labels; give returns it.
 func (r *room) take(labels int) { r.replicas, r.labels = r.replicas-1, r.labels-labels }
 func (r *room) give(labels int) { r.replicas, r.labels = r.replicas+1, r.labels+labels }
 
-// tick returns the changes that bring what is due one step nearer to what is
-// desired, and an empty batch when nothing is to be done. What did not fit into
-// the batch is left for the next tick. newUID is the only source of identity,
-// now the only clock. The cluster must be up to date with the snapshot; what stays
-// unplaced waits in it for something that helps.
+// tick returns the changes that bring what is due one step nearer to the desired state, and
+// an empty batch when nothing is to be done. What did not fit into the batch is left for
+// the next tick. newUID is its only source of identity, now its only clock. The cluster
+// must be up to date with the snapshot; unplaced replicas wait in it for a change that
+// helps.
 //
-// Some may have taken all the room for others in the place of replicas that are away, and
-// found none to put them: then those have their turn who had no room beside them. They
-// are fewer each time, because those who found no place are not left for another try.
+// Covers may take all the room of a tick and then find no place. In that case tick runs
+// again for the workloads that got no room. This ends, because workloads whose covers found
+// no place are not tried again.
 func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	c.decided = nil
 	left = Due{Waiting: map[string]bool{}, Watching: map[string]bool{}, Later: map[string]time.Time{}}
@@ -112,13 +110,13 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 func newTick(c *cluster, now time.Time, snap *state.Snapshot, newUID func() string) *tick {
 	return &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
-		held: map[string]bool{}, stopped: map[string]bool{}, createdHeirs: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
+		held: map[string]bool{}, stopped: map[string]bool{}, createdSuccessors: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
 		overdue: map[string][]overdue{}, placeless: map[string]bool{},
 		left: Due{Workloads: map[string]bool{}},
 	}
 }
 
-// run looks at what is due.
+// run examines what is due.
 func (t *tick) run(due Due) {
 	for _, uid := range t.cluster.workloads(t.snap, due) {
 		if !t.room.has(1) {
@@ -138,13 +136,13 @@ func (t *tick) run(due Due) {
 	t.finishLosses()
 }
 
-// workloads are the uids of those to look at, in order.
+// workloads lists the uids of the workloads to examine, sorted.
 func (c *cluster) workloads(snap *state.Snapshot, d Due) []string {
 	all := maps.Clone(d.Workloads)
 	if all == nil {
 		all = map[string]bool{}
 	}
-	for uid := range d.Stirred {
+	for uid := range d.PhaseChanged {
 		if !all[uid] && !c.settled(snap.Workload(uid)) {
 			all[uid] = true
 		}
@@ -167,43 +165,43 @@ type tick struct {
 	newUID  func() string
 	batch   *state.Batch
 
-	// room is for what is made, stopped or lost, moves for what gets a place; left is
-	// what there was none for.
+	// room is for replicas that are created, stopped or lost, moves for those that are
+	// placed; left is what did not fit.
 	room, moves room
 	left        Due
-	// placed are the placements of this tick, in their order, if they are too many
-	// to be told one by one.
+	// placed are the placements of this tick, in order, if there are too many for an event
+	// each.
 	placed []placed
 	many   bool
 	// held are the namespaces in which the tick has placed something.
 	held map[string]bool
-	// stopped are the replicas that this tick stops, stops what it writes at
-	// its end about those that their own workload has no more use for, and losses what
-	// it writes there about those that it gives up.
+	// stopped are the uids of the replicas that this tick stops. stops are those of them
+	// that their own workload stops, and losses the replicas that it gives up. Both are
+	// written at the end.
 	stopped map[string]bool
 	stops   []*v1.Replica
 	losses  []*v1.Replica
-	// victims are the uids of the replicas that its moves push out.
+	// victims are the uids of the replicas that its moves preempt.
 	victims map[string]bool
-	// heirs are those that it makes for the room of others that are on their way out.
-	heirs []*v1.Replica
-	// createdHeirs are the uids of the heirs that the batch creates already.
-	createdHeirs map[string]bool
-	// unplaced replicas by uid: new ones, and pending ones that get another try.
+	// successors are the new successors of stopping replicas.
+	successors []*v1.Replica
+	// createdSuccessors are the uids of the successors that the batch creates already.
+	createdSuccessors map[string]bool
+	// unplaced replicas by uid: new ones, and pending ones that are retried.
 	unplaced map[string]*v1.Replica
-	// covers are those of them that are only for a replica which may still run, by
-	// uid, with the reason: "a is offline".
+	// covers maps the uids of unplaced replicas that cover others, which may still run, to
+	// the reason: "a is offline".
 	covers map[string]string
-	// uncovered are workloads for which more of them could be made, and placeless those of
-	// which one found no place.
+	// uncovered are workloads that could have more covers; placeless are those of which a
+	// cover found no place.
 	uncovered []string
 	placeless map[string]bool
-	// overdue are those that have to go because of a taint and could be covered, by
-	// workload.
+	// overdue are replicas, by workload, that must leave because of a taint and could be
+	// covered.
 	overdue map[string][]overdue
 }
 
-// later has a workload looked at again at a time, or before.
+// later makes a workload due at a time, or earlier.
 func (t *tick) later(workloadUID string, at time.Time) {
 	if first, known := t.left.Later[workloadUID]; !known || at.Before(first) {
 		t.left.Later[workloadUID] = at
@@ -234,7 +232,7 @@ func (t *tick) workload(w *v1.Workload) {
 		t.job(w)
 	case spec.KindDaemon:
 		t.daemon(w)
-	case spec.KindCron: // has no replicas but those of its jobs
+	case spec.KindCron: // only its jobs have replicas
 	default:
 		t.service(w)
 	}
@@ -253,8 +251,8 @@ func (t *tick) service(w *v1.Workload) {
 	in := inputOf(w, have.replicas)
 	in.Places = t.placesToLevel(w)
 	step := rollout.Next(in)
-	t.takeAway(step.Lose, step.Stop)
-	t.passOn(w, step.Succeed)
+	t.loseAndStop(step.Lose, step.Stop)
+	t.addSuccessors(w, step.Succeed)
 	t.replace(w, step.Replace)
 	for r := range t.snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		t.waits(r)
@@ -262,7 +260,7 @@ func (t *tick) service(w *v1.Workload) {
 	t.add(w, step.Create, step.Cover, have.away)
 }
 
-// inputOf is a service with its replicas as the rollout looks at it.
+// inputOf is a service and its replicas as input for package rollout.
 func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 	return rollout.Input{
 		Desired:  int(w.GetSpec().GetReplicas()),
@@ -273,8 +271,8 @@ func inputOf(w *v1.Workload, replicas []rollout.Replica) rollout.Input {
 	}
 }
 
-// placesToLevel are the places over which the scheduler levels the replicas of a
-// workload. Which they are is found out when somebody asks, for most never do.
+// placesToLevel returns the topology domains of a node over which the scheduler levels a
+// workload. They are computed on the first call, because most ticks need none.
 func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
 	keys := sync.OnceValue(func() []string {
 		revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
@@ -300,16 +298,16 @@ func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
 	}
 }
 
-// maxTries bounds for how many replicas a tick asks whether a successor would find any
-// node, and maxPlaces for how many more whether it would fit where they are, which costs less.
+// maxTries bounds for how many replicas a tick searches all nodes for a successor's place,
+// and maxPlaces for how many more it checks only the replica's own node, which is cheaper.
 const (
 	maxTries  = 16
 	maxPlaces = 1024
 )
 
-// replace stops the first outdated replica whose successor would find a node
-// then: an old version that serves is better than a new one that cannot start.
-// Those of one revision on one node make the same room, so one of them is tried.
+// replace stops the first outdated replica whose successor would then find a node: an old
+// version that serves is better than a new one that cannot start. Replicas of one revision
+// on one node make the same room, so it tries only one of them.
 func (t *tick) replace(w *v1.Workload, outdated []string) {
 	tried := map[[2]string]bool{} // by node and revision
 	for _, uid := range outdated {
@@ -332,7 +330,7 @@ func (t *tick) replace(w *v1.Workload, outdated []string) {
 	}
 }
 
-// blocked has a workload wait for what could help it.
+// blocked makes a workload wait for a change that could help it.
 func (t *tick) blocked(w *v1.Workload) {
 	uid := w.GetMetadata().GetUid()
 	t.left.Waiting[uid] = true
@@ -342,8 +340,8 @@ func (t *tick) blocked(w *v1.Workload) {
 	}
 }
 
-// hasSuccessor reports whether a replica of the current revision would find a node, or
-// have the old one's, in its place.
+// hasSuccessor reports whether a replica of the current revision would find a node, or fit
+// on the old one's, in its place.
 func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
 	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
 	if err != nil {
@@ -357,8 +355,7 @@ func (t *tick) hasSuccessor(w *v1.Workload, old *v1.Replica, there bool) bool {
 	return len(plan.Unplaced) == 0
 }
 
-// remove takes the workload away. Its ended replicas stay as long as their
-// logs do.
+// remove deletes the workload. Its ended replicas stay as long as their logs.
 func (t *tick) remove(w *v1.Workload) {
 	for revision := range t.snap.RevisionsOf(w.GetMetadata().GetUid()) {
 		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())
@@ -367,7 +364,7 @@ func (t *tick) remove(w *v1.Workload) {
 	t.event(w, "Deleted", "", state.SeverityInfo)
 }
 
-// stop asks the node to stop a replica; one that is on no node has stopped.
+// stop asks the node to stop a replica. A replica without a node has stopped at once.
 func (t *tick) stop(old *v1.Replica) {
 	t.stopped[old.GetMetadata().GetUid()] = true
 	if old.GetSpec().GetDesired() == rollout.DesiredStopped || !t.take(old.GetSpec().GetWorkloadUid()) {
@@ -382,7 +379,7 @@ func (t *tick) stop(old *v1.Replica) {
 	t.stops = append(t.stops, r)
 }
 
-// lose gives up a replica on a node that is offline or gone.
+// lose gives up a replica on a node that is offline or removed.
 func (t *tick) lose(old *v1.Replica, why string) {
 	if !t.take(old.GetSpec().GetWorkloadUid()) {
 		return
@@ -394,7 +391,7 @@ func (t *tick) lose(old *v1.Replica, why string) {
 	t.losses = append(t.losses, r)
 }
 
-// finishLosses writes down who is given up. It comes last, because it moves the marks that
+// finishLosses writes the lost replicas. It comes last, because it advances the marks that
 // other parts of the batch check.
 func (t *tick) finishLosses() {
 	for _, r := range t.losses {
@@ -425,15 +422,13 @@ func (t *tick) newReplica(w *v1.Workload) *v1.Replica {
 	}
 }
 
-// replicaName is the workload's name with the random end of the uid, which
-// has no dash.
+// replicaName is the workload's name with the random end of the uid, which has no dash.
 func replicaName(workload, uid string) string {
 	return fmt.Sprintf("%s-%s", workload, uid[len(uid)-8:])
 }
 
-// waits puts a replica that has no node among those to be placed. One of an
-// older revision is about to be stopped and needs no node any more, and one that waits
-// for its predecessor to end needs none yet.
+// waits adds a replica without a node to those to be placed. It skips outdated replicas,
+// which are about to stop, and successors whose predecessor has not ended.
 func (t *tick) waits(r *v1.Replica) {
 	if r.GetSpec().GetNodeUid() != "" || rollout.Ended(r.GetStatus().GetPhase()) ||
 		r.GetSpec().GetDesired() == rollout.DesiredStopped || t.stopped[r.GetMetadata().GetUid()] || awaits(t.snap, r) {

@@ -47,7 +47,7 @@ func TestNewWorkloadIsCreatedAndPlacedInOneTick(t *testing.T) {
 	}
 }
 
-func TestWhatFitsNowhereStaysPendingAndSaysWhy(t *testing.T) {
+func TestReplicaThatFitsNowhereStaysPendingAndSaysWhy(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("small", "1")
 	w.addWorkload("big", 2, "8")
@@ -67,7 +67,7 @@ func TestWhatFitsNowhereStaysPendingAndSaysWhy(t *testing.T) {
 	if len(why) != 1 || why[0].GetNode() != "small" || !strings.Contains(why[0].GetReason(), "needs 8 CPU") {
 		t.Errorf("explained by %v", why)
 	}
-	// Room comes: it is taken.
+	// New capacity is used.
 	w.addNode("large", "64")
 	w.settle()
 	if got := w.phases("big"); got[rollout.PhaseRunning] != 2 {
@@ -91,12 +91,12 @@ func TestNothingIsPlacedOnANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-func TestPendingReplicaThatIsNotWantedAnyMoreIsGoneAtOnce(t *testing.T) {
+func TestUnwantedPendingReplicaStopsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.addWorkload("web", 2, "1")
 	w.tick()
 	w.scale("web", 1)
-	// The node comes in the same breath: the one that is stopped must not be placed too.
+	// A node joins in the same tick: the stopped replica must not be placed as well.
 	w.addNode("a", "4")
 	w.tick()
 	if got := w.phases("web"); !maps.Equal(got, map[string]int{rollout.PhaseStopped: 1, rollout.PhasePlaced: 1}) {
@@ -109,7 +109,7 @@ func TestPendingReplicaThatIsNotWantedAnyMoreIsGoneAtOnce(t *testing.T) {
 	}
 }
 
-func TestDeletionStopsReplicasAndThenTakesTheWorkload(t *testing.T) {
+func TestDeletionStopsReplicasBeforeTheWorkload(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addWorkload("web", 2, "1")
@@ -161,7 +161,7 @@ func TestLargeWorkloadTakesSeveralTicksOfBoundedSize(t *testing.T) {
 	w.addWorkload("web", 3*maxReplicas+1, "1m")
 	w.edit("web", func(_ *state.Batch, of *v1.Workload) {
 		of.Metadata.Labels = map[string]string{}
-		for i := range 64 { // as many and as long as may be
+		for i := range 64 { // the maximum number and length
 			of.Metadata.Labels[strings.Repeat("p", 250)+"/"+strings.Repeat("k", 60)+string(rune('A'+i%26))+string(rune('a'+i/26))] = strings.Repeat("v", 63)
 		}
 	})
@@ -185,7 +185,7 @@ func TestLargeWorkloadTakesSeveralTicksOfBoundedSize(t *testing.T) {
 	if got := w.phases("web")[rollout.PhasePlaced]; got != 3*maxReplicas+1 || ticks < 4 {
 		t.Errorf("%d replicas are placed after %d ticks", got, ticks)
 	}
-	// The way back is as long.
+	// Deleting it takes as many ticks.
 	w.delete("web")
 	run(everything(w.snap()))
 	stopping := 0
@@ -217,7 +217,7 @@ func TestManyPendingReplicasArePlacedOverSeveralTicks(t *testing.T) {
 	}
 }
 
-func TestRequestedIsTheSumOfWhatLives(t *testing.T) {
+func TestRequestedIsTheSumOfLiveReplicas(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "4")
 	w.addWorkload("web", 3, "500m")
@@ -233,9 +233,9 @@ func TestRequestedIsTheSumOfWhatLives(t *testing.T) {
 	}
 }
 
-// A new revision that needs more than there is leaves the old one serving, says
-// why, and goes on when there is room.
-func TestRevisionThatFitsNowhereReplacesNothing(t *testing.T) {
+// A new revision that needs more than there is leaves the old one serving, says why, and
+// continues when there is room.
+func TestRevisionThatDoesNotFitReplacesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("small", "2")
 	w.addWorkload("web", 2, "1")
@@ -266,9 +266,9 @@ func TestRevisionThatFitsNowhereReplacesNothing(t *testing.T) {
 	}
 }
 
-// An outdated replica whose successor fits nowhere, because its node takes
-// nothing new, holds up none of the others.
-func TestReplicaThatCannotBeReplacedHoldsUpNoOther(t *testing.T) {
+// An outdated replica whose successor fits nowhere, because its node is cordoned, does not
+// delay the others.
+func TestStuckReplicaDelaysNoOther(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("a", "1")
 	w.addNode("b", "1")

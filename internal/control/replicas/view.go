@@ -11,38 +11,37 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// nodeOffline is the state of a node that nobody hears of.
+// nodeOffline is the state of a node without contact.
 const nodeOffline = "offline"
 
-// Away reports whether a replica lives on a node that is offline.
+// Away reports whether a live replica is on an offline node.
 func Away(snap *state.Snapshot, r *v1.Replica) bool {
 	node := r.GetSpec().GetNodeUid()
 	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node).GetStatus().GetState() == nodeOffline
 }
 
-// homeless reports whether a replica lives on a node that does not exist: it was
-// placed there in the moment in which the node was removed.
-func homeless(snap *state.Snapshot, r *v1.Replica) bool {
+// nodeRemoved reports whether a live replica is on a node that no longer exists: it was placed
+// there just as the node was removed.
+func nodeRemoved(snap *state.Snapshot, r *v1.Replica) bool {
 	node := r.GetSpec().GetNodeUid()
 	return node != "" && rollout.Live(r.GetStatus().GetPhase()) && snap.Node(node) == nil
 }
 
 // Placement answers questions about placement from a snapshot.
 type Placement struct {
-	// Decisions are those of the loop of this server; they may be nil.
+	// Decisions are those of this server's loop. It may be nil.
 	Decisions *Decisions
 }
 
-// Explain says, for each node, why it cannot take the pending replicas of a
-// workload, or else the successor of its oldest outdated one. It is empty when
-// they fit.
+// Explain says for each node why it cannot take the pending replicas of a workload, or else
+// the successor of its oldest outdated one. It is empty if they fit.
 func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeReason {
 	w := snap.Workload(workloadUID)
 	if w.GetSpec().GetKind() == spec.KindDaemon {
 		return explainDaemon(snap, w)
 	}
 	pending, outdated := missing(snap, w)
-	held := making(snap, workloadUID) // what waits for room that is being made is explained by itself
+	held := making(snap, workloadUID) // replicas that wait for reserved room are explained separately
 	if pending == 0 && outdated == nil && held == nil {
 		return nil
 	}
@@ -61,7 +60,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	for _, u := range plan.Unplaced {
 		for _, n := range u.Nodes {
 			if len(n.Refusals) == 0 {
-				continue // it is the quota that refuses
+				continue // the quota refuses
 			}
 			reasons = append(reasons, &v1.NodeReason{Node: n.NodeName, Reason: n.String()})
 		}
@@ -69,7 +68,7 @@ func (Placement) Explain(snap *state.Snapshot, workloadUID string) []*v1.NodeRea
 	return reasons
 }
 
-// making are the uids of the replicas of a workload for which room is being made.
+// making lists the uids of a workload's replicas for which room is being made.
 func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 	for r := range snap.ReplicasOf(workloadUID) {
 		if promised(snap, r) != "" && rollout.Live(r.GetStatus().GetPhase()) {
@@ -80,12 +79,12 @@ func making(snap *state.Snapshot, workloadUID string) (uids []string) {
 	return uids
 }
 
-// missing counts the replicas of a workload that wait for a node, but not those for
-// which room is being made, and finds the oldest outdated one.
+// missing counts the pending replicas of a workload, without those for which room is being
+// made, and finds its oldest outdated one.
 func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Replica) {
 	for r := range snap.ReplicasOf(w.GetMetadata().GetUid()) {
 		switch {
-		case rollout.Ended(r.GetStatus().GetPhase()), expectant(snap, r):
+		case rollout.Ended(r.GetStatus().GetPhase()), awaitsRoom(snap, r):
 		case r.GetSpec().GetNodeUid() == "", Away(snap, r):
 			pending++
 		case r.GetSpec().GetRevisionUid() != w.GetStatus().GetRevisionUid() && (outdated == nil || r.GetMetadata().GetUid() < outdated.GetMetadata().GetUid()):
@@ -95,7 +94,7 @@ func missing(snap *state.Snapshot, w *v1.Workload) (pending int, outdated *v1.Re
 	return pending, outdated
 }
 
-// Requested is the sum of what is promised to the replicas on a node.
+// Requested is the sum of the requests of the replicas on a node.
 func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResources {
 	n := snap.Node(nodeUID)
 	if n == nil {
@@ -106,8 +105,8 @@ func (Placement) Requested(snap *state.Snapshot, nodeUID string) *v1.NodeResourc
 	return nodeResources(c.view.Requested(nodeUID))
 }
 
-// Allocatable is what may be promised to the replicas on a node in all, empty
-// while it has not said what it has.
+// Allocatable is how much the replicas on a node may request in total. It is empty until
+// the node has reported its resources.
 func (Placement) Allocatable(snap *state.Snapshot, n *v1.Node) *v1.NodeResources {
 	if n.GetStatus().GetCapacity() == nil {
 		return nil
@@ -129,10 +128,9 @@ func nodeResources(r scheduler.Resources) *v1.NodeResources {
 	return all
 }
 
-// Pending counts the replicas that have no node by what speaks against most of
-// the nodes: the name of a filter, "nodes" where there are none, "placing" where
-// a place will be found at once, "preemption" where room is being made, "update" where
-// the one that is replaced has not ended yet.
+// Pending counts the replicas without a node by what refuses most nodes: the name of a
+// filter, "nodes" if there are none, "placing" if a place will be found at once,
+// "preemption" if room is being made, "update" if the predecessor has not ended yet.
 func (Placement) Pending(snap *state.Snapshot) map[string]int {
 	waiting := map[string][]*v1.Replica{} // by workload
 	counts := map[string]int{}

@@ -12,9 +12,9 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Whatever could help what waits wakes it, and nothing else makes the loop look at
-// it: each of these changes is the only one that lets it fit.
-func TestBlockedWorkWakesWhenSomethingHelps(t *testing.T) {
+// Every change that could help a waiting workload wakes it, and nothing else does: each of
+// these changes is the only one that lets it fit.
+func TestBlockedWorkloadWakesWhenSomethingHelps(t *testing.T) {
 	needs := func(change func(*v1.WorkloadSpec)) *v1.WorkloadSpec {
 		s := newWorkload("", "", 1, "1").GetSpec()
 		change(s)
@@ -70,7 +70,7 @@ func TestBlockedWorkWakesWhenSomethingHelps(t *testing.T) {
 				w.change(func(b *state.Batch) { b.Update(c, c.GetMetadata().GetVersion()) })
 			},
 		},
-		"one that may be pushed out starts to run enough": {
+		"one that may be preempted starts to run enough": {
 			func(w *world) {
 				w.addRanked("full", 4, "1", 200, 3)
 				w.setNode("a", "cordoned") // so that they only start
@@ -94,7 +94,7 @@ func TestBlockedWorkWakesWhenSomethingHelps(t *testing.T) {
 				}
 				before := l.tried()
 				time.Sleep(time.Hour)
-				l.do(func() { // nothing of this helps
+				l.do(func() { // none of this helps
 					l.editNode("a", func(n *v1.Node) { n.Status.Reliability = &v1.Reliability{Score: 50} })
 				})
 				if l.tried() != before {

@@ -21,21 +21,21 @@ type fatal interface {
 	Fatalf(format string, args ...any)
 }
 
-// world is a state with the nodes' agents played, and without any goroutine:
-// the same calls make the same world.
+// world is a state with simulated agents and without goroutines: the same calls make the
+// same world.
 type world struct {
 	t     fatal
 	store *state.Store
 	index uint64
 	uids  int
-	// drafting is while changes are collected in drafts instead of made.
+	// drafting is whether changes are collected in drafts instead of made.
 	drafting bool
 	drafts   []*state.Batch
 }
 
 func newWorld(t fatal) *world { return &world{t: t, store: state.New()} }
 
-// newUID gives uids in the order of creation whose ends differ, as real ones.
+// newUID returns uids in the order of creation, with different ends, like real ones.
 func (w *world) newUID() string {
 	w.uids++
 	return fmt.Sprintf("%08d-0000-7000-8000-0000a%07d", w.uids, w.uids)
@@ -54,7 +54,7 @@ func (w *world) apply(b *state.Batch) {
 		return
 	}
 	w.index++
-	// As it would come out of the log: nothing is shared with the proposer.
+	// As from the log: shares nothing with the proposer.
 	tx := proto.CloneOf(b.Transaction(w.now()))
 	if err := state.Validate(tx); err != nil {
 		w.t.Fatalf("the changes are not valid: %v", err)
@@ -64,7 +64,7 @@ func (w *world) apply(b *state.Batch) {
 	}
 }
 
-// draft returns what f would change, which is made by nobody yet.
+// draft returns what f would change, without changing it.
 func (w *world) draft(f func()) []*state.Batch {
 	w.drafting, w.drafts = true, nil
 	f()
@@ -101,7 +101,7 @@ func (w *world) setNode(name, nodeState string) {
 	w.change(func(b *state.Batch) { b.Update(n, n.GetMetadata().GetVersion()) })
 }
 
-// newWorkload is a workload as the API edge makes it.
+// newWorkload is a workload as the API creates it.
 func newWorkload(uid, name string, replicas int32, cpu string) *v1.Workload {
 	return &v1.Workload{
 		Metadata: &v1.Metadata{Uid: uid, Name: name, Namespace: "default", Labels: map[string]string{"app": name}},
@@ -113,7 +113,6 @@ func newWorkload(uid, name string, replicas int32, cpu string) *v1.Workload {
 	}
 }
 
-// addWorkload creates a workload.
 func (w *world) addWorkload(name string, replicas int32, cpu string) {
 	w.t.Helper()
 	made := newWorkload(w.newUID(), name, replicas, cpu)
@@ -134,7 +133,7 @@ func (w *world) addService(name string, replicas int32, policy string) {
 	})
 }
 
-// addRanked creates a workload of a priority that wants to keep some replicas.
+// addRanked creates a workload with a priority and a minAvailable.
 func (w *world) addRanked(name string, replicas int32, cpu string, priority, keep int32) {
 	w.t.Helper()
 	made := newWorkload(w.newUID(), name, replicas, cpu)
@@ -170,7 +169,7 @@ func (w *world) revise(b *state.Batch, of *v1.Workload) {
 	})
 }
 
-// edit changes a workload, if it is there and not on its way out.
+// edit changes a workload, if it exists and is not being deleted.
 func (w *world) edit(name string, f func(*state.Batch, *v1.Workload)) {
 	w.t.Helper()
 	old := w.snap().WorkloadByName("default", name)
@@ -194,12 +193,12 @@ func (w *world) delete(name string) {
 	w.edit(name, func(_ *state.Batch, of *v1.Workload) { of.Metadata.DeleteTime = timestamppb.New(w.now()) })
 }
 
-// Tick decides as one does who has just read the state.
+// Tick decides like an engine that has just read the state.
 func Tick(now time.Time, snap *state.Snapshot, due Due, newUID func() string) (batch *state.Batch, left Due) {
 	return newCluster(snap).tick(now, snap, due, newUID)
 }
 
-// tick does one tick about everything, and reports whether it changed anything.
+// tick runs one tick about everything, and reports whether it changed anything.
 func (w *world) tick() bool {
 	w.t.Helper()
 	batch, _ := Tick(w.now(), w.snap(), everything(w.snap()), w.newUID)
@@ -210,8 +209,8 @@ func (w *world) tick() bool {
 	return true
 }
 
-// work lets the agents of all ready nodes take one step with each replica, and
-// reports whether anything changed.
+// work lets the agents of all ready nodes take one step with each replica, and reports
+// whether anything changed.
 func (w *world) work() bool {
 	w.t.Helper()
 	var b state.Batch
@@ -237,7 +236,7 @@ func (w *world) work() bool {
 	return true
 }
 
-// nextPhase is what an agent does next with a replica that never fails.
+// nextPhase is an agent's next step with a replica that never fails.
 func nextPhase(r *v1.Replica) string {
 	phase, stop := r.GetStatus().GetPhase(), r.GetSpec().GetDesired() == rollout.DesiredStopped
 	switch {
@@ -254,7 +253,7 @@ func nextPhase(r *v1.Replica) string {
 	}
 }
 
-// settle goes on until nothing changes any more.
+// settle continues until nothing changes any more.
 func (w *world) settle() {
 	w.t.Helper()
 	for range 10_000 {
@@ -285,7 +284,7 @@ func (w *world) saved() []byte {
 	return out.Bytes()
 }
 
-// changed are the objects that a batch puts, by kind.
+// changed lists the replicas and events that a batch puts, and the keys it deletes.
 func changed(b *state.Batch) (replicas []*v1.Replica, events []*v1.Event, deleted []*statev1.Key) {
 	for _, c := range b.Transaction(time.Time{}).GetChanges() {
 		switch {

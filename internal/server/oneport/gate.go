@@ -124,7 +124,7 @@ func (g *gate) may(s *source, now time.Time) bool {
 
 func (g *gate) mayAny() bool { return !g.closed && g.shaking.Len() < g.limits.Handshakes }
 
-// pressed reports whether strangers have used up most of their rate.
+// pressed reports whether more than half of the handshake budget for strangers is used up.
 func (g *gate) pressed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
