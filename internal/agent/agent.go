@@ -18,63 +18,61 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Options are what an agent needs from outside.
+// Options configures an agent.
 type Options struct {
 	// DataDir holds what must last: assignments under agent, logs under logs.
 	DataDir string
-	// Client leads to the servers. Its connection is best made with DialOptions.
+	// Client connects to the servers. Dial it with DialOptions.
 	Client v1.AgentServiceClient
 	// Drivers run replicas. One of them should be named "container".
 	Drivers []driver.Driver
 	// Network gives replicas addresses and ports.
 	Network Network
-	// Machine is what the agent tells of the computer it runs on.
+	// Machine describes the computer that the agent runs on.
 	Machine Machine
 	Logger  *slog.Logger
-	// Servers is told where all servers are whenever that changes; nil if nobody
-	// wants to know. It must not block.
+	// Servers is called with the addresses of all servers whenever they change. It may be
+	// nil and must not block.
 	Servers func(addresses []string)
-	// Leave has the next session be with another server, because the one of this
-	// session hangs; nil if there is no other. It must not block.
+	// Leave makes the next session use another server, because the current one hangs. It is
+	// nil if there is no other server. It must not block.
 	Leave func()
-	// Quiet is how long nothing at all has come from the server of this session, not
-	// even a part of a message; nil if that is not known.
+	// Quiet is how long not a single byte has come from the server of this session. It may
+	// be nil.
 	Quiet func() time.Duration
-	// NoSession is told, each time that a session could not be had or ended, why;
-	// nil if nobody wants to know. It must not block.
+	// NoSession is called with the reason whenever a session fails or ends. It may be nil
+	// and must not block.
 	NoSession func(why error)
-	// Ending is told, when the node was removed, how many replicas are being stopped
-	// and how long that may take; nil if nobody wants to know. It must not block.
+	// Ending is called when the node was removed, with the number of replicas to stop and
+	// how long that may take. It may be nil and must not block.
 	Ending func(replicas int, atMost time.Duration)
-	// Resting says, when the agent is asked to stop, whether that is for a rest of
-	// which the servers should know; nil if it never is.
-	Resting func() bool
-	// HeartbeatInterval is how often the agent reports until a server has said how
-	// often; a second if zero.
+	// GoingDown reports, when the agent is asked to stop, whether the machine goes down on
+	// purpose, so that the servers should know. It may be nil.
+	GoingDown func() bool
+	// HeartbeatInterval is how often the agent reports until a server sets the interval.
+	// Zero means a second.
 	HeartbeatInterval time.Duration
-	// LogRetention is how long the log of a removed replica is kept, a day if
-	// zero.
+	// LogRetention is how long the log of a removed replica is kept. Zero means a day.
 	LogRetention time.Duration
-	// LogLimits bound each replica's log; zero fields stand for the log's own
-	// defaults.
+	// LogLimits bound each replica's log. Zero fields mean the log's own defaults.
 	LogLimits driver.LogLimits
-	// Metrics and Tracing are told what the agent does; they may be nil.
+	// Metrics and Tracing record what the agent does. They may be nil.
 	Metrics *telemetry.Agent
 	Tracing *telemetry.Tracing
 }
 
-// Machine is the computer that the agent runs on; package machine has it.
+// Machine is the computer that the agent runs on. Package machine implements it.
 type Machine interface {
-	// BootID tells this boot from every other.
+	// BootID is unique to this boot.
 	BootID() string
-	// Status is everything that a machine can know of itself, as it is now.
+	// Status is the machine's current status.
 	Status() (*v1.NodeStatus, error)
-	// Traffic is what has gone through its devices.
+	// Traffic counts the bytes that passed its devices.
 	Traffic() (machine.Traffic, error)
-	// GPUs are those that replicas can be given now.
+	// GPUs lists the GPUs that replicas can get now.
 	GPUs() []machine.GPU
-	// Watch calls changed once it is watching, and then whenever the machine may
-	// have changed, until ctx ends.
+	// Watch calls changed once it is watching, and then whenever the machine may have
+	// changed, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
 }
 
@@ -106,7 +104,7 @@ func (o *Options) validate() error {
 
 // Agent runs the replicas that are assigned to one node.
 type Agent struct {
-	*house
+	*replicaEnv
 	client    v1.AgentServiceClient
 	machine   Machine
 	servers   func([]string)
@@ -116,8 +114,8 @@ type Agent struct {
 	quiet     func() time.Duration
 	pace      pace
 	meter     meter
-	fitness   fitness
-	resting   func() bool
+	readiness readiness
+	goingDown func() bool
 	changed   chan struct{}
 	ready     chan struct{}
 	removed   chan struct{}
@@ -126,23 +124,23 @@ type Agent struct {
 	lives     sync.WaitGroup // of replicas
 	reachable networkCondition
 	clock     *wallClock
-	// instance tells this agent from one that runs on a copy of its data folder.
+	// instance distinguishes this agent from one on a copy of its data folder.
 	instance string
 
 	mu       sync.Mutex
-	running  context.Context // that of Run; replicas live within it
+	running  context.Context // the context of Run; replicas live within it
 	epoch    uint64
 	replicas map[string]*replica
-	records  []*record              // read at the start, until they are taken up
-	found    map[string][]foundTask // tasks of no replica that we know, by uid
+	records  []*record              // read at startup, until the replicas are started
+	found    map[string][]foundTask // tasks without a known replica, by uid
 }
 
-// StartsAtOnce is how many replicas an agent prepares and starts at a time; the
-// others wait for their turn.
+// StartsAtOnce is how many replicas an agent prepares and starts at a time. The others
+// wait.
 func StartsAtOnce() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
-// New reads what an earlier agent has left in the data folder. It starts and
-// stops nothing. A damaged file is refused and kept as it is.
+// New reads what an earlier agent has left in the data folder. It starts and stops nothing.
+// It refuses a damaged file and leaves it unchanged.
 func New(opts Options) (*Agent, error) {
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -160,8 +158,8 @@ func New(opts Options) (*Agent, error) {
 		ending:    opts.Ending,
 		quiet:     opts.Quiet,
 		pace:      newPace(opts.HeartbeatInterval),
-		fitness:   fitness{since: time.Now()},
-		resting:   opts.Resting,
+		readiness: readiness{since: time.Now()},
+		goingDown: opts.GoingDown,
 		clock:     newWallClock(),
 		instance:  rand.Text(),
 		changed:   make(chan struct{}, 1),
@@ -170,7 +168,7 @@ func New(opts Options) (*Agent, error) {
 		replicas:  map[string]*replica{},
 		found:     map[string][]foundTask{},
 	}
-	if a.house, err = a.build(dir, opts); err != nil {
+	if a.replicaEnv, err = a.build(dir, opts); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	if a.epoch, err = a.store.epoch(); err != nil {
@@ -182,8 +180,8 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-func (a *Agent) build(dir string, opts Options) (h *house, err error) {
-	h = &house{
+func (a *Agent) build(dir string, opts Options) (h *replicaEnv, err error) {
+	h = &replicaEnv{
 		boot:    opts.Machine.BootID(),
 		network: opts.Network,
 		gpus:    newGPUs(opts.Machine.GPUs),
@@ -212,13 +210,13 @@ func (a *Agent) build(dir string, opts Options) (h *house, err error) {
 // Ready is closed when the first assignments have been received.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
-// Removed is closed when the agent learns that its node was removed: it stops the
-// replicas, and then Run ends.
+// Removed is closed when the agent learns that its node was removed. It then stops the
+// replicas, and Run ends.
 func (a *Agent) Removed() <-chan struct{} { return a.removed }
 
-// Run takes back what runs on this machine, then keeps it as the cluster wants
-// it until ctx ends. It leaves running tasks as they are. An Agent runs once.
-// [ErrCopy] ends it, and so does [ErrRemoved], once nothing runs any more.
+// Run reattaches to what runs on this machine, then keeps it as the cluster wants it until
+// ctx ends. It leaves running tasks as they are. An Agent runs once. Run also ends with
+// [ErrCopy], and with [ErrRemoved] once nothing runs any more.
 func (a *Agent) Run(ctx context.Context) error {
 	if a.ran.Swap(true) {
 		return errors.New("agent: Run was called twice; make a new Agent")
@@ -227,18 +225,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.work.Wait()
 	defer cancel()
 	if err := a.listTasks(ctx); err != nil {
-		return nil // ctx has ended before anything was begun
+		return nil // ctx ended before anything was started
 	}
-	a.takeUp(ctx)
+	a.restoreReplicas(ctx)
 	a.work.Go(func() { a.logs.run(ctx) })
 	a.work.Go(func() { a.runNetwork(ctx) })
 	a.work.Go(func() { a.watchMachine(ctx) })
-	a.work.Go(func() { a.watchFitness(ctx) })
+	a.work.Go(func() { a.watchReadiness(ctx) })
 	return a.keepSession(ctx)
 }
 
-// listTasks finds the tasks that an earlier agent has left. Without knowing them
-// nothing may be started, so it tries until every driver has answered.
+// listTasks finds the tasks that an earlier agent has left. Nothing may be started without
+// knowing them, so it retries until every driver has answered.
 func (a *Agent) listTasks(ctx context.Context) error {
 	for _, d := range a.drivers {
 		var pause backoff
@@ -260,12 +258,12 @@ func (a *Agent) listTasks(ctx context.Context) error {
 	return nil
 }
 
-// takeUp starts a replica for every record of an earlier agent.
-func (a *Agent) takeUp(ctx context.Context) {
+// restoreReplicas starts a replica for every record of an earlier agent.
+func (a *Agent) restoreReplicas(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.running = ctx
-	for _, rec := range a.records { // before any of them asks for more
+	for _, rec := range a.records { // before any of them claims more
 		if !ended(rec.Status.GetPhase()) {
 			a.gpus.hold(rec.uid(), rec.GPUs)
 		}
@@ -274,15 +272,15 @@ func (a *Agent) takeUp(ctx context.Context) {
 		a.startReplica(*rec, true, nil)
 	}
 	if len(a.records) > 0 {
-		a.log.Info("took up replicas of an earlier run", "replicas", len(a.records), "epoch", a.epoch)
+		a.log.Info("restored replicas of an earlier run", "replicas", len(a.records), "epoch", a.epoch)
 	}
 	a.records = nil
 }
 
-// startReplica gives a replica its goroutine. The caller holds a.mu.
+// startReplica starts a replica's goroutine. The caller holds a.mu.
 func (a *Agent) startReplica(rec record, saved bool, login *v1.RegistryLogin) {
-	r := newReplica(a.house, rec, saved, a.found[rec.uid()])
-	r.wish.login = login
+	r := newReplica(a.replicaEnv, rec, saved, a.found[rec.uid()])
+	r.desired.login = login
 	delete(a.found, rec.uid())
 	a.replicas[r.uid] = r
 	ctx := a.running
@@ -293,14 +291,14 @@ func (a *Agent) startReplica(rec record, saved bool, login *v1.RegistryLogin) {
 	})
 }
 
-// replica is nil if this node has none of that uid.
+// replica returns nil if this node has no replica with that uid.
 func (a *Agent) replica(uid string) *replica {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.replicas[uid]
 }
 
-// forget takes out a replica of which nothing is left, unless it is wanted again.
+// forget drops a replica that is completely removed, unless it is wanted again.
 func (a *Agent) forget(r *replica) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -311,7 +309,7 @@ func (a *Agent) forget(r *replica) bool {
 	return true
 }
 
-// watchMachine has the machine's changes told at once.
+// watchMachine reports changes of the machine at once.
 func (a *Agent) watchMachine(ctx context.Context) {
 	var pause backoff
 	for ctx.Err() == nil {
@@ -320,14 +318,13 @@ func (a *Agent) watchMachine(ctx context.Context) {
 			a.noteChange()
 		})
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("changes of this machine are seen late", "error", err)
+			a.log.Warn("cannot watch this machine; changes are noticed late", "error", err)
 			sleep(ctx, pause.next())
 		}
 	}
 }
 
-// noteChange has the node's status told with the next heartbeat, which comes at
-// once.
+// noteChange sends the node's status with the next heartbeat, which follows at once.
 func (a *Agent) noteChange() {
 	select {
 	case a.changed <- struct{}{}:

@@ -4,29 +4,29 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// assign makes a server's message the wish. Nothing here waits for a replica.
+// assign makes a server's message the desired state. It does not wait for replicas.
 func (a *Agent) assign(message *v1.Assignments) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if message.GetEpoch() < a.epoch {
-		a.log.Warn("ignored assignments of an older epoch: they come from a server without which the cluster has gone on",
+		a.log.Warn("ignored assignments of an older epoch, from a server that the cluster has left behind",
 			"epoch", message.GetEpoch(), "newest", a.epoch)
 		return nil
 	}
 	if message.GetEpoch() > a.epoch {
 		if err := a.store.saveEpoch(message.GetEpoch()); err != nil {
-			return err // without it, an older epoch could come after a crash
+			return err // otherwise an older epoch could be accepted after a crash
 		}
 		a.epoch = message.GetEpoch()
 	}
 	if err := a.configureNetwork(message.GetNode()); err != nil {
-		a.log.Error("cannot take over the addresses that the cluster has given this node", "error", err)
+		a.log.Error("cannot apply the addresses that the cluster has given this node", "error", err)
 	}
 	named := map[string]bool{}
 	for _, assignment := range message.GetAssign() {
 		uid := assignment.GetReplica().GetMetadata().GetUid()
 		if !uidPattern.MatchString(uid) {
-			a.log.Error("ignored an assignment whose uid cannot be one", "uid", uid)
+			a.log.Error("ignored an assignment with an invalid uid", "uid", uid)
 			continue
 		}
 		named[uid] = true
@@ -44,23 +44,23 @@ func (a *Agent) assign(message *v1.Assignments) error {
 	return nil
 }
 
-// wantReplica starts the replica, or tells it what is wanted of it now.
+// wantReplica starts the replica, or sets its new desired state.
 func (a *Agent) wantReplica(uid string, assignment *v1.Assignment) {
 	if r := a.replicas[uid]; r != nil {
-		r.want(wish{assignment: forgetStatus(assignment), login: assignment.GetLogin()})
+		r.want(desired{assignment: forgetStatus(assignment), login: assignment.GetLogin()})
 		return
 	}
-	a.startReplica(freshRecord(assignment, a.boot), false, assignment.GetLogin())
+	a.startReplica(newRecord(assignment, a.boot), false, assignment.GetLogin())
 }
 
 func (a *Agent) removeReplica(uid string) {
 	if r := a.replicas[uid]; r != nil {
-		r.want(wish{assignment: r.wanted().assignment, removed: true})
+		r.want(desired{assignment: r.wanted().assignment, removed: true})
 	}
 }
 
-// removeOthers removes what a full set of assignments does not name: replicas,
-// tasks whose replica nobody knows any more, and in time their logs.
+// removeOthers removes what a full set of assignments does not name: replicas, tasks
+// without a known replica and, after their retention, logs.
 func (a *Agent) removeOthers(named map[string]bool) {
 	for uid := range a.replicas {
 		if !named[uid] {
@@ -68,9 +68,9 @@ func (a *Agent) removeOthers(named map[string]bool) {
 		}
 	}
 	for uid := range a.found {
-		a.log.Warn("removing a task that is assigned by nobody", "replica", uid)
+		a.log.Warn("removing a task that no assignment names", "replica", uid)
 		orphan := &v1.Assignment{Replica: &v1.Replica{Metadata: &v1.Metadata{Uid: uid}}}
-		rec := freshRecord(orphan, a.boot)
+		rec := newRecord(orphan, a.boot)
 		rec.Removed = true
 		a.startReplica(rec, false, nil)
 	}

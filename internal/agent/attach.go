@@ -16,7 +16,7 @@ import (
 // closeTimeout is how long a server may take to read the end of a stream.
 const closeTimeout = 10 * time.Second
 
-// attachment is a stream that carries one log, one exec or one copy.
+// attachment is a stream that carries one log, exec or copy.
 type attachment struct {
 	stream grpc.BidiStreamingClient[v1.AttachUp, v1.AttachDown]
 	cancel context.CancelFunc
@@ -24,10 +24,10 @@ type attachment struct {
 	work  sync.WaitGroup
 	sends sync.Mutex
 	ended chan struct{} // closed when the server has ended the stream
-	err   error         // why it has; to be read once ended is closed
+	err   error         // why the server ended it; valid once ended is closed
 }
 
-// attach serves what a server has asked for, on a stream of its own.
+// attach serves a server's request on a stream of its own.
 func (a *Agent) attach(ctx context.Context, open *v1.Open) {
 	ctx, cancel := context.WithCancel(ctx)
 	at := &attachment{cancel: cancel, ended: make(chan struct{})}
@@ -58,8 +58,8 @@ func (a *Agent) serveOpen(ctx context.Context, at *attachment, open *v1.Open) er
 	return at.refuse(errors.New("this node's agent does not know what was asked for; upgrade it to the version of the servers"))
 }
 
-// listen receives until the server ends the stream, and then cancels what is
-// being done for it. A nil handler is for streams that only lead up.
+// listen receives until the server ends the stream, and then cancels the work for it. A nil
+// handler is for streams that only send.
 func (at *attachment) listen(handle func(*v1.AttachDown)) {
 	at.work.Go(func() {
 		defer at.cancel()
@@ -83,7 +83,7 @@ func (at *attachment) send(up *v1.AttachUp) error {
 	return at.stream.Send(up)
 }
 
-// refuse says why the stream cannot be served, or not any further.
+// refuse says why the stream cannot be served, or no longer.
 func (at *attachment) refuse(reason error) error {
 	if err := at.send(&v1.AttachUp{Message: &v1.AttachUp_Error{Error: sentence(reason.Error())}}); err != nil {
 		return err
@@ -91,8 +91,8 @@ func (at *attachment) refuse(reason error) error {
 	return at.finish()
 }
 
-// finish ends our side and waits until the server has ended its own, because
-// cancelling a stream takes back what was not sent yet.
+// finish ends our side and waits until the server has ended its own: cancelling a stream
+// would drop what was not sent yet.
 func (at *attachment) finish() error {
 	if err := at.stream.CloseSend(); err != nil {
 		return err

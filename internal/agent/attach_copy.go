@@ -19,8 +19,8 @@ const copyChunk = 128 << 10
 
 var errReplicaEnded = errors.New("the replica ended before the copy had")
 
-// serveCopy reads or writes files of a replica. It ends with the stream, and
-// with the replica: what keeps a root folder open keeps it on the disk.
+// serveCopy reads or writes files of a replica. It ends with the stream and with the
+// replica: an open root folder could not be removed from the disk.
 func (a *Agent) serveCopy(ctx context.Context, at *attachment, open *v1.OpenCopy) error {
 	r, root, task, err := a.copyTarget(ctx, open.GetReplicaUid())
 	if err != nil {
@@ -68,7 +68,7 @@ func (a *Agent) copyTarget(ctx context.Context, uid string) (*replica, driver.Ro
 	return r, root, task, err
 }
 
-// copyFrom sends what the path leads to.
+// copyFrom sends the file or folder at the path.
 func (a *Agent) copyFrom(ctx context.Context, at *attachment, r *replica, root driver.Root, start *v1.CopyStart) error {
 	at.listen(nil)
 	out := bufio.NewWriterSize(archive{at}, copyChunk)
@@ -80,16 +80,16 @@ func (a *Agent) copyFrom(ctx context.Context, at *attachment, r *replica, root d
 	return errors.Join(sent, err, out.Flush())
 }
 
-// copyInto puts what arrives where the path leads to.
+// copyInto writes the received archive to the path.
 func (a *Agent) copyInto(ctx context.Context, at *attachment, r *replica, root driver.Root, start *v1.CopyStart) error {
 	reader, writer := io.Pipe()
-	defer reader.Close() // whoever still writes, writes for nobody
+	defer reader.Close() // later writes are dropped
 	stop := context.AfterFunc(ctx, func() { writer.CloseWithError(context.Cause(ctx)) })
 	defer stop()
 	at.listen(func(down *v1.AttachDown) {
 		switch message := down.GetCopy().GetMessage().(type) {
 		case *v1.CopyRequest_Data:
-			_, _ = writer.Write(message.Data) // fails once nobody reads any more
+			_, _ = writer.Write(message.Data) // fails once the reader is closed
 		case *v1.CopyRequest_End:
 			_ = writer.Close()
 		}
@@ -106,7 +106,7 @@ func (a *Agent) copyInto(ctx context.Context, at *attachment, r *replica, root d
 	return err
 }
 
-// archive is a writer that sends what is written, a message each.
+// archive is a writer that sends each write as a message.
 type archive struct{ *attachment }
 
 func (a archive) Write(b []byte) (int, error) {
@@ -124,7 +124,7 @@ func (at *attachment) copyStarted(r *replica, total int64) error {
 	return at.sendCopy(&v1.CopyResponse{Message: &v1.CopyResponse_Started{Started: &v1.CopyStarted{Replica: r.name(), TotalBytes: total}}})
 }
 
-// copied says how the copy ended.
+// copied reports the outcome of the copy.
 func (at *attachment) copied(r *replica, err error) error {
 	done := &v1.CopyDone{}
 	if err != nil {

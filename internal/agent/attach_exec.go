@@ -22,8 +22,8 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 	}
 	start := open.GetStart()
 	in := newInput(start.GetStdin())
-	told := make(chan struct{}) // closed when the server knows that the process runs
-	process, err := execer.Exec(ctx, task, describeExec(ctx, start, in, at, told))
+	announced := make(chan struct{}) // closed when the server knows that the process runs
+	process, err := execer.Exec(ctx, task, describeExec(ctx, start, in, at, announced))
 	if err != nil {
 		at.listen(nil)
 		code, problem := execProblem(r, start, err)
@@ -35,11 +35,11 @@ func (a *Agent) serveExec(ctx context.Context, at *attachment, open *v1.OpenExec
 	at.listen(func(down *v1.AttachDown) { at.dispatch(ctx, down.GetExec(), in, commands) })
 	started := &v1.ExecResponse{Message: &v1.ExecResponse_Started{Started: &v1.ExecStarted{Replica: r.name()}}}
 	if err := at.sendExec(started); err != nil {
-		at.cancel() // kills the process, for whose end somebody must wait
+		at.cancel() // kills the process, whose exit must still be awaited
 		_, _ = process.Wait(ctx)
 		return err
 	}
-	close(told)
+	close(announced)
 	code, err := process.Wait(ctx)
 	if err != nil {
 		return at.exit(&v1.ExecExit{Error: sentence(fmt.Sprintf("the process could not be watched: %v", err))})
@@ -70,8 +70,8 @@ const (
 	exitNotFound  = 127
 )
 
-// execProblem puts the commonest mistakes into words, because drivers tell them at
-// length, with the exit code that stands for them.
+// execProblem returns a short error and exit code for the commonest mistakes, because the
+// errors of drivers are long.
 func execProblem(r *replica, start *v1.ExecStart, err error) (code int32, problem error) {
 	command := start.GetCommand()
 	switch text := err.Error(); {
@@ -95,12 +95,12 @@ func notRunning(r *replica, status *v1.ReplicaStatus) error {
 	return fmt.Errorf("replica %s does not run, it is in phase %q; try again when it runs", r.name(), status.GetPhase())
 }
 
-// describeExec connects the process with the stream. Its output waits until the
-// server has been told that it runs.
-func describeExec(ctx context.Context, start *v1.ExecStart, in *input, at *attachment, told <-chan struct{}) driver.Exec {
+// describeExec connects the process with the stream. Its output waits until the server
+// knows that the process runs.
+func describeExec(ctx context.Context, start *v1.ExecStart, in *input, at *attachment, announced <-chan struct{}) driver.Exec {
 	send := func(response *v1.ExecResponse) error {
 		select {
-		case <-told:
+		case <-announced:
 			return at.sendExec(response)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -138,13 +138,12 @@ func (at *attachment) exit(exit *v1.ExecExit) error {
 	return at.finish()
 }
 
-// execBacklog is how many messages of each kind may wait for a process that
-// does not take them. When there are more, the stream's flow control holds the
-// sender back.
+// execBacklog is how many messages of each kind may queue for a slow process. Beyond that,
+// the stream's flow control blocks the sender.
 const execBacklog = 16
 
-// dispatch sorts what comes down. Input has a way of its own, so that a process
-// which does not read can still be signalled and resized.
+// dispatch sorts incoming messages. Input has its own queue, so that a process that does
+// not read can still be signalled and resized.
 func (at *attachment) dispatch(ctx context.Context, request *v1.ExecRequest, in *input, commands chan<- *v1.ExecRequest) {
 	switch message := request.GetMessage().(type) {
 	case *v1.ExecRequest_Stdin:
@@ -161,13 +160,13 @@ func (at *attachment) dispatch(ctx context.Context, request *v1.ExecRequest, in 
 	}
 }
 
-// probeInterval is how long the end of a stream may go unnoticed while a process
-// does not take its input.
+// probeInterval bounds how long the end of a stream goes unnoticed while a process does not
+// read its input.
 const probeInterval = time.Second
 
-// pass hands value on, however long the process takes to make room. Meanwhile
-// nothing is received, and so the end of the stream would not be seen; an empty
-// message, which changes nothing, fails once the server has ended it.
+// pass queues value, however long the process takes to make room. Meanwhile nothing is
+// received, so the end of the stream would go unnoticed. Therefore pass sends empty
+// messages, which fail once the server has ended the stream.
 func pass[T any](ctx context.Context, at *attachment, to chan<- T, value T) {
 	probe := time.NewTicker(probeInterval)
 	defer probe.Stop()
@@ -186,8 +185,8 @@ func pass[T any](ctx context.Context, at *attachment, to chan<- T, value T) {
 	}
 }
 
-// command resizes and signals the process until ctx ends. That fails when the
-// process has just ended, which is no news.
+// command resizes and signals the process until ctx ends. Failures are ignored: the process
+// has usually just ended.
 func (a *Agent) command(ctx context.Context, process driver.Process, commands <-chan *v1.ExecRequest) {
 	for {
 		var err error
@@ -208,7 +207,7 @@ func (a *Agent) command(ctx context.Context, process driver.Process, commands <-
 	}
 }
 
-// output is a writer that sends what is written in messages of bounded size.
+// output is a writer that splits each write into messages of bounded size.
 type output func([]byte) error
 
 const maxChunk = 32 << 10
@@ -224,13 +223,12 @@ func (o output) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// input is the standard input of a process: a bounded queue of chunks, then a
-// pipe.
+// input is the standard input of a process: a bounded queue of chunks, then a pipe.
 type input struct {
-	open   bool           // more may come; owned by whoever receives
+	open   bool           // more may come; owned by the receiver
 	reader *io.PipeReader // nil if the process has no input
 	writer *io.PipeWriter
-	chunks chan []byte // nil is the end
+	chunks chan []byte // nil marks the end
 }
 
 func newInput(wanted bool) *input {
@@ -241,8 +239,8 @@ func newInput(wanted bool) *input {
 	return in
 }
 
-// pump feeds the pipe until the end of input or of ctx. What a process no
-// longer reads is dropped.
+// pump feeds the pipe until the end of input or of ctx. It drops what the process no longer
+// reads.
 func (in *input) pump(ctx context.Context) {
 	if in.writer == nil {
 		return

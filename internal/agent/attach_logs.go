@@ -11,8 +11,8 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// serveLogs sends a replica's log, also after the replica is gone. Following
-// ends when the replica has ended for good.
+// serveLogs sends a replica's log, even after the replica is gone. Following ends when the
+// replica has ended for good.
 func (a *Agent) serveLogs(ctx context.Context, at *attachment, open *v1.OpenLogs) error {
 	at.listen(nil)
 	opts, err := logOptions(open)
@@ -62,7 +62,8 @@ func logOptions(open *v1.OpenLogs) (logfile.Options, error) {
 	return opts, err
 }
 
-// gapText is said where a reader was slower than the limits of the log allow, or the disk after a crash.
+// gapText appears where lines are missing: the log's limits removed them before they were
+// read, or a crash lost them.
 const gapText = "lines are missing here: they were removed by the log's limits before they were read, or lost in a crash of the machine"
 
 func logEntry(replica string, e logfile.Entry) *v1.LogEntry {

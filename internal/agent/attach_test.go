@@ -22,7 +22,7 @@ func running(t *testing.T) (*node, *session) {
 	s := n.join()
 	s.send(t, full(assignment("a")))
 	s.await(t, "a", "running")
-	go func() { // heartbeats and reports must not pile up
+	go func() { // heartbeats and reports must not queue up
 		for {
 			select {
 			case <-s.ups:
@@ -38,7 +38,7 @@ func openLogs(o *v1.OpenLogs) *v1.Open {
 	return &v1.Open{Id: "stream-1", What: &v1.Open_Logs{Logs: o}}
 }
 
-// lines receives log lines until there are so many, or all of them if negative.
+// lines receives count log lines, or all of them if count is negative.
 func (a *attached) lines(t *testing.T, count int) (lines []string, refusal string) {
 	t.Helper()
 	for len(lines) != count {
@@ -61,7 +61,7 @@ func (a *attached) lines(t *testing.T, count int) (lines []string, refusal strin
 	return lines, refusal
 }
 
-func TestLogsFollowOverAttemptsUntilTheEnd(t *testing.T) {
+func TestLogsFollowAcrossAttempts(t *testing.T) {
 	n, s := running(t)
 	for i := range 5 {
 		n.tasks.print(t, "a-1", fmt.Sprint("line ", i))
@@ -88,8 +88,8 @@ func TestLogsFollowOverAttemptsUntilTheEnd(t *testing.T) {
 	}
 }
 
-// A server that asks for what comes behind a position gets exactly that, beginning with a mark.
-func TestLogsResumeBehindAPosition(t *testing.T) {
+// A server that asks for the log after a position gets exactly that, beginning with a mark.
+func TestLogsResumeAfterAPosition(t *testing.T) {
 	n, s := running(t)
 	for i := range 3 {
 		n.tasks.print(t, "a-1", fmt.Sprint("line ", i))
@@ -120,7 +120,7 @@ func TestLogsResumeBehindAPosition(t *testing.T) {
 	}
 }
 
-func TestLogsAreRefusedBehindWhatIsNoPosition(t *testing.T) {
+func TestLogsAfterAnInvalidPositionAreRefused(t *testing.T) {
 	n, s := running(t)
 	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "a", After: "yesterday"}))
 	log := <-n.server.attached
@@ -130,7 +130,7 @@ func TestLogsAreRefusedBehindWhatIsNoPosition(t *testing.T) {
 	}
 }
 
-func TestAGapInALogIsNoLineOfIt(t *testing.T) {
+func TestGapInALogIsNotALine(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	got := logEntry("web-1", logfile.Entry{Time: at, Gap: true})
 	if got.GetError() == "" || got.GetText() != "" || got.GetStream() != "" || !got.GetTime().AsTime().Equal(at) || got.GetReplica() != "web-1" {
@@ -138,7 +138,7 @@ func TestAGapInALogIsNoLineOfIt(t *testing.T) {
 	}
 }
 
-func TestLogsOfAReplicaThatIsNotHereAreRefused(t *testing.T) {
+func TestLogsOfAnUnknownReplicaAreRefused(t *testing.T) {
 	n, s := running(t)
 	s.open(t, openLogs(&v1.OpenLogs{ReplicaUid: "stranger", Follow: true}))
 	log := <-n.server.attached
@@ -165,15 +165,15 @@ func (a *attached) down(t *testing.T, request *v1.ExecRequest) {
 	}
 }
 
-// result is what a process has said.
+// result is the output of a process.
 type result struct {
 	stdout, stderr string
 	exit           *v1.ExecExit
 	refusal        string
 }
 
-// until gathers output until there is text on stdout, or until the end of the
-// stream if that is empty.
+// until collects output until stdout contains text, or until the end of the stream if text
+// is empty.
 func (a *attached) until(t *testing.T, text string) (r result) {
 	t.Helper()
 	for text == "" || !strings.Contains(r.stdout, text) {
@@ -194,7 +194,7 @@ func (a *attached) until(t *testing.T, text string) (r result) {
 	return r
 }
 
-func TestExecHasInputOutputAndTheRealCode(t *testing.T) {
+func TestExecHasInputOutputAndExitCode(t *testing.T) {
 	n, s := running(t)
 	e := s.exec(t, n, "a", true, "sh", "-c", `echo "$WHO"; cat; echo to stderr >&2; exit 7`)
 	defer close(e.end)
@@ -231,13 +231,13 @@ func TestExecIsSignalledAndResized(t *testing.T) {
 	}
 }
 
-// The process does not read, and more input waits than anything can hold.
+// The process does not read, and more input is pending than all buffers can hold.
 func TestExecEndsWithItsStreamEvenWhenItIsStuck(t *testing.T) {
 	n, s := running(t)
 	e := s.exec(t, n, "a", true, "sh", "-c", `echo ready; exec sleep 1000`)
 	e.until(t, "ready")
 	chunk := &v1.ExecRequest{Message: &v1.ExecRequest_Stdin{Stdin: make([]byte, 32<<10)}}
-	for range 23 { // beyond the backlog, within the stream's window
+	for range 23 { // more than the backlog, less than the stream's window
 		e.down(t, chunk)
 	}
 	close(e.end)

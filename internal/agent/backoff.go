@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// The pauses between two tries of what cannot be given up, such as reaching a
-// server. They are short at first, because most trouble is over at once.
+// The pauses between retries that never give up, such as connecting to a server. They are
+// short at first, because most failures are brief.
 const (
 	retryFirst = 50 * time.Millisecond
 	retryMax   = 5 * time.Second
 )
 
-// backoff is a growing pause between tries.
+// backoff is a growing pause between retries.
 type backoff struct{ tries int }
 
-// next is the pause before the next try. Half of it is chance, so that a
-// thousand agents that lost the same server do not come back as one.
+// next is the pause before the next try. Half of it is random, so that a thousand agents
+// that lost the same server do not come back at the same moment.
 func (b *backoff) next() time.Duration {
 	pause := grow(retryFirst, retryMax, b.tries)
 	b.tries++
@@ -26,7 +26,7 @@ func (b *backoff) next() time.Duration {
 
 func (b *backoff) reset() { b.tries = 0 }
 
-// grow doubles first so many times, but not beyond limit.
+// grow doubles first so many times, up to limit.
 func grow(first, limit time.Duration, times int) time.Duration {
 	pause := first
 	for range times {

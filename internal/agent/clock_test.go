@@ -10,9 +10,9 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A pause is measured by a clock that nobody can set, as long as the process runs.
-func TestAPauseDoesNotFollowTheDate(t *testing.T) {
-	rec := freshRecord(assignment("a", restart("always", "1s", "4s")), "boot-1")
+// While the process runs, a pause is measured by the monotonic clock.
+func TestPauseUsesTheMonotonicClock(t *testing.T) {
+	rec := newRecord(assignment("a", restart("always", "1s", "4s")), "boot-1")
 	rec.Status.StartTime = now()
 	rec.exited(&v1.Exit{Code: 1, Time: now()})
 	if rec.Status.GetPhase() != phaseBackoff || !strings.Contains(rec.Resume.String(), " m=") {
@@ -20,9 +20,9 @@ func TestAPauseDoesNotFollowTheDate(t *testing.T) {
 	}
 }
 
-// A record from before a restart has only the date. If the clock was set back by
-// hours since, the replica does not wait for hours.
-func TestAPauseFromDiskBearsAClockThatWasSetBack(t *testing.T) {
+// A record from before a restart has only the wall time. If the clock was set back by hours
+// since, the replica does not wait for hours.
+func TestPauseFromDiskSurvivesAClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		a := assignment("a", restart("always", "1s", "4s"))
@@ -30,7 +30,7 @@ func TestAPauseFromDiskBearsAClockThatWasSetBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec := freshRecord(a, "boot-1")
+		rec := newRecord(a, "boot-1")
 		rec.Status.Phase, rec.Attempt, rec.Started = phaseBackoff, 1, true
 		rec.Resume = time.Now().Add(10 * time.Hour)
 		if err := st.save(&rec); err != nil {
@@ -43,11 +43,11 @@ func TestAPauseFromDiskBearsAClockThatWasSetBack(t *testing.T) {
 	})
 }
 
-// A run in which the clock was set forward counts as a long one at most, and one
-// in which it was set back as a short one: the pauses stay within their bounds.
-func TestAnExitBearsAClockThatJumps(t *testing.T) {
+// If the clock jumps during a run, the run counts as a long or a short one, and the pauses
+// stay within their bounds.
+func TestExitSurvivesAClockJump(t *testing.T) {
 	for _, jump := range []time.Duration{-10 * time.Hour, 10 * time.Hour} {
-		rec := freshRecord(assignment("a", restart("always", "1s", "4s")), "boot-1")
+		rec := newRecord(assignment("a", restart("always", "1s", "4s")), "boot-1")
 		for range 5 {
 			rec.Status.StartTime = now()
 			exit := &v1.Exit{Code: 1, Time: now()}

@@ -15,8 +15,9 @@ func (s *server) setCopied(copied bool) {
 	s.copied = copied
 }
 
-// An agent on a copy of a data folder ends, and says why, instead of driving the node away for ever.
-func TestAgentOnACopyEnds(t *testing.T) {
+// An agent on a copied data folder ends and says why, instead of displacing the node
+// forever.
+func TestAgentOnACopiedFolderEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.server.setCopied(true)
@@ -31,7 +32,8 @@ func TestAgentOnACopyEnds(t *testing.T) {
 	})
 }
 
-// The node itself, once accepted, does not give up its replicas because somebody else was faster at a new leader.
+// The real node, once accepted, keeps its replicas even if its copy reaches a new leader
+// first.
 func TestNodeOutlivesItsCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// rooted is a node with a running replica "a" whose root is a folder with a
-// file, and a link to another file of the machine.
+// rooted is a node with a running replica "a". Its root is a folder with a file, and a link
+// to a file outside.
 func rooted(t *testing.T) (n *node, s *session, root, outside string) {
 	t.Helper()
 	n, s = running(t)
@@ -145,8 +145,8 @@ func TestFilesGoIntoAReplica(t *testing.T) {
 	}
 }
 
-// A stream that ends before the copy has begun keeps nobody: what has arrived already is for nobody.
-func TestACopyThatCannotBeginEnds(t *testing.T) {
+// A copy ends if its stream ends before it has begun, and drops what has arrived already.
+func TestCopyEndsWithItsStream(t *testing.T) {
 	n, _, _, _ := rooted(t)
 	r, root, _, err := n.agent.copyTarget(t.Context(), "a")
 	if err != nil {
@@ -163,7 +163,7 @@ func TestACopyThatCannotBeginEnds(t *testing.T) {
 	at.work.Wait()
 }
 
-// deadStream takes nothing any more, and still has what has arrived before.
+// deadStream accepts nothing, and still delivers what arrived before.
 type deadStream struct {
 	grpc.BidiStreamingClient[v1.AttachUp, v1.AttachDown]
 	arrived chan *v1.AttachDown
@@ -179,14 +179,14 @@ func (s *deadStream) Recv() (*v1.AttachDown, error) {
 	return down, nil
 }
 
-func TestACopyThatIsCutOffLeavesNothingInTheReplica(t *testing.T) {
+func TestInterruptedCopyLeavesNothingInTheReplica(t *testing.T) {
 	n, s, root, _ := rooted(t)
 	stream := s.copy(t, n, "a", "/file", true)
 	whole := pieces(oneFile(t, "file", strings.Repeat("x", 10_000)))
 	stream.sendFiles(t, whole[:len(whole)/2]...)
 	// The server ends the stream, as it does when the caller has gone.
 	close(stream.end)
-	n.stop() // waits for what the agent was doing
+	n.stop() // waits for the agent's work to end
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestACopyThatIsCutOffLeavesNothingInTheReplica(t *testing.T) {
 	}
 }
 
-func TestACopyStaysInsideTheReplica(t *testing.T) {
+func TestCopyStaysInsideTheReplica(t *testing.T) {
 	n, s, _, outside := rooted(t)
 	out := s.copy(t, n, "a", "/link", false)
 	defer close(out.end)

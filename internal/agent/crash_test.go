@@ -13,7 +13,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-func TestKilledAgentTakesBackWhatRuns(t *testing.T) {
+func TestRestartedAgentReattachesToRunningTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -22,7 +22,7 @@ func TestKilledAgentTakesBackWhatRuns(t *testing.T) {
 		before := s.await(t, "a", "running")
 		n.tasks.print(t, "a-1", "before")
 		n.crash()
-		n.server.setAway(true) // taken back without a server
+		n.server.setAway(true) // reattached without a server
 
 		n.start()
 		synctest.Wait()
@@ -34,7 +34,7 @@ func TestKilledAgentTakesBackWhatRuns(t *testing.T) {
 			t.Errorf("was %v, is %v", before, after)
 		}
 		s.send(t, full(assignment("a")))
-		n.tasks.exit("a-1", driver.Exit{Code: 5}) // and it is still ours
+		n.tasks.exit("a-1", driver.Exit{Code: 5}) // and the agent still owns it
 		if got := s.awaitRestart(t, "a", 1); got.GetLastExit().GetCode() != 5 {
 			t.Errorf("the exit was seen as %v", got)
 		}
@@ -49,7 +49,7 @@ func TestKilledAgentTakesBackWhatRuns(t *testing.T) {
 	})
 }
 
-func TestExitWhileTheAgentWasAwayIsSeen(t *testing.T) {
+func TestExitWhileTheAgentWasDownIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -69,8 +69,8 @@ func TestExitWhileTheAgentWasAwayIsSeen(t *testing.T) {
 	})
 }
 
-// The driver has started the task, but the agent dies before it can note that.
-func TestKilledBetweenStartAndItsRecordStartsNothingTwice(t *testing.T) {
+// The driver has started the task, but the agent dies before it can record that.
+func TestKilledBeforeRecordingTheStartStartsNothingTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.hold = make(chan struct{})
@@ -115,19 +115,19 @@ func TestKilledBeforeTheStartStartsIt(t *testing.T) {
 	})
 }
 
-func TestKilledDuringAPauseGoesOnWithIt(t *testing.T) {
+func TestKilledDuringAPauseResumesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a", restart("always", "1m", "1h"))))
 		s.await(t, "a", "running")
-		n.tasks.exit("a-1", driver.Exit{Code: 1}) // for which there is no pause
+		n.tasks.exit("a-1", driver.Exit{Code: 1}) // which causes no pause
 		s.awaitRestart(t, "a", 1)
 		exited := time.Now()
 		n.tasks.exit("a-2", driver.Exit{Code: 1})
 		s.await(t, "a", "backoff")
-		time.Sleep(29 * time.Second) // not just when the disk is checked, by a file that is gone before it is copied
+		time.Sleep(29 * time.Second) // not during a disk check, whose file may vanish while it is copied
 		n.crash()
 		n.start()
 		n.tasks.awaitStart("a-3")
@@ -137,7 +137,7 @@ func TestKilledDuringAPauseGoesOnWithIt(t *testing.T) {
 	})
 }
 
-func TestKilledWhileRemovingGoesOnWithoutAServer(t *testing.T) {
+func TestKilledWhileRemovingResumesWithoutAServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -157,9 +157,9 @@ func TestKilledWhileRemovingGoesOnWithoutAServer(t *testing.T) {
 	})
 }
 
-// A driver that is killed while it removes a task forgets first how the task ended. The
-// agent that comes next has recorded that it ran, and takes the rest away.
-func TestTaskThatIsHalfRemovedIsRemoved(t *testing.T) {
+// A driver that is killed while removing a task first forgets the task's exit. The next
+// agent has a record that the task ran, and removes the rest.
+func TestPartlyRemovedTaskIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -171,7 +171,7 @@ func TestTaskThatIsHalfRemovedIsRemoved(t *testing.T) {
 		s.send(t, delta(stopped(a)))
 		s.await(t, "a", "stopping")
 		n.crash()
-		n.tasks.halve("a-1")
+		n.tasks.removePartly("a-1")
 		n.start()
 		s = n.join()
 		s.await(t, "a", "stopped")
@@ -191,7 +191,7 @@ func TestOrphansAreRemovedOnlyByAFullSet(t *testing.T) {
 		s.await(t, "a", "running")
 		s.await(t, "b", "running")
 		n.crash()
-		for _, uid := range []string{"a", "b"} { // the agent's memory is lost
+		for _, uid := range []string{"a", "b"} { // the agent's records are lost
 			if err := os.Remove(filepath.Join(n.dir, "agent", "replicas", uid)); err != nil {
 				t.Fatal(err)
 			}
@@ -205,7 +205,7 @@ func TestOrphansAreRemovedOnlyByAFullSet(t *testing.T) {
 			t.Fatalf("before a full set there are %v", got)
 		}
 		s.send(t, full(assignment("a"), assignment("c")))
-		s.await(t, "a", "running") // taken back, though nothing was recorded
+		s.await(t, "a", "running") // reattached, though nothing was recorded
 		s.await(t, "b", "stopped")
 		synctest.Wait()
 		if got := n.tasks.ids(); !slices.Equal(got, []string{"a-1", "c-1"}) {
@@ -217,7 +217,7 @@ func TestOrphansAreRemovedOnlyByAFullSet(t *testing.T) {
 	})
 }
 
-func TestRebootStartsAgainWithoutBlame(t *testing.T) {
+func TestRebootCountsAsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -246,9 +246,9 @@ func TestRebootStartsAgainWithoutBlame(t *testing.T) {
 	})
 }
 
-// A crash between the first start after a reboot and its record is like any
-// other: the task is ours, whether it still runs or not.
-func TestKilledBetweenStartAndItsRecordAfterAReboot(t *testing.T) {
+// A crash between the first start after a reboot and its record is like any other: the
+// agent owns the task, whether it still runs or not.
+func TestKilledBeforeRecordingTheStartAfterAReboot(t *testing.T) {
 	for _, exited := range []bool{false, true} {
 		t.Run(map[bool]string{false: "it runs", true: "it has exited"}[exited], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestDamagedFileIsRefusedAndKept(t *testing.T) {
 	})
 }
 
-func TestEndedReplicaDoesNotRunAgainWhenTheNodeForgets(t *testing.T) {
+func TestEndedReplicaDoesNotRunAgainAfterLostRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()

@@ -20,26 +20,26 @@ import (
 	"github.com/cloudless/cloudless/internal/logfile"
 )
 
-// tasks is what a machine runs. It outlives agents; a test plays the programs.
-// It keeps the promises of the driver contract that an agent leans on: verbs may
-// be repeated, an exit can be waited for any number of times, output is on disk
-// before the exit is seen, and Remove leaves nothing.
+// tasks is what a machine runs. It outlives agents; the test plays the programs. It keeps
+// the promises of the driver contract that an agent relies on: verbs may be repeated, an
+// exit can be waited for any number of times, output is on disk before the exit is seen,
+// and Remove leaves nothing.
 type tasks struct {
 	mu      sync.Mutex
 	byID    map[string]*task
 	changed *sync.Cond
-	starts  []string   // ids of every task that was ever started
+	starts  []string   // ids of all tasks ever started
 	stops   []string   // "id signal grace" of every stop
 	execs   []*process // every further process
 
 	unknown  string                                   // a signal that is refused
-	busy     error                                    // what Remove says; nil succeeds
-	ending   time.Duration                            // how long a task that is told to stop still runs
+	busy     error                                    // error of Remove; nil succeeds
+	ending   time.Duration                            // how long a task runs after it was asked to stop
 	prepare  func(context.Context, driver.Task) error // nil succeeds
 	stats    func(id string) driver.Stats             // nil means that nothing can be measured
 	progress driver.Progress                          // of every pull; none if its total is 0
-	root     string                                   // folder that every task takes for its root
-	hold     chan struct{}                            // if set, Start has done its work but does not return before it is closed
+	root     string                                   // root folder of every task
+	hold     chan struct{}                            // if set, Start does its work but returns only when this is closed
 }
 
 type task struct {
@@ -66,7 +66,7 @@ func (t *tasks) stopped() []string {
 	return slices.Clone(t.stops)
 }
 
-// ids are those of all tasks that exist.
+// ids lists all tasks that exist.
 func (t *tasks) ids() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,28 +94,28 @@ func (t *tasks) end(task *task, exit driver.Exit) {
 	close(task.ended)
 }
 
-// halve leaves of the task what a removal leaves that is cut short: that it was made.
-func (t *tasks) halve(id string) {
+// removePartly leaves what an interrupted removal leaves: only the fact that the task was created.
+func (t *tasks) removePartly(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[id].status.State, t.byID[id].status.PID = driver.StateCreated, 0
 }
 
-// setBusy has Remove fail with err, or succeed again.
+// setBusy makes Remove fail with err, or succeed again if nil.
 func (t *tasks) setBusy(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.busy = err
 }
 
-// lose makes the task vanish, as if by another's hand.
+// lose makes the task vanish, as if removed by another program.
 func (t *tasks) lose(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byID, id)
 }
 
-// reboot ends every program without a trace of how.
+// reboot ends every program and loses the exits.
 func (t *tasks) reboot() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,7 +124,7 @@ func (t *tasks) reboot() {
 	}
 }
 
-// release lets go of a Start that is held.
+// release unblocks a held Start.
 func (t *tasks) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,7 +161,7 @@ func (t *tasks) print(tb testing.TB, id, line string) {
 	}
 }
 
-// handle is the driver of one agent: how it reaches the tasks, until it is cut.
+// handle is one agent's driver: its access to the tasks, until it is cut.
 type handle struct {
 	*tasks
 	once sync.Mutex
@@ -296,7 +296,6 @@ func (h *handle) List(context.Context) ([]driver.Status, error) {
 	return list, h.check()
 }
 
-// Exec runs a real process beside the task.
 func (h *handle) Stats(_ context.Context, id string) (driver.Stats, error) {
 	if err := h.check(); err != nil {
 		return driver.Stats{}, err

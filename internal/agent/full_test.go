@@ -15,7 +15,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// smallDisk mounts a small file system at dir and returns what fills and frees it.
+// smallDisk mounts a small file system at dir and returns functions that fill and free it.
 func smallDisk(t *testing.T, dir string) (fill, free func()) {
 	t.Helper()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=1m"); err != nil {
@@ -43,10 +43,9 @@ func smallDisk(t *testing.T, dir string) (fill, free func()) {
 	}
 }
 
-// On a full disk nothing is started that could not be remembered, what runs goes
-// on running, the reason is told, and everything goes on by itself when there is
-// room again.
-func TestAFullDiskHoldsReplicasUpAndLosesNone(t *testing.T) {
+// On a full disk, nothing is started that could not be recorded. Running replicas go on,
+// the reason is reported, and everything resumes when there is room again.
+func TestFullDiskDelaysReplicasAndLosesNone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("mounts, which needs root; make test runs it")
 	}

@@ -12,23 +12,23 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// errNoGPU means that the node has too few GPUs at the moment. The cluster has
-// counted them, so that waiting helps: one is just being given back, or a card has
-// failed and the cluster will hear of it.
+// errNoGPU means that the node has too few GPUs at the moment. The scheduler counts GPUs,
+// so waiting helps: a GPU is just being released, or a card has failed and the cluster will
+// learn of it.
 var errNoGPU = errors.New("no GPU is free")
 
-// gpus says which replica has which GPU. What a replica was given is in its record
-// too, so that it stays the same when the agent restarts.
+// gpus assigns GPUs to replicas. A replica's GPUs are in its record, too, so that they stay
+// the same when the agent restarts.
 type gpus struct {
 	list func() []machine.GPU
 
 	mu   sync.Mutex
-	held map[string][]string // ids by uid of the replica
+	held map[string][]string // GPU ids by replica uid
 }
 
 func newGPUs(list func() []machine.GPU) *gpus { return &gpus{list: list, held: map[string][]string{}} }
 
-// hold takes up what an earlier agent gave to a replica.
+// hold restores the GPUs that an earlier agent gave to a replica.
 func (g *gpus) hold(replica string, ids []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -37,8 +37,8 @@ func (g *gpus) hold(replica string, ids []string) {
 	}
 }
 
-// claim gives a replica as many as it asks for: those that it has, as far as they
-// are still there, and then the first that nobody has.
+// claim gives a replica as many GPUs as it asks for: those that it has, if they still
+// exist, and then the first free ones.
 func (g *gpus) claim(replica string, ask *v1.Gpu) ([]machine.GPU, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,9 +79,9 @@ func (g *gpus) release(replica string) {
 	delete(g.held, replica)
 }
 
-// equip gives a task the devices of the GPUs that its replica asks for. Which ones
-// is on disk before the task has them.
-func (r *replica) equip(task *driver.Task) error {
+// addGPUs adds the devices of the replica's GPUs to a task. The choice is on disk before the
+// task starts.
+func (r *replica) addGPUs(task *driver.Task) error {
 	ask := r.rec.Assignment.GetRevision().GetSpec().GetWorkload().GetResources().GetGpu()
 	if ask.GetCount() <= 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// cards are two of one model and one of another.
+// cards returns two GPUs of one model and one of another.
 func cards() []machine.GPU {
 	return []machine.GPU{
 		{ID: "0000:01:00.0", Model: "a100", Devices: []string{"/dev/nvidia0", "/dev/nvidiactl"}},
@@ -31,8 +31,8 @@ func (n *node) devices(task string) string {
 	return strings.Join(n.tasks.byID[task].Devices, " ")
 }
 
-// A replica gets the devices of as many cards as it asks for, no two replicas get
-// the same card, and that holds when the agent is killed.
+// A replica gets the devices of as many cards as it asks for. No two replicas share a card,
+// even after the agent is killed.
 func TestReplicasGetGPUsOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -67,9 +67,9 @@ func TestReplicasGetGPUsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// Who comes while all cards are in use waits without having failed, and gets the
-// card of the one that goes.
-func TestReplicaWaitsForAGPUThatIsGivenBack(t *testing.T) {
+// A replica that finds all cards in use waits without failing, and gets the card of one
+// that leaves.
+func TestReplicaWaitsForAReleasedGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.machine.gpus = cards()[:1]
@@ -87,7 +87,7 @@ func TestReplicaWaitsForAGPUThatIsGivenBack(t *testing.T) {
 		if got := n.devices("b-1"); got != "/dev/nvidia0 /dev/nvidiactl" {
 			t.Errorf("it has %q", got)
 		}
-		// One that has ended for good needs none any more.
+		// A replica that has ended for good releases its card.
 		n.tasks.exit("b-1", driver.Exit{Code: 1})
 		s.await(t, "b", "failed")
 		s.send(t, delta(assignment("c", gpu(1, ""))))
@@ -95,8 +95,8 @@ func TestReplicaWaitsForAGPUThatIsGivenBack(t *testing.T) {
 	})
 }
 
-// A card or a battery that comes or goes is news; what is used is not.
-func TestChangesOfTheMachineAreNews(t *testing.T) {
+// A card or battery that appears or disappears is reported at once; usage is not.
+func TestMachineChangesAreReported(t *testing.T) {
 	of := func() *v1.NodeStatus {
 		return &v1.NodeStatus{Info: &v1.NodeInfo{Arch: "arm64"}, Capacity: &v1.NodeResources{Gpu: 1}, Gpus: []*v1.NodeGpu{{Id: "a"}}}
 	}
@@ -149,7 +149,7 @@ func TestClaims(t *testing.T) {
 	g.release("t")
 	list = list[1:]
 	want(claim("x", 2, ""), "02", "03")
-	// One that asks for fewer after an update gives the others back.
+	// A replica that asks for fewer after an update releases the others.
 	want(claim("x", 1, ""), "02")
 	g.hold("earlier", []string{"0000:03:00.0"})
 	want(claim("y", 1, ""))

@@ -25,7 +25,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// node is a machine with an agent and a server that plays the cluster.
+// node is a machine with an agent, and a server that plays the cluster.
 type node struct {
 	t       *testing.T
 	dir     string
@@ -42,7 +42,7 @@ type node struct {
 	stop   func() // ends Run and waits for it
 }
 
-// newNode makes everything but starts no agent.
+// newNode creates everything but starts no agent.
 func newNode(t *testing.T) *node {
 	return &node{
 		t:       t,
@@ -68,7 +68,7 @@ func (n *node) options() Options {
 	}
 }
 
-// start starts an agent on what is in the data folder.
+// start starts an agent on the data folder.
 func (n *node) start() {
 	n.t.Helper()
 	n.driver = &handle{tasks: n.tasks}
@@ -89,8 +89,8 @@ func (n *node) start() {
 	n.t.Cleanup(n.stop)
 }
 
-// crash is kill -9: the agent reaches neither the driver nor the data folder
-// any more, whatever it was doing. Its tasks go on.
+// crash is kill -9: the agent can no longer reach the driver or the data folder. Its tasks
+// go on.
 func (n *node) crash() {
 	n.t.Helper()
 	n.driver.cut()
@@ -158,7 +158,7 @@ type server struct {
 	mu     sync.Mutex
 	away   bool
 	copied bool
-	// refusal ends every session, if it is not nil.
+	// refusal, if not nil, ends every session.
 	refusal error
 	tries   int
 }
@@ -217,13 +217,13 @@ func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Sessio
 		return err
 	}
 	sess := &session{
-		stream: stream,
-		hello:  first.GetHello(),
-		ups:    make(chan *v1.SessionUp),
-		heard:  map[string][]*v1.ReplicaStatus{},
-		end:    make(chan struct{}),
+		stream:   stream,
+		hello:    first.GetHello(),
+		ups:      make(chan *v1.SessionUp),
+		reported: map[string][]*v1.ReplicaStatus{},
+		end:      make(chan struct{}),
 	}
-	sess.hear(sess.hello.GetReplicas())
+	sess.keep(sess.hello.GetReplicas())
 	select {
 	case s.sessions <- sess:
 	case <-stream.Context().Done():
@@ -255,14 +255,14 @@ func (s *server) Session(stream grpc.BidiStreamingServer[v1.SessionUp, v1.Sessio
 
 // session is one session as the server sees it.
 type session struct {
-	stream grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]
-	hello  *v1.Hello
-	ups    chan *v1.SessionUp
-	heard  map[string][]*v1.ReplicaStatus // by uid: received and not yet awaited
-	end    chan struct{}
+	stream   grpc.BidiStreamingServer[v1.SessionUp, v1.SessionDown]
+	hello    *v1.Hello
+	ups      chan *v1.SessionUp
+	reported map[string][]*v1.ReplicaStatus // by uid: received and not yet awaited
+	end      chan struct{}
 }
 
-// join takes the agent's next session.
+// join accepts the agent's next session.
 func (n *node) join() *session {
 	n.t.Helper()
 	sess := <-n.server.sessions
@@ -286,15 +286,14 @@ func (s *session) open(t *testing.T, o *v1.Open) {
 	}
 }
 
-// await waits until the replica is said to be in the phase, in the hello already or
-// in a report, and returns its status. What is said of other replicas meanwhile can
-// be awaited later.
+// await waits until the hello or a report says that the replica is in the phase, and
+// returns its status. Reports about other replicas can be awaited later.
 func (s *session) await(t *testing.T, uid, phase string) *v1.ReplicaStatus {
 	t.Helper()
 	return s.awaitStatus(t, uid, phase, func(status *v1.ReplicaStatus) bool { return status.GetPhase() == phase })
 }
 
-// awaitRestart waits until the node says that a replica runs after so many restarts.
+// awaitRestart waits for a report that a replica runs after so many restarts.
 func (s *session) awaitRestart(t *testing.T, uid string, restarts int32) *v1.ReplicaStatus {
 	t.Helper()
 	return s.awaitStatus(t, uid, "restarted", func(status *v1.ReplicaStatus) bool {
@@ -302,20 +301,20 @@ func (s *session) awaitRestart(t *testing.T, uid string, restarts int32) *v1.Rep
 	})
 }
 
-// awaitStatus is the same for anything that a status can say.
+// awaitStatus waits for any status that matches.
 func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.ReplicaStatus) bool) *v1.ReplicaStatus {
 	t.Helper()
-	for range 10_000 { // heartbeats, too: more than two hours of them is never
-		for len(s.heard[uid]) > 0 {
-			status := s.heard[uid][0]
-			s.heard[uid] = s.heard[uid][1:]
+	for range 10_000 { // heartbeats included: more than two hours of them
+		for len(s.reported[uid]) > 0 {
+			status := s.reported[uid][0]
+			s.reported[uid] = s.reported[uid][1:]
 			if is(status) {
 				return status
 			}
 		}
 		select {
 		case up := <-s.ups:
-			s.hear(up.GetReport().GetReplicas())
+			s.keep(up.GetReport().GetReplicas())
 		case <-s.stream.Context().Done():
 			t.Fatalf("the session has ended before replica %s was %s", uid, what)
 		}
@@ -324,14 +323,14 @@ func (s *session) awaitStatus(t *testing.T, uid, what string, is func(*v1.Replic
 	return nil
 }
 
-// hear keeps what the node says, in its hello or later, until somebody awaits it.
-func (s *session) hear(reports []*v1.ReplicaReport) {
+// keep keeps reports until they are awaited.
+func (s *session) keep(reports []*v1.ReplicaReport) {
 	for _, report := range reports {
-		s.heard[report.GetUid()] = append(s.heard[report.GetUid()], report.GetStatus())
+		s.reported[report.GetUid()] = append(s.reported[report.GetUid()], report.GetStatus())
 	}
 }
 
-// said is what a hello says of a replica, nil if nothing.
+// said is the hello's status of a replica, or nil.
 func (s *session) said(uid string) *v1.ReplicaStatus {
 	for _, report := range s.hello.GetReplicas() {
 		if report.GetUid() == uid {
@@ -346,7 +345,7 @@ func full(assign ...*v1.Assignment) *v1.Assignments {
 	return &v1.Assignments{Epoch: 1, Full: true, Assign: assign}
 }
 
-// delta changes some of them.
+// delta changes some assignments.
 func delta(assign ...*v1.Assignment) *v1.Assignments {
 	return &v1.Assignments{Epoch: 1, Assign: assign}
 }

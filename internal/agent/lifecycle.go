@@ -41,18 +41,18 @@ const (
 
 const desiredStopped = "stopped"
 
-// lostCode is the exit code of a task whose real one nobody saw.
+// lostCode is the exit code of a task whose real one is unknown.
 const lostCode = 255
 
-// ended is whether nothing more happens to a replica in this phase unless the
-// cluster wants something else.
+// ended reports whether nothing more happens to a replica in this phase unless the cluster
+// wants something else.
 func ended(phase string) bool {
 	return phase == phaseCompleted || phase == phaseFailed || phase == phaseStopped
 }
 
-// step takes the one step that the phase and the wish call for. What it waits
-// for ends with armed, when the wish changes; what must not be interrupted by
-// that uses ctx. It may be repeated after every error and every crash.
+// step takes the one step that the phase and the desired state call for. Waits end with
+// armed when the desired state changes; steps that must not be interrupted use ctx. It may
+// be repeated after every error and every crash.
 func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 	if err := r.removeStale(ctx); err != nil {
 		return false, err
@@ -63,17 +63,17 @@ func (r *replica) step(ctx, armed context.Context) (gone bool, err error) {
 		if !w.stop() {
 			return false, err
 		}
-		r.log.Warn("cannot record that the replica is to stop; stopping it all the same", "error", err)
+		r.log.Warn("cannot record that the replica must stop; stopping it anyway", "error", err)
 	}
 	switch {
 	case phase == phaseStopping:
 		return false, r.stop(ctx)
 	case ended(phase) && w.removed:
-		return r.leave(ctx)
+		return r.cleanUp(ctx)
 	case phase == phaseStopped && !w.stop():
 		return false, r.again(false)
 	case ended(phase):
-		return false, r.rest(ctx, armed)
+		return false, r.awaitChange(ctx, armed)
 	case w.stop():
 		r.beginStop()
 		return false, nil
@@ -101,7 +101,7 @@ func (r *replica) removeStale(ctx context.Context) error {
 			return fmt.Errorf("remove left-over task %s: %w", task.status.ID, err)
 		}
 		r.stale = r.stale[1:]
-		r.goOn() // what comes next may be to wait for a task that runs
+		r.clearProblem() // the next step may be waiting for a running task
 	}
 	return nil
 }
@@ -121,18 +121,18 @@ func (r *replica) start(ctx context.Context) error {
 	case err == nil:
 		return r.advance(func(rec *record) {
 			rec.Status.StartTime, rec.Status.EndTime = now(), nil
-			rec.takeBack(task)
+			rec.reattach(task)
 		})
 	case ctx.Err() != nil:
 		return nil // a failed start leaves nothing
 	case errors.Is(err, errNoGPU):
-		return err // no fault of the replica
+		return err // not the replica's fault
 	}
 	r.log.Warn("replica could not be started", "attempt", r.rec.Attempt, "error", err)
-	hopeless := errors.Is(err, driver.ErrInvalid)
+	permanent := errors.Is(err, driver.ErrInvalid)
 	return r.advance(func(rec *record) {
 		rec.Status.Reason = err.Error()
-		rec.conclude(ending{failed: true, hopeless: hopeless}, now())
+		rec.conclude(ending{failed: true, permanent: permanent}, now())
 	})
 }
 
@@ -149,7 +149,7 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 		return started, err
 	}
 	task.Login = r.login()
-	if err := r.equip(&task); err != nil {
+	if err := r.addGPUs(&task); err != nil {
 		return started, err
 	}
 	if err := r.drive(ctx, "prepare", func(ctx context.Context) error { return r.prepare(ctx, task) }); err != nil {
@@ -158,7 +158,7 @@ func (r *replica) startTask(ctx context.Context) (started driver.Status, err err
 	if err := r.connect(ctx, &task); err != nil {
 		return started, err
 	}
-	select { // many at once only take turns at the same CPUs
+	select { // more in parallel would only compete for the same CPUs
 	case r.starts <- struct{}{}:
 		defer func() { <-r.starts }()
 	case <-ctx.Done():
@@ -190,7 +190,7 @@ func (r *replica) watch(ctx context.Context) error {
 	return r.advance(func(rec *record) { rec.exited(exit) })
 }
 
-// wait returns how the present task ended. A task that is gone has ended, too.
+// wait returns how the current task ended. A task that is gone has ended, too.
 func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
 	if r.driver == nil {
 		return nil, fmt.Errorf("this node no longer has a driver %q", driverName(r.rec.Assignment))
@@ -204,7 +204,7 @@ func (r *replica) wait(ctx context.Context) (*v1.Exit, error) {
 	return r.rec.seenExit(exit), nil
 }
 
-// seenExit is an exit in the words of the API.
+// seenExit converts an exit to the API's type.
 func (r *record) seenExit(exit driver.Exit) *v1.Exit {
 	switch {
 	case exit.OOMKilled:
@@ -219,7 +219,7 @@ func (r *record) seenExit(exit driver.Exit) *v1.Exit {
 	return seen
 }
 
-// memoryLimit is how much memory a replica may use, empty if nothing says so.
+// memoryLimit is the replica's memory limit. It is empty if there is none.
 func memoryLimit(a *v1.Assignment) string {
 	return a.GetRevision().GetSpec().GetWorkload().GetResources().GetLimits().GetMemory()
 }
@@ -262,7 +262,7 @@ func (r *replica) pause(ctx, armed context.Context) error {
 	if err := r.removeTask(ctx); err != nil {
 		return err
 	}
-	r.goOn() // what held it up must not seem to do so for the whole pause
+	r.clearProblem() // an old problem must not be shown during the pause
 	// A clock that was set back must not make the pause longer.
 	policy := r.rec.policy()
 	sleep(armed, min(time.Until(r.rec.Resume), max(policy.first, policy.max)))
@@ -288,8 +288,8 @@ func (r *replica) again(restart bool) error {
 	})
 }
 
-// placed, preparing, running or backoff -> stopping. That it cannot be recorded
-// must not keep a replica running; after a crash it is found out again.
+// placed, preparing, running or backoff -> stopping. A failure to record that must not keep
+// the replica running; after a crash it is determined again.
 func (r *replica) beginStop() {
 	err := r.advance(func(rec *record) { rec.Status.Phase, rec.Status.Reason = phaseStopping, "" })
 	if err != nil {
@@ -333,7 +333,7 @@ func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	var exit *v1.Exit
 	if r.rec.Started {
 		exit, err = r.wait(ctx)
-		// Of one that was removed in part it cannot be known any more how it ended.
+		// The exit of a partly removed task is lost.
 		if err != nil && !errors.Is(err, driver.ErrNotRunning) {
 			return nil, fmt.Errorf("wait for stopped task: %w", err)
 		}
@@ -341,7 +341,7 @@ func (r *replica) stopTask(ctx context.Context) (*v1.Exit, error) {
 	return exit, r.removeTask(ctx)
 }
 
-// removeTask removes the task of the present attempt, if it is there.
+// removeTask removes the task of the current attempt, if it exists.
 func (r *replica) removeTask(ctx context.Context) error {
 	if r.driver == nil {
 		return nil
@@ -354,19 +354,19 @@ func (r *replica) removeTask(ctx context.Context) error {
 	return nil
 }
 
-// rest waits until the cluster wants something else of a replica that has ended.
-func (r *replica) rest(ctx, armed context.Context) error {
+// awaitChange waits until the cluster wants something else of a replica that has ended.
+func (r *replica) awaitChange(ctx, armed context.Context) error {
 	if err := r.removeTask(ctx); err != nil {
 		return err
 	}
 	r.gpus.release(r.uid)
-	r.goOn() // nothing may come any more
+	r.clearProblem() // no later step may clear it
 	<-armed.Done()
 	return nil
 }
 
 // completed, failed or stopped -> gone.
-func (r *replica) leave(ctx context.Context) (gone bool, err error) {
+func (r *replica) cleanUp(ctx context.Context) (gone bool, err error) {
 	if err := r.removeTask(ctx); err != nil {
 		return false, err
 	}
@@ -384,7 +384,7 @@ func (r *replica) leave(ctx context.Context) (gone bool, err error) {
 	return r.forget(r), nil
 }
 
-// sentence makes text from outside fit for the API.
+// sentence makes external text fit for the API.
 func sentence(text string) string {
 	const longest = 1000
 	if len(text) > longest {

@@ -16,7 +16,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// within fails unless d lies in the given bounds: pauses have some jitter.
+// within fails unless d is within the bounds: pauses have some jitter.
 func within(t *testing.T, what string, d, low, high time.Duration) {
 	t.Helper()
 	if d < low || d > high {
@@ -33,7 +33,7 @@ func TestAlwaysRestartsWithGrowingPauses(t *testing.T) {
 		for i, pause := range []time.Duration{0, 1, 2, 4, 4} {
 			s.awaitRestart(t, "a", int32(i))
 			exited := time.Now()
-			n.tasks.exit(fmt.Sprint("a-", i+1), driver.Exit{Code: i}) // also after success
+			n.tasks.exit(fmt.Sprint("a-", i+1), driver.Exit{Code: i}) // after success, too
 			if pause > 0 {
 				if got := s.await(t, "a", "backoff"); got.GetRestarts() != int32(i) || got.GetLastExit().GetCode() != int32(i) || got.GetPid() != 0 {
 					t.Errorf("exit %d was reported as %v", i, got)
@@ -104,7 +104,7 @@ func TestPolicyDecidesAfterAnExit(t *testing.T) {
 	}
 }
 
-func TestMissingImageIsTriedAgainUntilItIsThere(t *testing.T) {
+func TestMissingImageIsRetriedUntilItExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.prepare = func(context.Context, driver.Task) error {
@@ -127,7 +127,7 @@ func TestMissingImageIsTriedAgainUntilItIsThere(t *testing.T) {
 	})
 }
 
-func TestWhatCanNeverStartFailsIfItMayNotBeRestarted(t *testing.T) {
+func TestInvalidTaskFailsUnlessRestartable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.prepare = func(context.Context, driver.Task) error {
@@ -153,7 +153,7 @@ func TestWhatCanNeverStartFailsIfItMayNotBeRestarted(t *testing.T) {
 func TestStopBySignalAndGraceKeepsTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		n.tasks.ending = time.Second // else it may have stopped before it is said to be stopping
+		n.tasks.ending = time.Second // otherwise it may stop before it reports stopping
 		n.start()
 		s := n.join()
 		a := assignment("a", func(w *v1.WorkloadSpec) { w.Stop = &v1.Stop{Signal: "SIGINT", Grace: "3s"} })
@@ -182,9 +182,9 @@ func TestStopBySignalAndGraceKeepsTheLog(t *testing.T) {
 	})
 }
 
-// What could not be cleared away for a moment is no reason any more once it is: in a
-// pause and at the end there is a long wait behind it.
-func TestWhatNoLongerHoldsAReplicaUpIsTakenBack(t *testing.T) {
+// A temporary problem is cleared from the status once it is over, before a pause and before
+// the end: a long wait follows both.
+func TestSolvedProblemIsClearedFromTheStatus(t *testing.T) {
 	for policy, phase := range map[string]string{"always": "backoff", "never": "failed"} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
@@ -213,7 +213,7 @@ func TestWhatNoLongerHoldsAReplicaUpIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestUnknownSignalDoesNotKeepAReplicaFromBeingStopped(t *testing.T) {
+func TestUnknownSignalDoesNotPreventAStop(t *testing.T) {
 	for signal, whose := range map[string]string{"SIGQIUT": "nobody's", "SIGPWR": "not the driver's"} {
 		t.Run(signal+" is "+whose, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -234,11 +234,11 @@ func TestUnknownSignalDoesNotKeepAReplicaFromBeingStopped(t *testing.T) {
 	}
 }
 
-func TestAChangedWishInterruptsAtOnce(t *testing.T) {
+func TestChangedAssignmentInterruptsAtOnce(t *testing.T) {
 	for phase, prepare := range map[string]func(context.Context, driver.Task) error{
 		"backoff": func(context.Context, driver.Task) error { return driver.ErrImage },
 		"preparing": func(ctx context.Context, _ driver.Task) error {
-			<-ctx.Done() // a pull that takes for ever
+			<-ctx.Done() // a pull that never ends
 			return ctx.Err()
 		},
 	} {
@@ -266,7 +266,7 @@ func TestAChangedWishInterruptsAtOnce(t *testing.T) {
 	}
 }
 
-func TestDisappearedTaskIsStartedAgainByPolicy(t *testing.T) {
+func TestVanishedTaskIsRestartedByPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -318,8 +318,8 @@ func TestRemovedReplicaLeavesOnlyItsLogUntilRetentionEnds(t *testing.T) {
 	})
 }
 
-// Whoever shows the exit shows the limit with it.
-func TestExitForMemoryNamesTheLimit(t *testing.T) {
+// An OOM exit names the memory limit.
+func TestOOMExitNamesTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -338,9 +338,9 @@ func TestExitForMemoryNamesTheLimit(t *testing.T) {
 	})
 }
 
-// A program that fails because a child of it was killed for memory is told apart.
-func TestExitAfterAChildRanOutOfMemoryNamesTheLimit(t *testing.T) {
-	rec := freshRecord(assignment("a", func(w *v1.WorkloadSpec) {
+// A program that fails because its child was OOM-killed is reported as such.
+func TestExitAfterAnOOMKilledChildNamesTheLimit(t *testing.T) {
+	rec := newRecord(assignment("a", func(w *v1.WorkloadSpec) {
 		w.Resources = &v1.Resources{Limits: &v1.ResourceAmounts{Memory: "64Mi"}}
 	}), "boot-1")
 	exit := rec.seenExit(driver.Exit{Code: 3, ChildOOMKilled: true})

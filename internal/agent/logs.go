@@ -15,21 +15,20 @@ import (
 	"github.com/cloudless/cloudless/internal/retentionclock"
 )
 
-// logs owns the folders of all replicas' logs. A folder spans every attempt of
-// its replica and outlives the replica by the retention: when the replica goes,
-// the time is marked in the folder, and when that is long enough ago the folder
-// goes too.
+// logs owns the folders of all replicas' logs. A folder spans every attempt of its replica
+// and outlives the replica by the retention: when the replica goes, the time is marked in
+// the folder, and after the retention the folder is removed.
 type logs struct {
 	dir  string
 	keep time.Duration
 	wake chan struct{} // has a token when there is a new mark
 	log  *slog.Logger
 
-	mu sync.Mutex // a folder is not removed while its replica takes it up again
+	mu sync.Mutex // a folder is not removed while its replica claims it again
 }
 
-// removedMark is the file that holds the time of removal. The log's own files
-// are named by numbers.
+// removedMark is the file that holds the time of removal. The log's own files are named by
+// numbers.
 const removedMark = "removed"
 
 func newLogs(dir string, keep time.Duration, log *slog.Logger) (*logs, error) {
@@ -41,13 +40,13 @@ func newLogs(dir string, keep time.Duration, log *slog.Logger) (*logs, error) {
 
 func (l *logs) path(uid string) string { return filepath.Join(l.dir, uid) }
 
-// exists is whether there is a log of the replica, removed or not.
+// exists reports whether the replica has a log, removed or not.
 func (l *logs) exists(uid string) bool {
 	_, err := os.Stat(l.path(uid))
 	return err == nil
 }
 
-// claim makes the folder of a replica that is about to run.
+// claim creates the folder of a replica that is about to run.
 func (l *logs) claim(uid string) (dir string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +60,7 @@ func (l *logs) claim(uid string) (dir string, err error) {
 	return dir, nil
 }
 
-// release marks the folder of a replica that is gone, if it is not yet marked.
+// release marks the folder of a removed replica, if it is not yet marked.
 func (l *logs) release(uid string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +78,7 @@ func (l *logs) release(uid string) error {
 	return nil
 }
 
-// releaseUnknown marks the folders of replicas that nobody knows any more.
+// releaseUnknown marks the folders of unknown replicas.
 func (l *logs) releaseUnknown(known func(uid string) bool) error {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -119,7 +118,7 @@ func (l *logs) run(ctx context.Context) {
 	}
 }
 
-// sweep removes what is due and returns when the next folder is, or zero.
+// sweep removes what is due and returns when the next folder is due, or zero.
 func (l *logs) sweep(now time.Time) (next time.Time, err error) {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -136,8 +135,8 @@ func (l *logs) sweep(now time.Time) (next time.Time, err error) {
 	return next, errors.Join(errs...)
 }
 
-// removeDue removes the folder if it is marked and due. If it is only marked, it
-// returns when it will be due.
+// removeDue removes the folder if it is marked and due. If it is only marked, it returns
+// when it will be due.
 func (l *logs) removeDue(uid string, now time.Time) (due time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

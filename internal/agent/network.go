@@ -15,19 +15,19 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// Network is the node's network; package nodenet has it.
+// Network is the node's network. Package nodenet implements it.
 type Network interface {
-	// Run keeps the network as it should be until ctx ends.
+	// Run maintains the network until ctx ends.
 	Run(ctx context.Context, notice func(nodenet.Event)) error
-	// Configure gives the node its ranges of addresses.
+	// Configure sets the node's address ranges.
 	Configure(subnets nodenet.Subnets) error
-	// Attach gives a replica its namespace, addresses and ports; Serve and
-	// Withdraw say whether published ports lead to it; Detach takes all away.
+	// Attach gives a replica its namespace, addresses and ports. Serve and Withdraw say
+	// whether published ports lead to it. Detach removes everything.
 	Attach(ctx context.Context, e nodenet.Endpoint) (nodenet.Attachment, error)
 	Serve(uid string) error
 	Withdraw(uid string) error
 	Detach(ctx context.Context, uid string) error
-	// Retain detaches those that are not to be kept.
+	// Retain detaches all replicas that keep rejects.
 	Retain(ctx context.Context, keep func(uid string) bool) error
 	// Counters are the bytes that a replica has received and sent.
 	Counters(uid string) (nodenet.Counters, error)
@@ -35,29 +35,29 @@ type Network interface {
 	Condition() (ok bool, reason string)
 }
 
-// runNetwork keeps the network until ctx ends, and first takes away what belongs
-// to replicas that nobody knows any more.
+// runNetwork maintains the network until ctx ends. First it removes the networks of unknown
+// replicas.
 func (a *Agent) runNetwork(ctx context.Context) {
 	if err := a.network.Retain(ctx, a.knows); err != nil {
-		a.log.Warn("what is left of the network of removed replicas cannot be taken away", "error", err)
+		a.log.Warn("cannot remove the network of removed replicas", "error", err)
 	}
 	var pause backoff
 	for ctx.Err() == nil {
 		if err := a.network.Run(ctx, a.noticed); err != nil && ctx.Err() == nil {
-			a.log.Warn("the node's network is not watched; trying again", "error", err)
+			a.log.Warn("cannot watch the node's network; trying again", "error", err)
 			sleep(ctx, pause.next())
 		}
 	}
 }
 
-// knows is whether there is a replica, or a task of one, of that uid.
+// knows reports whether there is a replica, or a task of one, with that uid.
 func (a *Agent) knows(uid string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.replicas[uid] != nil || len(a.found[uid]) > 0
 }
 
-// noticed passes on what the network tells.
+// noticed passes on the events of the network.
 func (a *Agent) noticed(e nodenet.Event) {
 	severity := "info"
 	if e.Warning {
@@ -67,12 +67,12 @@ func (a *Agent) noticed(e nodenet.Event) {
 	a.noteChange()
 }
 
-// tell tells the cluster of something that has happened now to a replica, if it is one.
+// tell reports an event to the cluster. replica is empty if it is about the node.
 func (a *Agent) tell(severity, reason, replica, message string) {
 	a.reports.addEvent(&v1.EventReport{Severity: severity, Reason: reason, Message: message, ReplicaUid: replica, Time: now()})
 }
 
-// configureNetwork takes over what the cluster has given the node.
+// configureNetwork applies the node's spec.
 func (a *Agent) configureNetwork(given *v1.NodeSpec) error {
 	if given.GetSubnetV4() == "" {
 		return nil
@@ -98,7 +98,7 @@ type networkCondition struct {
 	since  time.Time
 }
 
-// judge makes the machine's word on its network that of the whole node's.
+// judge merges the state of the node's network into the machine's network condition.
 func (c *networkCondition) judge(network Network, conditions []*v1.Condition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func (c *networkCondition) judge(network Network, conditions []*v1.Condition) {
 	}
 }
 
-// endpointOf is the replica as the network sees it.
+// endpointOf describes the replica for the network.
 func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 	meta, s := a.GetReplica().GetMetadata(), a.GetReplica().GetSpec()
 	e := nodenet.Endpoint{
@@ -136,14 +136,14 @@ func endpointOf(a *v1.Assignment) nodenet.Endpoint {
 	return e
 }
 
-// onNetwork is whether the replica has a place on the node's network.
+// onNetwork reports whether the replica is on the node's network.
 func onNetwork(a *v1.Assignment) bool {
 	network := a.GetRevision().GetSpec().GetWorkload().GetNetwork()
 	return a.GetRevision() != nil && (network == "" || network == string(driver.NetworkNode))
 }
 
-// connect gives the task of a replica its place on the node's network, the same
-// one for every attempt.
+// connect attaches the task of a replica to the node's network, with the same address for
+// every attempt.
 func (r *replica) connect(ctx context.Context, task *driver.Task) error {
 	if !onNetwork(r.rec.Assignment) {
 		return nil
@@ -162,8 +162,8 @@ func (r *replica) connect(ctx context.Context, task *driver.Task) error {
 	return nil
 }
 
-// reconnect brings the network of a replica of an earlier agent to where the
-// replica stands. A replica that runs goes on, whatever comes of it.
+// reconnect restores the network of a replica from an earlier agent. A running replica goes
+// on even if that fails.
 func (r *replica) reconnect(ctx context.Context) {
 	if !onNetwork(r.rec.Assignment) {
 		return
@@ -175,18 +175,18 @@ func (r *replica) reconnect(ctx context.Context) {
 	recorded := r.rec.Status.GetAddresses()
 	err := r.connect(ctx, nil)
 	if !slices.Equal(r.rec.Status.GetAddresses(), recorded) {
-		r.publish() // the earlier agent was killed before it could note them
+		r.publish() // the earlier agent was killed before it could record them
 	}
 	if err == nil {
 		err = r.network.Serve(r.uid)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.log.Warn("the replica's network could not be seen to", "error", err)
+		r.log.Warn("cannot restore the replica's network", "error", err)
 	}
 }
 
-// withdraw lets published ports lead elsewhere. Where that fails, they lead to
-// where nobody answers until the replica is gone.
+// withdraw stops routing published ports to the replica. If that fails, connections to them
+// fail until the replica is gone.
 func (r *replica) withdraw() {
 	if !onNetwork(r.rec.Assignment) {
 		return

@@ -17,14 +17,14 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// fakeNetwork keeps the promises of a node's network that an agent leans on. It
-// outlives agents, as the kernel does.
+// fakeNetwork keeps the promises of a node's network that an agent relies on. It outlives
+// agents, as the kernel does.
 type fakeNetwork struct {
 	mu      sync.Mutex
 	subnets nodenet.Subnets
 	places  map[string]int
 	serving map[string]bool
-	taken   error // why no port can be had
+	taken   error // why no port is available
 	problem string
 	notice  func(nodenet.Event)
 
@@ -113,7 +113,7 @@ func (n *fakeNetwork) fail(taken error, problem string) {
 	n.taken, n.problem = taken, problem
 }
 
-// String is who is attached, with a star who serves.
+// String lists the attached replicas, with a star for those that serve.
 func (n *fakeNetwork) String() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,8 +129,8 @@ func (n *fakeNetwork) String() string {
 
 func published(w *v1.WorkloadSpec) { w.Ports = []*v1.Port{{Port: 80, Publish: 8080}} }
 
-// A replica has its address before it starts, keeps it over restarts, serves
-// only while it runs, and gives everything back when it is removed.
+// A replica has its address before it starts, keeps it across restarts, serves only while
+// it runs, and releases everything when it is removed.
 func TestNetworkOfAReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -171,8 +171,7 @@ func TestNetworkOfAReplica(t *testing.T) {
 	})
 }
 
-// An agent that comes up tells the network who still serves, and takes away what
-// belongs to nobody.
+// A restarted agent tells the network which replicas still serve, and removes unknown ones.
 func TestNetworkAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -197,9 +196,8 @@ func TestNetworkAfterACrash(t *testing.T) {
 	})
 }
 
-// A replica that was started by an agent which could not note it any more has an
-// address all the same, and the cluster knows it.
-func TestAddressOfAStartThatWasNotRecorded(t *testing.T) {
+// A replica whose start was not recorded still has an address, and the cluster learns it.
+func TestUnrecordedStartHasAnAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.hold = make(chan struct{})
@@ -219,8 +217,8 @@ func TestAddressOfAStartThatWasNotRecorded(t *testing.T) {
 	})
 }
 
-// A port that somebody else has is said in a sentence and tried again.
-func TestPortIsTaken(t *testing.T) {
+// A port that is in use is reported in a sentence and retried.
+func TestPortInUseIsReportedAndRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.network.fail(errors.New("port 8080 is used by nginx (process 7) on this machine"), "")
@@ -235,8 +233,8 @@ func TestPortIsTaken(t *testing.T) {
 	})
 }
 
-// What the network notices reaches the server: as an event, and as a condition.
-func TestNetworkTrouble(t *testing.T) {
+// Problems of the network reach the server, as an event and as a condition.
+func TestNetworkProblemsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.machine.conditions = []*v1.Condition{{Type: "NetworkAvailable", Status: true}}
@@ -269,7 +267,7 @@ func TestNetworkTrouble(t *testing.T) {
 	})
 }
 
-// However long a server is away, what waits for it is bounded.
+// However long a server is away, the queue of events is bounded.
 func TestEventsAreBounded(t *testing.T) {
 	r := newReports()
 	for i := range 1000 {

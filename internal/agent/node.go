@@ -9,13 +9,13 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// status is the node as it is now: the machine, and what the agent adds to it.
+// status is the node's current status: the machine, and what the agent adds to it.
 func (a *Agent) status() (*v1.NodeStatus, error) {
 	status, err := a.machine.Status()
 	if err != nil {
 		return nil, err
 	}
-	status.Conditions = append([]*v1.Condition{a.fitness.condition()}, status.GetConditions()...)
+	status.Conditions = append([]*v1.Condition{a.readiness.condition()}, status.GetConditions()...)
 	a.reachable.judge(a.network, status.Conditions)
 	if clock := a.clock.condition(); clock != nil {
 		status.Conditions = append(status.Conditions, clock)
@@ -28,7 +28,7 @@ func (a *Agent) status() (*v1.NodeStatus, error) {
 	return status, nil
 }
 
-// sameButUsage is whether a server would learn nothing but newer measurements.
+// sameButUsage reports whether only measurements differ.
 func sameButUsage(a, b *v1.NodeStatus) bool {
 	return proto.Equal(withoutUsage(a), withoutUsage(b))
 }

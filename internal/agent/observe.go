@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// Observe has collected what the agent knows only when asked, until stop is called.
+// Observe registers the metrics that are collected on demand, until stop is called.
 func (a *Agent) Observe(r *telemetry.Registry) (stop func()) {
 	stopReplicas := r.Collect([]telemetry.Metric{telemetry.AgentReplicas, telemetry.AgentLogBytes}, func(emit telemetry.Emit) {
 		for phase, count := range a.phases() {
@@ -47,7 +47,7 @@ func (a *Agent) phases() map[string]int {
 	return counts
 }
 
-// size is what all logs take. A file that goes meanwhile counts as nothing.
+// size is the size of all logs. A file that vanishes meanwhile does not count.
 func (l *logs) size() (bytes int64, err error) {
 	err = filepath.WalkDir(l.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -64,7 +64,7 @@ func (l *logs) size() (bytes int64, err error) {
 	return bytes, err
 }
 
-// drive has a driver do something, measured, and traced within a trace.
+// drive calls a driver, with metrics and a trace.
 func (r *replica) drive(ctx context.Context, verb string, do func(context.Context) error) error {
 	var span *telemetry.Span
 	if r.tracing != nil && telemetry.Traced(ctx) {
@@ -74,15 +74,15 @@ func (r *replica) drive(ctx context.Context, verb string, do func(context.Contex
 	err := do(ctx)
 	failure := err
 	if errors.Is(err, driver.ErrNotFound) {
-		failure = nil // to stop or remove what is gone is no failure
+		failure = nil // stopping or removing what is gone is not a failure
 	}
 	r.metrics.Drove(r.driver.Name(), verb, failure, time.Since(began))
 	span.End(failure)
 	return err
 }
 
-// traceStart begins the span of a replica's first start, below the call that
-// made its revision.
+// traceStart begins the span of a replica's first start, below the call that made its
+// revision.
 func (r *replica) traceStart(ctx context.Context) (context.Context, *telemetry.Span) {
 	if r.tracing == nil || r.rec.Attempt != 1 {
 		return ctx, nil

@@ -7,8 +7,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// The agent reports neither more nor less often than this, whatever it is told:
-// a typing error must not stop it, nor make it do nothing else.
+// Bounds for the report interval, whatever the server says: a typo must neither stop the
+// agent nor keep it busy.
 const (
 	paceMost  = 50 * time.Millisecond
 	paceLeast = time.Hour
@@ -17,7 +17,7 @@ const (
 // pace is how often the agent reports. Servers may change it at any time.
 type pace struct {
 	every   *atomic.Int64
-	changed chan struct{} // has a token while the change was not seen to
+	changed chan struct{} // has a token until the change was handled
 }
 
 func newPace(every time.Duration) pace {
@@ -28,7 +28,7 @@ func newPace(every time.Duration) pace {
 
 func (p pace) now() time.Duration { return time.Duration(p.every.Load()) }
 
-// set takes a server's word, which is empty where nothing is new.
+// set changes the interval. Empty text changes nothing.
 func (p pace) set(text string) error {
 	if text == "" {
 		return nil

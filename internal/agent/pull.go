@@ -11,7 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// login is what the registry of the image is shown, nil for nothing.
+// login returns the credentials for the image's registry, or nil.
 func (r *replica) login() *driver.Login {
 	login := r.wanted().login
 	if login == nil {
@@ -20,10 +20,10 @@ func (r *replica) login() *driver.Login {
 	return &driver.Login{Username: login.GetUsername(), Password: login.GetPassword()}
 }
 
-// progressInterval is how often the progress of a pull is reported at most.
+// progressInterval is the shortest time between two progress reports of a pull.
 const progressInterval = 500 * time.Millisecond
 
-// prepare fetches what the task needs and reports how far that has come.
+// prepare fetches what the task needs and reports the progress.
 func (r *replica) prepare(ctx context.Context, task driver.Task) error {
 	source, ok := r.driver.(driver.Progresser)
 	if !ok {
@@ -54,8 +54,8 @@ func (r *replica) followPull(ctx context.Context, source driver.Progresser, imag
 	}
 }
 
-// showProgress makes the progress a part of the status that others see and
-// reports it. It is not a part of the record: after a crash it means nothing.
+// showProgress adds the progress to the visible status and reports it. It is not part of
+// the record: after a crash it means nothing.
 func (r *replica) showProgress(at *v1.Progress) {
 	r.mu.Lock()
 	if proto.Equal(r.status.GetProgress(), at) {

@@ -26,8 +26,8 @@ func withLogin(a *v1.Assignment, password string) *v1.Assignment {
 	return a
 }
 
-// The login of an assignment is used for the pull and is never on the disk, so
-// an agent that was restarted has none until a server gives it again.
+// The login of an assignment is used for the pull and never written to disk. A restarted
+// agent has none until a server sends it again.
 func TestLoginIsUsedAndNeverWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -65,8 +65,8 @@ func TestLoginIsUsedAndNeverWritten(t *testing.T) {
 	})
 }
 
-// A pull is reported at most twice a second, and no more once it has ended.
-func TestPullIsReportedWhileItLasts(t *testing.T) {
+// A pull is reported at most twice a second, and not after it has ended.
+func TestPullProgressIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		const steps = 10
@@ -109,15 +109,15 @@ func TestPullIsReportedWhileItLasts(t *testing.T) {
 // next is the next report about a replica.
 func (s *session) next(t *testing.T, uid string) *v1.ReplicaStatus {
 	t.Helper()
-	for len(s.heard[uid]) == 0 {
+	for len(s.reported[uid]) == 0 {
 		select {
 		case up := <-s.ups:
-			s.hear(up.GetReport().GetReplicas())
+			s.keep(up.GetReport().GetReplicas())
 		case <-s.stream.Context().Done():
 			t.Fatal("the session has ended")
 		}
 	}
-	status := s.heard[uid][0]
-	s.heard[uid] = s.heard[uid][1:]
+	status := s.reported[uid][0]
+	s.reported[uid] = s.reported[uid][1:]
 	return status
 }

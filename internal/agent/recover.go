@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// foundTask is a task of ours that existed when the agent started.
+// foundTask is one of our tasks that existed when the agent started.
 type foundTask struct {
 	driver  driver.Driver
 	replica string
@@ -20,7 +20,7 @@ type foundTask struct {
 	status  driver.Status
 }
 
-// identify reads the labels of a task; it is false for tasks of others.
+// identify reads the labels of a task. It returns false for foreign tasks.
 func identify(d driver.Driver, status driver.Status) (foundTask, bool) {
 	attempt, err := strconv.Atoi(status.Labels[labelAttempt])
 	task := foundTask{driver: d, replica: status.Labels[labelReplica], attempt: attempt, status: status}
@@ -28,36 +28,35 @@ func identify(d driver.Driver, status driver.Status) (foundTask, bool) {
 	return task, ours
 }
 
-// resume says where a replica stands after the agent was away, and which of its
-// tasks are in the way of going on. It is pure.
+// resume computes the record of a replica after the agent was down, and which of its tasks
+// must be removed first. It is pure.
 //
 // A record is written before its attempt is started, so these are all the cases:
 //
 //	recorded           task        same boot                   another boot
 //	preparing          absent      start it                    start it
 //	preparing          created     remove it, start it again   remove it, start it again
-//	preparing          runs        take it back                take it back
-//	preparing          ran         take it back                remove it, start it again
+//	preparing          runs        reattach                    reattach
+//	preparing          ran         reattach                    remove it, start it again
 //	running            absent      it disappeared              start the next attempt
-//	running            runs        take it back                take it back
-//	running            ran         take it back                remove it, start the next attempt
+//	running            runs        reattach                    reattach
+//	running            ran         reattach                    remove it, start the next attempt
 //	backoff, ended     any         go on                       go on
 //
-// What runs was started in this boot, whatever its record says.
+// A running task was started in this boot, whatever its record says.
 //
-// "Take it back" holds for a task that has exited, too: waiting for it yields its
-// exit. Where a reboot has ended a replica that may never be restarted, it has
-// failed. A task of a later attempt than the recorded one means that the record
-// was lost: then the task counts.
+// "Reattach" includes a task that has exited: waiting for it yields its exit. If a reboot
+// has ended a replica that may never be restarted, it has failed. A task of a later attempt
+// than the recorded one means that the record was lost: then the task counts.
 func resume(rec record, boot string, tasks []foundTask, now time.Time) (record, []foundTask) {
 	rec.Status = proto.CloneOf(rec.Status)
-	rec.keepUp(tasks)
+	rec.catchUp(tasks)
 	runs := func(t foundTask) bool { return t.status.State == driver.StateRunning }
 	rebooted := rec.Boot != boot && !slices.ContainsFunc(tasks, runs)
 	rec.Boot = boot
 	switch rec.Status.GetPhase() {
 	case phasePlaced, phasePreparing, phaseRunning:
-	default: // "stopping" is no exception: stopping what is gone is no error
+	default: // includes "stopping": stopping what is gone is no error
 		if rebooted && rec.Status.GetPhase() == phaseStopping {
 			rec.Started = false // its exit cannot be known
 		}
@@ -69,19 +68,19 @@ func resume(rec record, boot string, tasks []foundTask, now time.Time) (record, 
 	}
 	present := slices.IndexFunc(tasks, func(t foundTask) bool { return t.attempt == rec.Attempt })
 	switch {
-	case present < 0: // if it was started, waiting for it will tell that it is gone
+	case present < 0: // if it was started, waiting for it will report that it is gone
 		return rec, others(tasks, rec.Attempt)
 	case tasks[present].status.State == driver.StateCreated:
 		rec.Started = false
 		rec.Status.Phase = phasePreparing
 		return rec, tasks
 	}
-	rec.takeBack(tasks[present].status)
+	rec.reattach(tasks[present].status)
 	return rec, others(tasks, rec.Attempt)
 }
 
-// keepUp brings a record that knows less than there is to the newest task.
-func (r *record) keepUp(tasks []foundTask) {
+// catchUp advances an outdated record to the newest task.
+func (r *record) catchUp(tasks []foundTask) {
 	for _, task := range tasks {
 		if task.attempt > r.Attempt {
 			r.Attempt, r.Started = task.attempt, true
@@ -90,7 +89,7 @@ func (r *record) keepUp(tasks []foundTask) {
 	}
 }
 
-// afterReboot ends the attempt that the reboot has ended, without blaming it.
+// afterReboot ends the attempt that the reboot has ended, without counting a failure.
 func (r *record) afterReboot(now time.Time) {
 	if !r.Started {
 		r.Status.Pid = 0
@@ -101,9 +100,8 @@ func (r *record) afterReboot(now time.Time) {
 	r.interrupted(reason, now)
 }
 
-// interrupted ends an attempt that ran and was ended from outside, for a reason
-// that is none of the replica's: the next one follows, unless it may never be
-// restarted.
+// interrupted ends a running attempt for an external reason. The next attempt follows,
+// unless the replica may never be restarted.
 func (r *record) interrupted(reason string, now time.Time) {
 	r.Started = false
 	r.Attempt++
@@ -114,8 +112,8 @@ func (r *record) interrupted(reason string, now time.Time) {
 	}
 }
 
-// takeBack makes the task the one that runs.
-func (r *record) takeBack(task driver.Status) {
+// reattach makes the task the running one.
+func (r *record) reattach(task driver.Status) {
 	r.Started = true
 	r.Status.Phase, r.Status.Reason = phaseRunning, ""
 	r.Status.Pid = int32(task.PID)

@@ -8,7 +8,7 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// Every row of the table above resume, and the records that were lost.
+// Every row of the table above resume, and lost records.
 func TestResume(t *testing.T) {
 	const created, running, exited = driver.StateCreated, driver.StateRunning, driver.StateExited
 	type found = map[int]driver.State // by attempt
@@ -75,7 +75,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-func TestTasksOfOthersAreNotOurs(t *testing.T) {
+func TestForeignTasksAreIgnored(t *testing.T) {
 	for _, status := range []driver.Status{
 		{ID: "a-1"},
 		{ID: "a-1", Labels: map[string]string{labelReplica: "a"}},

@@ -17,8 +17,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// refusing is a cluster that knows this node no more. Its answer is there before
-// hello is sent every other time, and after it the others.
+// refusing is a cluster that no longer knows this node. It alternates between answering
+// before hello and after it.
 type refusing struct {
 	v1.AgentServiceClient
 	tries int
@@ -45,7 +45,7 @@ func (s *refusedStream) Recv() (*v1.SessionDown, error) {
 	return nil, status.Error(codes.Unauthenticated, "node box is not a member of this cluster any more")
 }
 
-// unreachable is a cluster of which another server is tried each time.
+// unreachable is a cluster in which each attempt tries another server.
 type unreachable struct {
 	v1.AgentServiceClient
 	tries int
@@ -56,7 +56,7 @@ func (c *unreachable) Session(context.Context, ...grpc.CallOption) (sessionStrea
 	return nil, status.Errorf(codes.Unavailable, "dial tcp 10.0.0.%d:7700: connection refused", 1+c.tries%3)
 }
 
-// A node that was removed says so once, and not every few seconds for ever.
+// A removed node logs that once, and not every few seconds forever.
 func TestRefusalIsLoggedOnce(t *testing.T) {
 	cluster := &refusing{}
 	logged := loggedWithout(t, cluster, time.Hour)
@@ -65,8 +65,8 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The log of a node whose servers are away for long does not grow with every try.
-func TestServersThatAreAwayDoNotFillTheLog(t *testing.T) {
+// The log of a node without servers does not grow with every retry.
+func TestUnreachableServersDoNotFillTheLog(t *testing.T) {
 	cluster := &unreachable{}
 	logged := loggedWithout(t, cluster, 24*time.Hour)
 	if said := strings.Count(logged, "connection refused"); said < 10 || said > 200 || cluster.tries < 10_000 {

@@ -11,14 +11,14 @@ import (
 	"github.com/cloudless/cloudless/api"
 )
 
-// ErrRemoved says that this node was removed from its cluster, and that none of
-// its replicas is left.
+// ErrRemoved says that this node was removed from its cluster, and that none of its
+// replicas is left.
 var ErrRemoved = errors.New("this node was removed from its cluster")
 
-// isRemoval reports whether a session ended because the cluster removed this
-// node. Only a server that holds the removal in its state says so, which the
-// connection proves to be a server of this node's cluster. Servers of an older
-// epoch are ignored, as in assign: the cluster went on without them.
+// isRemoval reports whether a session ended because the cluster removed this node. Only a
+// server with the removal in its state says so, and the connection proves that it belongs
+// to this node's cluster. Servers of an older epoch are ignored, as in assign: the cluster
+// continued without them.
 func (a *Agent) isRemoval(err error) bool {
 	epoch, removed := api.RemovedNode(err)
 	if !removed {
@@ -27,20 +27,20 @@ func (a *Agent) isRemoval(err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if epoch < a.epoch {
-		a.log.Warn("ignored that this node was removed: it comes from a server without which the cluster has gone on",
+		a.log.Warn("ignored the removal of this node, from a server that the cluster has left behind",
 			"epoch", epoch, "newest", a.epoch)
 		return false
 	}
 	return true
 }
 
-// endRemoved stops and removes every replica and then returns [ErrRemoved]. If ctx
-// ends before, it returns nil: the records say that the replicas are to go, and
-// the next agent removes what is left.
+// endRemoved stops and removes every replica and then returns [ErrRemoved]. If ctx ends
+// before, it returns nil: the records say that the replicas must go, and the next agent
+// removes the rest.
 func (a *Agent) endRemoved(ctx context.Context, why error) error {
 	close(a.removed)
 	a.mu.Lock()
-	a.log.Error("this node was removed from its cluster; its replicas are stopped", "replicas", len(a.replicas), "error", why)
+	a.log.Error("this node was removed from its cluster; stopping its replicas", "replicas", len(a.replicas), "error", why)
 	a.removeOthers(nil)
 	count, longest := len(a.replicas), time.Duration(0)
 	for _, r := range a.replicas {
@@ -55,17 +55,17 @@ func (a *Agent) endRemoved(ctx context.Context, why error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return removalError{why: said(why)}
+	return removalError{why: messageOf(why)}
 }
 
-// removalError is ErrRemoved with what the server said.
+// removalError is ErrRemoved with the server's message.
 type removalError struct{ why string }
 
 func (e removalError) Error() string { return e.why }
 func (e removalError) Unwrap() error { return ErrRemoved }
 
-// said is what a server said, without the words of gRPC.
-func said(err error) string {
+// messageOf is a server's message without the gRPC prefix.
+func messageOf(err error) string {
 	var inner interface{ GRPCStatus() *status.Status }
 	if errors.As(err, &inner) {
 		return inner.GRPCStatus().Message()
@@ -73,8 +73,8 @@ func said(err error) string {
 	return err.Error()
 }
 
-// Disown has the next agent on a data folder remove all replicas that are recorded
-// there, because they are those of a node that the machine is no more.
+// Disown makes the next agent on a data folder remove all recorded replicas, because the
+// machine has become another node.
 func Disown(dataDir string) error {
 	s, err := openStore(filepath.Join(dataDir, storeDir))
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// refuse makes the server end every session with err; nil takes that back.
+// refuse makes the server end every session with err; nil ends that.
 func (s *server) refuse(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusal = err
 }
 
-// removed is how a cluster refuses a node that it removed.
+// removed is a cluster's refusal of a removed node.
 func removed(t *testing.T, epoch uint64) error {
 	s, err := status.New(codes.Unauthenticated, "node box is not a member any more").WithDetails(api.NodeRemoved(epoch))
 	if err != nil {
@@ -31,8 +31,7 @@ func removed(t *testing.T, epoch uint64) error {
 	return s.Err()
 }
 
-// runUntilRemoved starts an agent and waits until it ends, which it must do
-// because its node was removed.
+// runUntilRemoved starts an agent and waits until it ends because its node was removed.
 func (n *node) runUntilRemoved() {
 	n.t.Helper()
 	n.driver = &handle{tasks: n.tasks}
@@ -83,8 +82,8 @@ func TestRemovedNodeStopsItsReplicasAndEnds(t *testing.T) {
 	})
 }
 
-// Stopping may take as long as the most patient replica, and is told about.
-func TestRemovedNodeTellsWhatItStops(t *testing.T) {
+// Stopping may take as long as the longest grace period, and is reported.
+func TestRemovedNodeReportsWhatItStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -108,8 +107,8 @@ func TestRemovedNodeTellsWhatItStops(t *testing.T) {
 	})
 }
 
-// An agent that was away when its node was removed learns it from the first
-// server that it reaches, and stops what an earlier agent left running.
+// An agent that was down when its node was removed learns it from the first server that it
+// reaches, and stops what an earlier agent left running.
 func TestRestartedAgentOfARemovedNodeStopsItsReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -127,9 +126,9 @@ func TestRestartedAgentOfARemovedNodeStopsItsReplicas(t *testing.T) {
 	})
 }
 
-// A removal is on the disk before anything is stopped: an agent that is killed
-// meanwhile stops the rest at its next start, even if it reaches no server then.
-func TestRemovalOutlivesACrash(t *testing.T) {
+// A removal is on disk before anything is stopped: an agent that is killed meanwhile stops
+// the rest at its next start, even without a server.
+func TestRemovalSurvivesACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -150,10 +149,9 @@ func TestRemovalOutlivesACrash(t *testing.T) {
 	})
 }
 
-// A server that does not know the node proves nothing: it may have been restored
-// from an older state. A removal in an older epoch comes from servers without
-// which the cluster went on.
-func TestReplicasOutliveRefusalsThatProveNoRemoval(t *testing.T) {
+// A server that does not know the node proves nothing: it may have been restored from an
+// older state. A removal in an older epoch comes from servers that the cluster left behind.
+func TestReplicasSurviveOtherRefusals(t *testing.T) {
 	for name, refusal := range map[string]func(*testing.T) error{
 		"unknown node": func(*testing.T) error {
 			return status.Error(codes.Unauthenticated, "node box is not a member of this cluster")
@@ -183,8 +181,8 @@ func TestReplicasOutliveRefusalsThatProveNoRemoval(t *testing.T) {
 	}
 }
 
-// An agent that is asked to stop while it stops the replicas of a removed node
-// ends without them.
+// An agent that is asked to stop while it stops the replicas of a removed node ends without
+// them.
 func TestAgentOfARemovedNodeCanBeStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -210,8 +208,8 @@ func TestAgentOfARemovedNodeCanBeStopped(t *testing.T) {
 	})
 }
 
-// A machine that becomes another node after a restart starts nothing of what its
-// former node ran, even before a server says what it is to run.
+// A machine that becomes another node after a restart starts none of its former node's
+// replicas, even before a server sends assignments.
 func TestDisownedReplicasAreRemovedAndNotStarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)

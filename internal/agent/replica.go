@@ -14,8 +14,8 @@ import (
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
-// house is what all replicas of an agent share.
-type house struct {
+// replicaEnv is what all replicas of an agent share.
+type replicaEnv struct {
 	boot    string
 	network Network
 	store   *store
@@ -24,17 +24,17 @@ type house struct {
 	reports *reports
 	drivers map[string]driver.Driver
 	limits  driver.LogLimits
-	starts  chan struct{}       // holds a token for each start under way
-	forget  func(*replica) bool // takes a removed replica out of the agent; false if it is wanted again
+	starts  chan struct{}       // one token for each start in progress
+	forget  func(*replica) bool // drops a removed replica from the agent; false if it is wanted again
 	log     *slog.Logger
 	metrics *telemetry.Agent
 	tracing *telemetry.Tracing
 }
 
-// replica is one replica of this node: a goroutine (run) that owns the record
-// and takes steps, and what others may ask it for under mu.
+// replica is one replica of this node: a goroutine (run) that owns the record and takes
+// steps, and state that others may access under mu.
 type replica struct {
-	*house
+	*replicaEnv
 	uid    string
 	driver driver.Driver // nil if the node has none of that name
 	log    *slog.Logger
@@ -43,63 +43,63 @@ type replica struct {
 	saved bool        // rec is on disk; owned by run
 	stale []foundTask // to be removed before anything else; owned by run
 
-	complaint string // why the replica is held up, as it was reported; owned by run
+	problem string // why the replica is stuck, as reported; owned by run
 
 	mu        sync.Mutex
-	wish      wish
-	interrupt context.CancelFunc // ends what the present step waits for
-	status    *v1.ReplicaStatus  // never modified once it is here
-	task      string             // id of the task that runs, if one does
+	desired   desired
+	interrupt context.CancelFunc // ends what the current step waits for
+	status    *v1.ReplicaStatus  // never modified once set
+	task      string             // id of the running task, if any
 	ended     chan struct{}      // closed while the replica has ended for good
 }
 
-// wish is what the cluster wants of a replica.
-type wish struct {
+// desired is what the cluster wants of a replica.
+type desired struct {
 	assignment *v1.Assignment
 	removed    bool
-	// login is for the image's registry. It is in memory only: records are made
-	// of the assignment, which does not have it.
+	// login is for the image's registry. It is kept only in memory: records are made of the
+	// assignment, which does not have it.
 	login *v1.RegistryLogin
 }
 
-func (w wish) stop() bool {
+func (w desired) stop() bool {
 	return w.removed || w.assignment.GetReplica().GetSpec().GetDesired() == desiredStopped
 }
 
-// same is whether nothing has changed that a replica acts on or must remember.
-func (w wish) same(other wish) bool {
+// same reports whether everything is equal that a replica acts on or must record.
+func (w desired) same(other desired) bool {
 	return w.removed == other.removed &&
 		proto.Equal(w.assignment.GetReplica().GetSpec(), other.assignment.GetReplica().GetSpec()) &&
 		w.assignment.GetRevision().GetMetadata().GetUid() == other.assignment.GetRevision().GetMetadata().GetUid()
 }
 
-// newReplica takes up a replica where its record stands.
-func newReplica(h *house, rec record, saved bool, tasks []foundTask) *replica {
+// newReplica restores a replica from its record.
+func newReplica(h *replicaEnv, rec record, saved bool, tasks []foundTask) *replica {
 	r := &replica{
-		house:  h,
-		uid:    rec.uid(),
-		log:    h.log.With("replica", rec.uid()),
-		driver: h.drivers[driverName(rec.Assignment)],
-		wish:   wish{assignment: rec.Assignment, removed: rec.Removed},
-		ended:  make(chan struct{}),
+		replicaEnv: h,
+		uid:        rec.uid(),
+		log:        h.log.With("replica", rec.uid()),
+		driver:     h.drivers[driverName(rec.Assignment)],
+		desired:    desired{assignment: rec.Assignment, removed: rec.Removed},
+		ended:      make(chan struct{}),
 	}
 	if len(tasks) > 0 {
 		r.driver = tasks[0].driver
 	}
 	r.rec, r.stale = resume(rec, h.boot, tasks, time.Now())
-	// What a reboot has changed is written before anything is started by it.
+	// Changes after a reboot are written before anything is started.
 	r.saved = saved && rec.Boot == h.boot
 	r.show()
-	if r.status.GetPhase() != phasePlaced { // which the server knows
+	if r.status.GetPhase() != phasePlaced { // the server knows that phase
 		r.reports.add(r.report())
 	}
 	return r
 }
 
-// freshRecord is that of a replica which this agent has never seen. What a
-// server knows of its past is kept: what has ended must not run again because
-// the node has lost its memory.
-func freshRecord(a *v1.Assignment, boot string) record {
+// newRecord is the record of a replica that is new to this agent. It keeps the server's
+// status: a replica that has ended must not run again because the node has lost its
+// records.
+func newRecord(a *v1.Assignment, boot string) record {
 	known := a.GetReplica().GetStatus()
 	status := &v1.ReplicaStatus{Phase: phasePlaced, Restarts: known.GetRestarts(), LastExit: known.GetLastExit()}
 	if ended(known.GetPhase()) {
@@ -108,8 +108,8 @@ func freshRecord(a *v1.Assignment, boot string) record {
 	return record{Assignment: forgetStatus(a), Status: status, recordState: recordState{Boot: boot, Attempt: 1}}
 }
 
-// forgetStatus leaves out what only echoes our own reports, and the login, which
-// must not be written to the disk.
+// forgetStatus removes the status, which only echoes our own reports, and the login, which
+// must not be written to disk.
 func forgetStatus(a *v1.Assignment) *v1.Assignment {
 	return &v1.Assignment{
 		Replica:  &v1.Replica{Metadata: a.GetReplica().GetMetadata(), Spec: a.GetReplica().GetSpec()},
@@ -117,28 +117,28 @@ func forgetStatus(a *v1.Assignment) *v1.Assignment {
 	}
 }
 
-// want tells the replica what the cluster wants now. If that is something else
-// than before, what it waits for is interrupted at once.
-func (r *replica) want(w wish) {
+// want sets what the cluster wants now. If that has changed, it interrupts the current
+// wait.
+func (r *replica) want(w desired) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.wish.same(w) {
-		r.wish.login = w.login // for the next pull
+	if r.desired.same(w) {
+		r.desired.login = w.login // for the next pull
 		return
 	}
-	r.wish = w
+	r.desired = w
 	if r.interrupt != nil {
 		r.interrupt()
 	}
 }
 
-func (r *replica) wanted() wish {
+func (r *replica) wanted() desired {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.wish
+	return r.desired
 }
 
-// arm returns a context that ends with ctx or as soon as the wish changes.
+// arm returns a context that ends with ctx or as soon as the desired state changes.
 func (r *replica) arm(ctx context.Context) (context.Context, context.CancelFunc) {
 	armed, cancel := context.WithCancel(ctx)
 	r.mu.Lock()
@@ -147,21 +147,21 @@ func (r *replica) arm(ctx context.Context) (context.Context, context.CancelFunc)
 	return armed, cancel
 }
 
-// report is what a server is told.
+// report is the replica's report to a server.
 func (r *replica) report() *v1.ReplicaReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &v1.ReplicaReport{Uid: r.uid, Status: r.status}
 }
 
-// running is the id of the task that runs, or the status if none does.
+// running is the id of the running task, or the status if none runs.
 func (r *replica) running() (task string, status *v1.ReplicaStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.task, r.status
 }
 
-// name is the one that people know it by.
+// name is the replica's readable name.
 func (r *replica) name() string {
 	return r.wanted().assignment.GetReplica().GetMetadata().GetName()
 }
@@ -179,7 +179,7 @@ func (r *replica) publish() {
 	r.reports.add(r.report())
 }
 
-// show makes the record's status the one that others see.
+// show makes the record's status visible to others.
 func (r *replica) show() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,8 +206,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// advance moves the replica to what change makes of its record: first on disk,
-// then for everyone to see. If it cannot be recorded, nothing has changed.
+// advance applies change to the record: first on disk, then visibly. If it cannot be
+// written, nothing has changed.
 func (r *replica) advance(change func(*record)) error {
 	next := r.rec
 	next.Status = proto.CloneOf(r.rec.Status)
@@ -225,9 +225,9 @@ func (r *replica) advance(change func(*record)) error {
 	return nil
 }
 
-// remember puts a changed wish on disk, so that it holds without a server too.
-func (r *replica) remember(w wish) error {
-	known := wish{assignment: r.rec.Assignment, removed: r.rec.Removed}
+// remember writes a changed desired state to disk, so that it holds without a server, too.
+func (r *replica) remember(w desired) error {
+	known := desired{assignment: r.rec.Assignment, removed: r.rec.Removed}
 	if r.saved && known.same(w) {
 		return nil
 	}
@@ -240,8 +240,8 @@ func (r *replica) remember(w wish) error {
 	return nil
 }
 
-// run takes steps until the replica is gone or ctx ends. It leaves the task as
-// it is when ctx ends.
+// run takes steps until the replica is gone or ctx ends. It leaves the task as it is when
+// ctx ends.
 func (r *replica) run(ctx context.Context) {
 	r.reconnect(ctx)
 	var pause backoff
@@ -253,25 +253,25 @@ func (r *replica) run(ctx context.Context) {
 			return
 		}
 		if err != nil && armed.Err() == nil {
-			r.log.Warn("replica is held up; trying again", "phase", r.rec.Status.GetPhase(), "error", err)
-			r.complain(err)
+			r.log.Warn("replica is stuck; trying again", "phase", r.rec.Status.GetPhase(), "error", err)
+			r.reportProblem(err)
 			sleep(armed, pause.next())
 		} else {
 			pause.reset()
-			r.goOn()
+			r.clearProblem()
 		}
 		cancel()
 	}
 }
 
-// complain lets people see why nothing happens, such as a full disk. It is not
-// part of the record: it may be just that which cannot be written.
-func (r *replica) complain(err error) {
+// reportProblem shows why the replica is stuck, for example on a full disk. It is not part of
+// the record, because writing may be just what fails.
+func (r *replica) reportProblem(err error) {
 	reason := sentence("It is held up: " + err.Error())
-	if r.complaint == reason {
+	if r.problem == reason {
 		return
 	}
-	r.complaint = reason
+	r.problem = reason
 	r.mu.Lock()
 	r.status = proto.CloneOf(r.rec.Status)
 	r.status.Reason = reason
@@ -279,12 +279,12 @@ func (r *replica) complain(err error) {
 	r.reports.add(r.report())
 }
 
-// goOn takes a complaint back.
-func (r *replica) goOn() {
-	if r.complaint == "" {
+// clearProblem clears the problem.
+func (r *replica) clearProblem() {
+	if r.problem == "" {
 		return
 	}
-	r.complaint = ""
+	r.problem = ""
 	r.publish()
 }
 

@@ -6,9 +6,9 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// reports gathers what has changed since the last message to a server. Of each
-// replica only the newest status is kept, so it never holds more than there are
-// replicas, however long a server is away.
+// reports collects what has changed since the last message to a server. It keeps only the
+// newest status of each replica, so it never holds more than there are replicas, however
+// long a server is away.
 type reports struct {
 	mu      sync.Mutex
 	pending []*v1.ReplicaReport
@@ -40,10 +40,10 @@ func (r *reports) signal() {
 	}
 }
 
-// maxEvents bounds what waits for a server that is away.
+// maxEvents bounds the queue while no server is connected.
 const maxEvents = 64
 
-// addEvent adds what the node has noticed. Where too much waits, the oldest goes.
+// addEvent queues events. If there are too many, the oldest are dropped.
 func (r *reports) addEvent(events ...*v1.EventReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,7 @@ func (r *reports) addEvent(events ...*v1.EventReport) {
 	r.signal()
 }
 
-// takeEvents returns the events that wait.
+// takeEvents returns the queued events.
 func (r *reports) takeEvents() []*v1.EventReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +61,7 @@ func (r *reports) takeEvents() []*v1.EventReport {
 	return taken
 }
 
-// take returns everything that has piled up.
+// take returns all queued reports.
 func (r *reports) take() []*v1.ReplicaReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,15 +8,15 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// restartPolicy decides what becomes of a replica whose attempt has ended. It
-// is pure: chance and time are given to it.
+// restartPolicy decides what follows the end of a replica's attempt. It is pure: randomness
+// and time are arguments.
 type restartPolicy struct {
 	when       string // "always", "on-failure" or "never"
 	first, max time.Duration
 	reset      time.Duration
 }
 
-// restartPolicyOf reads a spec, whose empty fields stand for their defaults.
+// restartPolicyOf reads a spec, whose empty fields mean the defaults.
 func restartPolicyOf(r *v1.Restart) (restartPolicy, error) {
 	p := restartPolicy{when: r.GetPolicy(), first: time.Second, max: time.Minute, reset: 5 * time.Minute}
 	if p.when == "" {
@@ -42,8 +42,8 @@ func restartPolicyOf(r *v1.Restart) (restartPolicy, error) {
 	return p, nil
 }
 
-// policy is the restart policy of the replica. A pause that cannot be understood
-// must not keep a replica from going on, so it falls back to the default.
+// policy is the restart policy of the replica. An unreadable pause must not keep a replica
+// from restarting, so it falls back to the default.
 func (r *record) policy() restartPolicy {
 	restart := r.Assignment.GetRevision().GetSpec().GetWorkload().GetRestart()
 	p, err := restartPolicyOf(restart)
@@ -55,35 +55,34 @@ func (r *record) policy() restartPolicy {
 
 // ending is how an attempt ended.
 type ending struct {
-	started  bool // it ran; otherwise it could not be started
-	failed   bool // its exit code was not 0, or it could not be started
-	hopeless bool // it can never start as it is described
-	ran      time.Duration
+	started   bool // it ran; otherwise it could not be started
+	failed    bool // its exit code was not 0, or it could not be started
+	permanent bool // it can never start as specified
+	ran       time.Duration
 }
 
 // decision is what follows an ending.
 type decision struct {
 	phase    string // "backoff", "completed" or "failed"
 	pause    time.Duration
-	failures int // pauses in a row, to be handed in at the next ending
+	failures int // pauses in a row, the input for the next ending
 }
 
-// after decides, given the number of pauses in a row before this ending and a
-// jitter from 0 to 1.
+// after decides, given the number of pauses in a row before this ending and a jitter from 0
+// to 1.
 //
-// What could not be started is tried again under every policy, because nothing
-// has run yet and the reason may pass: the image may be pushed, the disk freed.
-// Only a task that is itself wrong and may not be restarted is given up.
+// A failed start is retried under every policy, because nothing has run yet and the reason
+// may pass: the image may be pushed, the disk freed. Only a task that is itself invalid and
+// may not be restarted fails for good.
 //
-// A program that ends for the first time, or after a long run, is started again
-// at once.
+// A program that ends for the first time, or after a long run, is restarted at once.
 func (p restartPolicy) after(e ending, failures int, jitter float64) decision {
 	final := "completed"
 	if e.failed {
 		final = "failed"
 	}
 	switch {
-	case !e.started && e.hopeless && p.when == "never",
+	case !e.started && e.permanent && p.when == "never",
 		e.started && p.when == "never",
 		e.started && p.when == "on-failure" && !e.failed:
 		return decision{phase: final}

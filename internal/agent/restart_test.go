@@ -53,7 +53,8 @@ func TestPausesStayWithinTheirBounds(t *testing.T) {
 	})
 }
 
-// Most programs that fail once run when they are started again; those that fail again get growing pauses.
+// Most programs that fail once run when they are restarted. Those that fail again get
+// growing pauses.
 func TestFirstRestartIsImmediate(t *testing.T) {
 	p, _ := restartPolicyOf(nil)
 	failures := 0
@@ -64,13 +65,13 @@ func TestFirstRestartIsImmediate(t *testing.T) {
 		}
 		failures = d.failures
 	}
-	// What could not even be started would only fail in the same way.
+	// A failed start would only fail in the same way again.
 	if d := p.after(ending{failed: true}, 0, 0); d.pause != p.first {
 		t.Errorf("after a start that failed: %+v, want a pause of %s", d, p.first)
 	}
 }
 
-func TestALongRunResetsThePause(t *testing.T) {
+func TestLongRunResetsThePause(t *testing.T) {
 	p, _ := restartPolicyOf(nil)
 	if d := p.after(ending{started: true, failed: true, ran: p.reset}, 50, 0); d.pause != 0 || d.failures != 1 {
 		t.Errorf("after a long run: %+v", d)

@@ -19,18 +19,17 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// maxReceive is the longest message that the agent takes. A session begins with
-// everything that is assigned to the node in one message.
+// maxReceive is the longest message that the agent accepts. A session begins with all of
+// the node's assignments in one message.
 const maxReceive = 64 << 20
 
-// maxReports bounds the replicas in one message to a server, which takes far
-// shorter ones: a report has at most a few sentences.
+// maxReports bounds the reports in one message. Servers accept far shorter messages: a
+// report has at most a few sentences.
 const maxReports = 1000
 
-// DialOptions are those of a connection that comes back as quickly as the
-// session tries to, that notices when the other side has died silently, and
-// that takes the assignments of a full node. The server must allow keepalive
-// pings every ten seconds.
+// DialOptions are for a connection that reconnects as quickly as the session retries,
+// detects a dead server, and accepts the assignments of a full node. The server must allow
+// keepalive pings every ten seconds.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -45,21 +44,21 @@ func DialOptions() []grpc.DialOption {
 // sessionStream is control only: assignments down, reports up.
 type sessionStream = grpc.BidiStreamingClient[v1.SessionUp, v1.SessionDown]
 
-// keepSession holds a session open until ctx ends. Replicas do not notice
-// whether there is one.
+// keepSession holds a session open until ctx ends. Replicas do not depend on it.
 func (a *Agent) keepSession(ctx context.Context) error {
 	var pause backoff
-	var logged complaints
-	accepted, parted := false, false
+	var logged logLimiter
+	accepted, saidGoodbye := false, false
 	for ctx.Err() == nil {
 		worked, err := a.session(ctx)
 		if ctx.Err() != nil {
-			parted = errors.Is(err, io.EOF)
+			saidGoodbye = errors.Is(err, io.EOF)
 			break
 		}
-		// One that was accepted before is no copy: whoever is there now must be turned away some day.
+		// An agent that was accepted before is not a copy: the server will reject the other
+		// one.
 		accepted = accepted || worked
-		if turned := turnedAway(err); turned != nil && !accepted {
+		if turned := rejectedAsCopy(err); turned != nil && !accepted {
 			return turned
 		}
 		if a.isRemoval(err) {
@@ -71,36 +70,36 @@ func (a *Agent) keepSession(ctx context.Context) error {
 		}
 		if worked {
 			pause.reset()
-			logged = complaints{}
+			logged = logLimiter{}
 		}
-		if logged.news(err.Error(), time.Now()) {
+		if logged.shouldLog(err.Error(), time.Now()) {
 			a.log.Warn("no session with a server; replicas go on", "error", err)
 		}
 		sleep(ctx, pause.next())
 	}
-	if a.rests() && !parted { // the last session was over before a goodbye
+	if a.isGoingDown() && !saidGoodbye { // the last session ended before a goodbye
 		_, _ = a.session(ctx)
 	}
 	return nil
 }
 
-// The least time between two lines of the log about one trouble; it doubles.
+// The least time between two log lines about the same problem. It doubles.
 const (
 	complainFirst = time.Second
 	complainMax   = 10 * time.Minute
 )
 
-// complaints are what the log says of a trouble that goes on, possibly for weeks.
-type complaints struct {
+// logLimiter limits the log lines about a problem that lasts, possibly for weeks.
+type logLimiter struct {
 	last  string
 	next  time.Time
 	lines int
 }
 
-// news is whether the log should have a line about this: not the same one again,
-// and less and less often others, because the words may change with every try,
-// for instance with the server that was tried.
-func (c *complaints) news(text string, now time.Time) bool {
+// shouldLog reports whether to log this text: never the same one twice in a row, and different
+// ones less and less often, because the text may change with every retry, for example with
+// the server's name.
+func (c *logLimiter) shouldLog(text string, now time.Time) bool {
 	if text == c.last || now.Before(c.next) {
 		return false
 	}
@@ -109,29 +108,28 @@ func (c *complaints) news(text string, now time.Time) bool {
 	return true
 }
 
-// rests says whether this agent stops for a rest, and not to be started again at once.
-func (a *Agent) rests() bool { return a.resting != nil && a.resting() }
+// isGoingDown reports whether this agent stops for `cloudless down`, and not for a restart.
+func (a *Agent) isGoingDown() bool { return a.goingDown != nil && a.goingDown() }
 
-// ErrCopy says that this agent's data folder is a copy, and that the node runs
-// elsewhere.
+// ErrCopy says that this agent's data folder is a copy, and that the node runs elsewhere.
 var ErrCopy = errors.New("this is not the node")
 
-// turnedAway is not nil if a server says that another agent is this node.
-func turnedAway(err error) error {
+// rejectedAsCopy returns an error if a server says that another agent is this node.
+func rejectedAsCopy(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.AlreadyExists {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrCopy, said(err))
+	return fmt.Errorf("%w: %s", ErrCopy, messageOf(err))
 }
 
-// session is one session, from hello to its end. It worked if assignments came.
+// session runs one session, from hello to its end. It worked if assignments came.
 func (a *Agent) session(asked context.Context) (worked bool, err error) {
-	// The stream outlives the wish to stop for as long as a goodbye takes.
+	// The stream outlives the request to stop for as long as a goodbye takes.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	defer context.AfterFunc(asked, func() {
-		if a.rests() {
+		if a.isGoingDown() {
 			sleep(ctx, goodbyePatience)
 		}
 		cancel(asked.Err())
@@ -147,9 +145,9 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 	var receiver sync.WaitGroup
 	pings := make(chan uint64, 1)
 	receiver.Go(func() {
-		look := a.lookOut(cancel)
-		defer look.stop()
-		cancel(a.receive(stream, look, pings, &worked))
+		detector := a.detectHang(cancel)
+		defer detector.stop()
+		cancel(a.receive(stream, detector, pings, &worked))
 	})
 	err = a.send(ctx, asked.Done(), stream, pings, known)
 	if asked.Err() == nil {
@@ -159,14 +157,14 @@ func (a *Agent) session(asked context.Context) (worked bool, err error) {
 	return worked, context.Cause(ctx)
 }
 
-// hello says everything that a server needs to know, and returns the status it
-// said. What does not fit into one message follows as reports.
+// hello sends everything that a server needs to know, and returns the status that it sent.
+// What does not fit into one message follows as reports.
 func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 	status, err := a.status()
 	if err != nil {
 		return nil, err
 	}
-	a.reports.take() // whatever comes from here on is sent after hello
+	a.reports.take() // newer reports are sent after hello
 	a.mu.Lock()
 	hello := &v1.Hello{Status: status, Epoch: a.epoch, Instance: a.instance}
 	replicas := make([]*v1.ReplicaReport, 0, len(a.replicas))
@@ -181,12 +179,12 @@ func (a *Agent) hello(stream sessionStream) (*v1.NodeStatus, error) {
 		err = report(stream, replicas[first:])
 	}
 	if err != nil {
-		return nil, fmt.Errorf("session: %w", whyEnded(stream, err)) // as receive says it: it is the same end
+		return nil, fmt.Errorf("session: %w", whyEnded(stream, err)) // the same error as receive returns
 	}
 	return status, nil
 }
 
-// report tells a server of replicas, in messages that it takes.
+// report sends reports, in messages that the server accepts.
 func report(stream sessionStream, replicas []*v1.ReplicaReport) error {
 	for part := range slices.Chunk(replicas, maxReports) {
 		up := &v1.SessionUp{Message: &v1.SessionUp_Report{Report: &v1.Report{Replicas: part}}}
@@ -197,7 +195,7 @@ func report(stream sessionStream, replicas []*v1.ReplicaReport) error {
 	return nil
 }
 
-// whyEnded is why a stream has ended, of which a failed send only says that it has.
+// whyEnded returns why a stream has ended, which a failed send does not say.
 func whyEnded(stream sessionStream, err error) error {
 	if errors.Is(err, io.EOF) {
 		if _, received := stream.Recv(); received != nil {
@@ -209,10 +207,9 @@ func whyEnded(stream sessionStream, err error) error {
 
 var errHangs = errors.New("the server has stopped giving signs of life")
 
-// lookOut ends a session with a server that hangs, and has the next one be with
-// another.
-func (a *Agent) lookOut(end context.CancelCauseFunc) *lookout {
-	return &lookout{quiet: a.quiet, hangs: func() {
+// detectHang ends a session with a hanging server, and makes the next one use another server.
+func (a *Agent) detectHang(end context.CancelCauseFunc) *hangDetector {
+	return &hangDetector{silence: a.quiet, onHang: func() {
 		if a.leave != nil {
 			a.leave()
 		}
@@ -220,25 +217,25 @@ func (a *Agent) lookOut(end context.CancelCauseFunc) *lookout {
 	}}
 }
 
-// receive takes what the server sends until the session ends.
-func (a *Agent) receive(stream sessionStream, look *lookout, pings chan<- uint64, worked *bool) error {
+// receive handles the server's messages until the session ends.
+func (a *Agent) receive(stream sessionStream, detector *hangDetector, pings chan<- uint64, worked *bool) error {
 	for {
 		down, err := stream.Recv()
 		if err != nil {
 			return fmt.Errorf("session: %w", err)
 		}
-		look.heard()
+		detector.received()
 		switch message := down.GetMessage().(type) {
 		case *v1.SessionDown_Assignments:
-			a.clock.hear(message.Assignments.GetTime())
+			a.clock.setServerTime(message.Assignments.GetTime())
 			if err := a.assign(message.Assignments); err != nil {
 				return err
 			}
 			if err := a.pace.set(message.Assignments.GetHeartbeat()); err != nil {
 				a.log.Error("cannot report as often as the cluster wants", "error", err)
 			}
-			if err := look.promised(message.Assignments.GetAlive()); err != nil {
-				a.log.Error("cannot tell when the server hangs", "error", err)
+			if err := detector.setInterval(message.Assignments.GetAlive()); err != nil {
+				a.log.Error("cannot detect a hanging server", "error", err)
 			}
 			if servers := message.Assignments.GetServers(); len(servers) > 0 && a.servers != nil {
 				a.servers(servers)
@@ -253,14 +250,14 @@ func (a *Agent) receive(stream sessionStream, look *lookout, pings chan<- uint64
 		case *v1.SessionDown_Ping:
 			select {
 			case pings <- message.Ping.GetSequence():
-			default: // the last one is not even answered
+			default: // the last ping is not even answered
 			}
 		}
 	}
 }
 
-// open serves a stream beside the session. It outlives the session: it ends by
-// itself when its server is gone.
+// open serves a stream beside the session. It outlives the session and ends with its
+// server.
 func (a *Agent) open(open *v1.Open) {
 	a.mu.Lock()
 	ctx := a.running
@@ -268,7 +265,7 @@ func (a *Agent) open(open *v1.Open) {
 	a.work.Go(func() { a.attach(ctx, open) })
 }
 
-// send sends heartbeats and whatever has piled up, until the session ends.
+// send sends heartbeats and queued reports until the session ends.
 func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionStream, pings <-chan uint64, known *v1.NodeStatus) error {
 	ticker := time.NewTicker(a.pace.now())
 	defer ticker.Stop()
@@ -294,7 +291,7 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 			err = beat()
 		case <-a.pace.changed:
 			ticker.Reset(a.pace.now())
-			err = beat() // what was promised before does not count any more
+			err = beat() // the old interval no longer counts
 		case sequence := <-pings:
 			err = stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Pong{Pong: &v1.Pong{Sequence: sequence}}})
 		}
@@ -307,22 +304,20 @@ func (a *Agent) send(ctx context.Context, asked <-chan struct{}, stream sessionS
 	}
 }
 
-// goodbyePatience is how long a server may take to hear a goodbye.
+// goodbyePatience is how long a server may take to receive a goodbye.
 const goodbyePatience = 5 * time.Second
 
-// goodbye tells a server that this machine rests, if it does, so that its
-// replicas are replaced at once. An agent that is only restarted says nothing:
-// its replicas go on.
+// goodbye tells a server that this machine goes down, if so, so that its replicas are
+// replaced at once. An agent that is only restarted says nothing: its replicas go on.
 func (a *Agent) goodbye(stream sessionStream) error {
-	if !a.rests() {
+	if !a.isGoingDown() {
 		return nil
 	}
 	err := stream.Send(&v1.SessionUp{Message: &v1.SessionUp_Goodbye{Goodbye: &v1.Goodbye{Reason: "stopped by cloudless down"}}})
 	return errors.Join(err, stream.CloseSend())
 }
 
-// sendEvents tells what the node has noticed. What cannot be sent waits for the
-// next session.
+// sendEvents sends the queued events. Events that cannot be sent wait for the next session.
 func (a *Agent) sendEvents(stream sessionStream) error {
 	events := a.reports.takeEvents()
 	if len(events) == 0 {
@@ -335,8 +330,7 @@ func (a *Agent) sendEvents(stream sessionStream) error {
 	return err
 }
 
-// beat is a heartbeat, with the whole status if it is not the one that the
-// server knows.
+// beat is a heartbeat. It includes the status if the server does not know it yet.
 func (a *Agent) beat(ctx context.Context, known *v1.NodeStatus) (*v1.SessionUp, *v1.NodeStatus) {
 	beat := &v1.Heartbeat{Interval: spec.FormatDuration(a.pace.now()), Replicas: a.usageNow(ctx)}
 	status, err := a.status()

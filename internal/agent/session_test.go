@@ -87,7 +87,7 @@ func TestHeartbeatCarriesStatusOnlyWhenItChanged(t *testing.T) {
 	})
 }
 
-func TestBrokenSessionTouchesNothingAndComesBack(t *testing.T) {
+func TestBrokenSessionTouchesNothingAndReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -110,7 +110,7 @@ func TestBrokenSessionTouchesNothingAndComesBack(t *testing.T) {
 	})
 }
 
-func TestServersAwayForHours(t *testing.T) {
+func TestReplicasRunWithoutServersForHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -121,7 +121,7 @@ func TestServersAwayForHours(t *testing.T) {
 		close(s.end)
 		time.Sleep(time.Hour)
 		n.tasks.exit("a-1", driver.Exit{Code: 1})
-		n.tasks.awaitStart("a-2") // the policy holds without a server
+		n.tasks.awaitStart("a-2") // the policy applies without a server
 		time.Sleep(time.Hour)
 		tries := n.server.attempts()
 		if low, high := 2*3600/5, 2*3600/2; tries < low || tries > high {
@@ -212,7 +212,7 @@ func TestAssignmentWithoutAProperUIDIsIgnored(t *testing.T) {
 	})
 }
 
-// A node may hold more than fits into one message.
+// A node may have more replicas than fit into one message.
 func TestSessionOfAFullNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
@@ -224,7 +224,7 @@ func TestSessionOfAFullNode(t *testing.T) {
 			a := assignment(fmt.Sprint("r", i), func(w *v1.WorkloadSpec) {
 				w.Env = map[string]string{"PADDING": strings.Repeat("x", padding)}
 			})
-			a.Replica.Status = &v1.ReplicaStatus{Phase: "completed"} // nothing is to be done about it
+			a.Replica.Status = &v1.ReplicaStatus{Phase: "completed"} // needs no work
 			message.Assign = append(message.Assign, a)
 		}
 		s.send(t, message)

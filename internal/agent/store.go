@@ -17,32 +17,32 @@ import (
 	"github.com/cloudless/cloudless/internal/atomicfile"
 )
 
-// record is what the agent must remember of a replica to go on after a crash.
+// record is what the agent must remember of a replica to resume after a crash.
 type record struct {
 	Assignment *v1.Assignment
 	Status     *v1.ReplicaStatus // as last reported
 	recordState
 }
 
-// recordState is the part of a record that is nobody else's business.
+// recordState is the part of a record that only the agent uses.
 type recordState struct {
-	Removed  bool      `json:"removed,omitempty"`  // no longer wanted; what is left is to be cleaned up
+	Removed  bool      `json:"removed,omitempty"`  // no longer wanted; the rest must be cleaned up
 	Boot     string    `json:"boot"`               // the boot in which this was written
-	Attempt  int       `json:"attempt"`            // the present attempt, from 1
-	Started  bool      `json:"started,omitempty"`  // the present attempt was started
+	Attempt  int       `json:"attempt"`            // the current attempt, from 1
+	Started  bool      `json:"started,omitempty"`  // the current attempt was started
 	Failures int       `json:"failures,omitempty"` // pauses in a row
-	Resume   time.Time `json:"resume,omitzero"`    // when the present pause ends
-	GPUs     []string  `json:"gpus,omitempty"`     // ids of those that it was given last
+	Resume   time.Time `json:"resume,omitzero"`    // when the current pause ends
+	GPUs     []string  `json:"gpus,omitempty"`     // ids of its last GPUs
 }
 
 func (r *record) uid() string { return r.Assignment.GetReplica().GetMetadata().GetUid() }
 
-// store keeps one file per replica and one with the epoch. A file is replaced
-// as a whole or not at all. It holds environments, so only its owner may read.
+// store keeps one file per replica and one with the epoch. Files are replaced atomically.
+// They contain environments, so only their owner may read them.
 type store struct{ dir string }
 
-// storeDir is the store's folder in the data folder, replicasDir that of the
-// records in the store.
+// storeDir is the store's folder in the data folder, replicasDir that of the records in the
+// store.
 const (
 	storeDir    = "agent"
 	replicasDir = "replicas"
@@ -57,8 +57,8 @@ func openStore(dir string) (*store, error) {
 
 func (s *store) path(uid string) string { return filepath.Join(s.dir, replicasDir, uid) }
 
-// load reads every record. If one is damaged it refuses as a whole: an agent
-// that forgot a replica could start it a second time.
+// load reads every record. It fails if one is damaged: an agent that forgot a replica could
+// start it a second time.
 func (s *store) load() ([]*record, error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, replicasDir))
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *store) load() ([]*record, error) {
 	var records []*record
 	for _, entry := range entries {
 		path := s.path(entry.Name())
-		if strings.HasPrefix(entry.Name(), ".") { // a write that a crash cut short
+		if strings.HasPrefix(entry.Name(), ".") { // a write that a crash interrupted
 			if err := os.Remove(path); err != nil {
 				return nil, fmt.Errorf("remove an unfinished file: %w", err)
 			}
@@ -82,7 +82,7 @@ func (s *store) load() ([]*record, error) {
 	return records, nil
 }
 
-// read returns an error that is os.ErrNotExist if there is no such record.
+// read returns os.ErrNotExist if there is no such record.
 func (s *store) read(uid string) (*record, error) {
 	path := s.path(uid)
 	data, err := os.ReadFile(path)
@@ -151,8 +151,8 @@ func (s *store) saveEpoch(epoch uint64) error {
 	return nil
 }
 
-// recordFile is a record as JSON. The API's messages are kept as protobuf, so
-// that fields of a newer version survive being written by an older one.
+// recordFile is a record as JSON. It embeds the API's messages as protobuf, so that an
+// older version preserves fields of a newer one.
 type recordFile struct {
 	Assignment []byte `json:"assignment"`
 	Status     []byte `json:"status"`

@@ -31,7 +31,7 @@ func TestStoreKeepsRecords(t *testing.T) {
 	if err := s.save(want); err != nil {
 		t.Fatal(err)
 	}
-	// A write that a crash cut short is not a record.
+	// A write that a crash interrupted is not a record.
 	if err := os.WriteFile(filepath.Join(s.dir, replicasDir, ".new-1"), []byte("cloud"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// The labels by which the agent knows its tasks again.
+// The labels by which the agent recognizes its tasks.
 const (
 	labelReplica = "replica"
 	labelAttempt = "attempt"
 )
 
-// defaultDriver serves workloads that ask for none.
+// defaultDriver runs workloads that name no driver.
 const defaultDriver = "container"
 
 // uidPattern is what may become a file name and a part of a task's id.
@@ -31,7 +31,7 @@ var uidPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 // taskID names one attempt of a replica on this machine.
 func taskID(uid string, attempt int) string { return uid + "-" + strconv.Itoa(attempt) }
 
-// driverName is the word by which the assignment asks for its driver.
+// driverName is the driver that the assignment asks for.
 func driverName(a *v1.Assignment) string {
 	if name := a.GetRevision().GetSpec().GetWorkload().GetDriver(); name != "" {
 		return name
@@ -73,18 +73,18 @@ func describe(a *v1.Assignment, attempt int, logDir string, limits driver.LogLim
 	return task, nil
 }
 
-// maxHostname is the longest label of a name in DNS; the kernel takes one more.
+// maxHostname is the longest DNS label; the kernel accepts one more character.
 const maxHostname = 63
 
-// hostname is the replica's name, of which the workload's part is cut where the
-// whole is too long: what comes after it tells the replicas apart.
+// hostname is the replica's name. If it is too long, the workload's part is cut, because
+// the rest distinguishes the replicas.
 func hostname(name string) string {
 	excess := len(name) - maxHostname
 	if excess <= 0 {
 		return name
 	}
 	at := strings.LastIndexByte(name, '-')
-	if at <= excess { // there is no part that could be cut
+	if at <= excess { // there is no part to cut
 		return strings.TrimRight(name[:maxHostname], "-")
 	}
 	return strings.TrimRight(name[:at-excess], "-") + name[at:]
@@ -110,14 +110,14 @@ func resourcesOf(r *v1.Resources) (resources driver.Resources, err error) {
 	return resources, nil
 }
 
-// The way in which a replica is stopped for which nothing else is said.
+// The default way to stop a replica.
 const (
 	defaultSignal = "SIGTERM"
 	defaultGrace  = 10 * time.Second
 )
 
-// stopOf says how to stop the replica. What cannot be understood must not keep
-// a replica from being stopped, so it falls back to the default.
+// stopOf says how to stop the replica. An unreadable spec must not keep a replica from
+// being stopped, so it falls back to the default.
 func stopOf(a *v1.Assignment) (signal string, grace time.Duration) {
 	stop := a.GetRevision().GetSpec().GetWorkload().GetStop()
 	signal, grace = stop.GetSignal(), defaultGrace
@@ -130,8 +130,8 @@ func stopOf(a *v1.Assignment) (signal string, grace time.Duration) {
 	return signal, grace
 }
 
-// stop stops a task as its replica asks for. A signal that the driver does not
-// know falls back to the default, too.
+// stop stops a task as its replica asks for. A signal that the driver does not know falls
+// back to the default, too.
 func stop(ctx context.Context, d driver.Driver, id string, a *v1.Assignment) error {
 	signal, grace := stopOf(a)
 	err := d.Stop(ctx, id, signal, grace)

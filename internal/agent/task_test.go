@@ -10,7 +10,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-func TestStopFallsBackWhereItCannotBeUnderstood(t *testing.T) {
+func TestUnreadableStopFallsBackToDefaults(t *testing.T) {
 	for _, c := range []struct {
 		asked  *v1.Stop
 		signal string
@@ -28,7 +28,7 @@ func TestStopFallsBackWhereItCannotBeUnderstood(t *testing.T) {
 	}
 }
 
-func TestHostnameFitsAndKeepsWhatIsUnique(t *testing.T) {
+func TestHostnameFitsAndKeepsTheUniquePart(t *testing.T) {
 	long := strings.Repeat("w", 63)
 	for name, want := range map[string]string{
 		"web-0a1b2c3d":                           "web-0a1b2c3d",

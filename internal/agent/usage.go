@@ -14,23 +14,21 @@ import (
 )
 
 const (
-	// measureShare is the part of the time that measuring may take: one in so
-	// many. A node with very many replicas measures them less often than it sends
-	// heartbeats.
+	// measureShare limits the time spent on measuring to one part in so many. A node with
+	// very many replicas measures them less often than it sends heartbeats.
 	measureShare = 200
-	// measureAtLeast is how often replicas are measured all the same.
+	// measureAtLeast is the longest time between measurements.
 	measureAtLeast = 30 * time.Second
-	// measureGap is the shortest time that says something about the CPU.
+	// measureGap is the shortest time that gives a meaningful CPU rate.
 	measureGap = 100 * time.Millisecond
-	// killsPause is how long nothing more is said of processes that run out of memory
-	// in one task.
-	killsPause = time.Minute
+	// oomEventInterval is the shortest time between two events about OOM kills in one task.
+	oomEventInterval = time.Minute
 )
 
 // meter remembers the last measurement of every running task.
 type meter struct {
 	mu   sync.Mutex
-	last map[string]measurement // by the id of the task
+	last map[string]measurement // by task id
 	due  time.Time
 }
 
@@ -38,10 +36,10 @@ type measurement struct {
 	at    time.Time // with its monotonic part: a wall clock may jump
 	nanos uint64
 	cpu   float64
-	// kills are the processes that ran out of memory so far, told when the cluster was
-	// last told of one.
-	kills uint64
-	told  time.Time
+	// oomKills is how many processes were OOM-killed so far, and told when the last event was
+	// sent.
+	oomKills uint64
+	told     time.Time
 }
 
 // runningTask is a task that can be measured.
@@ -65,8 +63,8 @@ func (a *Agent) runningTasks() []runningTask {
 	return all
 }
 
-// usageNow is what the running replicas use, or nothing if they were measured
-// but a moment ago in relation to what that costs.
+// usageNow is what the running replicas use, or nothing if the last measurement is too
+// recent for its cost.
 func (a *Agent) usageNow(ctx context.Context) []*v1.ReplicaUsage {
 	a.meter.mu.Lock()
 	defer a.meter.mu.Unlock()
@@ -76,7 +74,7 @@ func (a *Agent) usageNow(ctx context.Context) []*v1.ReplicaUsage {
 	}
 	usage := a.measure(ctx)
 	took := time.Since(began)
-	a.meter.due = began.Add(min(took*measureShare, measureAtLeast) - a.pace.now()/2) // the beat that is nearest
+	a.meter.due = began.Add(min(took*measureShare, measureAtLeast) - a.pace.now()/2) // the nearest heartbeat
 	if len(usage) > 0 {
 		a.metrics.Measured(took)
 	}
@@ -90,8 +88,8 @@ func (a *Agent) Usage(ctx context.Context) []*v1.ReplicaUsage {
 	return a.measure(ctx)
 }
 
-// measure asks the drivers. A task that cannot be measured, most likely because
-// it has just ended, is left out. The caller holds the meter.
+// measure asks the drivers. It omits tasks that cannot be measured, most likely because
+// they have just ended. The caller holds the meter.
 func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
 	tasks := a.runningTasks()
 	seen := make(map[string]measurement, len(tasks))
@@ -102,7 +100,7 @@ func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
 			continue
 		}
 		now := a.meter.since(t.id, stats)
-		now = a.noticeKills(t, now, stats.OOMKills)
+		now = a.reportOOMKills(t, now, stats.OOMKills)
 		seen[t.id] = now
 		usage = append(usage, a.usageOf(t.replica, stats, now.cpu))
 	}
@@ -110,27 +108,27 @@ func (a *Agent) measure(ctx context.Context) []*v1.ReplicaUsage {
 	return usage
 }
 
-// noticeKills tells the cluster of processes that ran out of memory while their task
-// goes on, which nobody would learn otherwise. What happened before the first
-// measurement was seen by an agent before this one, or ends the task.
-func (a *Agent) noticeKills(t runningTask, now measurement, kills uint64) measurement {
+// reportOOMKills sends an event when a process was OOM-killed and its task goes on, which
+// would go unnoticed otherwise. Kills before the first measurement were reported by an
+// earlier agent, or end the task.
+func (a *Agent) reportOOMKills(t runningTask, now measurement, oomKills uint64) measurement {
 	before, known := a.meter.last[t.id]
-	now.kills, now.told = kills, before.told
-	if !known || kills <= before.kills {
+	now.oomKills, now.told = oomKills, before.told
+	if !known || oomKills <= before.oomKills {
 		return now
 	}
-	if now.at.Sub(now.told) < killsPause {
-		now.kills = before.kills // it is said with the next
+	if now.at.Sub(now.told) < oomEventInterval {
+		now.oomKills = before.oomKills // the next event includes it
 		return now
 	}
 	a.tell("warning", "OutOfMemory", t.replica.GetMetadata().GetUid(),
-		fmt.Sprintf("%s. Processes of it were killed, %d since it was started; it goes on.", spec.OutOfMemory(t.limit), kills))
+		fmt.Sprintf("%s. Processes of it were killed, %d since it was started; it goes on.", spec.OutOfMemory(t.limit), oomKills))
 	now.told = now.at
 	return now
 }
 
-// since is the next measurement of a task, with the CPUs in use since the last
-// one. Two that are too near to each other count as one.
+// since is the next measurement of a task, with the CPUs in use since the last one. Two
+// that are too close count as one.
 func (m *meter) since(task string, stats driver.Stats) measurement {
 	now := measurement{at: stats.At, nanos: stats.CPUNanos}
 	before, ok := m.last[task]
@@ -155,7 +153,7 @@ func (a *Agent) usageOf(r *v1.Replica, stats driver.Stats, cpu float64) *v1.Repl
 		MemoryBytes: stats.MemoryBytes, MemoryLimitBytes: stats.MemoryLimit, Pids: stats.PIDs,
 		ReadBytes: stats.BlockReadBytes, WrittenBytes: stats.BlockWriteBytes, Cpu: cpu,
 	}
-	// A replica on the machine's own network has no counters of its own.
+	// A replica on the host network has no counters of its own.
 	if counted, err := a.network.Counters(u.GetUid()); err == nil {
 		u.ReceivedBytes, u.SentBytes = counted.Received, counted.Sent
 	}

@@ -28,7 +28,7 @@ func busy(cpus float64, cost time.Duration) func(string) driver.Stats {
 	}
 }
 
-// nextBeat is the next heartbeat that says something of replicas, and how many came before it.
+// nextBeat is the next heartbeat with usage of replicas, and how many came before it.
 func nextBeat(s *session) (measured *v1.Heartbeat, without int) {
 	for {
 		up := <-s.ups
@@ -43,7 +43,7 @@ func nextBeat(s *session) (measured *v1.Heartbeat, without int) {
 	}
 }
 
-func TestHeartbeatSaysWhatReplicasUse(t *testing.T) {
+func TestHeartbeatCarriesUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.stats = busy(0.5, 0)
@@ -84,9 +84,9 @@ func TestHeartbeatSaysWhatReplicasUse(t *testing.T) {
 	})
 }
 
-// Measuring takes at most a two-hundredth of the time, however many replicas
-// there are; heartbeats come all the same.
-func TestMeasuringTakesALittlePartOfTheTime(t *testing.T) {
+// Measuring takes at most a two-hundredth of the time, however many replicas there are.
+// Heartbeats are not delayed.
+func TestMeasuringTimeIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.tasks.stats = busy(1, 20*time.Millisecond)
@@ -101,9 +101,8 @@ func TestMeasuringTakesALittlePartOfTheTime(t *testing.T) {
 	})
 }
 
-// A scrape between two heartbeats neither spoils the rate nor makes one out of
-// a moment.
-func TestMeasurementsThatAreNearCountAsOne(t *testing.T) {
+// A scrape between two heartbeats does not disturb the measured rate.
+func TestCloseMeasurementsCountAsOne(t *testing.T) {
 	m := &meter{last: map[string]measurement{}}
 	at := time.Now()
 	see := func(after time.Duration, nanos uint64) float64 {
@@ -128,7 +127,7 @@ func TestMeasurementsThatAreNearCountAsOne(t *testing.T) {
 	}
 }
 
-func TestAgentCountsWhatItDoes(t *testing.T) {
+func TestAgentMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		registry := telemetry.NewRegistry()
@@ -185,20 +184,20 @@ cloudless_agent_sessions_total 2
 	})
 }
 
-// A task whose processes are killed for memory may go on, and nobody would know: it is
-// told, but not for each of them.
-func TestKillsForMemoryAreTold(t *testing.T) {
+// A task whose processes are OOM-killed may go on, which would go unnoticed. It is
+// reported, but not for each process.
+func TestOOMKillsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		began := time.Now()
-		var kills atomic.Uint64
-		n.tasks.stats = func(string) driver.Stats { return driver.Stats{At: time.Now(), OOMKills: kills.Load()} }
+		var oomKills atomic.Uint64
+		n.tasks.stats = func(string) driver.Stats { return driver.Stats{At: time.Now(), OOMKills: oomKills.Load()} }
 		n.start()
 		s := n.join()
 		s.send(t, full(assignment("a")))
 		s.await(t, "a", "running")
 		nextBeat(s)
-		kills.Store(1)
+		oomKills.Store(1)
 		var told []time.Duration
 		for time.Since(began) < 3*time.Minute {
 			up := <-s.ups
@@ -209,10 +208,10 @@ func TestKillsForMemoryAreTold(t *testing.T) {
 				told = append(told, time.Since(began))
 			}
 			if time.Since(began) < 90*time.Second {
-				kills.Add(1)
+				oomKills.Add(1)
 			}
 		}
-		if len(told) != 3 || told[1]-told[0] < killsPause || told[2]-told[1] < killsPause {
+		if len(told) != 3 || told[1]-told[0] < oomEventInterval || told[2]-told[1] < oomEventInterval {
 			t.Errorf("told at %v", told)
 		}
 	})

@@ -13,25 +13,24 @@ import (
 
 const conditionClock = "ClockSkewed"
 
-// A clock is wrong from the first difference on, and right again below the
-// second one, so that one that trembles around the limit is not news every
-// second.
+// A clock is wrong above the first difference, and right again below the second, so that a
+// value near the limit does not toggle every second.
 const (
 	skewBegins = 30 * time.Second
 	skewEnds   = 20 * time.Second
 )
 
-// wallClock compares this machine's clock with the servers'. Nothing here
-// depends on it: silence, pauses and timeouts go by the clock that nobody can
-// set. But times in logs and events mislead if it is wrong.
+// wallClock compares this machine's clock with the servers'. Nothing here depends on it:
+// timeouts and pauses use the monotonic clock. But times in logs and events mislead if it
+// is wrong.
 type wallClock struct {
-	// now is the machine's clock, and passed one that nobody can set.
+	// now is the machine's clock, and passed the monotonic one.
 	now    func() time.Time
 	passed func() time.Duration
 
 	mu       sync.Mutex
 	server   time.Time     // what a server said, ...
-	received time.Duration // ... and when, by the clock that nobody can set
+	received time.Duration // ... and when, by the monotonic clock
 	skewed   bool
 	reason   string
 	since    time.Time
@@ -42,17 +41,18 @@ func newWallClock() *wallClock {
 	return &wallClock{now: time.Now, passed: func() time.Duration { return time.Since(began) }}
 }
 
-// hear takes a server's word for what time it is.
-func (c *wallClock) hear(said *timestamppb.Timestamp) {
-	if said == nil {
+// setServerTime records a server's time.
+func (c *wallClock) setServerTime(sent *timestamppb.Timestamp) {
+	if sent == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.server, c.received = said.AsTime(), c.passed()
+	c.server, c.received = sent.AsTime(), c.passed()
 }
 
-// condition is whether the clock is wrong now; nil before a server has spoken.
+// condition reports whether the clock is wrong now. It is nil before a server has sent its
+// time.
 func (c *wallClock) condition() *v1.Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +60,8 @@ func (c *wallClock) condition() *v1.Condition {
 		return nil
 	}
 	now := c.now()
-	// The servers' clock went on by what has really passed; this one may have been set meanwhile.
+	// The servers' clock advanced by the monotonic time; this one may have been set
+	// meanwhile.
 	skew := now.Round(0).Sub(c.server.Add(c.passed() - c.received))
 	limit := skewBegins
 	if c.skewed {

@@ -20,8 +20,9 @@ func conditionOf(status *v1.NodeStatus, kind string) *v1.Condition {
 	return nil
 }
 
-// A clock that is five minutes wrong is told with the next heartbeat, in words and minutes, and does no harm.
-func TestWrongClockIsTold(t *testing.T) {
+// A clock that is five minutes wrong is reported with the next heartbeat, in words and
+// minutes, and does no harm.
+func TestWrongClockIsReported(t *testing.T) {
 	for off, want := range map[time.Duration]string{5 * time.Minute: "is 5m ahead of the servers'", -5 * time.Minute: "is 5m behind the servers'"} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
@@ -42,15 +43,15 @@ func TestWrongClockIsTold(t *testing.T) {
 	}
 }
 
-// What counts is the machine's clock as it is now: it may be set while the session lasts.
-func TestClockThatIsSetLater(t *testing.T) {
+// The clock is compared as it is now: it may be set during the session.
+func TestClockSetDuringTheSession(t *testing.T) {
 	noon := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	var passed, set time.Duration
 	c := &wallClock{now: func() time.Time { return noon.Add(passed + set) }, passed: func() time.Duration { return passed }}
 	if c.condition() != nil {
 		t.Error("it judges before a server has spoken")
 	}
-	c.hear(timestamppb.New(noon))
+	c.setServerTime(timestamppb.New(noon))
 	for _, step := range []struct {
 		passed, set time.Duration
 		want        bool

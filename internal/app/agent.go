@@ -190,7 +190,7 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	u.add(network.Close)
 	p.agent, err = agent.New(agent.Options{
 		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
-		Metrics: i.agent(), Tracing: i.tracing, Resting: func() bool { return rests(f.path) },
+		Metrics: i.agent(), Tracing: i.tracing, GoingDown: func() bool { return rests(f.path) },
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
 			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
@@ -350,5 +350,5 @@ func restCopy(ctx context.Context, f *folder, d driver.Driver, logger *slog.Logg
 	if err != nil {
 		return err
 	}
-	return agent.Rest(ctx, agent.RestOptions{DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger})
+	return agent.Down(ctx, agent.DownOptions{DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger})
 }

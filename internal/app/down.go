@@ -215,7 +215,7 @@ func stopTasks(ctx context.Context, f *folder, logger *slog.Logger) error {
 		return fmt.Errorf("open the container runtime to stop its containers: %w", err)
 	}
 	defer func() { logError(logger, "close driver", d.Close()) }()
-	return agent.Rest(ctx, agent.RestOptions{
+	return agent.Down(ctx, agent.DownOptions{
 		DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger,
 	})
 }

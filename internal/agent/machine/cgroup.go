@@ -10,22 +10,20 @@ import (
 	"strings"
 )
 
-// limits knows where the cgroups of this process are. A limit of any ancestor
-// counts, so every controller has its folders from our own group to the highest
-// that can be seen.
+// limits finds the cgroups of this process. A limit of any ancestor counts, so every
+// controller has its folders from our own group up to the highest visible one.
 type limits struct {
 	cpu, mem, pid hierarchy
 }
 
 // hierarchy is one controller's folders, our own first.
 type hierarchy struct {
-	unified bool // the files of version 2
+	unified bool // cgroup v2
 	dirs    []string
 }
 
-// findLimits works for version 1, version 2 and both side by side: with hybrid
-// cgroups a controller is in a hierarchy of its own if it has one, and only
-// otherwise in the unified one.
+// findLimits supports cgroup v1, v2 and hybrid setups: with hybrid cgroups a controller is
+// in its own hierarchy if it has one, and otherwise in the unified one.
 func findLimits(root root) (limits, error) {
 	groups, err := root.read("proc/self/cgroup")
 	if errors.Is(err, os.ErrNotExist) {
@@ -47,8 +45,8 @@ func findLimits(root root) (limits, error) {
 	}, nil
 }
 
-// parseGroups maps each controller to our group within its hierarchy. The
-// unified hierarchy has no name.
+// parseGroups maps each controller to our group within its hierarchy. The unified hierarchy
+// has an empty name.
 func parseGroups(file string) map[string]string {
 	groups := map[string]string{}
 	for line := range strings.Lines(file) {
@@ -65,12 +63,12 @@ func parseGroups(file string) map[string]string {
 
 // mount is one mounted hierarchy.
 type mount struct {
-	root  string // the group that the mount shows as its top
+	root  string // the group at the mount's root
 	point string
 }
 
-// parseMounts maps each controller to where its hierarchy is mounted. The
-// unified hierarchy has no name.
+// parseMounts maps each controller to where its hierarchy is mounted. The unified hierarchy
+// has an empty name.
 func parseMounts(file string) map[string]mount {
 	mounts := map[string]mount{}
 	for line := range strings.Lines(file) {
@@ -103,8 +101,8 @@ func findHierarchy(controller string, groups map[string]string, mounts map[strin
 			return hierarchy{}
 		}
 	}
-	// In a container without a cgroup namespace the mount's top is our own group
-	// or one above it; what is above the top cannot be seen.
+	// In a container without a cgroup namespace, the mount's root is our own group or an
+	// ancestor. Groups above it are invisible.
 	below, inside := strings.CutPrefix(group, strings.TrimSuffix(m.root, "/"))
 	if !inside || (below != "" && below[0] != '/') {
 		below = "/"
@@ -117,7 +115,7 @@ func findHierarchy(controller string, groups map[string]string, mounts map[strin
 	}
 }
 
-// cpuQuota is in thousandths of a CPU, the highest number if there is none.
+// cpuQuota is in thousandths of a CPU, and math.MaxInt64 if there is none.
 func (l limits) cpuQuota(root root) (int64, error) {
 	lowest := int64(math.MaxInt64)
 	for _, dir := range l.cpu.dirs {
@@ -132,7 +130,7 @@ func (l limits) cpuQuota(root root) (int64, error) {
 	return lowest, nil
 }
 
-// quota is 0 where the group has none.
+// quota is 0 if the group has none.
 func (h hierarchy) quota(root root, dir string) (quota, period int64, err error) {
 	if !h.unified {
 		if quota, err = number(root, path.Join(dir, "cpu.cfs_quota_us")); err != nil || quota <= 0 {
@@ -151,8 +149,8 @@ func (h hierarchy) quota(root root, dir string) (quota, period int64, err error)
 	return quota, period, nil
 }
 
-// memory is the tightest limit and what is used in the group that has it.
-// Files that can be dropped at any time do not count as used.
+// memory is the tightest limit and the usage of the group that has it. Reclaimable file
+// cache does not count as used.
 func (l limits) memory(root root) (tightest amount, limited bool, err error) {
 	limitFile, usedFile, cacheField := "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "
 	if l.mem.unified {
@@ -181,8 +179,8 @@ func (l limits) pids(root root) (tightest amount, limited bool, err error) {
 	return tightest, dir != "", err
 }
 
-// tightest is the lowest limit from our group upwards and the folder that has
-// it, which is empty if there is none.
+// tightest is the lowest limit from our group upwards and the folder that has it, which is
+// empty if there is none.
 func (h hierarchy) tightest(root root, limitFile, usedFile string) (lowest amount, where string, err error) {
 	for _, dir := range h.dirs {
 		limit, err := number(root, path.Join(dir, limitFile))
@@ -201,8 +199,8 @@ func (h hierarchy) tightest(root root, limitFile, usedFile string) (lowest amoun
 	return lowest, where, nil
 }
 
-// number is what a file of a cgroup holds, -1 if it holds "max" or is not there,
-// as with the top of a hierarchy or a controller that is not switched on.
+// number reads a cgroup file. It is -1 if the file holds "max" or is missing, as at the
+// root of a hierarchy or for a disabled controller.
 func number(root root, path string) (int64, error) {
 	text, err := optionalLine(root, path)
 	if err != nil || text == "" || text == "max" {

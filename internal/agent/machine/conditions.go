@@ -11,15 +11,15 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Pressure begins above the first share and ends below the second one, so that
-// a value that trembles around the limit is not news every second.
+// Pressure begins above the first share and ends below the second, so that a value near the
+// limit does not toggle every second.
 const (
 	pressureBegins = 0.85
 	pressureEnds   = 0.80
 )
 
-// assess turns readings into conditions. A condition keeps its reason and time
-// until its status changes. The caller holds m.mu.
+// assess turns readings into conditions. A condition keeps its reason and time until its
+// status changes. The caller holds m.mu.
 func (m *Machine) assess(r readings, interfaces []*v1.Interface, now time.Time) []*v1.Condition {
 	usableDisk := amount{total: r.disk.total - r.diskReserved, used: r.disk.used}
 	return []*v1.Condition{

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// readCPUs is what this process may use, in thousandths of a CPU: the CPUs that
-// it may run on, or its quota if that is less.
+// readCPUs is how much CPU this process may use, in thousandths: the CPUs of its affinity,
+// or its quota if that is less.
 func readCPUs(root root, limits limits) (int64, error) {
 	status, err := root.read("proc/self/status")
 	if err != nil {
@@ -55,15 +55,15 @@ func countCPUs(list string) (int64, error) {
 	return count, nil
 }
 
-// cpuTimes is how long all CPUs together were busy, out of how long, since boot.
-// The unit cancels out.
+// cpuTimes is how long all CPUs together were busy, out of how long, since boot. The unit
+// cancels out.
 type cpuTimes struct {
 	busy, total uint64
 	cpus        int64
 }
 
-// readCPUTimes reads the summary line of proc/stat:
-// user, nice, system, idle, iowait, irq, softirq, steal; guest is within user.
+// readCPUTimes reads the summary line of proc/stat: user, nice, system, idle, iowait, irq,
+// softirq, steal; guest is within user.
 func readCPUTimes(root root) (cpuTimes, error) {
 	stat, err := root.read("proc/stat")
 	if err != nil {
@@ -96,9 +96,9 @@ func readCPUTimes(root root) (cpuTimes, error) {
 	return times, nil
 }
 
-// since is the average use between two looks, in thousandths of a CPU.
+// since is the average use between two readings, in thousandths of a CPU.
 func (t cpuTimes) since(before cpuTimes) int64 {
-	// iowait and steal are known to run backwards now and then.
+	// iowait and steal sometimes run backwards.
 	if t.total <= before.total || t.busy <= before.busy {
 		return 0
 	}

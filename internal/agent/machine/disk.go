@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readDisk is the filesystem that holds dir. What is kept back for root is
-// neither used nor free.
+// readDisk measures the filesystem that holds dir. The reserve for root counts neither as
+// used nor as free.
 func readDisk(dir string) (disk amount, reserved int64, err error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {

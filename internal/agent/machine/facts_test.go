@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// What kernels and NVIDIA's driver tell of cards, cut down to the lines that
-// matter and some of those that do not.
+// What the kernel and NVIDIA's driver report about cards, cut down to the relevant lines
+// and some others.
 const (
 	a100 = "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 131\nGPU UUID: \t GPU-2b2a2b2c-0000-1111-2222-333344445555\n" +
 		"Video BIOS: \t 92.00.19.00.01\nBus Type: \t PCIe\nDMA Size: \t 47 bits\nDMA Mask: \t 0x7fffffffffff\n" +
 		"Bus Location: \t 0000:07:00.0\nDevice Minor: \t 0\nGPU Firmware: \t 535.54.03\nGPU Excluded:\t No\n"
 	t4 = "Model: \t\t Tesla T4\nIRQ:   \t\t 45\nBus Type: \t PCIe\nBus Location: \t 0000:3B:00.0\nDevice Minor: \t 1\n"
-	// With a driver of the kernel, all that is known are numbers.
+	// With an in-kernel driver, only numbers are known.
 	radeon = "DRIVER=amdgpu\nPCI_CLASS=30000\nPCI_ID=1002:744C\nPCI_SUBSYS_ID=1DA2:E471\nPCI_SLOT_NAME=0000:03:00.0\nMODALIAS=pci:v00001002d0000744C\n"
 	iris   = "DRIVER=i915\nPCI_CLASS=30000\nPCI_ID=8086:9A49\nPCI_SLOT_NAME=0000:00:02.0\n"
 	aspeed = "DRIVER=ast\nPCI_CLASS=30000\nPCI_ID=1A03:2000\nPCI_SLOT_NAME=0000:05:00.0\n"
@@ -27,7 +27,7 @@ func TestNVIDIACards(t *testing.T) {
 		"proc/driver/nvidia/gpus/0000:07:00.0/information": a100,
 		"proc/driver/nvidia/gpus/0000:3b:00.0/information": t4,
 		"dev/nvidia0": "", "dev/nvidia1": "", "dev/nvidiactl": "", "dev/nvidia-uvm": "",
-		// The same card can also draw.
+		// The same card also has a render node.
 		"sys/class/drm/renderD128/device/uevent": "DRIVER=nvidia\nPCI_ID=10DE:20B0\nPCI_SLOT_NAME=0000:07:00.0\n",
 		"dev/dri/renderD128":                     "",
 	})
@@ -45,7 +45,7 @@ func TestNVIDIACards(t *testing.T) {
 	if s := status(t, m); s.GetCapacity().GetGpu() != 2 || s.GetCapacity().GetGpuModel() != "" || len(s.GetGpus()) != 2 {
 		t.Errorf("cards of two models are reported as %v, %v", s.GetCapacity(), s.GetGpus())
 	}
-	// A card whose file is gone cannot be given to anybody; that is seen at once.
+	// A card without a device file is unavailable at once.
 	if err := os.Remove(filepath.Join(dir, "dev/nvidia0")); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	// A link that comes up faster or slower is seen without a restart.
+	// A link that changes its speed is noticed without a restart.
 	m, dir := newMachine(t, map[string]string{"proc/net/route": routes}, card("eth0", "1000"))
 	write(t, dir, card("eth0", "100"))
 	if got := status(t, m).GetCapacity().GetBandwidth(); got != "100M" {

@@ -15,29 +15,29 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// GPU is one that a replica can be given.
+// GPU is a GPU that a replica can get.
 type GPU struct {
-	// ID is its place on the bus, such as "0000:01:00.0". It stays the same for as
-	// long as the card is where it is.
+	// ID is its place on the bus, such as "0000:01:00.0". It stays the same as long as the
+	// card stays in its slot.
 	ID string
 	// Model is in the form of [spec.GPUModel].
 	Model string
-	// Devices are the files that whoever uses it needs, such as "/dev/nvidia0".
-	// Those that serve all cards of a maker are among them.
+	// Devices are the files that its user needs, such as "/dev/nvidia0", including those
+	// shared by all cards of a vendor.
 	Devices []string
 }
 
-// GPUs are those of this machine whose device files are there, in the order of
-// their ids. It is read anew every time: drivers are loaded, and cards fail.
+// GPUs lists this machine's GPUs that have device files, ordered by id. It reads them every
+// time: drivers are loaded, and cards fail.
 func (m *Machine) GPUs() []GPU {
 	found := map[string]*GPU{}
 	for _, id := range m.root.list("proc/driver/nvidia/gpus") {
 		text, err := m.root.read(path.Join("proc/driver/nvidia/gpus", id, "information"))
 		if err != nil {
-			continue // it was taken out this moment
+			continue // it was just removed
 		}
 		if card, ok := parseNVIDIA(id, text); ok && m.root.exists(card.Devices[0]) {
-			card.Devices = append(card.Devices, m.root.those(nvidiaShared)...)
+			card.Devices = append(card.Devices, m.root.existing(nvidiaShared)...)
 			found[card.ID] = &card
 		}
 	}
@@ -59,7 +59,7 @@ func (m *Machine) GPUs() []GPU {
 		}
 		card.Devices = []string{"/dev/dri/" + node}
 		if strings.HasPrefix(card.Model, "amd-") {
-			card.Devices = append(card.Devices, m.root.those(amdShared)...)
+			card.Devices = append(card.Devices, m.root.existing(amdShared)...)
 		}
 		found[card.ID] = &card
 	}
@@ -71,13 +71,13 @@ func (m *Machine) GPUs() []GPU {
 	return all
 }
 
-// What serves all cards of a maker.
+// Device files shared by all cards of a vendor.
 var (
 	nvidiaShared = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 	amdShared    = []string{"/dev/kfd"}
 )
 
-// parseNVIDIA reads what NVIDIA's driver tells of a card:
+// parseNVIDIA reads what NVIDIA's driver says about a card:
 //
 //	Model: 		 NVIDIA A100-SXM4-40GB
 //	Bus Location: 	 0000:01:00.0
@@ -110,11 +110,11 @@ func parseNVIDIA(id string, information []byte) (GPU, bool) {
 	return GPU{ID: strings.ToLower(id), Model: bounded(name), Devices: []string{"/dev/nvidia" + strconv.Itoa(minor)}}, true
 }
 
-// makers of GPUs by their numbers on the bus. Cards of others that can draw, such
-// as those of remote consoles and of virtual machines, compute nothing.
-var makers = map[string]string{"10de": "nvidia", "1002": "amd", "8086": "intel"}
+// vendors maps PCI vendor ids of GPUs to names. Display adapters of other vendors, such as
+// remote consoles and virtual machines, do not compute.
+var vendors = map[string]string{"10de": "nvidia", "1002": "amd", "8086": "intel"}
 
-// parseUevent reads what the kernel tells of a device on the PCI bus:
+// parseUevent reads what the kernel says about a PCI device:
 //
 //	DRIVER=amdgpu
 //	PCI_ID=1002:744C
@@ -129,20 +129,20 @@ func parseUevent(uevent []byte) (GPU, bool) {
 			id = strings.ToLower(value)
 		}
 	}
-	name := makers[maker]
+	name := vendors[maker]
 	if name == "" || number == "" || id == "" {
 		return GPU{}, false
 	}
 	return GPU{ID: id, Model: bounded(spec.GPUModel(name + "-" + number))}, true
 }
 
-// bounded is a model that fits where a workload asks for it.
+// bounded cuts a model name to the length that a workload may ask for.
 func bounded(model string) string {
 	const longest = 63
 	return strings.Trim(model[:min(len(model), longest)], "-")
 }
 
-// fields are the lines of a file that have a separator in them.
+// fields yields the lines of a file that contain a separator.
 func fields(file []byte, separator string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
 		lines := bufio.NewScanner(bytes.NewReader(file))
@@ -155,8 +155,7 @@ func fields(file []byte, separator string) func(yield func(key, value string) bo
 	}
 }
 
-// countGPUs puts GPUs into a status. The capacity has a model only if all are of
-// the same.
+// countGPUs adds GPUs to a status. The capacity has a model only if all are the same.
 func countGPUs(status *v1.NodeStatus, gpus []GPU) {
 	status.Capacity.Gpu = int64(len(gpus))
 	for i, g := range gpus {
@@ -169,7 +168,7 @@ func countGPUs(status *v1.NodeStatus, gpus []GPU) {
 	}
 }
 
-// list names what is in a folder, in order; nothing if it is not there.
+// list names the entries of a folder, sorted. It is empty if the folder is missing.
 func (r root) list(dir string) []string {
 	entries, err := os.ReadDir(filepath.Join(string(r), dir))
 	if err != nil {
@@ -187,7 +186,7 @@ func (r root) exists(path string) bool {
 	return err == nil
 }
 
-// those are the files that exist.
-func (r root) those(paths []string) []string {
+// existing returns the files that exist.
+func (r root) existing(paths []string) []string {
 	return slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !r.exists(p) })
 }

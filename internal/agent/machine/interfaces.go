@@ -15,9 +15,9 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// readInterfaces returns every network interface but loopback and those of the
-// node's own network, which come and go with replicas, in an order that
-// only depends on what there is, so that two lists can be compared.
+// readInterfaces returns every network interface but loopback and those of the node's own
+// network, which come and go with replicas. The order is stable, so that two lists can be
+// compared.
 func readInterfaces() ([]*v1.Interface, error) {
 	found, err := net.Interfaces()
 	if err != nil {
@@ -48,14 +48,14 @@ func readInterfaces() ([]*v1.Interface, error) {
 	return list, nil
 }
 
-// settle is how long a burst of changes is gathered: an interface that comes up
-// gets its flags and addresses one by one.
+// settle is how long a burst of changes is collected: a new interface gets its flags and
+// addresses one by one.
 const settle = 20 * time.Millisecond
 
-// Watch calls changed once it is watching, and then shortly after an interface
-// or an address has come, gone or changed, until ctx ends. An error means that
-// the kernel no longer tells, for example because it had too much to tell: what
-// was missed is covered by the first call of the next Watch.
+// Watch calls changed once it is watching, and then shortly after an interface or an
+// address has changed, until ctx ends. It fails when the kernel stops sending events, for
+// example because there were too many. The first call of the next Watch covers what was
+// missed.
 func (m *Machine) Watch(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	links := make(chan netlink.LinkUpdate, 16)
@@ -83,7 +83,7 @@ func drain[T any](ch <-chan T) {
 }
 
 func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-chan netlink.AddrUpdate, changed func()) error {
-	var settled <-chan time.Time // nil while there is nothing to tell
+	var settled <-chan time.Time // nil while there is nothing to report
 	for {
 		open := true
 		select {
@@ -102,7 +102,7 @@ func forward(ctx context.Context, links <-chan netlink.LinkUpdate, addresses <-c
 		if !open {
 			return errors.New("watch network interfaces: the kernel closed the subscription")
 		}
-		if settled == nil { // changes without a pause must not put it off for ever
+		if settled == nil { // continuous changes must not postpone it forever
 			settled = time.After(settle)
 		}
 	}

@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// readLink is what the interface of the default route carries in bits per second,
-// 0 if that is not known: radio links and many virtual machines do not say.
+// readLink is the speed of the default route's interface in bits per second. It is 0 if
+// unknown: radio links and many virtual machines do not report it.
 func readLink(root root) int64 {
 	name := defaultInterface(root)
-	if name == "" || !root.honest(name) {
+	if name == "" || !root.hasRealSpeed(name) {
 		return 0
 	}
 	text, err := root.line(path.Join("sys/class/net", name, "speed"))
-	if err != nil { // the kernel refuses to say it of a link that is down
+	if err != nil { // the kernel does not report it for a link that is down
 		return 0
 	}
 	return parseSpeed(text)
 }
 
-// parseSpeed reads megabits per second; the kernel writes -1 for what it does not
-// know.
+// parseSpeed reads megabits per second; the kernel writes -1 if unknown.
 func parseSpeed(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 || n >= math.MaxUint32 {
@@ -31,9 +30,9 @@ func parseSpeed(text string) int64 {
 	return n * 1_000_000
 }
 
-// honest is whether the speed of an interface is that of hardware: its own, or of
-// what it is made of. Links within a machine claim some number.
-func (r root) honest(name string) bool {
+// hasRealSpeed reports whether the speed of an interface is that of hardware: its own, or that of
+// its members. Virtual links report an arbitrary number.
+func (r root) hasRealSpeed(name string) bool {
 	for _, trait := range []string{"device", "bonding", "bridge"} {
 		if r.exists(path.Join("sys/class/net", name, trait)) {
 			return true
@@ -55,14 +54,14 @@ func defaultInterface(root root) string {
 	return defaultRoute6(string(table))
 }
 
-// What the kernel says of a route in bits.
+// Route flags of the kernel.
 const (
 	routeUp     = 0x1
 	routeReject = 0x200
 )
 
-// defaultRoute is the interface of the default route with the lowest metric, of
-// lines with: interface, destination, gateway, flags, references, use, metric, mask.
+// defaultRoute is the interface of the default route with the lowest metric. The columns
+// are: interface, destination, gateway, flags, references, use, metric, mask.
 func defaultRoute(table string) string {
 	var routes lowest
 	for line := range strings.Lines(table) {
@@ -79,8 +78,8 @@ func defaultRoute(table string) string {
 	return routes.name
 }
 
-// defaultRoute6 is the same of lines with: destination, its length, source, its
-// length, next hop, metric, references, use, flags, interface; all in hex.
+// defaultRoute6 does the same for IPv6. The columns are: destination, its length, source,
+// its length, next hop, metric, references, use, flags, interface; all in hex.
 func defaultRoute6(table string) string {
 	var routes lowest
 	for line := range strings.Lines(table) {

@@ -1,11 +1,10 @@
-// Package machine reads what the agent tells the cluster about the computer it
-// runs on: what it has, what of it is used, its network interfaces, whether it is
-// under pressure and whether it lives on its battery.
+// Package machine reads what the agent reports about its computer: capacity, usage, network
+// interfaces, pressure, and whether it runs on battery.
 //
-// Amounts are those that this process may really use: CPUs under the affinity
-// and the cgroup quota, memory under the cgroup limit. They are read anew every
-// time, so that memory or a limit that changes while we run is seen. Everything
-// is read from files below a root, which tests replace by a recorded one.
+// Amounts are what this process may really use: CPUs under the affinity and the cgroup
+// quota, memory under the cgroup limit. They are read every time, so that changes of memory
+// or limits are noticed. Everything is read from files below a root, which tests replace by
+// a recorded one.
 //
 // The package must not know of sessions, replicas, drivers or servers.
 package machine
@@ -36,8 +35,7 @@ type Options struct {
 	Root string
 }
 
-// Machine is the computer we run on. Its methods may be called by several
-// goroutines at once.
+// Machine is the computer we run on. It is safe for concurrent use.
 type Machine struct {
 	dataDir string
 	root    root
@@ -49,7 +47,7 @@ type Machine struct {
 	conditions map[string]*v1.Condition // the newest, by type
 }
 
-// New finds out what does not change while we run.
+// New reads what does not change while we run.
 func New(opts Options) (*Machine, error) {
 	if opts.DataDir == "" {
 		return nil, errors.New("machine: DataDir is missing: name the folder whose disk is to be measured")
@@ -75,11 +73,10 @@ func New(opts Options) (*Machine, error) {
 	return m, nil
 }
 
-// BootID tells this boot of the machine from every other.
+// BootID is unique to this boot of the machine.
 func (m *Machine) BootID() string { return m.info.GetBootId() }
 
-// Status is the machine as it is now, with everything that a machine can know
-// of itself: capacity, usage, conditions, interfaces and info.
+// Status is the machine's current capacity, usage, conditions, interfaces and info.
 func (m *Machine) Status() (*v1.NodeStatus, error) {
 	r, err := m.read()
 	if err != nil {
@@ -100,14 +97,14 @@ func (m *Machine) Status() (*v1.NodeStatus, error) {
 	return status, nil
 }
 
-// readings is one look at all the amounts.
+// readings is one reading of all amounts.
 type readings struct {
 	cpu          int64 // thousandths
 	cpuTimes     cpuTimes
 	memory, disk amount
-	diskReserved int64 // for root: neither used nor to be had
+	diskReserved int64 // for root: neither used nor available
 	pids         amount
-	link         int64 // bits per second; 0 if that is not known
+	link         int64 // bits per second; 0 if unknown
 }
 
 // amount is how much there is of something, and how much of that is used.
@@ -163,7 +160,7 @@ func (r readings) usage(cpu int64) *v1.NodeResources {
 	}
 }
 
-// cpuUsed is what was used on average since the last look, in thousandths.
+// cpuUsed is the average use since the last reading, in thousandths.
 func (m *Machine) cpuUsed(r readings) int64 {
 	used := r.cpuTimes.since(m.lastCPU)
 	if r.cpuTimes.total > m.lastCPU.total {
@@ -187,14 +184,14 @@ func readInfo(root root, version string) (*v1.NodeInfo, error) {
 	return info, nil
 }
 
-// root is the folder below which proc and sys are.
+// root is the folder that contains proc and sys.
 type root string
 
 func (r root) read(path string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(string(r), path))
 }
 
-// line is the content of a file that holds only one.
+// line is the content of a one-line file.
 func (r root) line(path string) (string, error) {
 	b, err := r.read(path)
 	return strings.TrimSpace(string(b)), err

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// plain is a machine with 4 CPUs and 8 GiB, as its kernel tells of it.
+// plain is a machine with 4 CPUs and 8 GiB, as its kernel describes it.
 var plain = map[string]string{
 	"proc/self/status":               "Name:\tcloudless\nCpus_allowed:\tf\nCpus_allowed_list:\t0-3\n",
 	"proc/meminfo":                   "MemTotal:        8388608 kB\nMemFree:         1000000 kB\nMemAvailable:    6291456 kB\n",
@@ -34,8 +34,7 @@ func stat(busy, idle int) string {
 		"cpu2 1 0 0 1 0 0 0 0 0 0\ncpu3 1 0 0 1 0 0 0 0 0 0\nintr 1\n", busy, idle)
 }
 
-// The three ways in which machines have cgroups, in the form that the kernel gives them, cut
-// down to what is read.
+// The three kinds of cgroup setups, as the kernel shows them, cut down to what is read.
 var (
 	cgroupV1 = map[string]string{
 		"proc/self/cgroup": "4:memory:/system.slice/cloudless.service\n3:cpu,cpuacct:/system.slice/cloudless.service\n2:pids:/system.slice/cloudless.service\n1:name=systemd:/system.slice/cloudless.service\n",
@@ -67,8 +66,8 @@ var (
 		"sys/fs/cgroup/system.slice/cloudless.service/pids.max":     "1000\n",
 		"sys/fs/cgroup/system.slice/cloudless.service/pids.current": "12\n",
 	}
-	// The controllers are in version 1; the unified hierarchy is empty. The
-	// memory mount shows a container's own group as its top.
+	// The controllers are in version 1; the unified hierarchy is empty. The memory mount's
+	// root is a container's own group.
 	hybrid = map[string]string{
 		"proc/self/cgroup": "4:memory:/docker/abc\n3:cpu:/\n2:pids:/\n0::/\n",
 		"proc/self/mountinfo": "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n" +
@@ -85,7 +84,7 @@ var (
 	}
 )
 
-// write lays files below dir.
+// write creates files below dir.
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
@@ -121,7 +120,7 @@ func status(t *testing.T, m *Machine) *v1.NodeStatus {
 	return s
 }
 
-func TestWithoutLimitsAllOfTheMachineCounts(t *testing.T) {
+func TestWithoutLimitsTheWholeMachineCounts(t *testing.T) {
 	m, _ := newMachine(t)
 	s := status(t, m)
 	if c := s.GetCapacity(); c.GetCpu() != "4" || c.GetMemory() != "8Gi" || c.GetPids() != 32768 || c.GetDisk() == "" {
@@ -144,7 +143,7 @@ func TestLimitsOfEveryAncestorCount(t *testing.T) {
 			if c := s.GetCapacity(); c.GetCpu() != "1500m" && c.GetCpu() != "1.5" || c.GetMemory() != "4Gi" || c.GetPids() != 1000 {
 				t.Errorf("capacity: %v", c)
 			}
-			// What the kernel can drop at any time is not used.
+			// Reclaimable memory is not used.
 			if u := s.GetUsage(); u.GetMemory() != "2Gi" || u.GetPids() != 12 {
 				t.Errorf("usage: %v", u)
 			}
@@ -159,7 +158,7 @@ func TestAffinityCounts(t *testing.T) {
 	}
 }
 
-func TestMemoryThatIsPluggedInIsSeen(t *testing.T) {
+func TestAddedMemoryIsSeen(t *testing.T) {
 	m, dir := newMachine(t)
 	status(t, m)
 	write(t, dir, map[string]string{"proc/meminfo": "MemTotal: 16777216 kB\nMemAvailable: 16777216 kB\n"})
@@ -168,7 +167,7 @@ func TestMemoryThatIsPluggedInIsSeen(t *testing.T) {
 	}
 }
 
-func TestCPUUsageIsThatSinceTheLastLook(t *testing.T) {
+func TestCPUUsageIsSinceTheLastReading(t *testing.T) {
 	m, dir := newMachine(t)
 	write(t, dir, map[string]string{"proc/stat": stat(1100, 9300)}) // 100 of 400 ticks of 4 CPUs
 	if got := status(t, m).GetUsage().GetCpu(); got != "1" {
@@ -236,8 +235,8 @@ func TestNetworkIsAvailableWithAGlobalAddress(t *testing.T) {
 	}
 }
 
-// The kernel itself is asked: an interface is made and given an address.
-func TestWatchTellsOfANewInterface(t *testing.T) {
+// This asks the real kernel: it creates an interface and adds an address.
+func TestWatchReportsANewInterface(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes a network interface, which needs root; make test runs it")
 	}
@@ -318,7 +317,7 @@ func FuzzCountCPUs(f *testing.F) {
 	})
 }
 
-// What passes a bridge or a partition on its way to a device is counted once.
+// Traffic through a bridge or a partition to a device is counted once.
 func TestTrafficIsThatOfTheHardware(t *testing.T) {
 	const network = "Inter-|   Receive                                                |  Transmit\n" +
 		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n" +

@@ -45,7 +45,7 @@ func kibibytes(info []byte, name string) (int64, error) {
 	return n << 10, nil
 }
 
-// field is what follows name on the line that begins with it.
+// field is the text after name on the line that begins with it.
 func field(file []byte, name string) (string, bool) {
 	for line := range bytes.Lines(file) {
 		if rest, found := bytes.CutPrefix(line, []byte(name)); found {

@@ -39,7 +39,7 @@ func readPIDs(root root, limits limits) (amount, error) {
 	return machine, nil
 }
 
-// entities takes the number of all threads out of "0.50 0.40 0.30 2/431 9876".
+// entities extracts the number of all threads from "0.50 0.40 0.30 2/431 9876".
 func entities(load string) (int64, error) {
 	fields := strings.Fields(load)
 	if len(fields) < 4 {

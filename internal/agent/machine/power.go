@@ -2,8 +2,8 @@ package machine
 
 import "path"
 
-// onBattery is whether the machine lives on its battery: one is discharged, and
-// nothing else feeds the machine. A kernel that says nothing has none.
+// onBattery reports whether the machine runs on battery: one discharges, and there is no
+// other power supply. Without information from the kernel it is false.
 func onBattery(root root) bool {
 	discharging := false
 	for _, name := range root.list("sys/class/power_supply") {
@@ -16,7 +16,7 @@ func onBattery(root root) bool {
 		}
 		switch read("type") {
 		case "Battery", "UPS":
-			// Those of mice and headsets have the scope of a device.
+			// Batteries of mice and headsets have the scope Device.
 			if read("scope") != "Device" && read("status") == "Discharging" {
 				discharging = true
 			}

@@ -12,22 +12,22 @@ import (
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// Traffic is what has gone through the machine's devices since it started.
+// Traffic is how many bytes passed the machine's devices since it started.
 type Traffic struct {
 	Received, Sent uint64 // bytes of the network
 	Read, Written  uint64 // bytes of disks
 }
 
-// Traffic counts the machine's hardware, so that what passes a bridge or a
-// logical volume on its way there is counted once. A machine whose network has
-// no hardware, such as a container, has all its interfaces counted.
+// Traffic counts the machine's hardware, so that traffic through a bridge or a logical
+// volume is counted once. On a machine without network hardware, such as a container, all
+// interfaces count.
 func (m *Machine) Traffic() (Traffic, error) {
 	network, err := m.root.read("proc/net/dev")
 	if err != nil {
 		return Traffic{}, fmt.Errorf("count the traffic of this machine: %w", err)
 	}
 	disks, err := m.root.read("proc/diskstats")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel may do without disks
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel may have no disks
 		return Traffic{}, fmt.Errorf("count the traffic of this machine: %w", err)
 	}
 	var t, all Traffic
@@ -60,7 +60,7 @@ func (m *Machine) Traffic() (Traffic, error) {
 	return t, nil
 }
 
-// sector is the unit of the kernel's counters of disks, whatever theirs is.
+// sector is the unit of the kernel's disk counters, whatever the disk's own is.
 const sector = 512
 
 func (m *Machine) isHardware(class, name string) bool {
@@ -68,7 +68,7 @@ func (m *Machine) isHardware(class, name string) bool {
 	return err == nil
 }
 
-// counter is 0 for what is none.
+// counter is 0 if text is not a number.
 func counter(text string) uint64 {
 	n, _ := strconv.ParseUint(text, 10, 64)
 	return n

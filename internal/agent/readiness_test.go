@@ -12,8 +12,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// readyWord waits for a heartbeat that says something new of the condition Ready.
-func (s *session) readyWord(t *testing.T) *v1.Condition {
+// nextReady waits for a heartbeat with a change of the Ready condition.
+func (s *session) nextReady(t *testing.T) *v1.Condition {
 	t.Helper()
 	for range 10_000 {
 		for _, c := range (<-s.ups).GetHeartbeat().GetStatus().GetConditions() {
@@ -26,9 +26,9 @@ func (s *session) readyWord(t *testing.T) *v1.Condition {
 	return nil
 }
 
-// A node whose data folder cannot be written to says so, with the time, and says
-// when it is over.
-func TestNodeThatCannotRunAnythingSaysSo(t *testing.T) {
+// A node whose data folder is not writable reports that with the time, and reports when it
+// is over.
+func TestUnwritableDataFolderMakesTheNodeUnready(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -39,38 +39,38 @@ func TestNodeThatCannotRunAnythingSaysSo(t *testing.T) {
 		if err := os.Rename(dir, dir+"-away"); err != nil {
 			t.Fatal(err)
 		}
-		lost := s.readyWord(t)
+		lost := s.nextReady(t)
 		if lost.GetStatus() || lost.GetReason() == "" || lost.GetChangeTime().AsTime().Before(began) {
 			t.Errorf("the node says %v", lost)
 		}
 		if err := os.Rename(dir+"-away", dir); err != nil {
 			t.Fatal(err)
 		}
-		if back := s.readyWord(t); !back.GetStatus() || !back.GetChangeTime().AsTime().After(lost.GetChangeTime().AsTime()) {
+		if back := s.nextReady(t); !back.GetStatus() || !back.GetChangeTime().AsTime().After(lost.GetChangeTime().AsTime()) {
 			t.Errorf("the node says %v", back)
 		}
 	})
 }
 
-func TestOneFailureIsChance(t *testing.T) {
-	f := fitness{since: time.Unix(0, 0)}
+func TestOneFailedCheckKeepsTheNodeReady(t *testing.T) {
+	f := readiness{since: time.Unix(0, 0)}
 	broken := errors.New("driver container does not work")
-	for i := range unfitAfter - 1 {
+	for i := range unreadyAfter - 1 {
 		if news, _ := f.note(broken, time.Unix(int64(i), 0)); news || !f.condition().GetStatus() {
 			t.Fatalf("after %d failures the node is unfit", i+1)
 		}
 	}
 	f.note(nil, time.Unix(5, 0))
-	for i := range unfitAfter {
+	for i := range unreadyAfter {
 		f.note(broken, time.Unix(int64(10+i), 0))
 	}
-	if c := f.condition(); c.GetStatus() || c.GetChangeTime().GetSeconds() != 10+unfitAfter-1 {
+	if c := f.condition(); c.GetStatus() || c.GetChangeTime().GetSeconds() != 10+unreadyAfter-1 {
 		t.Errorf("the condition is %v", c)
 	}
 }
 
-// The agent reports as often as it is told, from the very message on.
-func TestPaceIsTheServersToSay(t *testing.T) {
+// The agent reports as often as the server says, starting with that very message.
+func TestServerSetsTheReportInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -90,7 +90,7 @@ func TestPaceIsTheServersToSay(t *testing.T) {
 	})
 }
 
-func TestPaceHasBounds(t *testing.T) {
+func TestReportIntervalIsBounded(t *testing.T) {
 	p := newPace(time.Second)
 	for text, want := range map[string]time.Duration{"": time.Second, "0s": paceMost, "1ms": paceMost, "2s": 2 * time.Second, "1000h": paceLeast} {
 		p.every.Store(int64(time.Second))
@@ -126,34 +126,34 @@ func TestPingIsAnsweredAtOnce(t *testing.T) {
 	})
 }
 
-// An agent that is stopped for a rest says goodbye; one that is only restarted
-// says nothing, and has time to come back.
-func TestGoodbyeIsForARest(t *testing.T) {
-	for _, rests := range []bool{true, false} {
+// An agent that stops for `cloudless down` says goodbye. One that is only restarted says
+// nothing, and has time to come back.
+func TestGoodbyeIsForDownOnly(t *testing.T) {
+	for _, goingDown := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t)
-			stop, done := n.startToRest(rests)
+			stop, done := n.startAndStop(goingDown)
 			s := n.join()
 			s.send(t, full())
 			synctest.Wait()
 			stop()
-			if said := s.goodbyes(done); said != rests {
-				t.Errorf("rests: %v, said goodbye: %v", rests, said)
+			if said := s.goodbyes(done); said != goingDown {
+				t.Errorf("going down: %v, said goodbye: %v", goingDown, said)
 			}
 		})
 	}
 }
 
-// A session that was just lost keeps nobody from saying goodbye.
-func TestGoodbyeIsSaidInASessionOfItsOwn(t *testing.T) {
+// An agent that has just lost its session still says goodbye.
+func TestGoodbyeOpensASessionIfNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
-		stop, done := n.startToRest(true)
+		stop, done := n.startAndStop(true)
 		lost := n.join()
 		lost.send(t, full())
 		synctest.Wait()
 		close(lost.end)
-		synctest.Wait() // the agent pauses before it tries again
+		synctest.Wait() // the agent pauses before it retries
 		stop()
 		select {
 		case s := <-n.server.sessions:
@@ -166,12 +166,12 @@ func TestGoodbyeIsSaidInASessionOfItsOwn(t *testing.T) {
 	})
 }
 
-// startToRest runs an agent that is stopped for a rest, or only to be started again.
-func (n *node) startToRest(rests bool) (stop func(), done <-chan error) {
+// startAndStop runs an agent that is stopped by `cloudless down`, or only to be restarted.
+func (n *node) startAndStop(goingDown bool) (stop func(), done <-chan error) {
 	n.t.Helper()
 	n.driver = &handle{tasks: n.tasks}
 	opts := n.options()
-	opts.Resting = func() bool { return rests }
+	opts.GoingDown = func() bool { return goingDown }
 	agent, err := New(opts)
 	if err != nil {
 		n.t.Fatal(err)
@@ -182,7 +182,7 @@ func (n *node) startToRest(rests bool) (stop func(), done <-chan error) {
 	return cancel, ended
 }
 
-// goodbyes says whether one is said before the agent ends.
+// goodbyes reports whether a goodbye comes before the agent ends.
 func (s *session) goodbyes(done <-chan error) bool {
 	for said := false; ; {
 		select {

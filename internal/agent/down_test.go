@@ -14,22 +14,22 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// rest ends the agent and everything that it has started, on purpose.
-func (n *node) rest() {
+// down stops the agent and everything that it has started, as `cloudless down` does.
+func (n *node) down() {
 	n.t.Helper()
 	n.stop()
-	err := Rest(n.t.Context(), RestOptions{
+	err := Down(n.t.Context(), DownOptions{
 		DataDir: n.dir, Drivers: []driver.Driver{&handle{tasks: n.tasks}}, BootID: n.machine.boot, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	if left := n.tasks.ids(); len(left) > 0 {
-		n.t.Errorf("after Rest there are %v", left)
+		n.t.Errorf("after Down there are %v", left)
 	}
 }
 
-func TestRestIsLikeARebootThatNobodyIsBlamedFor(t *testing.T) {
+func TestDownIsLikeAReboot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -39,7 +39,7 @@ func TestRestIsLikeARebootThatNobodyIsBlamedFor(t *testing.T) {
 		for _, uid := range []string{"a", "b", "once"} {
 			s.await(t, uid, "running")
 		}
-		n.rest()
+		n.down()
 		stops := n.tasks.stopped()
 		slices.Sort(stops)
 		if want := []string{"a-1 SIGINT 3s", "b-1 SIGTERM 10s", "once-1 SIGTERM 10s"}; !slices.Equal(stops, want) {
@@ -67,8 +67,8 @@ func TestRestIsLikeARebootThatNobodyIsBlamedFor(t *testing.T) {
 	})
 }
 
-// Nobody has seen these exits yet, and Rest takes away what tells of them.
-func TestRestKeepsExitsThatCameBeforeIt(t *testing.T) {
+// No agent has seen these exits yet, and Down removes the tasks.
+func TestDownKeepsEarlierExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -79,7 +79,7 @@ func TestRestKeepsExitsThatCameBeforeIt(t *testing.T) {
 		n.crash()
 		n.tasks.exit("done-1", driver.Exit{})
 		n.tasks.exit("crashed-1", driver.Exit{Code: 7})
-		n.rest()
+		n.down()
 		if got := n.tasks.stopped(); len(got) > 0 {
 			t.Errorf("stopped %v", got)
 		}
@@ -94,7 +94,7 @@ func TestRestKeepsExitsThatCameBeforeIt(t *testing.T) {
 	})
 }
 
-func TestRestWhileAReplicaWasToStop(t *testing.T) {
+func TestDownWhileAReplicaIsStopping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -108,11 +108,11 @@ func TestRestWhileAReplicaWasToStop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec.Assignment = stopped(a) // noted, but nothing was done about it yet
+		rec.Assignment = stopped(a) // recorded, but not acted on yet
 		if err := st.save(rec); err != nil {
 			t.Fatal(err)
 		}
-		n.rest()
+		n.down()
 		n.start()
 		s = n.join()
 		if got := s.await(t, "a", "stopped"); got.GetReason() != "" {
@@ -121,7 +121,7 @@ func TestRestWhileAReplicaWasToStop(t *testing.T) {
 	})
 }
 
-func TestRestStopsWhatItCannotRead(t *testing.T) {
+func TestDownStopsTasksWithUnreadableRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.start()
@@ -142,7 +142,7 @@ func TestRestStopsWhatItCannotRead(t *testing.T) {
 		if _, err := n.driver.Start(t.Context(), stranger); err != nil {
 			t.Fatal(err)
 		}
-		n.rest()
+		n.down()
 		if got := n.tasks.stopped(); len(got) != 4 {
 			t.Errorf("stopped %v", got)
 		}
@@ -150,16 +150,16 @@ func TestRestStopsWhatItCannotRead(t *testing.T) {
 }
 
 // A crash after the task was stopped and before it was removed.
-func TestRestMayBeRepeated(t *testing.T) {
+func TestDownMayBeRepeated(t *testing.T) {
 	rec := record{
 		Assignment:  assignment("a"),
 		Status:      &v1.ReplicaStatus{Phase: "running"},
 		recordState: recordState{Boot: "boot-1", Attempt: 3, Started: true},
 	}
 	task := foundTask{replica: "a", attempt: 3, status: driver.Status{State: driver.StateRunning, PID: 7}}
-	first := rec.rest("boot-1", []foundTask{task}, time.Now())
+	first := rec.afterDown("boot-1", []foundTask{task}, time.Now())
 	task.status = driver.Status{State: driver.StateExited, Exit: &driver.Exit{Code: 143}}
-	again := first.rest("boot-1", []foundTask{task}, time.Now())
+	again := first.afterDown("boot-1", []foundTask{task}, time.Now())
 	for _, got := range []record{first, again} {
 		if got.Attempt != 4 || got.Started || got.Status.GetPhase() != "preparing" || got.Status.GetLastExit() != nil {
 			t.Errorf("got %v, attempt %d", got.Status, got.Attempt)

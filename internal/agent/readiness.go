@@ -16,40 +16,41 @@ import (
 )
 
 const (
-	// checkEvery is how often it is looked whether this node can run anything,
-	// and checkAgain how often while it cannot or may not be able to.
+	// checkEvery is how often the node checks that it can run replicas, and checkAgain how
+	// often while it cannot or may not be able to.
 	checkEvery = 10 * time.Second
 	checkAgain = 2 * time.Second
 	// checkPatience is how long a driver may take to answer.
 	checkPatience = 5 * time.Second
-	// unfitAfter so many failures in a row, because one may be chance.
-	unfitAfter = 3
+	// unreadyAfter is how many failures in a row make the node unready, because one may be
+	// chance.
+	unreadyAfter = 3
 )
 
-// fitness is whether this node can run anything at all, and since when.
-type fitness struct {
+// readiness is whether this node can run replicas at all, and since when.
+type readiness struct {
 	mu       sync.Mutex
 	failures int
 	reason   string // empty while it can
 	since    time.Time
 }
 
-// condition is the condition Ready of the node.
-func (f *fitness) condition() *v1.Condition {
+// condition is the node's Ready condition.
+func (f *readiness) condition() *v1.Condition {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return &v1.Condition{Type: "Ready", Status: f.reason == "", Reason: f.reason, ChangeTime: timestamppb.New(f.since)}
 }
 
-// note takes the result of a look, and returns whether that is news and when to
-// look again.
-func (f *fitness) note(err error, now time.Time) (news bool, next time.Duration) {
+// note records the result of a check, and returns whether it changed the condition and when
+// to check again.
+func (f *readiness) note(err error, now time.Time) (news bool, next time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was := f.reason
 	if err == nil {
 		f.failures, f.reason = 0, ""
-	} else if f.failures++; f.failures >= unfitAfter {
+	} else if f.failures++; f.failures >= unreadyAfter {
 		f.reason = sentence(err.Error())
 	}
 	if (was == "") != (f.reason == "") {
@@ -61,25 +62,25 @@ func (f *fitness) note(err error, now time.Time) (news bool, next time.Duration)
 	return was != f.reason, checkEvery
 }
 
-// watchFitness looks until ctx ends, and has a change told at once.
-func (a *Agent) watchFitness(ctx context.Context) {
+// watchReadiness checks until ctx ends, and reports a change at once.
+func (a *Agent) watchReadiness(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := a.check(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		news, next := a.fitness.note(err, time.Now())
+		news, next := a.readiness.note(err, time.Now())
 		if news {
-			a.log.Warn("whether this node can run anything has changed", "error", err)
+			a.log.Warn("the node's readiness changed", "error", err)
 			a.noteChange()
 		}
 		sleep(ctx, next)
 	}
 }
 
-// check is why this node cannot run anything: what it is told must go to the
-// disk, and a driver must answer. A full disk is another matter: there is a
-// condition for that, and what runs goes on.
+// check returns why this node cannot run replicas: records must reach the disk, and a
+// driver must answer. A full disk does not count: it has a condition of its own, and
+// running replicas go on.
 func (a *Agent) check(ctx context.Context) error {
 	if err := a.store.check(); err != nil && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("the data folder cannot be written to: %w", err)
@@ -99,7 +100,7 @@ func (a *Agent) check(ctx context.Context) error {
 	return nil
 }
 
-// check tries whether files can be made.
+// check tries to create a file.
 func (s *store) check() error {
 	file, err := os.CreateTemp(s.dir, ".check-*")
 	if err != nil {

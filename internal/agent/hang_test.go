@@ -9,16 +9,16 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// promising has a node in a session with a server that gives a sign of life every
-// three seconds, or does not say so.
-func promising(t *testing.T, promise string, quiet func() time.Duration) (s *session, left *atomic.Int32) {
+// withKeepalives is a node in a session with a server that sends a sign of life every three
+// seconds, or promises none.
+func withKeepalives(t *testing.T, promise string, quiet func() time.Duration) (s *session, left *atomic.Int32) {
 	n := newNode(t)
 	left, n.quiet = new(atomic.Int32), quiet
 	n.leave = func() { left.Add(1) }
 	n.start()
 	s = n.join()
 	go func() {
-		for range s.ups { // a hung server takes heartbeats for a while
+		for range s.ups { // a hung server still accepts heartbeats for a while
 		}
 	}()
 	t.Cleanup(func() { close(s.ups) })
@@ -29,9 +29,9 @@ func promising(t *testing.T, promise string, quiet func() time.Duration) (s *ses
 	return s, left
 }
 
-func TestServerThatHangsIsLeft(t *testing.T) {
+func TestAgentLeavesAHangingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, left := promising(t, "3s", nil)
+		s, left := withKeepalives(t, "3s", nil)
 		for range 100 {
 			time.Sleep(2 * time.Second)
 			if err := s.stream.Send(&v1.SessionDown{Message: &v1.SessionDown_Alive{Alive: &v1.Alive{}}}); err != nil {
@@ -51,10 +51,10 @@ func TestServerThatHangsIsLeft(t *testing.T) {
 	})
 }
 
-// Its promise can change at any time, and holds from then on.
-func TestServerSpeaksLessOften(t *testing.T) {
+// The promised interval can change at any time, and counts from then on.
+func TestServerChangesTheKeepaliveInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, left := promising(t, "3s", nil)
+		s, left := withKeepalives(t, "3s", nil)
 		s.send(t, &v1.Assignments{Epoch: 1, Alive: "1m"})
 		time.Sleep(119 * time.Second)
 		synctest.Wait()
@@ -69,10 +69,10 @@ func TestServerSpeaksLessOften(t *testing.T) {
 	})
 }
 
-func TestServerThatPromisesNothingIsNotLeft(t *testing.T) {
+func TestServerWithoutKeepalivesIsNotLeft(t *testing.T) {
 	for _, promise := range []string{"", "0s", "soon"} {
 		synctest.Test(t, func(t *testing.T) {
-			s, left := promising(t, promise, nil)
+			s, left := withKeepalives(t, promise, nil)
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			if left.Load() != 0 || s.stream.Context().Err() != nil {
@@ -82,12 +82,12 @@ func TestServerThatPromisesNothingIsNotLeft(t *testing.T) {
 	}
 }
 
-// A long message on a slow line comes bit by bit, and signs of life wait behind it.
-func TestServerThatIsInTheMiddleOfAMessageIsNotLeft(t *testing.T) {
+// A long message on a slow line arrives bit by bit, and signs of life wait behind it.
+func TestServerIsNotLeftDuringALongMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		came := time.Now().Add(time.Minute) // the last part of it
+		came := time.Now().Add(time.Minute) // when its last part arrives
 		quiet := func() time.Duration { return max(time.Second, time.Since(came)) }
-		s, left := promising(t, "3s", quiet)
+		s, left := withKeepalives(t, "3s", quiet)
 		time.Sleep(65 * time.Second)
 		synctest.Wait()
 		if left.Load() != 0 || s.stream.Context().Err() != nil {

@@ -14,33 +14,32 @@ import (
 	"github.com/cloudless/cloudless/internal/driver"
 )
 
-// RestOptions are what Rest needs from outside.
-type RestOptions struct {
+// DownOptions configures Down.
+type DownOptions struct {
 	// DataDir and Drivers are those of the agent, which must not run.
 	DataDir string
 	Drivers []driver.Driver
-	// BootID tells this boot from every other.
+	// BootID is unique to this boot.
 	BootID string
 	Logger *slog.Logger
 }
 
-// restsAtOnce bounds the replicas that are stopped at the same time. Most of
-// that time they are only waited for.
-const restsAtOnce = 64
+// maxParallelStops bounds how many replicas are stopped in parallel. Most of the time is spent
+// waiting.
+const maxParallelStops = 64
 
-// restReason is why a replica has failed that was at rest and may never be
-// restarted.
-const restReason = "It was stopped by cloudless down, and its restart policy is never."
+// downReason is why a replica that may never be restarted has failed.
+const downReason = "It was stopped by cloudless down, and its restart policy is never."
 
-// Rest stops and removes every task on this machine, each by the signal and
-// within the grace of its replica, and notes that this was on purpose. For the
-// next agent it is like a reboot: what ran is started again, and that counts
-// neither as an exit nor as a restart; what may never be restarted has failed.
+// Down stops and removes every task on this machine, each with its replica's signal and
+// grace period, and records that this was on purpose. For the next agent it is like a
+// reboot: what ran is started again, without counting an exit or a restart; replicas that
+// may never be restarted have failed.
 //
-// What cannot be read or noted keeps no task from being stopped.
-func Rest(ctx context.Context, opts RestOptions) error {
+// An unreadable or unwritable record does not keep a task from being stopped.
+func Down(ctx context.Context, opts DownOptions) error {
 	if opts.DataDir == "" || len(opts.Drivers) == 0 || opts.BootID == "" || opts.Logger == nil {
-		return errors.New("rest: options DataDir, Drivers, BootID and Logger are needed")
+		return errors.New("down: options DataDir, Drivers, BootID and Logger are needed")
 	}
 	byReplica, err := tasksByReplica(ctx, opts.Drivers)
 	if err != nil {
@@ -48,12 +47,12 @@ func Rest(ctx context.Context, opts RestOptions) error {
 	}
 	s := &store{dir: filepath.Join(opts.DataDir, storeDir)}
 	errs := make(chan error, len(byReplica))
-	var g errgroup.Group // without a context: one failure keeps no other replica from being stopped
-	g.SetLimit(restsAtOnce)
+	var g errgroup.Group // without a context: one failure must not keep other replicas from being stopped
+	g.SetLimit(maxParallelStops)
 	for uid, tasks := range byReplica {
 		log := opts.Logger.With("replica", uid)
 		g.Go(func() error {
-			errs <- restReplica(ctx, s, uid, opts.BootID, tasks, log)
+			errs <- stopReplica(ctx, s, uid, opts.BootID, tasks, log)
 			return nil
 		})
 	}
@@ -66,7 +65,8 @@ func Rest(ctx context.Context, opts RestOptions) error {
 	return errors.Join(all...)
 }
 
-// tasksByReplica has the tasks of nobody's replica too, each by itself.
+// tasksByReplica groups tasks by replica. Each task without a replica is a group of its
+// own.
 func tasksByReplica(ctx context.Context, drivers []driver.Driver) (map[string][]foundTask, error) {
 	byReplica := map[string][]foundTask{}
 	for _, d := range drivers {
@@ -85,13 +85,13 @@ func tasksByReplica(ctx context.Context, drivers []driver.Driver) (map[string][]
 	return byReplica, nil
 }
 
-// restReplica stops, then notes, then removes: wherever a crash comes between,
-// the next agent or the next Rest goes on from there.
-func restReplica(ctx context.Context, s *store, uid, boot string, tasks []foundTask, log *slog.Logger) error {
+// stopReplica stops, then records, then removes. After a crash anywhere in between, the
+// next agent or the next Down resumes from there.
+func stopReplica(ctx context.Context, s *store, uid, boot string, tasks []foundTask, log *slog.Logger) error {
 	rec, err := s.read(uid)
 	recorded := err == nil
 	if !recorded {
-		log.Warn("stopping a replica without knowing how it wants to be stopped", "error", err)
+		log.Warn("cannot read how to stop the replica; using the defaults", "error", err)
 		rec = &record{}
 	}
 	for _, task := range tasks {
@@ -100,16 +100,16 @@ func restReplica(ctx context.Context, s *store, uid, boot string, tasks []foundT
 		}
 		err := stop(ctx, task.driver, task.status.ID, rec.Assignment)
 		if err != nil && !errors.Is(err, driver.ErrNotFound) {
-			log.Warn("task could not be stopped and is killed", "task", task.status.ID, "error", err)
+			log.Warn("cannot stop the task; killing it", "task", task.status.ID, "error", err)
 		}
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("stop replica %s: %w", uid, ctx.Err())
 	}
 	if recorded {
-		rested := rec.rest(boot, tasks, time.Now())
-		if err := s.save(&rested); err != nil {
-			log.Warn("that the replica was stopped on purpose cannot be noted; it will count as a restart", "error", err)
+		stopped := rec.afterDown(boot, tasks, time.Now())
+		if err := s.save(&stopped); err != nil {
+			log.Warn("cannot record that the replica was stopped on purpose; it will count as a restart", "error", err)
 		}
 	}
 	var errs []error
@@ -119,16 +119,15 @@ func restReplica(ctx context.Context, s *store, uid, boot string, tasks []foundT
 	return errors.Join(errs...)
 }
 
-// rest is where the replica stands once its tasks, of which it has at least one
-// and which are given as they were before, have been stopped on purpose. What
-// had ended by itself has ended so.
-func (r *record) rest(boot string, tasks []foundTask, now time.Time) record {
+// afterDown is the record after the replica's tasks were stopped on purpose. tasks has at least
+// one, each as it was before. A task that had ended by itself keeps its outcome.
+func (r *record) afterDown(boot string, tasks []foundTask, now time.Time) record {
 	next, _ := resume(*r, boot, tasks, now)
 	present := slices.IndexFunc(tasks, func(t foundTask) bool { return t.attempt == next.Attempt })
 	if next.Status.GetPhase() != phaseRunning || present < 0 {
 		return next
 	}
-	wanted := wish{assignment: next.Assignment, removed: next.Removed}
+	wanted := desired{assignment: next.Assignment, removed: next.Removed}
 	switch status := tasks[present].status; {
 	case status.Exit != nil:
 		next.exited(next.seenExit(*status.Exit))
@@ -136,7 +135,7 @@ func (r *record) rest(boot string, tasks []foundTask, now time.Time) record {
 		next.Started = false
 		next.Status.Phase, next.Status.Pid = phaseStopping, 0
 	default:
-		next.interrupted(restReason, now)
+		next.interrupted(downReason, now)
 	}
 	return next
 }
