@@ -33,7 +33,7 @@ func (l *cronLoop) concerned() bool {
 		_, l.feed = l.t.server.store.Subscribe()
 		return true
 	}
-	return cron.Concerned(changes)
+	return cron.Affected(changes)
 }
 
 func (l *cronLoop) plan(delay time.Duration) {
@@ -72,7 +72,7 @@ func (l *cronLoop) arm(now, next time.Time) {
 		return
 	}
 	timer := l.timer
-	l.t.w.after(max(time.Millisecond, min(cron.Glance, next.Sub(now))), func() {
+	l.t.w.after(max(time.Millisecond, min(cron.MaxSleep, next.Sub(now))), func() {
 		if timer == l.timer && !l.busy && !l.dead {
 			l.plan(l.t.w.loopDelay())
 		}

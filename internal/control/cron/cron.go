@@ -1,13 +1,13 @@
-// Package cron is the leader's loop that makes the jobs of crons when their time has
-// come, and removes those that are over and too many.
+// Package cron is the leader's loop that creates the jobs of crons when they are due, and
+// removes finished jobs beyond the history limits.
 //
-// Tick is pure: a moment and a snapshot in, changes and the next moment out. For each
-// time of a schedule there is at most one job, whoever leads and however often: its
-// name follows from the time, and that a time was decided on is written in the same
-// transaction. Of times that were missed while nobody led, the newest is made up for.
+// Tick is pure: a time and a snapshot in, changes and the next time out. Each time of a
+// schedule gets at most one job, however often the leader changes: the job's name follows
+// from the time, and the decision about a time is stored in the same transaction. Of the
+// times missed while there was no leader, only the newest is caught up on.
 //
-// It knows nothing of replicas or nodes: a job is a workload like any other, which
-// package replicas carries out.
+// It knows nothing of replicas or nodes: a job is a workload like any other, which package
+// replicas runs.
 package cron
 
 import (
@@ -29,8 +29,8 @@ import (
 // maxChanges keeps one transaction small; the next tick does the rest.
 const maxChanges = 256
 
-// Tick returns the changes that are due at a moment, and when it is to be called
-// again if nothing changes; zero for never.
+// Tick returns the changes that are due now, and when to call it again if nothing changes;
+// zero means never.
 func Tick(now time.Time, snap *state.Snapshot, newUID func() string) (batch *state.Batch, next time.Time) {
 	t := &tick{now: now, snap: snap, newUID: newUID, batch: &state.Batch{}, runs: map[string][]*v1.Workload{}}
 	var crons []*v1.Workload
@@ -82,7 +82,7 @@ func (t *tick) cron(w *v1.Workload) {
 	t.trim(w, runs)
 	times, err := readTimes(w)
 	if err != nil || w.GetSpec().GetCron().GetSuspend() {
-		return // what cannot be read was refused before it was stored
+		return // unreadable schedules are refused before they are stored
 	}
 	decided := Decided(t.snap, w)
 	if due := times.newest(decided, t.now); !due.IsZero() {
@@ -120,9 +120,9 @@ func (t times) newest(after, until time.Time) time.Time {
 	return t.schedule.Newest(after, until, t.zone)
 }
 
-// Decided is the moment until which everything was decided about a cron: the newest
-// time of its schedule that was, or when it got the revision that it has. What was
-// due before a change, or while it was suspended, is not made up for.
+// Decided is the time up to which everything is decided about a cron: its newest decided
+// time, or the creation of its current revision. Times before a change, or while it was
+// suspended, are not caught up on.
 func Decided(snap *state.Snapshot, w *v1.Workload) time.Time {
 	var seen time.Time
 	if at := w.GetStatus().GetCron().GetSeenTime(); at != nil {
@@ -138,7 +138,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// decide makes the job of a time, or says why not. Either way that time is over.
+// decide creates the job of a time, or records why not. Either way the time is decided.
 func (t *tick) decide(old *v1.Workload, due time.Time, runs []*v1.Workload) {
 	w := proto.CloneOf(old)
 	if w.Status.Cron == nil {
@@ -154,7 +154,7 @@ func (t *tick) decide(old *v1.Workload, due time.Time, runs []*v1.Workload) {
 	t.batch.Update(w, old.GetMetadata().GetVersion())
 }
 
-// obstacle says why the job of a time is not made, empty if it is.
+// obstacle says why no job is created for a time. It is empty if there is no obstacle.
 func (t *tick) obstacle(w *v1.Workload, name string, due time.Time, runs []*v1.Workload) string {
 	c := w.GetSpec().GetCron()
 	if limit, err := spec.ParseDuration(c.GetStartDeadline()); err == nil && t.now.Sub(due) > limit {
@@ -175,7 +175,7 @@ func (t *tick) obstacle(w *v1.Workload, name string, due time.Time, runs []*v1.W
 	return ""
 }
 
-// run makes a job, and ends those that it replaces.
+// run creates a job, and ends those that it replaces.
 func (t *tick) run(w *v1.Workload, name string, due time.Time, runs []*v1.Workload) {
 	if w.GetSpec().GetCron().GetOverlap() == spec.OverlapReplace {
 		for _, old := range active(runs) {
@@ -191,7 +191,7 @@ func (t *tick) run(w *v1.Workload, name string, due time.Time, runs []*v1.Worklo
 	t.event(w, "Run", "job "+name+" was made", state.SeverityInfo)
 }
 
-// end has a job fail; package replicas stops what it has.
+// end fails a job. Package replicas then stops its replicas.
 func (t *tick) end(old *v1.Workload, reason string) {
 	w := proto.CloneOf(old)
 	w.Status.Job = &v1.JobStatus{
@@ -201,7 +201,7 @@ func (t *tick) end(old *v1.Workload, reason string) {
 	t.event(w, "Failed", reason, state.SeverityWarning)
 }
 
-// active are the jobs that are not over.
+// active are the jobs that have not ended.
 func active(runs []*v1.Workload) []*v1.Workload {
 	var open []*v1.Workload
 	for _, r := range runs {
@@ -212,7 +212,7 @@ func active(runs []*v1.Workload) []*v1.Workload {
 	return open
 }
 
-// trim removes the oldest jobs that are over, beyond those that are kept.
+// trim removes the oldest ended jobs beyond the history limits.
 func (t *tick) trim(w *v1.Workload, runs []*v1.Workload) {
 	c := w.GetSpec().GetCron()
 	for _, kept := range []struct {
@@ -232,7 +232,7 @@ func (t *tick) trim(w *v1.Workload, runs []*v1.Workload) {
 	}
 }
 
-// deleteRuns has jobs deleted, in their order, as far as there is room.
+// deleteRuns deletes jobs, in order, as far as there is room.
 func (t *tick) deleteRuns(runs []*v1.Workload) {
 	for _, old := range runs {
 		if old.GetMetadata().GetDeleteTime() != nil || t.batch.Len() >= maxChanges {
@@ -244,7 +244,7 @@ func (t *tick) deleteRuns(runs []*v1.Workload) {
 	}
 }
 
-// remove takes a cron away that has no jobs any more.
+// remove deletes a cron that has no jobs any more.
 func (t *tick) remove(w *v1.Workload) {
 	for revision := range t.snap.RevisionsOf(w.GetMetadata().GetUid()) {
 		t.batch.Delete(state.KindRevision, revision.GetMetadata().GetUid())

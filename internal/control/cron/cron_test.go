@@ -85,7 +85,7 @@ func (w *world) revise(b *state.Batch, of *v1.Workload) {
 	})
 }
 
-// edit changes a workload; with a new revision if that is asked for.
+// edit changes a workload, with a new revision if revise is set.
 func (w *world) edit(name string, revise bool, f func(*v1.Workload)) {
 	w.t.Helper()
 	old := w.snap().WorkloadByName("default", name)
@@ -107,8 +107,8 @@ func (w *world) end(name, outcome string) {
 	})
 }
 
-// at ticks at a time of the day, until nothing is left to do, and returns when it is
-// to be called again.
+// at ticks at a time of day until nothing is left to do, and returns when the next tick is
+// due.
 func (w *world) at(clock string) time.Time {
 	w.t.Helper()
 	t, err := time.Parse("15:04:05", clock)
@@ -132,7 +132,7 @@ func (w *world) tick() time.Time {
 	return time.Time{}
 }
 
-// jobs are the jobs that are there, with how they ended.
+// jobs lists the jobs with their outcomes.
 func (w *world) jobs() string {
 	var all []string
 	for job := range w.snap().Workloads("", "") {
@@ -167,7 +167,7 @@ func (w *world) events() string {
 	return strings.Join(all, "\n")
 }
 
-func TestJobsAreMadeInTime(t *testing.T) {
+func TestJobsAreCreatedOnTime(t *testing.T) {
 	w := newWorld(t)
 	w.add("backup", "30 * * * *", nil)
 	if next := w.at("12:00:00"); !next.Equal(noon.Add(30 * time.Minute)) {
@@ -212,16 +212,16 @@ func TestOverlap(t *testing.T) {
 		if !strings.Contains(w.events(), c.event) {
 			t.Errorf("%s: the events are\n%s", c.overlap, w.events())
 		}
-		// What was skipped is not made up for.
+		// A skipped time is not caught up on.
 		w.end("backup-20260501-1205", "completed")
 		w.at("12:10:30")
 		w.expect(strings.Replace(strings.Replace(c.want, "1205 failed", "1205", 1), "1205", "1205 completed", 1))
 	}
 }
 
-// While nobody leads, times are missed: the newest is made up for if it is not too
-// late, the others are not.
-func TestMissedTimes(t *testing.T) {
+// Without a leader, times are missed. The newest is caught up on if it is not too late, the
+// others are not.
+func TestMissedTimesAreCaughtUp(t *testing.T) {
 	w := newWorld(t)
 	w.add("backup", "*/5 * * * *", nil)
 	w.add("strict", "*/30 * * * *", func(c *v1.Cron) { c.StartDeadline = "1m" })
@@ -244,13 +244,13 @@ func TestSuspended(t *testing.T) {
 	}
 	w.expect("")
 	w.edit("backup", true, func(cron *v1.Workload) { cron.Spec.Cron.Suspend = false })
-	w.at("12:31:01") // what was due meanwhile is not made up for
+	w.at("12:31:01") // times while suspended are not caught up on
 	w.expect("")
 	w.at("12:35:00")
 	w.expect("backup-20260501-1235")
 }
 
-func TestHistoryIsKeptShort(t *testing.T) {
+func TestHistoryIsTrimmed(t *testing.T) {
 	w := newWorld(t)
 	w.add("backup", "*/5 * * * *", func(c *v1.Cron) { c.KeepSucceeded, c.KeepFailed = proto.Int32(2), proto.Int32(1) })
 	for i, outcome := range []string{"completed", "failed", "completed", "failed", "completed"} {
@@ -263,7 +263,7 @@ func TestHistoryIsKeptShort(t *testing.T) {
 		"backup-20260501-1215 completed, backup-20260501-1220 failed, backup-20260501-1225 completed")
 }
 
-func TestACronGoesWithItsJobs(t *testing.T) {
+func TestDeletedCronTakesItsJobsAlong(t *testing.T) {
 	w := newWorld(t)
 	w.add("backup", "*/5 * * * *", nil)
 	w.at("12:05:00")
@@ -278,12 +278,12 @@ func TestACronGoesWithItsJobs(t *testing.T) {
 	b.DeleteVersion(state.KindWorkload, job.GetMetadata().GetUid(), job.GetMetadata().GetVersion())
 	w.apply(&b)
 	w.tick()
-	if w.snap().WorkloadByName("default", "backup") != nil || w.snap().Count(state.KindRevision) != 1 { // that of the job
+	if w.snap().WorkloadByName("default", "backup") != nil || w.snap().Count(state.KindRevision) != 1 { // of the job
 		t.Error("it is still there")
 	}
 }
 
-func TestANameThatIsTaken(t *testing.T) {
+func TestJobNameInUse(t *testing.T) {
 	w := newWorld(t)
 	w.add("backup", "*/5 * * * *", nil)
 	w.add("backup-20260501-1205", "@yearly", nil)
@@ -296,8 +296,8 @@ func TestANameThatIsTaken(t *testing.T) {
 	w.expect("backup-20260501-1210")
 }
 
-// Many crons at the same minute are made in several transactions.
-func TestManyAtOnce(t *testing.T) {
+// Many crons at the same minute are created in several transactions.
+func TestManyCronsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	for i := range 200 {
 		w.add(fmt.Sprintf("cron%03d", i), "@hourly", nil)
@@ -313,10 +313,9 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestEveryTimeOnce plays leaders that come, go and have clocks which are set, and
-// jobs that end or not: no time has two jobs, and while somebody leads none is
-// forgotten.
-func TestEveryTimeOnce(t *testing.T) {
+// Leaders come, go and have wrong clocks, and jobs end or not: no time has two jobs, and
+// none is missed while there is a leader.
+func TestEveryTimeGetsOneJob(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		text := rapid.SampledFrom([]string{"*/5 * * * *", "30 * * * *", "0 13 * * *"}).Draw(t, "schedule")
@@ -350,8 +349,9 @@ func TestEveryTimeOnce(t *testing.T) {
 	})
 }
 
-// How important a cron is may change without a new revision: its next job is as important.
-func TestAJobHasThePriorityThatItsCronHasNow(t *testing.T) {
+// The priority of a cron may change without a new revision: its next job has the new
+// priority.
+func TestJobHasTheCurrentPriorityOfItsCron(t *testing.T) {
 	w := newWorld(t)
 	w.add("backup", "*/5 * * * *", nil)
 	w.edit("backup", false, func(cron *v1.Workload) { cron.Spec.Priority = proto.Int32(600) })

@@ -16,8 +16,8 @@ type Proposer interface {
 	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
 }
 
-// Loop ticks when a time has come and when a cron or one of its jobs has changed,
-// while this server leads.
+// Loop ticks when a time has come and when a cron or one of its jobs has changed, while
+// this server leads.
 type Loop struct {
 	Store    *state.Store
 	Proposer Proposer
@@ -51,18 +51,18 @@ func (l *Loop) settle(ctx context.Context) (next time.Time, err error) {
 	}
 }
 
-// Glance is how long the loop waits for a time at most. A clock may be set meanwhile,
-// and a machine that sleeps wakes up later than any timer knows.
-const Glance = time.Minute
+// MaxSleep is the longest sleep of the loop. The clock may be set meanwhile, and a suspended
+// machine wakes up later than any timer knows.
+const MaxSleep = time.Minute
 
 var errElapsed = errors.New("a time has come")
 
-// wait returns when a change concerns crons, or the time has come to look.
+// wait returns when a change concerns crons, or when it is time for the next tick.
 func wait(ctx context.Context, feed *state.Follower, next time.Time) error {
 	within := ctx
 	if !next.IsZero() {
 		var cancel context.CancelFunc
-		within, cancel = context.WithTimeoutCause(ctx, min(Glance, time.Until(next)), errElapsed)
+		within, cancel = context.WithTimeoutCause(ctx, min(MaxSleep, time.Until(next)), errElapsed)
 		defer cancel()
 	}
 	for {
@@ -72,14 +72,14 @@ func wait(ctx context.Context, feed *state.Follower, next time.Time) error {
 			return nil
 		case err != nil:
 			return err
-		case news.Resync || Concerned(news.Changes):
+		case news.Resync || Affected(news.Changes):
 			return nil
 		}
 	}
 }
 
-// Concerned reports whether a cron or one of its jobs has changed.
-func Concerned(changes []state.Change) bool {
+// Affected reports whether a cron or one of its jobs has changed.
+func Affected(changes []state.Change) bool {
 	for _, c := range changes {
 		if c.Kind != state.KindWorkload {
 			continue

@@ -80,8 +80,8 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// What cannot be agreed on ends the loop; whoever runs it begins again.
-func TestLoopFails(t *testing.T) {
+// A failed proposal ends the loop; its caller starts it again.
+func TestLoopEndsOnAFailedProposal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		l := &log{world: newWorld(t), failure: broken}

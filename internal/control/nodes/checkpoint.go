@@ -12,9 +12,8 @@ import (
 // maxCheckpoints are written in one transaction.
 const maxCheckpoints = 250
 
-// Checkpoint returns what writes down the scores that have moved since they were
-// written the last time. fresh is a node's score as it is now, nil if nothing is
-// known of it.
+// Checkpoint returns transactions that store the scores that have changed since they were
+// stored last. fresh is a node's current score, nil if unknown.
 func Checkpoint(snap *state.Snapshot, fresh func(uid string) *v1.Reliability) iter.Seq[*state.Batch] {
 	return func(yield func(*state.Batch) bool) {
 		batch := &state.Batch{}

@@ -1,15 +1,15 @@
-// Package nodes is the leader's loop that keeps the state of every node by what
-// its agent's session says, what its machine answers, and what the operator
-// wants of it.
+// Package nodes is the leader's loop that maintains the state of every node. The state
+// follows from the agent's session, from probes of the machine, and from the operator's
+// spec.
 //
 //	            first session
 //	enrolling ────────────────┐
 //	                          ▼
 //	           ┌───────── in service ─────────┐
 //	           │                              │
-//	           │  ready ◀──wish──▶ cordoned   │
+//	           │  ready ◀──spec──▶ cordoned   │
 //	           │    ▲                  ▲      │
-//	           │    └─wish─▶ draining ◀┘      │
+//	           │    └─spec─▶ draining ◀┘      │
 //	           └─┬─────────▲──┬────────────▲──┘
 //	     cannot  │     can │  │ away       │ back, and
 //	     run     ▼    again│  │            │ can run
@@ -18,19 +18,18 @@
 //	             │ └─back,── offline ──────┘
 //	             └───away──▶ but cannot run
 //
-// A node is away when its session has been silent for the configured time, when
-// it has none and its machine does not answer any more, when it has none for
-// the whole reconnect window, or when its agent has said goodbye. It is failed
-// while its agent answers and says, by its condition Ready, that it can run
-// nothing: a driver or the data folder is broken. Which of the three states in
-// service it has is the operator's wish, spec.availability. What has never been
-// heard of stays enrolling, and nothing ever becomes enrolling again.
+// A node is away when its session has been silent for the configured time, when it has no
+// session and its machine no longer answers, when it has had no session for the whole
+// reconnect window, or when its agent has said goodbye. A node is failed while its agent
+// answers and its Ready condition says that it can run nothing: a driver or the data folder
+// is broken. The operator chooses among the three states in service by spec.availability. A
+// node that was never heard of stays enrolling, and no node becomes enrolling again.
 //
-// Heartbeats, usage and answers stay in memory here; only transitions, changes
-// of what a node is or has, and now and then its reliability are proposed. Tick
-// is pure: what was observed is given to it. Silence is measured by the
-// monotonic clock, and from the moment at which this server began to lead, so
-// that a new leader takes nobody for offline whom it could not have heard of.
+// Heartbeats, usage and answers to probes stay in memory. Only transitions, changes of a
+// node's facts and capacity, and now and then its reliability are proposed. Tick is pure:
+// observations are its input. Silence is measured by the monotonic clock, and from the
+// moment at which this server began to lead, so that a new leader declares no node offline
+// that it could not have heard of.
 //
-// The package knows nothing of streams: the API edge tells it what happened.
+// The package knows nothing of streams: the API edge calls it with what happened.
 package nodes

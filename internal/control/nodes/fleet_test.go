@@ -19,9 +19,9 @@ func fleetOf(count int) (names []string, nodes []*v1.Node) {
 	return names, nodes
 }
 
-// A tenth of a large fleet falls silent: those and no others are offline when
-// their silence is over, in few transactions.
-func TestTenthOfAFleetIsLost(t *testing.T) {
+// A tenth of a large fleet falls silent. Those nodes and no others go offline when the
+// silence limit is over, in few transactions.
+func TestATenthOfAFleetGoesOffline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count = 2000
 		names, all := fleetOf(count)
@@ -67,8 +67,7 @@ func TestTenthOfAFleetIsLost(t *testing.T) {
 	})
 }
 
-// BenchmarkHeartbeat is what one heartbeat costs in a fleet of 5,000, ticks
-// included.
+// BenchmarkHeartbeat is what one heartbeat costs in a fleet of 5,000, ticks included.
 func BenchmarkHeartbeat(b *testing.B) {
 	names, all := fleetOf(5000)
 	proposer := &log{store: storeWith(b, all...), index: 1}

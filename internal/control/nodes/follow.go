@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// follow keeps what is remembered in line with the state, until ctx ends.
+// follow keeps the entries in line with the state, until ctx ends.
 func (l *Loop) follow(ctx context.Context, feed *state.Follower) {
 	for {
 		news, err := feed.Next(ctx)
@@ -60,8 +60,8 @@ func (l *Loop) nodeChanged(c state.Change) {
 	}
 }
 
-// replicaChanged counts how replicas fare at their first start: whether a node
-// can run what it is given. How programs end later is not the node's doing.
+// replicaChanged counts the outcomes of first starts: they show whether a node can run its
+// replicas. Later exits are not the node's fault.
 func (l *Loop) replicaChanged(before, after *v1.Replica) {
 	was, is := before.GetStatus().GetPhase(), after.GetStatus().GetPhase()
 	if after.GetSpec().GetNodeUid() == "" || was == is || was != rollout.PhasePlaced && was != rollout.PhasePreparing {
@@ -79,7 +79,7 @@ func (l *Loop) replicaChanged(before, after *v1.Replica) {
 	}
 }
 
-// adoptEverything takes over what a state says of all nodes.
+// adoptEverything copies what a state says of all nodes.
 func (l *Loop) adoptEverything(snap *state.Snapshot) {
 	now := time.Now()
 	l.mu.Lock()
@@ -90,7 +90,7 @@ func (l *Loop) adoptEverything(snap *state.Snapshot) {
 	}
 }
 
-// adoptAll takes over what a state says of some nodes.
+// adoptAll copies what a state says of some nodes.
 func (l *Loop) adoptAll(snap *state.Snapshot, uids []string) {
 	now := time.Now()
 	l.mu.Lock()
@@ -105,8 +105,7 @@ func (l *Loop) adoptAll(snap *state.Snapshot, uids []string) {
 	}
 }
 
-// adopt takes over what the state says of a node. It is called with the lock
-// held.
+// adopt copies what the state says of a node. The caller holds the lock.
 func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time) {
 	if live := spec.LivenessOf(config, n); live != e.live {
 		e.live, e.NotBefore = live, now
@@ -120,8 +119,8 @@ func (l *Loop) adopt(e *entry, n *v1.Node, config *v1.ClusterSpec, now time.Time
 	}
 }
 
-// measureEvery is how often it is looked how much of a node is free, and
-// measureWeight how much each look counts: a short burst is no lack of room.
+// measureEvery is how often a node's free resources are sampled, and measureWeight is the
+// weight of each sample: a short burst does not mean a lack of room.
 const (
 	measureEvery  = 5 * time.Second
 	measureWeight = 0.1
@@ -142,17 +141,17 @@ func (e *entry) measure() {
 	e.record.FreeShare = &share
 }
 
-// checkpointPause is how often it is looked which scores have moved.
+// checkpointPause is the pause between two checks for changed scores.
 const checkpointPause = time.Minute
 
-// checkpoint writes down the scores that have moved, so that a new leader goes
-// on from them.
+// checkpoint stores the scores that have changed, so that the next leader resumes from
+// them.
 func (l *Loop) checkpoint(ctx context.Context) error {
 	now := time.Now()
 	fresh := func(uid string) *v1.Reliability { return l.reliabilityOf(uid, now) }
 	for batch := range Checkpoint(l.store.Snapshot(), fresh) {
 		_, err := l.proposer.Propose(ctx, batch.Transaction(now))
-		if err != nil && !state.MovedOn(err) { // the next time is soon enough for those
+		if err != nil && !state.MovedOn(err) { // these wait for the next round
 			return err
 		}
 	}

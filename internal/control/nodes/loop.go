@@ -22,35 +22,35 @@ type Proposer interface {
 	Propose(ctx context.Context, tx *statev1.Transaction) (state.Result, error)
 }
 
-// Loop remembers what sessions say and ticks when it matters. A heartbeat costs
-// the same however many nodes there are, and a tick looks only at those nodes of
-// which there is news or whose time is up.
+// Loop remembers what sessions report and ticks when it matters. A heartbeat costs the same
+// however many nodes there are, and a tick looks only at nodes with news or an expired
+// deadline.
 type Loop struct {
-	// Deaf reports whether this server is not listening for a moment: nobody is silent
-	// before what was said meanwhile could be heard. Nil always listens.
+	// Deaf reports whether this server is not reading from its nodes for a moment: no node
+	// counts as silent until it has caught up. It may be nil.
 	Deaf func() bool
-	// CutOff reports whether what a node says comes by way of another server that does
-	// not answer. Nil never does.
+	// CutOff reports whether a node's messages are relayed by another server that does not
+	// answer. It may be nil.
 	CutOff func(node string) bool
 
 	store    *state.Store
 	proposer Proposer
 	probe    Probe
 	wake     chan struct{}
-	// strangers has a token while there are machines of which it is not known
-	// whether they answer.
-	strangers chan struct{}
-	// asking has a token for every question that is open.
-	asking chan struct{}
-	work   sync.WaitGroup // what Run has begun
+	// unprobed has a token while it is unknown of some machines whether they answer
+	// probes.
+	unprobed chan struct{}
+	// probes has a token for every open probe.
+	probes chan struct{}
+	work   sync.WaitGroup // goroutines of Run
 
-	mu       sync.Mutex
-	entries  map[string]*entry // by the uids of nodes
-	dirty    map[string]bool   // nodes of which there is news
-	leading  context.Context   // that of Run; nil while this server does not lead
-	since    time.Time         // when it began to
-	lastBeat time.Time         // when it last stood not still
-	news     chan struct{}     // closed at the next word about usage; nil while nobody waits for it
+	mu        sync.Mutex
+	entries   map[string]*entry // by node uid
+	dirty     map[string]bool   // nodes with news
+	leading   context.Context   // the context of Run; nil while this server does not lead
+	since     time.Time         // when it began to lead
+	lastCheck time.Time         // when this server was last known not to be stalled
+	news      chan struct{}     // closed at the next report of usage; nil while none is awaited
 }
 
 // entry is what is remembered of one node.
@@ -58,40 +58,39 @@ type entry struct {
 	Observation
 	Standing
 	usage *v1.NodeResources
-	// replicas is what the node's replicas use, by uid; see usage.go.
+	// replicas is the usage of the node's replicas, by uid; see usage.go.
 	replicas map[string]*v1.ReplicaUsage
 
-	// live is how the node is judged.
+	// live holds the timeouts by which the node is judged.
 	live spec.Liveness
 
-	// machine is where the node's session came from, answers whether it answers
-	// probes, learnAt when to find out again.
+	// machine is where the node's session came from, answers whether it answers probes,
+	// learnAt when to probe again.
 	machine netip.Addr
 	answers bool
 	learnAt time.Time
-	// relieve ends the suspicion that the machine is gone.
-	relieve context.CancelFunc
+	// endSuspicion ends the suspicion that the machine is gone.
+	endSuspicion context.CancelFunc
 
-	// measured is when it was last looked how much is free, scarce what there was
-	// least of.
+	// measured is when free resources were last sampled, scarce the scarcest resource.
 	measured time.Time
 	scarce   string
 }
 
-// New returns a loop that has heard of nobody yet. Probe is TCPProbe if nil.
+// New returns a loop that knows no node yet. probe defaults to TCPProbe.
 func New(store *state.Store, proposer Proposer, probe Probe) *Loop {
 	if probe == nil {
 		probe = TCPProbe
 	}
 	return &Loop{
 		store: store, proposer: proposer, probe: probe,
-		wake: make(chan struct{}, 1), strangers: make(chan struct{}, 1), asking: make(chan struct{}, maxProbes),
+		wake: make(chan struct{}, 1), unprobed: make(chan struct{}, 1), probes: make(chan struct{}, maxProbes),
 		entries: map[string]*entry{}, dirty: map[string]bool{},
 	}
 }
 
-// Connected is called when a node's session begins, with the address that it
-// came from, if that is known.
+// Connected is called when a node's session begins, with the address that it came from, if
+// known.
 func (l *Loop) Connected(uid string, machine netip.Addr, status *v1.NodeStatus) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,16 +144,14 @@ func (l *Loop) Goodbye(uid, reason string) {
 	l.entry(uid).Goodbye = cmp.Or(reason, "its agent has said goodbye")
 }
 
-// Disconnected is called when a node has no session any more. It is suspected
-// at once.
+// Disconnected is called when a node has no session any more. It is suspected at once.
 func (l *Loop) Disconnected(uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.broke(uid, l.entry(uid))
 }
 
-// broke suspects a node that has no session any more, once. It is called with the
-// lock held.
+// broke suspects a node that has no session any more, once. The caller holds the lock.
 func (l *Loop) broke(uid string, e *entry) {
 	if !e.Connected && !e.Broken.IsZero() {
 		l.mark(uid)
@@ -165,7 +162,7 @@ func (l *Loop) broke(uid string, e *entry) {
 		e.Broke(e.Broken)
 		if e.answers && e.Goodbye == "" {
 			ctx, cancel := context.WithCancel(l.leading)
-			e.relieve = cancel
+			e.endSuspicion = cancel
 			machine := e.machine // it may come back from another one meanwhile
 			l.work.Go(func() { l.suspect(ctx, uid, machine) })
 		}
@@ -175,15 +172,15 @@ func (l *Loop) broke(uid string, e *entry) {
 
 // trust ends every suspicion against a node.
 func (e *entry) trust() {
-	if e.relieve != nil {
-		e.relieve()
-		e.relieve = nil
+	if e.endSuspicion != nil {
+		e.endSuspicion()
+		e.endSuspicion = nil
 	}
 	e.Gone, e.Goodbye, e.Broken, e.Missed = false, "", time.Time{}, 0
 	e.Mended()
 }
 
-// Observe adds to a node what is known only here.
+// Observe adds to a node what is known only in memory.
 func (l *Loop) Observe(n *v1.Node) {
 	now := time.Now()
 	l.mu.Lock()
@@ -201,8 +198,7 @@ func (l *Loop) Observe(n *v1.Node) {
 	}
 }
 
-// Settle brings the state of a node, of which something else was changed, to
-// where the state machine puts it now.
+// Settle updates the state of a node whose spec was changed.
 func (l *Loop) Settle(n *v1.Node) {
 	now := time.Now()
 	l.mu.Lock()
@@ -215,8 +211,7 @@ func (l *Loop) Settle(n *v1.Node) {
 	n.Status = settled.GetStatus()
 }
 
-// lasting is the part of a status that is worth replicating and that an agent
-// has a say in.
+// lasting is the part of an agent's status that is replicated.
 func lasting(status *v1.NodeStatus) *v1.NodeStatus {
 	kept := proto.CloneOf(status)
 	if kept == nil {
@@ -227,7 +222,7 @@ func lasting(status *v1.NodeStatus) *v1.NodeStatus {
 	return kept
 }
 
-// entry is what is remembered of a node. The caller holds the lock.
+// entry returns what is remembered of a node. The caller holds the lock.
 func (l *Loop) entry(uid string) *entry {
 	e := l.entries[uid]
 	if e == nil {
@@ -252,11 +247,11 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer l.work.Wait()
 	defer cancel()
 	feed := l.store.Follow()
-	l.take(ctx, feed.Newest().Snapshot)
-	defer l.release()
+	l.beginLeading(ctx, feed.Newest().Snapshot)
+	defer l.endLeading()
 	l.work.Go(func() { l.follow(ctx, feed) })
-	l.work.Go(func() { l.keepLearning(ctx) })
-	l.work.Go(func() { l.feelPulse(ctx) })
+	l.work.Go(func() { l.keepProbing(ctx) })
+	l.work.Go(func() { l.detectStalls(ctx) })
 	timer, checkpoint := time.NewTimer(0), time.NewTicker(checkpointPause)
 	defer timer.Stop()
 	defer checkpoint.Stop()
@@ -271,12 +266,12 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-timer.C:
 			now := time.Now()
 			if l.deaf(now) {
-				next = now.Add(deafLook)
+				next = now.Add(deafCheckInterval)
 				break
 			}
 			if len(l.overdue(now)) > 0 {
-				hearOut()
-				l.excuse(now)
+				drainHeartbeats()
+				l.suspectRelayed(now)
 			}
 			next, err = l.settle(ctx, l.overdue(now), l.nextDeadline(now))
 		case <-checkpoint.C:
@@ -292,12 +287,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// take begins to lead: everybody has the time that a new leader gives.
-func (l *Loop) take(ctx context.Context, snap *state.Snapshot) {
+// beginLeading begins to lead: all nodes get the grace time of a new leader.
+func (l *Loop) beginLeading(ctx context.Context, snap *state.Snapshot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leading, l.since = ctx, time.Now()
-	l.lastBeat = l.since
+	l.lastCheck = l.since
 	for uid, e := range l.entries {
 		if !e.Connected {
 			missed := e.Missed
@@ -316,22 +311,22 @@ func (l *Loop) take(ctx context.Context, snap *state.Snapshot) {
 	}
 }
 
-// release ends leading.
-func (l *Loop) release() {
+// endLeading ends leading.
+func (l *Loop) endLeading() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leading = nil
 	l.countMissed(time.Now())
 	for _, e := range l.entries {
-		if e.relieve != nil {
-			e.relieve()
-			e.relieve = nil
+		if e.endSuspicion != nil {
+			e.endSuspicion()
+			e.endSuspicion = nil
 		}
 	}
 }
 
-// countMissed counts the nodes of which nothing was heard while this server led,
-// if that was for as long as a node may be silent. It is called with the lock held.
+// countMissed counts the nodes that were silent during this server's whole term, if the
+// term was long enough to hear them. The caller holds the lock.
 func (l *Loop) countMissed(now time.Time) {
 	for _, e := range l.entries {
 		switch {
@@ -355,7 +350,7 @@ func (l *Loop) takeDirty() []string {
 	return due
 }
 
-// overdue are the nodes whose time is up.
+// overdue are the nodes whose deadline has passed.
 func (l *Loop) overdue(now time.Time) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -369,8 +364,7 @@ func (l *Loop) overdue(now time.Time) []string {
 	return due
 }
 
-// nextDeadline is when the first node's time is up that is not up now. It may be
-// past by the time it is asked for.
+// nextDeadline is the first deadline after now. It may have passed by the time it is used.
 func (l *Loop) nextDeadline(now time.Time) (next time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -382,7 +376,7 @@ func (l *Loop) nextDeadline(now time.Time) (next time.Time) {
 	return next
 }
 
-// deadline is when a node must have been heard of again, zero if it need not.
+// deadline is when a node must have been heard of again, zero if there is none.
 func (e *entry) deadline(since time.Time) time.Time {
 	if e.waits() {
 		return time.Time{}
@@ -394,8 +388,8 @@ func (e *entry) deadline(since time.Time) time.Time {
 	return from.Add(window)
 }
 
-// settle ticks until nothing is left to do for the nodes that are due, and
-// returns when to look again.
+// settle ticks until nothing is left to do for the due nodes, and returns when the next
+// tick is due.
 func (l *Loop) settle(ctx context.Context, due []string, next time.Time) (time.Time, error) {
 	for len(due) > 0 {
 		now := time.Now()
@@ -416,7 +410,7 @@ func (l *Loop) settle(ctx context.Context, due []string, next time.Time) (time.T
 	return next, nil
 }
 
-// nodesOf yields those of the nodes that there are.
+// nodesOf yields the existing nodes among uids.
 func nodesOf(snap *state.Snapshot, uids []string) func(yield func(*v1.Node) bool) {
 	return func(yield func(*v1.Node) bool) {
 		for _, uid := range uids {

@@ -46,8 +46,7 @@ func (l *log) made() int {
 	return l.proposals
 }
 
-// here is where the node of the tests is, and alive and dead are what its
-// machine may be.
+// here is the address of the test's node; alive and dead are the probes of its machine.
 var here = netip.MustParseAddr("192.0.2.7")
 
 func alive(context.Context, netip.Addr) bool { return true }
@@ -93,14 +92,14 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 		l.Connected("n", here, &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}})
 		want(t, state, "ready")
 
-		// Heartbeats change nothing in the state, however long they go on.
+		// Heartbeats change nothing in the state, however many there are.
 		before := proposals()
 		for range 100 {
 			time.Sleep(windows.Silence / 2)
 			l.Heartbeat("n", &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "2"}})
 		}
 		want(t, state, "ready")
-		if made := proposals() - before; made > 1 { // for the reliability, which is written down now and then
+		if made := proposals() - before; made > 1 { // the reliability is stored now and then
 			t.Errorf("heartbeats made %d proposals", made)
 		}
 		before = proposals()
@@ -109,13 +108,13 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 		if shown.GetStatus().GetUsage().GetCpu() != "2" || !shown.GetStatus().GetLastSeen().AsTime().Equal(time.Now()) {
 			t.Errorf("the node is shown with %v", shown.GetStatus())
 		}
-		// What a machine has is of interest, though.
+		// A change of capacity does.
 		l.Heartbeat("n", &v1.Heartbeat{Status: &v1.NodeStatus{Capacity: &v1.NodeResources{Cpu: "8"}}})
 		if proposals() != before+1 {
 			t.Errorf("a new capacity made %d proposals", proposals()-before)
 		}
 
-		// A restart of the agent within the window is not noticed.
+		// A restart of the agent within the window goes unnoticed.
 		l.Disconnected("n")
 		time.Sleep(windows.Reconnect - time.Second)
 		want(t, state, "ready")
@@ -123,7 +122,7 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 		time.Sleep(windows.Silence - time.Second)
 		want(t, state, "ready")
 
-		// Silence on an open session is, and one word ends it.
+		// Silence on an open session is noticed, and one message ends it.
 		time.Sleep(2 * time.Second)
 		want(t, state, "offline")
 		l.Disconnected("n")
@@ -143,7 +142,7 @@ func TestNodeFromItsFirstSessionToItsReturn(t *testing.T) {
 	}
 }
 
-func TestNewLeaderGivesEverybodyTimeToCome(t *testing.T) {
+func TestNewLeaderGivesNodesTimeToReconnect(t *testing.T) {
 	_ = lead(t, "ready", nil, func(t *testing.T, l *Loop, state func() string, _ func() int) {
 		time.Sleep(windows.Reconnect - time.Second)
 		want(t, state, "ready")
@@ -152,9 +151,10 @@ func TestNewLeaderGivesEverybodyTimeToCome(t *testing.T) {
 	})
 }
 
-// TestALeaderThatChangesAgainAndAgain keeps no node from being offline: one that was missed each time has no whole
-// window more. One that was heard of in between, or that had no time to come, begins anew.
-func TestALeaderThatChangesAgainAndAgain(t *testing.T) {
+// Frequent changes of the leader do not keep a node from going offline: a node that was
+// missed each time gets no further whole window. One that was heard of in between, or had
+// no time to come, starts over.
+func TestFrequentLeaderChangesDoNotHideALostNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proposer := &log{store: storeWith(t, node("ready")), index: 1}
 		loop := New(proposer.store, proposer, alive)
@@ -174,7 +174,7 @@ func TestALeaderThatChangesAgainAndAgain(t *testing.T) {
 		for range 10 {
 			leadFor(windows.Silence-time.Millisecond, nothing)
 		}
-		for range oftenMissed {
+		for range missedTermsLimit {
 			leadFor(windows.Silence+time.Second, nothing)
 		}
 		heard := func() {
@@ -183,7 +183,7 @@ func TestALeaderThatChangesAgainAndAgain(t *testing.T) {
 			loop.Disconnected("n")
 		}
 		leadFor(windows.Silence+time.Second, heard)
-		for range oftenMissed {
+		for range missedTermsLimit {
 			leadFor(windows.Silence+time.Second, nothing)
 		}
 		if now() != "ready" {
@@ -203,7 +203,7 @@ func TestALeaderThatChangesAgainAndAgain(t *testing.T) {
 	})
 }
 
-func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
+func TestLoopRetriesWhenTheStateHasMovedOn(t *testing.T) {
 	failures := []error{&state.ConflictError{}, &state.NotFoundError{}}
 	_ = lead(t, "enrolling", failures, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
 		l.Connected("n", here, &v1.NodeStatus{})
@@ -214,7 +214,7 @@ func TestLoopLooksAgainWhenTheStateHasMovedOn(t *testing.T) {
 	})
 }
 
-func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
+func TestLoopEndsOnOtherErrors(t *testing.T) {
 	lost := errors.New("leadership lost")
 	err := lead(t, "enrolling", []error{lost}, func(t *testing.T, l *Loop, state func() string, _ func() int) {
 		l.Connected("n", here, &v1.NodeStatus{})
@@ -225,7 +225,7 @@ func TestLoopEndsWithAnErrorThatIsNotOfTheState(t *testing.T) {
 	}
 }
 
-func TestNodeThatWasNeverHeardOfIsShownAsItIs(t *testing.T) {
+func TestUnknownNodeIsShownAsStored(t *testing.T) {
 	l := New(state.New(), &log{}, alive)
 	n := &v1.Node{Metadata: &v1.Metadata{Uid: "n"}, Status: &v1.NodeStatus{}}
 	l.Observe(n)
@@ -234,9 +234,9 @@ func TestNodeThatWasNeverHeardOfIsShownAsItIs(t *testing.T) {
 	}
 }
 
-// How long a node has been silent is measured by a clock that nobody can set: a
-// date that jumps by hours makes no node silent, and hides none that is.
-func TestSilenceDoesNotFollowTheDate(t *testing.T) {
+// Silence is measured by the monotonic clock: a wall clock that jumps by hours makes no
+// node silent, and hides no silent one.
+func TestSilenceUsesTheMonotonicClock(t *testing.T) {
 	l := New(storeWith(t, node("ready")), &log{}, alive)
 	for _, hear := range []func(){
 		func() { l.Connected("n", here, &v1.NodeStatus{}) },

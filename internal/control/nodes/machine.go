@@ -8,7 +8,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// The states of a node; the package comment draws the ways between them.
+// The states of a node; the package comment shows the transitions.
 const (
 	stateEnrolling = "enrolling"
 	stateReady     = "ready"
@@ -18,10 +18,10 @@ const (
 	stateFailed    = "failed"
 )
 
-// The operator's wishes for a node, see NodeSpec.availability.
+// The values of NodeSpec.availability.
 const (
-	wishCordoned = "cordoned"
-	wishDraining = "draining"
+	availabilityCordoned = "cordoned"
+	availabilityDraining = "draining"
 )
 
 // presence is whether a node is there.
@@ -34,16 +34,16 @@ const (
 	away
 )
 
-// follow is the state machine: the state after one in which a node was, by
-// whether it is there, whether it can run anything, and what is wished of it.
-func follow(state string, p presence, canRun bool, wish string) string {
+// follow is the state machine: it returns the next state of a node, by whether it is there,
+// whether it can run replicas, and the availability that the operator wants.
+func follow(state string, p presence, canRun bool, availability string) string {
 	switch {
 	case p == away && state != stateEnrolling && state != "":
 		return stateOffline
 	case p == heard && !canRun:
 		return stateFailed
 	case p == heard, p == unsure && inService(state):
-		return inServiceAs(wish)
+		return stateInService(availability)
 	case state == "":
 		return stateEnrolling
 	}
@@ -54,11 +54,11 @@ func inService(state string) bool {
 	return state == stateReady || state == stateCordoned || state == stateDraining
 }
 
-func inServiceAs(wish string) string {
-	switch wish {
-	case wishCordoned:
+func stateInService(availability string) string {
+	switch availability {
+	case availabilityCordoned:
 		return stateCordoned
-	case wishDraining:
+	case availabilityDraining:
 		return stateDraining
 	}
 	return stateReady
@@ -66,41 +66,41 @@ func inServiceAs(wish string) string {
 
 // Observation is what is known of a node in memory.
 type Observation struct {
-	// Status is what the agent last said about the machine, without usage.
+	// Status is the agent's last report about the machine, without usage.
 	Status *v1.NodeStatus
-	// LastSeen is when the agent last said anything.
+	// LastSeen is when the agent's last message came.
 	LastSeen  time.Time
 	Connected bool
-	// Broken is when a node that is not connected lost its session.
+	// Broken is when a disconnected node lost its session.
 	Broken time.Time
-	// Gone is whether the machine of a node that is not connected does not answer
-	// any more, though it did while the node was.
+	// Gone is whether the machine of a disconnected node no longer answers, though it did
+	// while the node was connected.
 	Gone bool
-	// Goodbye is why the agent will not be back soon, if it has said so.
+	// Goodbye is the reason if the agent has said goodbye.
 	Goodbye string
-	// NotBefore is since when the node is judged: by the liveness it has now, and
-	// without the time that this server has stood still.
+	// NotBefore is when the judging of the node began: with its current timeouts, and
+	// without the time that this server was stalled.
 	NotBefore time.Time
-	// Missed is how often in a row this server has led for long enough to hear of
-	// the node, and has not, before others led.
+	// Missed is how many terms in a row this server led long enough to hear of the node,
+	// and did not.
 	Missed int
 }
 
-// oftenMissed is after how many times a node has only the silence to come. A
-// leader that changes again and again would else keep it from ever being offline:
-// each begins anew.
-const oftenMissed = 3
+// missedTermsLimit is how many missed terms reduce a node's window to the silence limit.
+// Otherwise frequent changes of the leader would keep it from ever going offline, because
+// each leader starts over.
+const missedTermsLimit = 3
 
 // window is how long a node without a session may take to come back.
 func (o Observation) window(live spec.Liveness) time.Duration {
-	if o.Missed >= oftenMissed {
+	if o.Missed >= missedTermsLimit {
 		return min(live.Silence, live.Reconnect)
 	}
 	return live.Reconnect
 }
 
-// look says whether a node is there, until when that holds without news, zero
-// if for ever, and if it is away why.
+// look says whether a node is there, until when that holds without news (zero means
+// forever), and why if it is away.
 func (o Observation) look(now, since time.Time, live spec.Liveness) (p presence, until time.Time, why string) {
 	from := latest(since, o.NotBefore, o.LastSeen)
 	switch {
@@ -117,7 +117,7 @@ func (o Observation) look(now, since time.Time, live spec.Liveness) (p presence,
 	if until = latest(from, o.Broken).Add(o.window(live)); now.Before(until) {
 		return unsure, until, ""
 	}
-	if o.Missed >= oftenMissed {
+	if o.Missed >= missedTermsLimit {
 		return away, time.Time{}, fmt.Sprintf("no session for %s, nor the last %d times that the server led which leads now", spec.FormatDuration(o.window(live)), o.Missed)
 	}
 	return away, time.Time{}, "no session for " + spec.FormatDuration(live.Reconnect)

@@ -9,16 +9,14 @@ import (
 	"time"
 )
 
-// Probe reports whether the machine at an address answers anything before ctx
-// ends.
+// Probe reports whether the machine at an address answers anything before ctx ends.
 type Probe func(ctx context.Context, machine netip.Addr) bool
 
-// probePort is one on which hardly anybody listens: a refusal is an answer too.
+// probePort is a port on which hardly any program listens: a refusal is an answer, too.
 const probePort = 1
 
-// TCPProbe asks the machine for a connection, which costs it one packet.
-// Whatever it answers, it lives; where a firewall eats the question, it seems
-// not to.
+// TCPProbe tries to connect to the machine, which costs it one packet. Any answer proves
+// that it is alive. Behind a firewall that drops packets it seems dead.
 func TCPProbe(ctx context.Context, machine netip.Addr) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(machine, probePort).String())
 	if err == nil {
@@ -28,39 +26,39 @@ func TCPProbe(ctx context.Context, machine netip.Addr) bool {
 }
 
 const (
-	// probePatience is how long an answer may take; machines that are slower
-	// count as not answering at all, and are given the reconnect window.
+	// probePatience is how long an answer may take. Slower machines count as not answering
+	// at all, and get the reconnect window.
 	probePatience = 180 * time.Millisecond
-	// probePause is between two questions in the first second, when it is decided
-	// whether a machine is gone, and probeRest afterwards.
+	// probePause is the pause between two probes in the first second, which decides whether
+	// a machine is gone, and probeRest the pause afterwards.
 	probePause, probeRest = 100 * time.Millisecond, 500 * time.Millisecond
 	// fatalMisses in a row mean that the machine is gone.
 	fatalMisses = 3
 
-	// learnEvery is how often it is tried whether a machine answers at all. docs/first-app.md and
-	// docs/nodes.md name it.
-	learnEvery = 5 * time.Minute
-	// learnPause is between two rounds of that, of at most learnAtOnce machines.
-	learnPause, learnAtOnce = time.Second, 500
-	// maxProbes bounds the questions that are open at the same time.
+	// probeEvery is how often a connected machine is probed to learn whether it answers at
+	// all. docs/first-app.md and docs/nodes.md name it.
+	probeEvery = 5 * time.Minute
+	// roundPause is the pause between two rounds of that, of at most maxRound machines.
+	roundPause, maxRound = time.Second, 500
+	// maxProbes bounds the concurrent probes.
 	maxProbes = 1024
 )
 
-// ask asks once.
+// ask probes once.
 func (l *Loop) ask(ctx context.Context, machine netip.Addr) bool {
 	select {
-	case l.asking <- struct{}{}:
+	case l.probes <- struct{}{}:
 	case <-ctx.Done():
 		return true
 	}
-	defer func() { <-l.asking }()
-	asking, cancel := context.WithTimeout(ctx, probePatience)
+	defer func() { <-l.probes }()
+	probes, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
-	return l.probe(asking, machine) || ctx.Err() != nil
+	return l.probe(probes, machine) || ctx.Err() != nil
 }
 
-// suspect asks the machine of a node whose session broke until it does not
-// answer any more or ctx ends.
+// suspect probes the machine of a node whose session broke until it no longer answers or
+// ctx ends.
 func (l *Loop) suspect(ctx context.Context, uid string, machine netip.Addr) {
 	began, misses := time.Now(), 0
 	for ctx.Err() == nil {
@@ -82,8 +80,8 @@ func (l *Loop) suspect(ctx context.Context, uid string, machine netip.Addr) {
 	}
 }
 
-// gone notes that the machine of a node does not answer. ctx ends when the node
-// has a session again, which may be just now.
+// gone notes that the machine of a node does not answer. ctx ends when the node has a
+// session again, which may be just now.
 func (l *Loop) gone(ctx context.Context, uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +91,7 @@ func (l *Loop) gone(ctx context.Context, uid string) {
 	}
 }
 
-// learn finds out whether the machine of a connected node answers at all.
+// learn finds out whether the machine of a connected node answers probes at all.
 func (l *Loop) learn(ctx context.Context, uid string, machine netip.Addr) {
 	answers := false
 	for range fatalMisses {
@@ -108,23 +106,23 @@ func (l *Loop) learn(ctx context.Context, uid string, machine netip.Addr) {
 	}
 }
 
-// keepLearning learns of every connected node now and then, until ctx ends.
-func (l *Loop) keepLearning(ctx context.Context) {
+// keepProbing probes every connected node now and then, until ctx ends.
+func (l *Loop) keepProbing(ctx context.Context) {
 	for ctx.Err() == nil {
-		for uid, machine := range l.unlearned(time.Now()) {
+		for uid, machine := range l.dueForProbe(time.Now()) {
 			l.work.Go(func() { l.learn(ctx, uid, machine) })
 		}
 		select {
 		case <-ctx.Done():
-		case <-l.strangers:
-			sleep(ctx, learnPause/5) // for others that come at the same time
-		case <-time.After(learnEvery / 10):
+		case <-l.unprobed:
+			sleep(ctx, roundPause/5) // for others that come at the same time
+		case <-time.After(probeEvery / 10):
 		}
 	}
 }
 
-// unlearned are the machines of connected nodes that were not asked for long.
-func (l *Loop) unlearned(now time.Time) map[string]netip.Addr {
+// dueForProbe are the machines of connected nodes whose next probe is due.
+func (l *Loop) dueForProbe(now time.Time) map[string]netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	due := map[string]netip.Addr{}
@@ -132,11 +130,11 @@ func (l *Loop) unlearned(now time.Time) map[string]netip.Addr {
 		if !e.Connected || !e.machine.IsValid() || now.Before(e.learnAt) {
 			continue
 		}
-		if len(due) == learnAtOnce {
+		if len(due) == maxRound {
 			l.stranger()
 			break
 		}
-		e.learnAt = now.Add(learnEvery)
+		e.learnAt = now.Add(probeEvery)
 		due[uid] = e.machine
 	}
 	return due
@@ -144,7 +142,7 @@ func (l *Loop) unlearned(now time.Time) map[string]netip.Addr {
 
 func (l *Loop) stranger() {
 	select {
-	case l.strangers <- struct{}{}:
+	case l.unprobed <- struct{}{}:
 	default:
 	}
 }

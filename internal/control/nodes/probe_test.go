@@ -31,14 +31,14 @@ func (s *switched) probe(ctx context.Context, _ netip.Addr) bool {
 	return dead(ctx, here)
 }
 
-// leadWith is lead for a node that is ready, at a machine, with a session that
-// has been there for a while.
+// leadWith is lead for a ready node with a machine and a session that has lasted for a
+// while.
 func leadWith(t *testing.T, probe Probe, f func(l *Loop, s func() string)) {
 	t.Helper()
 	leadBehind(t, func(string) bool { return false }, probe, f)
 }
 
-// leadBehind is leadWith for a node that speaks by way of another server.
+// leadBehind is leadWith for a node whose session is relayed by another server.
 func leadBehind(t *testing.T, cutOff func(string) bool, probe Probe, f func(l *Loop, s func() string)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func leadBehind(t *testing.T, cutOff func(string) bool, probe Probe, f func(l *L
 		done := make(chan error, 1)
 		go func() { done <- loop.Run(ctx) }()
 		loop.Connected("n", here, &v1.NodeStatus{})
-		time.Sleep(2 * time.Second) // it is found out whether the machine answers
+		time.Sleep(2 * time.Second) // the loop learns whether the machine answers
 		loop.Heartbeat("n", &v1.Heartbeat{})
 		f(loop, func() string {
 			synctest.Wait()
@@ -60,7 +60,7 @@ func leadBehind(t *testing.T, cutOff func(string) bool, probe Probe, f func(l *L
 	})
 }
 
-// offlineAfter is how long after now the node is offline.
+// offlineAfter is how long after now the node goes offline.
 func offlineAfter(t *testing.T, s func() string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -73,7 +73,7 @@ func offlineAfter(t *testing.T, s func() string) time.Duration {
 	return time.Since(began)
 }
 
-func TestMachineThatIsGoneIsOfflineWithinASecond(t *testing.T) {
+func TestDeadMachineIsOfflineWithinASecond(t *testing.T) {
 	var m switched
 	m.on.Store(true)
 	leadWith(t, m.probe, func(l *Loop, s func() string) {
@@ -85,7 +85,7 @@ func TestMachineThatIsGoneIsOfflineWithinASecond(t *testing.T) {
 	})
 }
 
-func TestMachineThatAnswersALittleLongerIsOfflineWithinASecond(t *testing.T) {
+func TestMachineThatDiesSlowlyIsOfflineWithinASecond(t *testing.T) {
 	var m switched
 	m.on.Store(true)
 	leadWith(t, m.probe, func(l *Loop, s func() string) {
@@ -100,7 +100,7 @@ func TestMachineThatAnswersALittleLongerIsOfflineWithinASecond(t *testing.T) {
 	})
 }
 
-func TestMachineThatAnswersHasTheWindow(t *testing.T) {
+func TestAnsweringMachineHasTheReconnectWindow(t *testing.T) {
 	leadWith(t, alive, func(l *Loop, s func() string) {
 		l.Disconnected("n")
 		if took := offlineAfter(t, s); took != windows.Reconnect {
@@ -109,8 +109,8 @@ func TestMachineThatAnswersHasTheWindow(t *testing.T) {
 	})
 }
 
-// Where a firewall eats the questions, a missing answer proves nothing.
-func TestMachineThatNeverAnsweredHasTheWindow(t *testing.T) {
+// Behind a firewall that drops packets, a missing answer proves nothing.
+func TestFirewalledMachineHasTheReconnectWindow(t *testing.T) {
 	leadWith(t, dead, func(l *Loop, s func() string) {
 		l.Disconnected("n")
 		if took := offlineAfter(t, s); took != windows.Reconnect {
@@ -119,7 +119,7 @@ func TestMachineThatNeverAnsweredHasTheWindow(t *testing.T) {
 	})
 }
 
-func TestMachineThatGoesWithinTheWindowIsSoonOffline(t *testing.T) {
+func TestMachineThatDiesWithinTheWindowIsSoonOffline(t *testing.T) {
 	var m switched
 	m.on.Store(true)
 	leadWith(t, m.probe, func(l *Loop, s func() string) {
@@ -133,8 +133,8 @@ func TestMachineThatGoesWithinTheWindowIsSoonOffline(t *testing.T) {
 	})
 }
 
-// What a node says may come by way of another server, which can be lost without a word.
-func TestNodeBehindAServerThatDoesNotAnswerHasTheWindow(t *testing.T) {
+// A node's session may be relayed by another server, which can vanish without a word.
+func TestNodeBehindALostServerHasTheReconnectWindow(t *testing.T) {
 	var cut atomic.Bool
 	cut.Store(true)
 	leadBehind(t, func(string) bool { return cut.Load() }, alive, func(l *Loop, s func() string) {
@@ -148,12 +148,12 @@ func TestNodeBehindAServerThatDoesNotAnswerHasTheWindow(t *testing.T) {
 	})
 }
 
-func TestNodeBehindAServerThatDoesNotAnswerIsSuspectedOnce(t *testing.T) {
+func TestNodeBehindALostServerIsSuspectedOnce(t *testing.T) {
 	leadBehind(t, func(string) bool { return true }, alive, func(l *Loop, s func() string) {
 		began := time.Now()
 		time.Sleep(spec.DefaultLiveness.Silence + time.Second)
 		want(t, s, "ready")
-		l.Disconnected("n") // the other server's connection is given up
+		l.Disconnected("n") // the connection to the other server is closed
 		offlineAfter(t, s)
 		if took := time.Since(began).Round(time.Second); took != spec.DefaultLiveness.Silence+spec.DefaultLiveness.Reconnect {
 			t.Errorf("it is offline after %s", took)
@@ -161,7 +161,7 @@ func TestNodeBehindAServerThatDoesNotAnswerIsSuspectedOnce(t *testing.T) {
 	})
 }
 
-func TestMachineLostWithTheServerBeforeItIsSoonOffline(t *testing.T) {
+func TestMachineLostWithItsServerIsSoonOffline(t *testing.T) {
 	var m switched
 	m.on.Store(true)
 	leadBehind(t, func(string) bool { return true }, m.probe, func(l *Loop, s func() string) {
@@ -172,7 +172,7 @@ func TestMachineLostWithTheServerBeforeItIsSoonOffline(t *testing.T) {
 	})
 }
 
-func TestSessionThatIsBackInTimeEndsTheSuspicion(t *testing.T) {
+func TestReconnectEndsTheSuspicion(t *testing.T) {
 	var m switched
 	m.on.Store(true)
 	leadWith(t, m.probe, func(l *Loop, s func() string) {
@@ -188,9 +188,9 @@ func TestSessionThatIsBackInTimeEndsTheSuspicion(t *testing.T) {
 	})
 }
 
-// A node that comes back from another machine while the first one is asked: the
-// race detector sees whether the two have an address in common.
-func TestNodeIsBackFromAnotherMachine(t *testing.T) {
+// A node comes back from another machine while the first one is probed: the race detector
+// sees whether the two share an address.
+func TestNodeReconnectsFromAnotherMachine(t *testing.T) {
 	var m switched
 	m.on.Store(true)
 	leadWith(t, m.probe, func(l *Loop, s func() string) {
@@ -217,7 +217,7 @@ func TestGoodbyeIsBelievedAtOnce(t *testing.T) {
 }
 
 // Each time that a node goes offline is one loss, however it went.
-func TestALossIsCountedOnce(t *testing.T) {
+func TestLossIsCountedOnce(t *testing.T) {
 	for about, lose := range map[string]func(l *Loop){
 		"silent":  func(*Loop) {},
 		"broken":  func(l *Loop) { l.Disconnected("n") },
@@ -227,24 +227,24 @@ func TestALossIsCountedOnce(t *testing.T) {
 			leadWith(t, alive, func(l *Loop, s func() string) {
 				lose(l)
 				offlineAfter(t, s)
-				l.Disconnected("n") // the session of who is offline is ended
+				l.Disconnected("n") // the session of an offline node is ended
 				wantLosses(t, l, 1)
 			})
 		})
 	}
 }
 
-// So is that of a node which has not come to a new leader.
-func TestALossThatANewLeaderSeesIsCountedOnce(t *testing.T) {
+// A node that does not come to a new leader is one loss, too.
+func TestLossSeenByANewLeaderIsCountedOnce(t *testing.T) {
 	_ = lead(t, "ready", nil, func(t *testing.T, l *Loop, s func() string, _ func() int) {
 		offlineAfter(t, s)
 		wantLosses(t, l, 1)
 	})
 }
 
-// The state may be behind: a node whose session breaks before it is agreed that it
-// is back goes offline once more.
-func TestALossOfANodeThatIsHardlyBackIsCountedOnce(t *testing.T) {
+// The state may lag: a node whose session breaks before its return is committed goes
+// offline once more.
+func TestLossRightAfterAReturnIsCountedOnce(t *testing.T) {
 	s := NewStanding(time.Now())
 	s.Enter(stateOffline, time.Now())
 	s.Mended()
@@ -256,9 +256,9 @@ func TestALossOfANodeThatIsHardlyBackIsCountedOnce(t *testing.T) {
 	}
 }
 
-// A session that breaks after a long calm counts from then on, not from the beginning of
-// the calm: together with the loss that follows it is one.
-func TestALossAfterALongCalmIsCountedInFull(t *testing.T) {
+// A session that breaks after a long uptime counts from then on. Together with the loss
+// that follows it is one.
+func TestLossAfterALongUptimeIsCountedInFull(t *testing.T) {
 	start := time.Now()
 	s := NewStanding(start)
 	s.Enter(stateReady, start)
@@ -279,7 +279,7 @@ func wantLosses(t *testing.T, l *Loop, expected float64) {
 	}
 }
 
-// A refusal is an answer; a machine that is not to be reached gives none.
+// A refusal is an answer; an unreachable machine gives none.
 func TestTCPProbe(t *testing.T) {
 	if !TCPProbe(t.Context(), netip.MustParseAddr("127.0.0.1")) {
 		t.Error("this machine does not answer itself")
@@ -300,9 +300,9 @@ func TestTCPProbe(t *testing.T) {
 	}
 }
 
-// When the leader changes, nobody is offline by that alone, not even who had no
-// session at that moment; and what the old leader knew of machines says nothing.
-func TestLeaderThatIsBackGivesAFullInterval(t *testing.T) {
+// A change of the leader alone makes no node offline, not even one without a session at
+// that moment. What the old leader knew of machines no longer counts.
+func TestReturningLeaderGivesAFullInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proposer := &log{store: storeWith(t, node("enrolling")), index: 1}
 		loop := New(proposer.store, proposer, alive)
@@ -333,8 +333,8 @@ func TestLeaderThatIsBackGivesAFullInterval(t *testing.T) {
 	})
 }
 
-// The windows follow the configuration at once, by class too, and shorter ones
-// begin anew for everybody.
+// The windows follow the configuration at once, also by class. Shorter windows start over
+// for all nodes.
 func TestWindowsFollowTheConfiguration(t *testing.T) {
 	leadWith(t, alive, func(l *Loop, s func() string) {
 		configure := func(c *v1.ClusterSpec) {
@@ -367,7 +367,7 @@ func TestWindowsFollowTheConfiguration(t *testing.T) {
 }
 
 // A cordon takes effect with its own transaction.
-func TestSettleFollowsTheWish(t *testing.T) {
+func TestSettleFollowsAvailability(t *testing.T) {
 	leadWith(t, alive, func(l *Loop, s func() string) {
 		want(t, s, "ready")
 		n := node("ready")
@@ -383,14 +383,14 @@ func TestSettleFollowsTheWish(t *testing.T) {
 	})
 }
 
-// The pages say that servers try to connect to nodes, to which port and how often.
-func TestPagesTellOfTheProbe(t *testing.T) {
+// The documentation says that servers probe nodes, at which port and how often.
+func TestDocsDescribeTheProbe(t *testing.T) {
 	pages, err := filepath.Glob("../../../docs/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
 	pages = append(pages, "../../../README.md")
-	tells := fmt.Sprintf("every %s minutes", map[time.Duration]string{5 * time.Minute: "five"}[learnEvery])
+	tells := fmt.Sprintf("every %s minutes", map[time.Duration]string{5 * time.Minute: "five"}[probeEvery])
 	told := 0
 	for _, page := range pages {
 		text, err := os.ReadFile(page)

@@ -20,7 +20,7 @@ const (
 	weightStability    = 15
 )
 
-// After these times what was observed counts half.
+// The half-lives of observations.
 const (
 	uptimeHalfLife = 7 * 24 * time.Hour
 	startsHalfLife = 24 * time.Hour
@@ -28,25 +28,25 @@ const (
 )
 
 const (
-	// quickAnswer is full marks for the response time, slowAnswer none; between
-	// them every factor counts the same.
+	// quickAnswer is full marks for the response time, slowAnswer none. The scale between
+	// them is logarithmic.
 	quickAnswer = 10 * time.Millisecond
 	slowAnswer  = time.Second
-	// answerWeight is how much a new measurement of it counts.
+	// answerWeight is the weight of a new measurement.
 	answerWeight = 0.2
-	// enoughFree is the free share of the scarcest resource that is full marks for
-	// the capacity.
+	// enoughFree is the free share of the scarcest resource that is full marks for the
+	// capacity.
 	enoughFree = 0.5
-	// brokenSession is how much a session that only broke counts of a loss.
+	// brokenSession is the weight of a broken session, compared to a loss.
 	brokenSession = 0.25
 )
 
-// pass lets time pass in a record: the node was there, or was not.
+// pass adds time to a record in which the node was online or not.
 func pass(r *v1.ReliabilityRecord, d time.Duration, online bool) {
 	if d <= 0 {
 		return
 	}
-	// The integral of what is forgotten while it is gathered.
+	// The integral of exponential decay while time is added.
 	rate := math.Ln2 / uptimeHalfLife.Seconds()
 	kept := math.Exp(-rate * d.Seconds())
 	gained := (1 - kept) / rate
@@ -70,7 +70,7 @@ func answered(r *v1.ReliabilityRecord, took time.Duration) {
 	r.ResponseSeconds += answerWeight * (took.Seconds() - r.ResponseSeconds)
 }
 
-// free is the least free share of what a node has, and of what.
+// free is the free share of a node's scarcest resource, and its name.
 func free(has, used *v1.NodeResources) (share float64, what string, known bool) {
 	share = 1
 	for _, one := range []struct {
@@ -94,8 +94,8 @@ func free(has, used *v1.NodeResources) (share float64, what string, known bool) 
 	return share, what, known
 }
 
-// score is how far a node can be relied on by its record. scarce names what is
-// scarcest, if that is known.
+// score computes a node's reliability from its record. scarce names the scarcest resource,
+// if known.
 func score(now time.Time, r *v1.ReliabilityRecord, scarce string) *v1.Reliability {
 	s := &v1.Reliability{
 		Uptime: uptime(r), ResponseTime: responseTime(r), SuccessRate: successRate(r), Capacity: capacity(r, scarce), Stability: stability(r),
@@ -107,7 +107,7 @@ func score(now time.Time, r *v1.ReliabilityRecord, scarce string) *v1.Reliabilit
 	return s
 }
 
-// part is one of the five. What is not known speaks for the node.
+// part is one of the five parts. An unknown part counts in favour of the node.
 func part(share float64, format string, args ...any) *v1.ReliabilityPart {
 	return &v1.ReliabilityPart{Score: int32(math.Round(100 * min(1, max(0, share)))), Basis: fmt.Sprintf(format, args...)}
 }
@@ -154,7 +154,7 @@ func stability(r *v1.ReliabilityRecord) *v1.ReliabilityPart {
 	return part(math.Exp2(-r.GetLosses()), "lost %.2g times; what is long ago counts less", r.GetLosses())
 }
 
-// roughly is a length of time for people.
+// roughly formats a duration for people.
 func roughly(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second))
 	switch {
@@ -167,15 +167,15 @@ func roughly(seconds float64) string {
 }
 
 const (
-	// A score is written down when it has moved by so much, or a part of it by
-	// so much, but not before the least time, and anyway after the longest.
+	// A score is stored when it has moved by so much, or a part of it by so much, but not
+	// before the least time, and anyway after the longest.
 	movedScore, movedPart = 3, 15
 	keepAfter, keepAnyway = 5 * time.Minute, 6 * time.Hour
-	// firstKept is how long a node is watched before its first score is kept.
+	// firstKept is how long a node is watched before its first score is stored.
 	firstKept = 60 // seconds
 )
 
-// worthKeeping is whether a score is to take the place of the one in the state.
+// worthKeeping reports whether to store a fresh score.
 func worthKeeping(stored, fresh *v1.Reliability) bool {
 	if stored == nil {
 		return fresh.GetRecord().GetWatchedSeconds() >= firstKept
@@ -184,8 +184,8 @@ func worthKeeping(stored, fresh *v1.Reliability) bool {
 	if age >= 0 && age < keepAfter {
 		return false
 	}
-	// One from the future is of a leader whose clock was wrong: it would be in the
-	// way until then.
+	// A score from the future comes from a leader with a wrong clock. It must not block
+	// newer ones.
 	moved := age < 0 || age >= keepAnyway || abs(stored.GetScore()-fresh.GetScore()) >= movedScore
 	before, after := parts(stored), parts(fresh)
 	for i := range before {

@@ -58,8 +58,8 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// What is long ago counts less: a loss is forgotten in days, an absence in weeks.
-func TestRecordForgets(t *testing.T) {
+// Old observations count less: a loss is forgotten in days, an absence in weeks.
+func TestRecordDecays(t *testing.T) {
 	r := &v1.ReliabilityRecord{Losses: 4, Started: 8, NotStarted: 8}
 	pass(r, lossesHalfLife, false)
 	if r.GetLosses() != 2 || r.GetOnlineSeconds() != 0 || r.GetWatchedSeconds() <= 0 {
@@ -75,7 +75,7 @@ func TestRecordForgets(t *testing.T) {
 	if uptime(r).GetScore() != 100 || stability(r).GetScore() != 100 {
 		t.Errorf("after months the record is %v", r)
 	}
-	// However the same time is cut into pieces, it counts the same.
+	// The same time counts the same, however it is divided.
 	whole, pieces := &v1.ReliabilityRecord{}, &v1.ReliabilityRecord{}
 	pass(whole, time.Hour, true)
 	for range 3600 {
@@ -86,7 +86,7 @@ func TestRecordForgets(t *testing.T) {
 	}
 }
 
-func TestFreeIsOfWhatIsScarcest(t *testing.T) {
+func TestFreeIsOfTheScarcestResource(t *testing.T) {
 	has := &v1.NodeResources{Cpu: "4", Memory: "8Gi", Disk: "100Gi"}
 	share, what, known := free(has, &v1.NodeResources{Cpu: "1", Memory: "6Gi", Disk: "10Gi"})
 	if share != 0.25 || what != "memory" || !known {
@@ -100,7 +100,7 @@ func TestFreeIsOfWhatIsScarcest(t *testing.T) {
 	}
 }
 
-func TestScoreIsKeptNowAndThen(t *testing.T) {
+func TestScoreIsStoredNowAndThen(t *testing.T) {
 	at := func(score int32, after time.Duration) *v1.Reliability {
 		part := &v1.ReliabilityPart{Score: score}
 		return &v1.Reliability{
@@ -127,7 +127,7 @@ func TestScoreIsKeptNowAndThen(t *testing.T) {
 	}
 }
 
-// What a node did is counted, written down, and a new leader goes on from there.
+// A node's record is stored, and the next leader resumes from it.
 func TestScoreSurvivesTheLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proposer := &log{store: storeWith(t, node("enrolling")), index: 1}
@@ -153,7 +153,7 @@ func TestScoreSurvivesTheLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		first.Connected("n", here, &v1.NodeStatus{})
 		before := proposer.made()
-		for range 360 { // until it is worth writing down again
+		for range 360 { // until it is worth storing again
 			first.Heartbeat("n", &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "3"}})
 			time.Sleep(time.Second)
 		}

@@ -14,14 +14,13 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// maxChanges keeps one transaction small when thousands of nodes change at
-// once; the next tick does the rest.
+// maxChanges keeps one transaction small when thousands of nodes change at once; the next
+// tick does the rest.
 const maxChanges = 500
 
-// Tick returns the changes that are due for all nodes and when to look again
-// without any news, zero if never. since is when this server began to lead:
-// before that it cannot have heard of anybody. seen is what it has heard, by the
-// uids of nodes.
+// Tick returns the changes that are due for all nodes and when the next tick is due without
+// news, zero if never. since is when this server began to lead: before that it cannot have
+// heard of any node. seen is what it has observed, by node uid.
 func Tick(now, since time.Time, snap *state.Snapshot, seen map[string]Observation, newUID func() string) (*state.Batch, time.Time) {
 	config := snap.Cluster().GetSpec()
 	return tick(now, since, snap.Nodes(""), func(n *v1.Node) (Observation, spec.Liveness) {
@@ -53,8 +52,8 @@ func tick(now, since time.Time, nodes iter.Seq[*v1.Node], seen func(*v1.Node) (O
 	return batch, next
 }
 
-// judge is what a node should look like, which is old itself if nothing is
-// changed, and until when that holds without news.
+// judge returns what a node should look like, which is old itself if nothing changes, and
+// until when that holds without news.
 func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness) (*v1.Node, time.Time) {
 	p, until, why := o.look(now, since, live)
 	before := old.GetStatus()
@@ -63,10 +62,10 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 	case p == heard && o.Status != nil:
 		status = o.Status
 	case p == heard && before.GetState() == stateOffline:
-		status = withoutReady(before) // that was our word, not the agent's
+		status = withoutReady(before) // the leader set that condition, not the agent
 	}
-	wish := old.GetSpec().GetAvailability()
-	after := follow(before.GetState(), p, canRun(status), wish)
+	availability := old.GetSpec().GetAvailability()
+	after := follow(before.GetState(), p, canRun(status), availability)
 	if p != heard && (after == stateOffline || after == stateEnrolling) {
 		until = time.Time{} // it stays as it is until there is news
 	}
@@ -93,8 +92,7 @@ func judge(now, since time.Time, old *v1.Node, o Observation, live spec.Liveness
 	return n, until
 }
 
-// canRun is what the agent says by its condition Ready. An agent that says
-// nothing of it is believed to be well.
+// canRun reads the agent's Ready condition. An agent without it counts as ready.
 func canRun(status *v1.NodeStatus) bool {
 	i := slices.IndexFunc(status.GetConditions(), isReady)
 	return i < 0 || status.GetConditions()[i].GetStatus()
@@ -108,8 +106,8 @@ func withoutReady(status *v1.NodeStatus) *v1.NodeStatus {
 	return status
 }
 
-// notReady are the conditions of a node that is away: that it is ready cannot be
-// said any more, all else is what was last heard.
+// notReady are the conditions of a node that is away: Ready is false, all others stay as
+// last heard.
 func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Condition {
 	conditions = slices.Clone(conditions)
 	ready := &v1.Condition{Type: "Ready", Reason: "The node is offline: " + reason + ".", ChangeTime: timestamppb.New(now)}
@@ -120,8 +118,8 @@ func notReady(conditions []*v1.Condition, reason string, now time.Time) []*v1.Co
 	return append([]*v1.Condition{ready}, conditions...)
 }
 
-// reason is one sentence about a state, empty where there is nothing to say.
-func reason(now string, before *v1.NodeStatus, wished *v1.NodeSpec, said *v1.NodeStatus) string {
+// reason is one sentence about a state, empty if there is nothing to say.
+func reason(now string, before *v1.NodeStatus, wanted *v1.NodeSpec, said *v1.NodeStatus) string {
 	switch now {
 	case stateOffline:
 		return before.GetReason()
@@ -131,14 +129,14 @@ func reason(now string, before *v1.NodeStatus, wished *v1.NodeSpec, said *v1.Nod
 		}
 		return before.GetReason()
 	case stateCordoned, stateDraining:
-		return wishReason(wished)
+		return availabilityReason(wanted)
 	}
 	return ""
 }
 
-// wishReason is who wanted a node out of service, and why.
-func wishReason(wished *v1.NodeSpec) string {
-	by, why := wished.GetAvailabilityBy(), wished.GetAvailabilityReason()
+// availabilityReason says who took a node out of service, and why.
+func availabilityReason(wanted *v1.NodeSpec) string {
+	by, why := wanted.GetAvailabilityBy(), wanted.GetAvailabilityReason()
 	switch {
 	case by == "":
 		return why

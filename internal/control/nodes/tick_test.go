@@ -48,15 +48,15 @@ func TestTransitions(t *testing.T) {
 	}
 	broken := &v1.NodeStatus{Conditions: []*v1.Condition{{Type: "Ready", Reason: "The driver does not answer."}}}
 	for _, one := range []struct {
-		name   string
-		before string
-		wish   string
-		seen   *Observation
-		since  int // when this server began to lead
-		now    int
-		want   string
-		reason string
-		next   int // when to look again; -1 for never
+		name         string
+		before       string
+		availability string
+		seen         *Observation
+		since        int // when this server began to lead
+		now          int
+		want         string
+		reason       string
+		next         int // when the next tick is due; -1 for never
 	}{
 		{"a new node connects", "enrolling", "", heard(true, 0), 0, 1, "ready", "", 3},
 		{"a new node connects that is cordoned already", "enrolling", "cordoned", heard(true, 0), 0, 1, "cordoned", "disk (by user/ann)", 3},
@@ -86,7 +86,7 @@ func TestTransitions(t *testing.T) {
 		{"can run again", "failed", "", heard(true, 5), 0, 6, "ready", "", 8},
 		{"a failed node is lost like others", "failed", "", heard(true, 5), 0, 8, "offline", "not heard of for 3s", -1},
 		{"and stays failed within the window", "failed", "", heard(false, 5), 0, 8, "failed", "", 15},
-		// A new leader has heard of nobody: everybody has the window to come.
+		// A new leader has heard of no node: all have the window to come.
 		{"a new leader waits", "ready", "", nil, 100, 109, "ready", "", 110},
 		{"a new leader gives up", "ready", "", nil, 100, 110, "offline", "no session for 10s", -1},
 		{"what a leader heard before it lost the lead counts from its return", "ready", "", heard(true, 5), 100, 102, "ready", "", 103},
@@ -95,8 +95,8 @@ func TestTransitions(t *testing.T) {
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			n := node(one.before)
-			if one.wish != "" {
-				n.Spec = &v1.NodeSpec{Availability: one.wish, AvailabilityReason: "disk", AvailabilityBy: "user/ann"}
+			if one.availability != "" {
+				n.Spec = &v1.NodeSpec{Availability: one.availability, AvailabilityReason: "disk", AvailabilityBy: "user/ann"}
 			}
 			store := storeWith(t, n)
 			seen := map[string]Observation{}
@@ -136,10 +136,10 @@ var ways = map[string][]string{
 	"offline":   {"ready", "cordoned", "draining", "failed"},
 }
 
-// Whatever is observed in whatever order, no node takes a way that is not in the
-// diagram; offline and failed are left only by a word of the agent, failed is
-// entered only by one, and offline never is while the agent speaks.
-func TestNoWayOutsideTheDiagram(t *testing.T) {
+// Whatever is observed in whatever order, no node takes a transition that is not in the
+// diagram. Only a message of the agent ends offline and failed, or begins failed. A node
+// never goes offline while its agent is heard.
+func TestNoTransitionOutsideTheDiagram(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		store := storeWith(t, node("enrolling"))
 		index, now, since := uint64(1), start, start
@@ -191,7 +191,7 @@ func TestNoWayOutsideTheDiagram(t *testing.T) {
 	})
 }
 
-func TestNodeKeepsWhatItSaidWhenItGoesOffline(t *testing.T) {
+func TestOfflineNodeKeepsItsLastStatus(t *testing.T) {
 	n := node("ready")
 	n.Status.Capacity = &v1.NodeResources{Cpu: "4"}
 	store := storeWith(t, n)
@@ -205,7 +205,7 @@ func TestNodeKeepsWhatItSaidWhenItGoesOffline(t *testing.T) {
 	}
 }
 
-func TestHeartbeatOfANodeThatNeverSaidHelloTakesNothingAway(t *testing.T) {
+func TestHeartbeatBeforeHelloRemovesNothing(t *testing.T) {
 	n := node("offline")
 	n.Status.Capacity = &v1.NodeResources{Cpu: "4"}
 	store := storeWith(t, n)
@@ -218,7 +218,7 @@ func TestHeartbeatOfANodeThatNeverSaidHelloTakesNothingAway(t *testing.T) {
 	}
 }
 
-func TestThousandsOfNodesAreChangedInPieces(t *testing.T) {
+func TestThousandsOfNodesChangeInSeveralTransactions(t *testing.T) {
 	var all []*v1.Node
 	for i := range maxChanges + 1 {
 		name := fmt.Sprintf("n-%04d", i)
@@ -249,9 +249,9 @@ func TestThousandsOfNodesAreChangedInPieces(t *testing.T) {
 	}
 }
 
-// An agent that speaks within the windows is never taken for offline, however
-// ticks, heartbeats and reconnections fall; one that stays away is, and once.
-func TestNodeThatSpeaksInTimeNeverFlaps(t *testing.T) {
+// A node that is heard within the windows never goes offline, however ticks, heartbeats and
+// reconnections interleave. One that stays away does, once.
+func TestNodeHeardInTimeNeverFlaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		store := storeWith(t, node("ready"))
 		index, now := uint64(1), start
@@ -292,7 +292,7 @@ func TestNodeThatSpeaksInTimeNeverFlaps(t *testing.T) {
 	})
 }
 
-func TestLastingLeavesOutWhatChangesAllTheTime(t *testing.T) {
+func TestLastingOmitsUsage(t *testing.T) {
 	full := &v1.NodeStatus{
 		Capacity: &v1.NodeResources{Cpu: "4"}, Usage: &v1.NodeResources{Cpu: "1"}, Requested: &v1.NodeResources{Cpu: "2"},
 	}

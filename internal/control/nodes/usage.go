@@ -6,9 +6,8 @@ import (
 	"github.com/cloudless/cloudless/internal/state"
 )
 
-// Usage is what is in use now, by the uids of nodes and of replicas, and what
-// is closed when a node has said something new. What it returns must not be
-// changed.
+// Usage is what nodes and replicas use now, by uid. news is closed at the next report. The
+// maps must not be changed.
 func (l *Loop) Usage() (nodes map[string]*v1.NodeResources, replicas map[string]*v1.ReplicaUsage, news <-chan struct{}) {
 	nodes, replicas = map[string]*v1.NodeResources{}, map[string]*v1.ReplicaUsage{}
 	snap := l.store.Snapshot()
@@ -30,8 +29,7 @@ func (l *Loop) Usage() (nodes map[string]*v1.NodeResources, replicas map[string]
 	return nodes, replicas, l.news
 }
 
-// announce wakes those who wait for news of usage. It is called with the lock
-// held, and does nothing while nobody waits.
+// announce wakes those who wait for news of usage, if any. The caller holds the lock.
 func (l *Loop) announce() {
 	if l.news != nil {
 		close(l.news)
@@ -39,10 +37,10 @@ func (l *Loop) announce() {
 	}
 }
 
-// measured is what is kept of what a node says its replicas use: those that it
-// runs by the state, under the names that they have there. A node's word can so
-// take no more memory than its replicas in the state do. A heartbeat without
-// measurements leaves the last ones, as long as their replicas are there.
+// measured is what is kept of a node's usage report: replicas that it runs according to the
+// state, under the names that they have there. So a report can take no more memory than the
+// node's replicas in the state. A heartbeat without measurements keeps the last ones, as
+// long as their replicas exist.
 func measured(snap *state.Snapshot, node string, before map[string]*v1.ReplicaUsage, said []*v1.ReplicaUsage) map[string]*v1.ReplicaUsage {
 	if len(said) == 0 && len(before) == 0 {
 		return nil
@@ -72,8 +70,8 @@ func runsOn(r *v1.Replica, node string) bool {
 	return r != nil && r.GetSpec().GetNodeUid() == node && rollout.Live(r.GetStatus().GetPhase())
 }
 
-// forget lets go of what a node used that has been silent for so long that it
-// counts as offline. It is called with the lock held.
+// forget drops the usage of a node that has been silent long enough to count as offline.
+// The caller holds the lock.
 func (l *Loop) forget(e *entry) {
 	if e.usage != nil || e.replicas != nil {
 		e.usage, e.replicas = nil, nil

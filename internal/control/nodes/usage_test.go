@@ -33,7 +33,7 @@ func put(t *testing.T, l *Loop, objects ...state.Object) {
 func beat(uids ...string) *v1.Heartbeat {
 	b := &v1.Heartbeat{Usage: &v1.NodeResources{Cpu: "1"}}
 	for _, uid := range uids {
-		// A node's own word about names counts for nothing.
+		// Names in the report are ignored.
 		b.Replicas = append(b.Replicas, &v1.ReplicaUsage{Uid: uid, Workload: "forged", Node: "forged", MemoryBytes: 7})
 	}
 	return b
@@ -57,7 +57,7 @@ func wantUsed(t *testing.T, l *Loop, want string) {
 	}
 }
 
-func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
+func TestUsageIsKeptWithItsReplicaAndNode(t *testing.T) {
 	_ = lead(t, "enrolling", nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
 		put(t, l, replicaOn("n", "a"), replicaOn("n", "b"), replicaOn("another", "other"))
 		l.Connected("n", here, &v1.NodeStatus{})
@@ -79,7 +79,7 @@ func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
 		// A measurement without a replica means that it does not run any more.
 		l.Heartbeat("n", beat("a"))
 		wantUsed(t, l, "1 node: a")
-		// One that has ended by the state goes at once, and out of memory with the next word.
+		// An ended replica disappears at once, and from memory with the next report.
 		ended := replicaOn("n", "a")
 		ended.Status.Phase = rollout.PhaseStopped
 		put(t, l, ended)
@@ -89,7 +89,7 @@ func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
 			t.Errorf("memory still holds %v", kept)
 		}
 
-		// What an offline node used last is of no interest.
+		// The last usage of an offline node is dropped.
 		l.Heartbeat("n", beat("b"))
 		wantUsed(t, l, "1 node: b")
 		time.Sleep(windows.Silence - time.Second)
@@ -107,7 +107,7 @@ func TestUsageIsKeptAsLongAsItsReplicaAndItsNodeAreThere(t *testing.T) {
 	})
 }
 
-func TestNewsOfUsageWakeWhoWaits(t *testing.T) {
+func TestUsageReportsWakeWatchers(t *testing.T) {
 	_ = lead(t, "enrolling", nil, func(t *testing.T, l *Loop, state func() string, _ func() int) {
 		put(t, l, replicaOn("n", "a"))
 		l.Connected("n", here, &v1.NodeStatus{})
@@ -117,7 +117,7 @@ func TestNewsOfUsageWakeWhoWaits(t *testing.T) {
 		l.Heartbeat("n", beat("a"))
 		<-one
 		<-other
-		// Silence is news too, once: the node's usage is gone.
+		// Silence is news, too, once: the node's usage is gone.
 		_, _, news := l.Usage()
 		began := time.Now()
 		<-news
@@ -128,7 +128,7 @@ func TestNewsOfUsageWakeWhoWaits(t *testing.T) {
 	})
 }
 
-func TestNodeThatIsGoneIsForgotten(t *testing.T) {
+func TestRemovedNodeIsForgotten(t *testing.T) {
 	_ = lead(t, "enrolling", nil, func(t *testing.T, l *Loop, s func() string, _ func() int) {
 		l.Connected("n", here, &v1.NodeStatus{})
 		want(t, s, "ready")

@@ -1,6 +1,6 @@
-// Package retention is the leader's loop that lets go of what is kept only for
-// a while: ended replicas, events, receipts of idempotent calls, expired
-// tokens, old configurations, nodes that were removed long ago. Tick is pure. It decides nothing about what still runs.
+// Package retention is the leader's loop that deletes what is kept only for a while: ended
+// replicas, events, receipts of idempotent calls, expired tokens, old configurations, nodes
+// that were removed long ago. Tick is pure. It decides nothing about what still runs.
 package retention
 
 import (
@@ -19,7 +19,7 @@ import (
 
 // Limits say how long and how much is kept.
 type Limits struct {
-	// Replicas is how long ended replicas are remembered: as long as their logs.
+	// Replicas is how long ended replicas are kept: as long as their logs.
 	Replicas time.Duration
 	Receipts time.Duration
 	// Revisions is how many of the newest revisions of a workload are kept.
@@ -31,16 +31,16 @@ type Limits struct {
 	MaxEvents int
 	// Configurations is how many of the newest versions are kept.
 	Configurations int
-	// RemovedNodes is how long it is known that a node was removed: until no
-	// certificate of it can hold any more, with room for wrong clocks. That servers
-	// were removed is never forgotten.
+	// RemovedNodes is how long the removal of a node is remembered: until its certificates
+	// have expired, with some margin for wrong clocks. The removal of a server is never
+	// forgotten.
 	RemovedNodes time.Duration
 }
 
 // DefaultLimits are those of a new cluster.
 var DefaultLimits = LimitsOf(nil)
 
-// What the configuration does not say.
+// Limits that the configuration does not set.
 const (
 	receipts       = 24 * time.Hour
 	configurations = 1000
@@ -119,8 +119,7 @@ func ofNode(r *statev1.Revocation) bool {
 	return err == nil && id.Kind() == identity.KindNode
 }
 
-// forgetEvents deletes the oldest events, which are found without looking at
-// anything else.
+// forgetEvents deletes the oldest events, without reading anything else.
 func forgetEvents(now time.Time, snap *state.Snapshot, limits Limits, batch *state.Batch) {
 	surplus := snap.Count(state.KindEvent) - limits.MaxEvents
 	for e := range snap.OldestEvents() {
@@ -132,9 +131,8 @@ func forgetEvents(now time.Time, snap *state.Snapshot, limits Limits, batch *sta
 	}
 }
 
-// proves reports whether a replica is the only proof that its workload's work
-// is done: without it, the work would be done again. A job that is over has that
-// written in its status.
+// proves reports whether a replica is the only proof that its workload's work is done:
+// without it, the work would be done again. The status of a finished job proves it, too.
 func proves(snap *state.Snapshot, r *v1.Replica) bool {
 	phase := r.GetStatus().GetPhase()
 	w := snap.Workload(r.GetSpec().GetWorkloadUid())
@@ -142,8 +140,8 @@ func proves(snap *state.Snapshot, r *v1.Replica) bool {
 		(phase == rollout.PhaseCompleted || phase == rollout.PhaseFailed)
 }
 
-// forgettable are the revisions of a workload beyond the newest ones that no
-// replica runs any more.
+// forgettable are the revisions of a workload beyond the newest ones that no replica runs
+// any more.
 func forgettable(snap *state.Snapshot, w *v1.Workload, keep int) []string {
 	var all []string // oldest first
 	for revision := range snap.RevisionsOf(w.GetMetadata().GetUid()) {
@@ -169,8 +167,8 @@ type Proposer interface {
 // interval is far shorter than any limit and far longer than a tick takes.
 const interval = time.Minute
 
-// Run ticks now and then until ctx ends, each time by the configuration that is
-// in force then, and soon after that has changed.
+// Run ticks every interval until ctx ends, by the current configuration, and soon after
+// that has changed.
 func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -198,15 +196,15 @@ func Run(ctx context.Context, store *state.Store, proposer Proposer) error {
 	}
 }
 
-// glance is how often the number of events is looked at between two ticks: a
-// storm of them must not grow for a minute.
-const glance = time.Second
+// eventCheckInterval is how often the number of events is checked between two ticks: a storm of them
+// must not grow for a minute.
+const eventCheckInterval = time.Second
 
-// wait returns when a whole tick is due, because of the time or because the
-// limits are others, or when events alone are a tenth above their limit: a tick
-// goes through everything, which a storm must not have done every second.
+// wait returns when a whole tick is due, because of the time or because the limits have
+// changed, or when the events alone exceed their limit by a tenth: a whole tick reads
+// everything, which must not happen every second of a storm.
 func wait(ctx context.Context, tick <-chan time.Time, store *state.Store, limits Limits) (whole bool, err error) {
-	glances := time.NewTicker(glance)
+	glances := time.NewTicker(eventCheckInterval)
 	defer glances.Stop()
 	for {
 		select {

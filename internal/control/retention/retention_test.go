@@ -43,7 +43,7 @@ func (l *log) Propose(_ context.Context, tx *statev1.Transaction) (state.Result,
 	return l.store.Apply(l.index, proto.CloneOf(tx))
 }
 
-// put makes objects at a moment.
+// put creates objects at a moment.
 func (l *log) put(t *testing.T, when time.Time, objects ...state.Object) {
 	t.Helper()
 	var b state.Batch
@@ -56,7 +56,7 @@ func (l *log) put(t *testing.T, when time.Time, objects ...state.Object) {
 	}
 }
 
-// configure makes it a cluster that keeps what is over as wished.
+// configure creates a cluster with a retention configuration.
 func (l *log) configure(t *testing.T, r *v1.Retention) {
 	t.Helper()
 	var b state.Batch
@@ -82,7 +82,7 @@ func event(n int, when time.Time) *v1.Event {
 	return &v1.Event{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Spec: &v1.EventSpec{Time: timestamppb.New(when)}}
 }
 
-func TestWhatIsOlderThanItsLimitGoes(t *testing.T) {
+func TestObjectsBeyondTheirLimitAreDeleted(t *testing.T) {
 	l := &log{store: state.New()}
 	receipt := func(name string) *statev1.Receipt {
 		return &statev1.Receipt{Metadata: &v1.Metadata{Uid: name, Name: name}}
@@ -155,7 +155,7 @@ func TestExpiredTokenTakesItsHashAlong(t *testing.T) {
 }
 
 // The end of a job is what keeps it from being done again.
-func TestProofThatWorkIsDoneIsKept(t *testing.T) {
+func TestProofOfFinishedWorkIsKept(t *testing.T) {
 	l := &log{store: state.New()}
 	of := func(r *v1.Replica, revision string) *v1.Replica {
 		r.Spec.WorkloadUid, r.Spec.RevisionUid = "w", revision
@@ -180,7 +180,7 @@ func TestProofThatWorkIsDoneIsKept(t *testing.T) {
 	}
 }
 
-func TestOldRevisionsThatNothingRunsGo(t *testing.T) {
+func TestUnusedOldRevisionsAreDeleted(t *testing.T) {
 	l := &log{store: state.New()}
 	keep := limits
 	keep.Revisions = 2
@@ -205,7 +205,7 @@ func TestOldRevisionsThatNothingRunsGo(t *testing.T) {
 	}
 }
 
-func TestTooManyEventsGoOldestFirst(t *testing.T) {
+func TestSurplusEventsAreDeletedOldestFirst(t *testing.T) {
 	l := &log{store: state.New()}
 	for n := range 10 {
 		l.put(t, now, event(n, now))
@@ -222,7 +222,7 @@ func TestTooManyEventsGoOldestFirst(t *testing.T) {
 	}
 }
 
-func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
+func TestRunTicksEveryMinuteInBoundedTransactions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{store: state.New()}
 		for part := range 3 {
@@ -258,7 +258,8 @@ func TestRunLooksEveryMinuteAndTakesAMountainInPieces(t *testing.T) {
 	})
 }
 
-// Between two ticks, a storm of events is cut down at once; a few too many wait for the next tick.
+// Between two ticks, a storm of events is cut down at once; a few too many wait for the
+// next tick.
 func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{store: state.New()}
@@ -275,13 +276,13 @@ func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
 		for n := range 11 {
 			l.put(t, time.Now(), event(n, time.Now()))
 		}
-		if got := count(2 * glance); got != 11 {
+		if got := count(2 * eventCheckInterval); got != 11 {
 			t.Errorf("of 11 events %d are left before the tick", got)
 		}
 		for n := range 50 {
 			l.put(t, time.Now(), event(100+n, time.Now()))
 		}
-		if got := count(glance); got != 10 {
+		if got := count(eventCheckInterval); got != 10 {
 			t.Errorf("after a storm %d events are left", got)
 		}
 		l.put(t, time.Now(), event(200, time.Now()))
@@ -293,7 +294,8 @@ func TestStormOfEventsDoesNotWaitForTheNextTick(t *testing.T) {
 	})
 }
 
-// What is kept follows the configuration while the loop runs, without waiting for the next tick.
+// The limits follow the configuration while the loop runs, without waiting for the next
+// tick.
 func TestRunFollowsTheConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{store: state.New()}
@@ -308,7 +310,7 @@ func TestRunFollowsTheConfiguration(t *testing.T) {
 			t.Fatal("gone although a day is the default")
 		}
 		l.configure(t, &v1.Retention{Replicas: "5m"})
-		time.Sleep(2 * glance)
+		time.Sleep(2 * eventCheckInterval)
 		synctest.Wait()
 		if l.store.Snapshot().Replica("r") != nil {
 			t.Error("kept although the configuration says five minutes now")
@@ -347,7 +349,7 @@ func TestRunEndsWithAnErrorOfTheProposer(t *testing.T) {
 	}
 }
 
-// That a node was removed is forgotten in time; that a server was, never.
+// The removal of a node is forgotten in time; that of a server never.
 func TestRemovedNodesAreForgottenInTime(t *testing.T) {
 	l := &log{store: state.New()}
 	l.put(t, now.Add(-6*time.Hour),

@@ -34,9 +34,9 @@ func ofRevision(r *v1.Replica, workload, revision string) *v1.Replica {
 	return r
 }
 
-// The replica of a job that has been done is what keeps it from being done
-// again, however long ago that was.
-func TestTheProofOfDoneWorkIsKept(t *testing.T) {
+// The replica of a completed job is what keeps it from being done again, however long ago
+// that was.
+func TestReplicaOfCompletedJobIsKept(t *testing.T) {
 	l := &log{store: state.New()}
 	long := now.Add(-1000 * time.Hour)
 	l.put(
@@ -56,8 +56,8 @@ func TestTheProofOfDoneWorkIsKept(t *testing.T) {
 	}
 }
 
-// A job that is over has that written in its status: its replicas go like others.
-func TestTheReplicasOfAJobThatIsOverAreNotKept(t *testing.T) {
+// The status of a finished job proves its end, so its replicas are deleted like others.
+func TestReplicasOfFinishedJobAreDeleted(t *testing.T) {
 	l := &log{store: state.New()}
 	long := now.Add(-1000 * time.Hour)
 	over, open := workload("over", "over-1"), workload("open", "open-2")
@@ -87,7 +87,7 @@ func TestOldRevisionsAreForgottenUnlessTheyRun(t *testing.T) {
 	}
 }
 
-func TestAnExpiredTokenTakesItsCredentialAlong(t *testing.T) {
+func TestExpiredTokenTakesItsCredentialAlong(t *testing.T) {
 	l := &log{store: state.New()}
 	l.put(
 		t, now.Add(-100*time.Hour),

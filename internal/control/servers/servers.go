@@ -1,8 +1,9 @@
-// Package servers is the leader's loop that keeps what the state says of the servers by what they tell each other:
-// where each is reached now, in which zone it is and what it runs.
+// Package servers is the leader's loop that keeps the state's servers in line with what
+// they report to each other: their current address, zone and version.
 //
-// Tick is pure. The package adds nobody but the leader itself, which founded the cluster or led it before servers were
-// kept: others become members by enrolling. It must not know how servers talk, nor who votes.
+// Tick is pure. The package adds only the leader itself, which founded the cluster or led
+// it before servers were stored: others become members by enrolling. It must not know how
+// servers communicate, nor which ones vote.
 package servers
 
 import (
@@ -30,10 +31,10 @@ type Seen struct {
 	UID, Address, Zone, Version string
 }
 
-// Self is the server that leads.
+// Self is the leader.
 type Self struct {
 	Seen
-	// Name that is wished for it.
+	// Name that it asks for.
 	Name string
 }
 
@@ -71,8 +72,9 @@ func freeName(snap *state.Snapshot, wish string) string {
 	return name
 }
 
-// Tell returns the event that this server leads since a term, nil if it was told before or there is no other.
-func Tell(now time.Time, uid string, snap *state.Snapshot, self Self, term uint64) *v1.Event {
+// LeaderEvent returns the event that this server leads since a term. It is nil if the event exists
+// already or there is no other server.
+func LeaderEvent(now time.Time, uid string, snap *state.Snapshot, self Self, term uint64) *v1.Event {
 	own := snap.Server(self.UID)
 	if own == nil || !others(snap, self.UID) {
 		return nil
@@ -108,19 +110,19 @@ type Loop struct {
 	Term uint64
 	// Seen are the others that are alive.
 	Seen func() []Seen
-	// Wake tells that they may have changed.
+	// Wake signals that they may have changed.
 	Wake <-chan struct{}
 }
 
-// again is how often the loop looks without being told.
-const again = 5 * time.Second
+// tickInterval is how often the loop ticks without a signal.
+const tickInterval = 5 * time.Second
 
-// Run says that this server leads, and ticks until ctx ends.
+// Run announces that this server leads, and ticks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	if l.Self.UID == "" || l.Self.Name == "" {
 		return errors.New("the loop of the servers needs to know which one it runs on")
 	}
-	ticker := time.NewTicker(again)
+	ticker := time.NewTicker(tickInterval)
 	defer ticker.Stop()
 	for told := false; ; told = true {
 		if err := l.once(ctx, !told); err != nil {
@@ -135,13 +137,13 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// once brings the state up to date, however often it moves on meanwhile.
+// once brings the state up to date. It retries when the state moves on meanwhile.
 func (l *Loop) once(ctx context.Context, tell bool) error {
 	for {
 		snap, now := l.Store.Snapshot(), time.Now().UTC()
 		batch := Tick(snap, l.Self, l.Seen())
 		if tell {
-			if event := Tell(now, state.NewUID(), snap, l.Self, l.Term); event != nil {
+			if event := LeaderEvent(now, state.NewUID(), snap, l.Self, l.Term); event != nil {
 				batch.Create(event)
 			}
 		}

@@ -46,25 +46,26 @@ func tick(t *testing.T, store *state.Store, self Self, seen ...Seen) *state.Snap
 	return nil
 }
 
-func TestLeaderIsEntered(t *testing.T) {
+func TestLeaderAddsItself(t *testing.T) {
 	self := Self{Seen: Seen{UID: "s1", Address: "192.0.2.1:7700", Version: "1"}, Name: "box"}
 	store := with(t, cluster(), server("s2", "box", "192.0.2.2:7700"))
 	got := tick(t, store, self).Server("s1")
 	if got.GetMetadata().GetName() != "box-2" || got.GetSpec().GetAddress() != "192.0.2.1:7700" {
 		t.Errorf("the leader is entered as %v", got)
 	}
-	// One that was removed while another led, and is elected before it has ended, stays removed.
+	// A server that was removed under another leader, and is elected before it has ended,
+	// stays removed.
 	store = with(t, cluster(), &statev1.Revocation{Metadata: &v1.Metadata{Uid: "s1"}})
 	if got := tick(t, store, self).Server("s1"); got != nil {
 		t.Errorf("the removed server is entered as %v", got)
 	}
-	// Before there is a cluster there is nothing to enter it in.
+	// Before there is a cluster, there is nothing to add the server to.
 	if batch := Tick(state.New().Snapshot(), self, nil); batch.Len() != 0 {
 		t.Error("a server is entered without a cluster")
 	}
 }
 
-func TestServersThatMoveAreFollowed(t *testing.T) {
+func TestMovedServersAreUpdated(t *testing.T) {
 	self := Self{Seen: Seen{UID: "s1", Address: "192.0.2.1:7700", Version: "1"}, Name: "box"}
 	store := with(t, cluster(), server("s1", "one", "192.0.2.1:7700"), server("s2", "two", "192.0.2.2:7700"))
 	snap := tick(t, store, self,
@@ -82,14 +83,14 @@ func TestServersThatMoveAreFollowed(t *testing.T) {
 	}
 }
 
-// Who leads says so once in a term, if there is anybody else who could.
-func TestLeaderSaysThatItLeads(t *testing.T) {
+// The leader announces itself once per term, if there are other servers.
+func TestLeaderAnnouncesItself(t *testing.T) {
 	now := time.Unix(1_700_000_002, 0)
 	one, two := Self{Seen: Seen{UID: "s1"}, Name: "one"}, Self{Seen: Seen{UID: "s2"}, Name: "two"}
 	store := with(t, cluster(), server("s1", "one", "192.0.2.1:7700"))
 	tell := func(self Self, term uint64, want string) {
 		t.Helper()
-		event := Tell(now, state.NewUID(), store.Snapshot(), self, term)
+		event := LeaderEvent(now, state.NewUID(), store.Snapshot(), self, term)
 		if got := event.GetSpec().GetMessage(); got != want {
 			t.Errorf("%s in term %d: %q instead of %q", self.Name, term, got, want)
 		}

@@ -12,16 +12,16 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// A heartbeat that has arrived when a node's time is up counts, even if this
-// server has so much to do that it has not come to it.
-func TestWhatHasArrivedIsHeardBeforeSilenceIsJudged(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as if others had all cores but one
+// A heartbeat that has arrived before a node's deadline counts, even if this server was too
+// busy to handle it.
+func TestArrivedHeartbeatsCountBeforeSilenceIsJudged(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // as if others used all cores but one
 	err := lead(t, stateReady, nil, func(t *testing.T, l *Loop, state func() string, proposals func() int) {
 		l.Connected("n", here, &v1.NodeStatus{})
 		before := proposals()
 		for range 10 {
 			time.Sleep(3 * time.Second) // to the very moment
-			for range 3 {               // it changes hands
+			for range 3 {               // it passes through three goroutines
 				runtime.Gosched()
 			}
 			l.Heartbeat("n", &v1.Heartbeat{})
@@ -36,8 +36,8 @@ func TestWhatHasArrivedIsHeardBeforeSilenceIsJudged(t *testing.T) {
 	}
 }
 
-// A server that has not listened for a while judges nobody before it has.
-func TestNobodyIsSilentToADeafServer(t *testing.T) {
+// A server that was deaf for a while judges no node before it has caught up.
+func TestDeafServerJudgesNoNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proposer := &log{store: storeWith(t, node(stateReady)), index: 1}
 		loop := New(proposer.store, proposer, alive)
@@ -54,11 +54,11 @@ func TestNobodyIsSilentToADeafServer(t *testing.T) {
 		deaf.Store(true)
 		time.Sleep(2 * windows.Silence)
 		want(t, state, stateReady)
-		loop.Heartbeat("n", &v1.Heartbeat{}) // as the first thing that is heard again
+		loop.Heartbeat("n", &v1.Heartbeat{}) // the first message after that
 		deaf.Store(false)
 		time.Sleep(windows.Silence - time.Second)
 		want(t, state, stateReady)
-		time.Sleep(time.Second + deafLook)
+		time.Sleep(time.Second + deafCheckInterval)
 		want(t, state, stateOffline)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -67,11 +67,10 @@ func TestNobodyIsSilentToADeafServer(t *testing.T) {
 	})
 }
 
-// The time in which this server stood still is not a node's silence, however often
-// it does: only time in which it could have been heard counts.
-func TestNobodyIsSilentToAServerThatStandsStill(t *testing.T) {
+// Time in which this server was stalled does not count as a node's silence.
+func TestStalledServerExtendsDeadlines(t *testing.T) {
 	l := New(storeWith(t, node(stateReady)), nil, alive)
-	l.since, l.lastBeat = at(0), at(8)
+	l.since, l.lastCheck = at(0), at(8)
 	e := l.entry("n")
 	e.Connected, e.LastSeen, e.live, e.state = true, at(8), windows, stateReady
 	due := func(want time.Time) {
@@ -80,19 +79,19 @@ func TestNobodyIsSilentToAServerThatStandsStill(t *testing.T) {
 			t.Errorf("the node's time is up at %v, want %v", got, want)
 		}
 	}
-	l.beat(at(8).Add(stillness))
+	l.extendDeadlines(at(8).Add(stallLimit))
 	due(at(8).Add(windows.Silence))
-	now := l.lastBeat
+	now := l.lastCheck
 	for i := range 3 {
 		now = now.Add(2 * time.Second)
 		if !l.deaf(now) {
-			t.Error("a server that stood still until now judges")
+			t.Error("a stalled server judged a node")
 		}
-		l.beat(now)
+		l.extendDeadlines(now)
 		due(at(8).Add(windows.Silence + time.Duration(i+1)*2*time.Second))
 	}
 	if l.deaf(now) {
-		t.Error("a server that goes on judges nobody")
+		t.Error("a server that runs again judges no node")
 	}
 	e.LastSeen = now // heard again, and then silent
 	due(now.Add(windows.Silence))
