@@ -13,7 +13,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,49 +25,16 @@ import (
 	"github.com/cloudless/cloudless/internal/agent/machine"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/peering"
 	"github.com/cloudless/cloudless/internal/spec"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
-
-// reach tries the address, because gRPC tells what is wrong with it only in
-// words of its own.
-func reach(ctx context.Context, address string, config *tls.Config) error {
-	dialer := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: config}
-	conn, err := dialer.DialContext(ctx, "tcp", address)
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return errors.New("nothing listens there: check the address, and that the server runs")
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("nothing answers there: check the address, that its machine runs, and that no firewall is between: %w", err)
-	case err != nil:
-		return err
-	}
-	return conn.Close()
-}
-
-// nodeName is the wished name, or the host's brought into the form of a name.
-func nodeName(m local.Machine) string {
-	name := m.Name
-	if name == "" {
-		name, _ = os.Hostname()
-	}
-	name = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		default:
-			return '-'
-		}
-	}, strings.ToLower(name))
-	if name = strings.Trim(name[:min(len(name), 63)], "-"); name == "" {
-		return "node"
-	}
-	return name
-}
 
 // member is an agent's parts, opened and ready to run.
 type member struct {
@@ -123,7 +89,7 @@ func closed(ch <-chan struct{}) bool {
 type clusterLink struct {
 	rotator *identity.Rotator
 	trust   *identity.Trust
-	servers *serverList
+	servers *peering.ServerList
 }
 
 // registryClient reaches the cluster's registry at the server's address.
@@ -137,7 +103,7 @@ func (l *clusterLink) registryClient() *http.Client {
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			config := identity.ClientTLS(l.trust, l.rotator.Certificate)
 			config.NextProtos = []string{"h2", "http/1.1"}
-			return l.servers.dialTLS(ctx, config)
+			return l.servers.DialTLS(ctx, config)
 		},
 	}
 	return &http.Client{Transport: transport}
@@ -147,24 +113,24 @@ func (l *clusterLink) registryClient() *http.Client {
 const outputAge = 30 * 24 * time.Hour
 
 // openMember connects a machine that has joined.
-func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driver, version string, i *instruments, logger *slog.Logger, u *undo) (*member, error) {
-	about, err := f.readMembership()
+func openMember(ctx context.Context, f *datadir.Folder, link *clusterLink, d driver.Driver, version string, i *instruments, logger *slog.Logger, u *undo) (*member, error) {
+	about, err := f.ReadMembership()
 	if err != nil {
 		return nil, err
 	}
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	if err != nil {
 		return nil, err
 	}
-	if err := f.belongTo(creds.Trust().Cluster()); err != nil {
+	if err := f.BindCluster(creds.Trust().Cluster()); err != nil {
 		return nil, err
 	}
 	p := &member{name: about.Node}
-	link.servers = newServerList(about, func(servers []string) error {
+	link.servers = peering.NewServerList(about, func(servers []string) error {
 		about.Servers = servers
-		return f.writeMembership(about)
+		return f.WriteMembership(about)
 	})
-	conn, err := grpc.NewClient(link.servers.target(), append(append(agent.DialOptions(), link.servers.options()...),
+	conn, err := grpc.NewClient(link.servers.Target(), append(append(agent.DialOptions(), link.servers.Options()...),
 		grpc.WithTransportCredentials(credentials.NewTLS(identity.Resume(identity.ClientTLS(creds.Trust(), func() (*tls.Certificate, error) {
 			return p.rotator.Certificate()
 		})))))...)
@@ -173,29 +139,29 @@ func openMember(ctx context.Context, f *folder, link *clusterLink, d driver.Driv
 	}
 	u.add(func() { logError(logger, "close connection", conn.Close()) })
 	p.rotator, err = identity.NewRotator(identity.RotatorOptions{
-		Current: creds, Path: f.credentialsPath(), Log: logger, Renew: renewer(conn),
+		Current: creds, Path: f.CredentialsPath(), Log: logger, Renew: renewer(conn),
 	})
 	if err != nil {
 		return nil, err
 	}
 	link.rotator, link.trust = p.rotator, creds.Trust()
-	facts, err := machine.New(machine.Options{DataDir: f.path, Version: version})
+	facts, err := machine.New(machine.Options{DataDir: f.Path(), Version: version})
 	if err != nil {
 		return nil, err
 	}
-	network, err := nodenet.Open(networkOptions(f, logger))
+	network, err := nodenet.Open(enroll.NetworkOptions(f, logger))
 	if err != nil {
 		return nil, err
 	}
 	u.add(network.Close)
 	p.agent, err = agent.New(agent.Options{
-		DataDir: f.path, Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
-		Metrics: i.agent(), Tracing: i.tracing, GoingDown: func() bool { return rests(f.path) },
+		DataDir: f.Path(), Client: v1.NewAgentServiceClient(conn), Drivers: []driver.Driver{d}, Machine: facts, Network: network, Logger: logger,
+		Metrics: i.agent(), Tracing: i.tracing, GoingDown: f.GoingDown,
 		LogLimits: driver.LogLimits{MaxAge: outputAge},
 		Servers: func(addresses []string) {
-			logError(logger, "keep the servers' addresses", link.servers.learn(addresses))
+			logError(logger, "keep the servers' addresses", link.servers.Learn(addresses))
 		},
-		Leave: link.servers.leave, Quiet: link.servers.quiet, NoSession: p.noSession, Ending: p.ending,
+		Leave: link.servers.Leave, Quiet: link.servers.Quiet, NoSession: p.noSession, Ending: p.ending,
 	})
 	if err != nil {
 		return nil, err
@@ -231,19 +197,28 @@ func (m *member) Run(ctx context.Context, ready func()) error {
 
 // runAgent is the role of a machine that has joined before.
 func runAgent(ctx context.Context, o local.AgentOptions) error {
-	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
-		if _, err := os.Stat(f.credentialsPath()); errors.Is(err, fs.ErrNotExist) {
-			return nil, notJoined(f.path)
+	err := serveNode(ctx, o.Process, o.Machine, func(f *datadir.Folder, logger *slog.Logger) (func() error, error) {
+		if _, err := os.Stat(f.CredentialsPath()); errors.Is(err, fs.ErrNotExist) {
+			return nil, notJoined(f.Path())
 		}
-		if err := f.notAmongStrangers(ctx, o.Process); err != nil {
+		if err := checkServers(ctx, f, o.Process); err != nil {
 			return nil, err
 		}
-		return nil, f.sayExpired(logger)
+		return nil, enroll.WarnExpired(f, logger)
 	})
-	if held, ok := errors.AsType[*local.AlreadyRunningError](err); ok {
+	if held, ok := errors.AsType[*datadir.AlreadyRunningError](err); ok {
 		return cmp.Or(runsLess(held, false, true), err)
 	}
 	return err
+}
+
+// checkServers refuses to start where servers of another cluster are in the place of the node's, if somebody waits until
+// the node is ready. Otherwise the node retries, because replicas need no server.
+func checkServers(ctx context.Context, f *datadir.Folder, process local.Process) error {
+	if !process.Attended {
+		return nil
+	}
+	return peering.CheckServers(ctx, f)
 }
 
 func notJoined(dataDir string) error {
@@ -251,7 +226,7 @@ func notJoined(dataDir string) error {
 }
 
 // serveNode runs an agent in a process of its own.
-func serveNode(ctx context.Context, process local.Process, m local.Machine, admit func(*folder, *slog.Logger) (enrollment, error)) error {
+func serveNode(ctx context.Context, process local.Process, m local.Machine, admit func(*datadir.Folder, *slog.Logger) (func() error, error)) error {
 	if err := mayRunContainers(); err != nil {
 		return err
 	}
@@ -262,20 +237,20 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	if err != nil {
 		return err
 	}
-	f, err := openFolderFor(ctx, process)
+	f, err := openFolder(ctx, process)
 	if err != nil {
 		return err
 	}
-	u.add(f.release)
-	if err := f.say(func(h *holder) { h.Node = true }); err != nil {
+	u.add(f.Release)
+	if err := f.UpdateHolder(func(h *datadir.Holder) { h.Node = true }); err != nil {
 		return err
 	}
-	if err := f.noticeMove(machineMark("/"), process.Progress, logger); err != nil {
+	if err := f.NoticeMove(datadir.MachineMark("/"), process.Progress, logger); err != nil {
 		return err
 	}
 	enrolls, err := admit(f, logger)
 	if err != nil {
-		f.forsake()
+		f.RemoveIfNew()
 		return err
 	}
 	process.Progress("starting the container runtime")
@@ -284,26 +259,26 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	if err != nil {
 		return err
 	}
-	leaves := f.clearNetworkIfRemoved(logger, &u)
+	leaves := clearNetworkIfRemoved(f, logger, &u)
 	p, err := openMember(ctx, f, link, d, process.Version, i, logger, &u)
 	if err != nil {
 		return err
 	}
 	// Not when it is ready: its cluster may be away for long.
-	if err := f.settle(ctx); err != nil {
+	if err := f.MarkStarted(ctx); err != nil {
 		return err
 	}
 	process.Progress("waiting for the cluster")
 	p.progress = process.Progress
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serveAgentMetrics(ctx, f.runDir(), i, p.agent) })
+	g.Go(func() error { return serveAgentMetrics(ctx, f.RunDir(), i, p.agent) })
 	g.Go(func() error { return gcpacer.Rest(ctx) })
 	g.Go(func() error {
 		return p.Run(ctx, func() { process.Ready(fmt.Sprintf("node %s is ready", p.name)) })
 	})
 	if process.Attended {
 		g.Go(func() error {
-			sayAlone(ctx, p.agent.Ready(), p.agent.Removed(), func() { process.Ready(withoutServer(p, f.path, link.servers.addresses())) })
+			sayAlone(ctx, p.agent.Ready(), p.agent.Removed(), func() { process.Ready(withoutServer(p, f.Path(), link.servers.Addresses())) })
 			return nil
 		})
 	}
@@ -314,7 +289,7 @@ func serveNode(ctx context.Context, process local.Process, m local.Machine, admi
 	}
 	if errors.Is(err, agent.ErrRemoved) {
 		leaves()
-		return command.ForGood(f.wasRemoved(p))
+		return command.ForGood(wasRemoved(f, p))
 	}
 	return endedByContext(err)
 }
@@ -345,10 +320,10 @@ func withoutServer(m *member, dataDir string, servers []string) string {
 }
 
 // restCopy stops what a copy of a node has begun to run.
-func restCopy(ctx context.Context, f *folder, d driver.Driver, logger *slog.Logger) error {
-	facts, err := machine.New(machine.Options{DataDir: f.path})
+func restCopy(ctx context.Context, f *datadir.Folder, d driver.Driver, logger *slog.Logger) error {
+	facts, err := machine.New(machine.Options{DataDir: f.Path()})
 	if err != nil {
 		return err
 	}
-	return agent.Down(ctx, agent.DownOptions{DataDir: f.path, Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger})
+	return agent.Down(ctx, agent.DownOptions{DataDir: f.Path(), Drivers: []driver.Driver{d}, BootID: facts.BootID(), Logger: logger})
 }

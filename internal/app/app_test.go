@@ -4,12 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/cloudless/cloudless/internal/cli/local"
 )
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries are the names in a folder.
+func entries(t *testing.T, path string) string {
+	t.Helper()
+	all, err := os.ReadDir(path)
+	must(t, err)
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
 
 func TestUndoRunsBackwardsAndOnce(t *testing.T) {
 	var u undo
@@ -21,25 +39,6 @@ func TestUndoRunsBackwardsAndOnce(t *testing.T) {
 	u.run()
 	if !slices.Equal(ran, []int{2, 1, 0}) {
 		t.Errorf("ran %v", ran)
-	}
-}
-
-func TestNodeNameIsBroughtIntoForm(t *testing.T) {
-	for from, want := range map[string]string{
-		"web":                                    "web",
-		"Bob's Laptop":                           "bob-s-laptop",
-		"host.example.com":                       "host-example-com",
-		"---":                                    "node",
-		"ümlaut":                                 "mlaut",
-		strings.Repeat("a", 62) + ".example.com": strings.Repeat("a", 62),
-		strings.Repeat("a", 100):                 strings.Repeat("a", 63),
-	} {
-		if got := nodeName(local.Machine{Name: from}); got != want {
-			t.Errorf("nodeName(%q) = %q, want %q", from, got, want)
-		}
-	}
-	if nodeName(local.Machine{}) == "" {
-		t.Error("a machine without a wish has no name")
 	}
 }
 

@@ -23,9 +23,12 @@ import (
 	"github.com/cloudless/cloudless/api"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/doctor"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
+	"github.com/cloudless/cloudless/internal/peering"
 )
 
 // furtherChecks are those of packages that look for themselves, beside those of
@@ -43,7 +46,7 @@ func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, erro
 	cluster := "" // whose server may use the port of the API, too
 	if o.APIAddr == "" {
 		o.APIAddr = local.DefaultAPIAddr
-		if id, err := readFolderID(o.DataDir); err == nil {
+		if id, err := datadir.ReadRecord(o.DataDir); err == nil {
 			o.APIAddr = cmp.Or(id.Listen, o.APIAddr)
 		}
 		if where, err := contextOf(o); err == nil {
@@ -55,7 +58,7 @@ func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, erro
 		return nil, err
 	}
 	if o.ContainerdAddress == "" {
-		if id, err := readFolderID(o.DataDir); err == nil {
+		if id, err := datadir.ReadRecord(o.DataDir); err == nil {
 			o.ContainerdAddress = id.ContainerdAddress
 		}
 	}
@@ -66,7 +69,7 @@ func examine(ctx context.Context, o local.DoctorOptions) ([]doctor.Finding, erro
 	}
 	v.Certificates = lookCertificates(o.DataDir)
 	if v.Root { // others do not see what processes have open
-		v.Leftovers = lookLeftovers(runDir(""), o.DataDir)
+		v.Leftovers = lookLeftovers(datadir.RunDir(""), o.DataDir)
 	}
 	v.Clock.Skew = serverSkew(ctx, o)
 	if err := ctx.Err(); err != nil {
@@ -122,21 +125,19 @@ func wantedPorts(o local.DoctorOptions) ([]doctor.Port, error) {
 // lookFolder sees a data folder without taking it.
 func lookFolder(path string) doctor.Folder {
 	f := doctor.Folder{Path: path}
-	if f.Err = private(path); errors.Is(f.Err, fs.ErrNotExist) {
+	if f.Err = datadir.CheckPrivate(path); errors.Is(f.Err, fs.ErrNotExist) {
 		f.Err = nil
 		return f
 	} else if f.Err != nil {
 		return f
 	}
-	id, err := readFolderID(path)
+	id, err := datadir.ReadRecord(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f
 	}
 	f.Exists, f.Err, f.Cluster = true, err, id.Cluster
-	if who := readHolder(path); who.PID > 0 && hasOpen(who.PID, lockPath(path)) {
-		f.Holder = who.PID
-	}
-	if creds, err := identity.LoadCredentials((&folder{path: path}).credentialsPath()); err == nil {
+	f.Holder = datadir.HolderPID(path)
+	if creds, err := identity.LoadCredentials(datadir.At(path).CredentialsPath()); err == nil {
 		f.Member = creds.Trust().Cluster()
 	}
 	f.Orphans = countShims(path)
@@ -155,7 +156,7 @@ func countShims(path string) (count int) {
 }
 
 func lookCertificates(dataDir string) []doctor.Certificate {
-	creds, err := identity.LoadCredentials((&folder{path: dataDir}).credentialsPath())
+	creds, err := identity.LoadCredentials(datadir.At(dataDir).CredentialsPath())
 	if err != nil {
 		return nil // what is damaged is said by who needs it
 	}
@@ -186,12 +187,12 @@ func lookLeftovers(run, dataDir string) (all []doctor.Leftover) {
 		return nil
 	}
 	alive := livingClouds()
-	if id, err := readFolderID(dataDir); err == nil {
+	if id, err := datadir.ReadRecord(dataDir); err == nil {
 		alive = append(alive, id.ID)
 	}
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for _, entry := range entries {
-		if !validID.MatchString(entry.Name()) || slices.Contains(alive, entry.Name()) {
+		if !datadir.ValidID(entry.Name()) || slices.Contains(alive, entry.Name()) {
 			continue
 		}
 		path := filepath.Join(run, entry.Name())
@@ -206,29 +207,13 @@ func lookLeftovers(run, dataDir string) (all []doctor.Leftover) {
 
 // servesCluster reports whether a process runs on the folder of a cluster.
 func servesCluster(pid int, cluster string) bool {
-	return cluster != "" && slices.ContainsFunc(heldFolders(strconv.Itoa(pid)), func(id folderID) bool { return id.Cluster == cluster })
-}
-
-// heldFolders are those that processes hold whose numbers match a pattern.
-func heldFolders(pids string) (all []folderID) {
-	links, _ := filepath.Glob("/proc/" + pids + "/fd/*")
-	for _, link := range links {
-		target, err := os.Readlink(link)
-		if err != nil || filepath.Base(target) != "lock" {
-			continue
-		}
-		// By way of the process, which may see other mounts than this one.
-		if id, err := readFolderID(filepath.Join(filepath.Dir(filepath.Dir(link)), "root", filepath.Dir(target))); err == nil {
-			all = append(all, id)
-		}
-	}
-	return all
+	return cluster != "" && slices.ContainsFunc(datadir.HeldBy(strconv.Itoa(pid)), func(id datadir.Record) bool { return id.Cluster == cluster })
 }
 
 // livingClouds are the ids of clouds that have a process: one that holds their
 // folder, or one in a container of theirs.
 func livingClouds() (ids []string) {
-	for _, id := range heldFolders("[0-9]*") {
+	for _, id := range datadir.HeldBy("[0-9]*") {
 		ids = append(ids, id.ID)
 	}
 	groups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -315,22 +300,22 @@ func clusterAnswers(ctx context.Context, o local.DoctorOptions) []doctor.Finding
 // serversAnswer looks whether the node that this machine is finds a server of its cluster. The command line may know
 // another cluster, or none.
 func serversAnswer(ctx context.Context, o local.DoctorOptions) []doctor.Finding {
-	f := &folder{path: o.DataDir}
-	about, err := f.readMembership()
+	f := datadir.At(o.DataDir)
+	about, err := f.ReadMembership()
 	if err != nil {
 		return nil // it is no node
 	}
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	if err != nil {
 		return nil // which is said of the certificates
 	}
 	var why []string
-	for _, address := range newServerList(about, nil).addresses() {
-		soon, cancel := context.WithTimeout(ctx, strangerPatience)
-		err := reach(soon, address, identity.ClientTLS(creds.Trust(), creds.Certificate))
+	for _, address := range peering.NewServerList(about, nil).Addresses() {
+		soon, cancel := context.WithTimeout(ctx, peering.ReachPatience)
+		err := peering.Reach(soon, address, identity.ClientTLS(creds.Trust(), creds.Certificate))
 		cancel()
 		if err == nil {
-			return []doctor.Finding{f.membershipAt(ctx, address, about, creds)}
+			return []doctor.Finding{membershipAt(ctx, f, address, about, creds)}
 		}
 		why = append(why, fmt.Sprintf("%s (%v)", address, err))
 	}
@@ -343,20 +328,20 @@ func serversAnswer(ctx context.Context, o local.DoctorOptions) []doctor.Finding 
 
 // membershipAt judges what a server of its cluster says of the node that this
 // machine is.
-func (f *folder) membershipAt(ctx context.Context, address string, about membership, creds *identity.Credentials) doctor.Finding {
-	ctx, cancel := context.WithTimeout(ctx, expelPatience)
+func membershipAt(ctx context.Context, f *datadir.Folder, address string, about datadir.Membership, creds *identity.Credentials) doctor.Finding {
+	ctx, cancel := context.WithTimeout(ctx, enroll.MemberPatience)
 	defer cancel()
-	again := "cloudless join ADDRESS --token-file FILE --data-dir " + f.path
-	if hasServer(f) {
-		again = "cloudless up --data-dir " + f.path
+	again := "cloudless join ADDRESS --token-file FILE --data-dir " + f.Path()
+	if f.HasServer() {
+		again = "cloudless up --data-dir " + f.Path()
 	}
-	err := whoAmI(ctx, address, creds)
+	err := enroll.CheckMember(ctx, address, creds)
 	_, removed := api.RemovedNode(err)
 	switch {
 	case removed:
 		return doctor.Finding{
 			Check: "servers", Level: doctor.Fail, Mend: again,
-			Text: fmt.Sprintf("node %s was removed from its cluster, %s", about.Node, afterRemoval(lookFolder(f.path))),
+			Text: fmt.Sprintf("node %s was removed from its cluster, %s", about.Node, afterRemoval(lookFolder(f.Path()))),
 		}
 	case status.Code(err) == codes.Unauthenticated:
 		return doctor.Finding{

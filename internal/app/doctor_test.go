@@ -15,12 +15,14 @@ import (
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
 // enrolled puts the credentials of a node, issued at the given time, into a folder.
-func enrolled(t *testing.T, f *folder, cluster string, issued time.Time) {
+func enrolled(t *testing.T, f *datadir.Folder, cluster string, issued time.Time) {
 	t.Helper()
 	ca, err := identity.NewCA(cluster, issued)
 	must(t, err)
@@ -32,8 +34,8 @@ func enrolled(t *testing.T, f *folder, cluster string, issued time.Time) {
 	must(t, err)
 	creds, err := identity.NewCredentials(key, chain)
 	must(t, err)
-	must(t, os.MkdirAll(f.sub("agent"), 0o700))
-	must(t, creds.Save(f.credentialsPath()))
+	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must(t, creds.Save(f.CredentialsPath()))
 }
 
 func TestDoctorTellsHowFarARemovedNodeIsCleared(t *testing.T) {
@@ -56,17 +58,17 @@ func TestDoctorSeesTheDataFolder(t *testing.T) {
 	if got := lookFolder(path); got.Exists || got.Err != nil || entries(t, path) != "" {
 		t.Errorf("an empty folder: %+v, which now has %s", got, entries(t, path))
 	}
-	holder := holderOf(t, path)
+	holder := datadirtest.Hold(t, path)
 	if got := lookFolder(path); !got.Exists || got.Holder != holder.Process.Pid || got.Err != nil {
 		t.Errorf("a held folder: %+v", got)
 	}
 	must(t, holder.Process.Kill())
 	_ = holder.Wait()
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	must(t, f.remember(func(id *folderID) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
+	must(t, f.Update(func(id *datadir.Record) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
 	enrolled(t, f, "22222222-2222-7222-8222-222222222222", time.Now())
-	f.release()
+	f.Release()
 	got := lookFolder(path)
 	if got.Holder != 0 || got.Cluster == got.Member || got.Member != "22222222-2222-7222-8222-222222222222" {
 		t.Errorf("a folder with a node of another cluster: %+v", got)
@@ -82,19 +84,19 @@ func TestDoctorSeesTheDataFolder(t *testing.T) {
 }
 
 func TestDoctorSeesCertificates(t *testing.T) {
-	f, err := openFolder(t.TempDir())
+	f, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer f.release()
-	if got := lookCertificates(f.path); got != nil {
+	defer f.Release()
+	if got := lookCertificates(f.Path()); got != nil {
 		t.Errorf("without credentials: %+v", got)
 	}
 	enrolled(t, f, "11111111-1111-7111-8111-111111111111", time.Now().Add(-365*24*time.Hour))
-	got := lookCertificates(f.path)
+	got := lookCertificates(f.Path())
 	if len(got) != 2 || !got[0].NotAfter.Before(time.Now()) || !got[1].NotAfter.After(time.Now()) || !strings.Contains(got[0].Mend, "cloudless join") {
 		t.Errorf("saw %+v", got)
 	}
-	must(t, os.Mkdir(f.sub("server"), 0o700))
-	if got := lookCertificates(f.path); got[0].Mend != "cloudless up" {
+	must(t, os.Mkdir(f.Path("server"), 0o700))
+	if got := lookCertificates(f.Path()); got[0].Mend != "cloudless up" {
 		t.Errorf("saw %+v", got)
 	}
 }
@@ -103,14 +105,14 @@ func TestDoctorSeesWhatNoProcessBelongsTo(t *testing.T) {
 	run, mine := t.TempDir(), t.TempDir()
 	living, own := "", ""
 	path := t.TempDir()
-	holderOf(t, path)
-	if id, err := readFolderID(path); err == nil {
+	datadirtest.Hold(t, path)
+	if id, err := datadir.ReadRecord(path); err == nil {
 		living = id.ID
 	}
-	f, err := openFolder(mine)
+	f, err := datadir.Open(mine)
 	must(t, err)
 	own = f.ID
-	f.release()
+	f.Release()
 	for _, name := range []string{living, own, "deadbeef", "not-an-id"} {
 		must(t, os.Mkdir(filepath.Join(run, name), 0o700))
 	}
@@ -186,10 +188,10 @@ func TestDoctorExaminesThisMachine(t *testing.T) {
 
 // The port of a cluster's server is known by the folder that its process holds.
 func TestDoctorKnowsTheProcessOfACluster(t *testing.T) {
-	f, err := openFolder(t.TempDir())
+	f, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer f.release()
-	must(t, f.remember(func(id *folderID) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
+	defer f.Release()
+	must(t, f.Update(func(id *datadir.Record) { id.Cluster = "11111111-1111-7111-8111-111111111111" }))
 	if !servesCluster(os.Getpid(), f.Cluster) {
 		t.Error("the process that holds the folder is not known")
 	}

@@ -1,138 +1,20 @@
 package app
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 )
-
-// holdEnv makes this program hold the data folder that it names, instead of
-// running tests; with stubbornEnv it does not listen to SIGTERM.
-const (
-	holdEnv     = "CLOUDLESS_TEST_HOLD"
-	stubbornEnv = "CLOUDLESS_TEST_STUBBORN"
-)
-
-func hold(path string) {
-	if os.Getenv(stubbornEnv) != "" {
-		signal.Ignore(syscall.SIGTERM)
-	}
-	if _, err := openFolder(path); err != nil {
-		os.Stdout.WriteString(err.Error() + "\n")
-		os.Exit(1)
-	}
-	os.Stdout.WriteString("held\n")
-	select {} // the parent ends it
-}
-
-// holder starts a process that holds the folder.
-func holderOf(t *testing.T, path string, env ...string) *exec.Cmd {
-	t.Helper()
-	self, err := os.Executable()
-	must(t, err)
-	cmd := exec.Command(self)
-	cmd.Env = append(append(os.Environ(), holdEnv+"="+path), env...)
-	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
-		t.Fatalf("the other process says %q, %v", line, err)
-	}
-	return cmd
-}
-
-func signalOf(t *testing.T, cmd *exec.Cmd) syscall.Signal {
-	t.Helper()
-	err := cmd.Wait()
-	exit, ok := errors.AsType[*exec.ExitError](err)
-	if !ok {
-		t.Fatalf("the process ended with %v", err)
-	}
-	return exit.Sys().(syscall.WaitStatus).Signal()
-}
 
 func quiet(string) {}
-
-func TestSecondProcessIsRefusedWithThePIDOfTheFirst(t *testing.T) {
-	path := t.TempDir()
-	first := holderOf(t, path)
-	_, err := openFolder(path)
-	held, ok := errors.AsType[*local.AlreadyRunningError](err)
-	if !ok || held.PID != first.Process.Pid {
-		t.Errorf("opened with %v, want AlreadyRunningError of process %d", err, first.Process.Pid)
-	}
-}
-
-func TestTakeOverStopsTheProcessAndHoldsItsFolder(t *testing.T) {
-	path := t.TempDir()
-	first := holderOf(t, path)
-	var said []string
-	f, _, err := takeOver(t.Context(), path, func(s string) { said = append(said, s) })
-	must(t, err)
-	defer f.release()
-	if got := signalOf(t, first); got != syscall.SIGTERM {
-		t.Errorf("the process ended by %v", got)
-	}
-	if f.ID == "" || readHolder(path).PID != os.Getpid() || len(said) == 0 {
-		t.Errorf("took over %+v, held by %+v, saying %q", f.folderID, readHolder(path), said)
-	}
-}
-
-func TestProcessThatDoesNotListenIsKilled(t *testing.T) {
-	path := t.TempDir()
-	stubborn := holderOf(t, path, stubbornEnv+"=1")
-	must(t, stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path, PID: stubborn.Process.Pid}, 50*time.Millisecond))
-	if got := signalOf(t, stubborn); got != syscall.SIGKILL {
-		t.Errorf("the process ended by %v", got)
-	}
-}
-
-func TestWaitingForAProcessEndsWithTheContext(t *testing.T) {
-	path := t.TempDir()
-	stubborn := holderOf(t, path, stubbornEnv+"=1")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	err := stopHolder(ctx, &local.AlreadyRunningError{DataDir: path, PID: stubborn.Process.Pid}, time.Hour)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
-	}
-}
-
-// The number in the lock file may be that of a process which died long ago, and
-// meanwhile of one that has nothing to do with us.
-func TestProcessThatDoesNotHoldTheFolderIsNeverStopped(t *testing.T) {
-	path := t.TempDir()
-	holderOf(t, path)
-	stranger := holderOf(t, t.TempDir())
-	err := stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path, PID: stranger.Process.Pid}, time.Hour)
-	if !errors.Is(err, errElusive) {
-		t.Errorf("stopping a stranger: %v", err)
-	}
-	must(t, stranger.Process.Signal(syscall.Signal(0)))
-	if err := stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path}, time.Hour); !errors.Is(err, errElusive) {
-		t.Errorf("stopping a holder that has not said who it is: %v", err)
-	}
-	must(t, stranger.Process.Kill())
-	_ = stranger.Wait()
-	must(t, stopHolder(t.Context(), &local.AlreadyRunningError{DataDir: path, PID: stranger.Process.Pid}, time.Hour)) // is gone already
-}
 
 func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 	path := t.TempDir()
@@ -149,12 +31,12 @@ func TestDownWithoutAnythingDoesNothing(t *testing.T) {
 func TestFailedStartLeavesNoFolderDespiteABrokenConfiguration(t *testing.T) {
 	path, config := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, nil, 0o644))
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	must(t, f.remember(func(id *folderID) { id.Cluster = "c-1" }))
-	must(t, os.MkdirAll(f.sub("server", "raft"), 0o700))
-	f.abandon(t.Context(), config, slog.New(slog.DiscardHandler))
-	f.release()
+	must(t, f.Update(func(id *datadir.Record) { id.Cluster = "c-1" }))
+	must(t, os.MkdirAll(f.Path("server", "raft"), 0o700))
+	abandon(t.Context(), f, config, slog.New(slog.DiscardHandler))
+	f.Release()
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %s", entries(t, path))
 	}
@@ -179,15 +61,15 @@ func TestServerIsNotFoundedWithABrokenConfiguration(t *testing.T) {
 
 func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	must(t, f.remember(func(id *folderID) { id.Cluster = "c-1" }))
+	must(t, f.Update(func(id *datadir.Record) { id.Cluster = "c-1" }))
 	for _, name := range []string{"server", "server/raft", "logs", "shim"} {
-		must(t, os.MkdirAll(f.sub(name, "deep"), 0o700))
+		must(t, os.MkdirAll(f.Path(name, "deep"), 0o700))
 	}
-	must(t, os.WriteFile(f.sub("thesis.txt"), []byte("mine"), 0o600))
-	must(t, os.MkdirAll(f.runDir(), 0o700))
-	neighbour := runDir("test-neighbour-" + f.ID)
+	must(t, os.WriteFile(f.Path("thesis.txt"), []byte("mine"), 0o600))
+	must(t, os.MkdirAll(f.RunDir(), 0o700))
+	neighbour := datadir.RunDir("test-neighbour-" + f.ID)
 	must(t, os.MkdirAll(neighbour, 0o700))
 	t.Cleanup(func() {
 		_ = os.RemoveAll(neighbour)
@@ -199,7 +81,7 @@ func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 		c.Set(client.Context{Name: "theirs", Cluster: "c-2", Addresses: []string{"127.0.0.1:2"}})
 		return nil
 	}))
-	f.release()
+	f.Release()
 
 	must(t, down(t.Context(), local.DownOptions{
 		DataDir: path, Progress: quiet, LogLevel: slog.LevelError, Purge: true, ConfigPath: config,
@@ -207,8 +89,8 @@ func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 	if got := entries(t, path); got != "thesis.txt" {
 		t.Errorf("left in the folder: %s", got)
 	}
-	if _, err := os.Stat(f.runDir()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there", f.runDir())
+	if _, err := os.Stat(f.RunDir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there", f.RunDir())
 	}
 	if _, err := os.Stat(neighbour); err != nil {
 		t.Errorf("the folder of another cloud: %v", err)
@@ -220,11 +102,34 @@ func TestPurgeTakesWhatIsOursAndNothingElse(t *testing.T) {
 		return nil
 	}))
 	must(t, os.Remove(filepath.Join(path, "thesis.txt")))
-	f, err = openFolder(path)
+	f, err = datadir.Open(path)
 	must(t, err)
 	must(t, purge(t.Context(), f, "", slog.New(slog.DiscardHandler)))
-	f.release()
+	f.Release()
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Error("an empty folder is left")
+	}
+}
+
+// Purging a copy of a folder that is in use on the same machine is refused before it touches what runs.
+func TestPurgeOfACopyOnTheSameMachineIsRefused(t *testing.T) {
+	t.Parallel()
+	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
+	must(t, err)
+	defer f.Release()
+	t.Cleanup(func() { _ = os.RemoveAll(f.RunDir()) })
+	must(t, f.LockMachine())
+	copied := t.TempDir()
+	data, err := os.ReadFile(f.Path("cloud.json"))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(copied, "cloud.json"), data, 0o600))
+	other, err := datadir.Open(copied)
+	must(t, err)
+	defer other.Release()
+	if err := purge(t.Context(), other, "", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "is a copy of another one, which is in use on this machine") {
+		t.Errorf("purged with %v", err)
+	}
+	if _, err := os.Stat(f.RunDir()); err != nil {
+		t.Errorf("what is in use is gone: %v", err)
 	}
 }

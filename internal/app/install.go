@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
@@ -61,15 +62,15 @@ func makeWay(ctx context.Context, manager systemd.Manager, o local.InstallOption
 	if manager.Do(ctx, "is-active", "--quiet", o.Name+".service") == nil {
 		return nil
 	}
-	f, ran, err := takeOver(ctx, o.DataDir, o.Progress)
-	ran.close()
+	f, ran, err := datadir.TakeOver(ctx, o.DataDir, o.Progress)
+	ran.Close()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("stop what runs on %s: %w", o.DataDir, err)
 	}
-	f.release()
+	f.Release()
 	return nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 )
 
 func serviceIn(root string) local.ServiceOptions {
@@ -73,16 +75,16 @@ func (a active) Do(context.Context, ...string) error {
 
 func TestProcessThatWasStartedByHandMakesWayForTheService(t *testing.T) {
 	path := t.TempDir()
-	byHand := holderOf(t, path)
+	byHand := datadirtest.Hold(t, path)
 	o := local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: path}
 	must(t, makeWay(t.Context(), active(true), o)) // it is the service itself: systemd ends it
 	must(t, byHand.Process.Signal(syscall.Signal(0)))
 	must(t, makeWay(t.Context(), active(false), o))
-	if got := signalOf(t, byHand); got != syscall.SIGTERM {
+	if got := datadirtest.SignalOf(t, byHand); got != syscall.SIGTERM {
 		t.Errorf("the process ended by %v", got)
 	}
-	f, err := openFolder(path) // and the folder is free
+	f, err := datadir.Open(path) // and the folder is free
 	must(t, err)
-	f.release()
+	f.Release()
 	must(t, makeWay(t.Context(), active(false), local.InstallOptions{ServiceOptions: serviceIn("/"), DataDir: filepath.Join(path, "none")}))
 }

@@ -1,185 +1,78 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
-
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/local"
-	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/enroll"
 )
 
-// join is the role of a machine that becomes a node now. On a machine that has
-// joined already it goes on as that node and leaves the token unused, unless
-// it was removed or its certificate has expired: then it becomes a new node.
+// join is the role of a machine that becomes a node or a server now. On a machine that has joined already it goes on as
+// that member and leaves the token unused.
 func join(ctx context.Context, o local.JoinOptions) error {
 	if o.Role == "server" {
 		return joinServer(ctx, o)
 	}
-	err := serveNode(ctx, o.Process, o.Machine, func(f *folder, logger *slog.Logger) (enrollment, error) {
-		return becomeNode(ctx, f, o, logger)
+	err := serveNode(ctx, o.Process, o.Machine, func(f *datadir.Folder, logger *slog.Logger) (func() error, error) {
+		enrolls, err := enroll.Node(ctx, f, enroll.NodeOptions{
+			Address: o.Address, Token: o.Token, Request: requestOf(o.Machine), Progress: o.Progress, Logger: logger,
+		})
+		if err != nil || enrolls != nil {
+			return enrolls, err
+		}
+		return nil, checkServers(ctx, f, o.Process)
 	})
-	if held, ok := errors.AsType[*local.AlreadyRunningError](err); ok {
-		return joinedAs(ctx, held, o)
+	if held, ok := errors.AsType[*datadir.AlreadyRunningError](err); ok {
+		return enroll.CheckRunningNode(ctx, held, o.Token, o.Address)
 	}
 	return err
 }
 
-// enrollment makes this machine a node, which spends a use of its token. It is
-// nil on one that is a node already.
-type enrollment func() error
-
-// becomeNode is how this folder's node is enrolled, unless it is one of that
-// cluster.
-func becomeNode(ctx context.Context, f *folder, o local.JoinOptions, logger *slog.Logger) (enrollment, error) {
-	token, err := identity.ParseJoinToken(o.Token)
-	if err != nil {
-		return nil, err
-	}
-	creds, err := identity.LoadCredentials(f.credentialsPath())
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if err := f.mayJoin(); err != nil {
-			return nil, err
-		}
-	case err != nil:
-		return nil, err
-	case creds.Trust().Fingerprint() != token.CA():
-		return nil, otherCluster(f, creds)
-	case time.Now().Before(creds.NotAfter()) && !expelled(ctx, f.serversToAsk(o.Address), creds):
-		if err := f.sameNode(o.Machine); err != nil {
-			return nil, err
-		}
-		if err := f.joinedVia(ctx, o.Address, creds); err != nil {
-			return nil, err
-		}
-		return nil, f.notAmongStrangers(ctx, o.Process)
-	}
-	address, err := locate(ctx, o, token)
-	if err != nil {
-		return nil, err
-	}
-	if err := reach(ctx, address, identity.JoinTLS(token.CA())); err != nil {
-		return nil, fmt.Errorf("join the cluster at %s: %w", address, err)
-	}
-	return func() error {
-		o.Progress("joining the cluster at " + address)
-		return enroll(ctx, f, o.Machine, address, o.Token, logger)
-	}, nil
+// requestOf is what a machine asks for when it becomes a node.
+func requestOf(m local.Machine) datadir.NodeRequest {
+	return datadir.NodeRequest{Name: m.Name, Labels: m.Labels}
 }
 
-// joinedVia keeps the address by which a machine that is a node already joins once
-// more, if a server of its cluster is there: those that it knows may all have moved
-// or been replaced while it was away.
-func (f *folder) joinedVia(ctx context.Context, address string, creds *identity.Credentials) error {
-	if address == "" || reach(ctx, address, identity.ClientTLS(creds.Trust(), creds.Certificate)) != nil {
-		return nil
+// joinServer is the role of a machine that becomes one of a cluster's servers now, and a node as well unless NoNode is
+// set.
+func joinServer(ctx context.Context, o local.JoinOptions) error {
+	s := &service{
+		ServerOptions: local.ServerOptions{Process: o.Process, Reach: o.Reach},
+		prepare: func(f *datadir.Folder, reach *local.Reach) error {
+			endpoint, err := enroll.Server(ctx, f, enroll.ServerOptions{
+				Address: o.Address, Token: o.Token, Name: o.Reach.Name, Zone: zoneOf(f, o.Reach.Zone), Version: o.Version,
+				Endpoint: datadir.Endpoint{Listen: reach.APIAddr, Advertise: reach.Advertise}, DefaultPort: local.DefaultPort,
+				Progress: o.Progress,
+			})
+			if err != nil {
+				f.RemoveIfNew()
+				return err
+			}
+			reach.APIAddr, reach.Advertise = endpoint.Listen, endpoint.Advertise
+			return nil
+		},
+		sameRole: func(held *datadir.AlreadyRunningError) error { return enroll.CheckRunningServer(held, o.Token) },
 	}
-	about, err := f.readMembership()
-	if err != nil || about.Via == address {
-		return err
+	if !o.NoNode {
+		s.node = &o.Machine
 	}
-	about.Via = address
-	return f.writeMembership(about)
+	return s.run(ctx)
 }
 
-// sayExpired explains why no server will let this node in. What runs here goes
-// on nevertheless, so it is no reason to end.
-func (f *folder) sayExpired(logger *slog.Logger) error {
-	creds, err := identity.LoadCredentials(f.credentialsPath())
-	if err != nil {
-		return err
-	}
-	if ended := creds.NotAfter(); time.Now().After(ended) {
-		logger.Error("the certificate of this node has ended, because it was away for too long, or the clock of this machine is wrong; replicas go on, but no server lets it in: set the clock right, or run cloudless join ADDRESS with a new token",
-			"ended", ended.Format(time.RFC3339), "now", time.Now().Format(time.RFC3339))
-	}
-	return nil
+// listenAgain lets a server listen where it did before, unless it is told otherwise.
+func listenAgain(f *datadir.Folder, reach *local.Reach) {
+	endpoint := f.ListenAgain(datadir.Endpoint{Listen: reach.APIAddr, Advertise: reach.Advertise})
+	reach.APIAddr, reach.Advertise = cmp.Or(endpoint.Listen, local.DefaultAPIAddr), endpoint.Advertise
 }
 
-// joinedAs returns held if what runs there is a node of the token's cluster.
-// If it is anything else, or a node no more, that it runs is not what was asked for.
-func joinedAs(ctx context.Context, held *local.AlreadyRunningError, o local.JoinOptions) error {
-	token, err := identity.ParseJoinToken(o.Token)
-	if err != nil {
-		return err
+// zoneOf is the zone of a server: the given one, or else the last one.
+func zoneOf(f *datadir.Folder, given *string) string {
+	if given != nil {
+		return *given
 	}
-	id, err := readFolderID(held.DataDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return held // it is only beginning
-	}
-	if err != nil {
-		return err
-	}
-	f := &folder{path: held.DataDir, folderID: id}
-	if err := f.mayJoin(); err != nil {
-		return err
-	}
-	creds, err := identity.LoadCredentials(f.credentialsPath())
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return held // it is joining
-	case err != nil:
-		return err
-	case creds.Trust().Fingerprint() != token.CA():
-		return otherCluster(f, creds)
-	case !time.Now().Before(creds.NotAfter()):
-		return nodeNoMore(held, "its certificate has ended")
-	case expelled(ctx, f.serversToAsk(o.Address), creds):
-		return nodeNoMore(held, "it was removed from the cluster")
-	}
-	return held
-}
-
-// nodeNoMore refuses to let a machine join on which the agent of its former node
-// still keeps running what ran there.
-func nodeNoMore(held *local.AlreadyRunningError, why string) error {
-	return fmt.Errorf("process %d on %s runs what is no node any more, because %s: stop it first with: cloudless down --data-dir %s, and join again",
-		held.PID, held.DataDir, why, held.DataDir)
-}
-
-// expelPatience is how long each server may take to say whether it knows a member.
-const expelPatience = 3 * time.Second
-
-// expelled reports whether the cluster says that it does not know this member
-// any more: the first server that answers does. A cluster that says nothing is no
-// reason to leave it.
-func expelled(ctx context.Context, servers []string, creds *identity.Credentials) bool {
-	for _, address := range servers {
-		soon, cancel := context.WithTimeout(ctx, expelPatience)
-		err := whoAmI(soon, address, creds)
-		cancel()
-		switch status.Code(err) {
-		case codes.OK:
-			return false
-		case codes.Unauthenticated:
-			return true
-		}
-	}
-	return false
-}
-
-func whoAmI(ctx context.Context, address string, creds *identity.Credentials) error {
-	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(credentials.NewTLS(identity.ClientTLS(creds.Trust(), creds.Certificate))))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	_, err = v1.NewClusterServiceClient(conn).WhoAmI(ctx, &v1.WhoAmIRequest{})
-	return err
-}
-
-func otherCluster(f *folder, creds *identity.Credentials) error {
-	return fmt.Errorf("data folder %s belongs to a node of another cluster (%s): choose another --data-dir, or remove the old one with: cloudless down --purge --data-dir %s",
-		f.path, creds.Trust().Cluster(), f.path)
+	return f.Zone
 }

@@ -4,12 +4,12 @@ import (
 	"flag"
 	"os"
 	"testing"
+
+	"github.com/cloudless/cloudless/internal/datadir/datadirtest"
 )
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(holdEnv); path != "" {
-		hold(path)
-	}
+	datadirtest.Main()
 	if err := sideBySide("4"); err != nil {
 		panic(err)
 	}

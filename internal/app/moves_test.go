@@ -1,7 +1,6 @@
 package app
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,33 +50,6 @@ func TestWhereServersAreIsKnownAfterAStart(t *testing.T) {
 				t.Fatalf("server %s would look for server s2 where it was", o.name)
 			case <-time.After(10 * time.Millisecond):
 			}
-		}
-	}
-}
-
-// A server that moved while changes were lost is noticed by comparing the states.
-func TestMoveThatWasMissedIsNoticed(t *testing.T) {
-	at := func(addresses ...string) *state.Snapshot {
-		store := state.New()
-		var b state.Batch
-		for i, address := range addresses {
-			uid := fmt.Sprintf("s-%d", i)
-			b.Create(&v1.Server{Metadata: &v1.Metadata{Uid: uid, Name: uid}, Spec: &v1.ServerSpec{Address: address}})
-		}
-		if _, err := store.Apply(1, b.Transaction(time.Unix(1_700_000_000, 0))); err != nil {
-			t.Fatal(err)
-		}
-		return store.Snapshot()
-	}
-	before := at("10.0.0.1:7700", "10.0.0.2:7700")
-	for want, after := range map[bool]*state.Snapshot{
-		false: at("10.0.0.1:7700", "10.0.0.2:7700", "10.0.0.3:7700"), // a new one has not moved
-		true:  at("10.0.0.1:7700", "10.0.0.9:7700"),
-	} {
-		p := &controlPlane{fellows: &fellowship{moved: make(chan struct{}, 1)}}
-		p.noteMoves(before, state.News{Resync: true, Snapshot: after})
-		if got := len(p.fellows.moved) == 1; got != want {
-			t.Errorf("a move is noticed: %t, want %t", got, want)
 		}
 	}
 }

@@ -2,23 +2,20 @@ package app
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -55,7 +52,7 @@ func (s *service) runNode(ctx context.Context) error {
 func (s *service) runMember(ctx context.Context, context string) (m *member, accepted bool, err error) {
 	var u undo
 	defer u.run()
-	leaves := s.folder.clearNetworkIfRemoved(s.logger, &u)
+	leaves := clearNetworkIfRemoved(s.folder, s.logger, &u)
 	if m, err = openMember(ctx, s.folder, s.link, s.driver, s.Version, s.instruments, s.logger, &u); err != nil {
 		return nil, false, err
 	}
@@ -99,9 +96,9 @@ func (s *service) sayRemoved(m *member, over <-chan struct{}) {
 	if !closed(m.agent.Removed()) {
 		return
 	}
-	logError(s.logger, "keep that the node was removed", s.folder.noteRemoved())
+	logError(s.logger, "keep that the node was removed", s.folder.MarkNodeRemoved())
 	if m.accepted() { // else this process makes the machine a node again
-		logError(s.logger, "say that the node was removed", s.folder.say(func(h *holder) { h.NodeRemoved = true }))
+		logError(s.logger, "say that the node was removed", s.folder.UpdateHolder(func(h *datadir.Holder) { h.NodeRemoved = true }))
 	}
 }
 
@@ -114,7 +111,7 @@ func (s *service) withoutNode(ctx context.Context, m *member) error {
 	case <-ctx.Done():
 		return nil
 	case <-s.serverGone:
-		return command.ForGood(s.folder.wasRemoved(m))
+		return command.ForGood(wasRemoved(s.folder, m))
 	}
 }
 
@@ -122,14 +119,14 @@ func (s *service) withoutNode(ctx context.Context, m *member) error {
 // its certificate lasts it gets a new one from the authority in this process.
 func (s *service) enrollSelf(ctx context.Context) error {
 	f, p := s.folder, s.plane
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return s.enrollOwnNode(ctx, *s.node)
 	case err != nil:
 		return err
 	case creds.Trust().Fingerprint() != p.ca.Trust().Fingerprint():
-		return otherCluster(f, creds)
+		return enroll.OtherCluster(f, creds)
 	case time.Now().After(creds.NotAfter()):
 		if creds, err = s.recertify(creds); err != nil {
 			return err
@@ -137,17 +134,17 @@ func (s *service) enrollSelf(ctx context.Context) error {
 		if creds == nil { // the state does not have the node
 			return s.enrollAnew(ctx)
 		}
-		if err := creds.Save(f.credentialsPath()); err != nil {
+		if err := creds.Save(f.CredentialsPath()); err != nil {
 			return err
 		}
 	}
-	about, err := f.readMembership()
+	about, err := f.ReadMembership()
 	if err != nil {
 		return err
 	}
 	about.Via = reachable(p.server.Address()) // the address may be another one than last time
 	about.Servers = []string{about.Via}
-	return f.writeMembership(about)
+	return f.WriteMembership(about)
 }
 
 // recertify issues a certificate to the node of this machine; nil if the cluster
@@ -171,63 +168,40 @@ func (s *service) recertify(old *identity.Credentials) (*identity.Credentials, e
 // was, unless the person at the terminal says otherwise.
 func (s *service) enrollAnew(ctx context.Context) error {
 	m := *s.node
-	if about, err := s.folder.readMembership(); err == nil {
+	if about, err := s.folder.ReadMembership(); err == nil {
 		if m.Name == "" {
 			m.Name = about.Node
 		}
-		if about.Wished != nil && len(m.Labels) == 0 {
-			m.Labels = about.Wished.Labels
+		if about.Requested != nil && len(m.Labels) == 0 {
+			m.Labels = about.Requested.Labels
 		}
 	}
 	err := s.enrollOwnNode(ctx, m)
-	s.folder.formerNode = "" // it needs not be removed
+	s.folder.FormerNode = "" // it needs not be removed
 	return err
 }
 
-// enrollPause is between two questions to a cluster that cannot answer.
-const enrollPause = 500 * time.Millisecond
-
-// enrollOwnNode asks the cluster, as the server that this process is, to make this
-// machine a node. It asks until somebody leads who can.
+// enrollOwnNode asks the cluster, as the server of this process, to make this machine a node.
 func (s *service) enrollOwnNode(ctx context.Context, m local.Machine) error {
-	address, me := reachable(s.plane.server.Address()), s.plane.server.PeerConfig()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(
-		identity.ClientTLS(me.Trust, func() (*tls.Certificate, error) { return me.Certificate() }))))
-	if err != nil {
-		return fmt.Errorf("connect to %s: %w", address, err)
-	}
-	defer func() { _ = conn.Close() }()
-	return s.folder.enrollNode(ctx, m, address, me.Trust.Fingerprint(), s.logger, func(csr []byte) (*v1.EnrollResponse, error) {
-		for {
-			answer, err := v1.NewEnrollmentServiceClient(conn).EnrollOwnNode(ctx, &v1.EnrollOwnNodeRequest{
-				Csr: csr, Name: nodeName(m), Labels: m.Labels, Used: usedRanges(),
-			})
-			switch {
-			case err == nil:
-				return answer, nil
-			case !answerLost(err):
-				return nil, fmt.Errorf("make this machine a node: %s", status.Convert(err).Message())
-			}
-			s.Progress("joining this machine to the cluster: " + client.Message(err))
-			if err := pause(ctx, enrollPause); err != nil {
-				return nil, errors.Join(errAnswerLost, err)
-			}
-		}
+	me := s.plane.server.PeerConfig()
+	return enroll.OwnNode(ctx, s.folder, enroll.OwnNodeOptions{
+		Request: requestOf(m), Address: reachable(s.plane.server.Address()), Trust: me.Trust, Certificate: me.Certificate,
+		Progress: s.Progress, Logger: s.logger,
 	})
 }
 
 // readyMessage says that server and node can be used.
 func (s *service) readyMessage(m *member, context string) string {
-	if !s.folder.founds() {
+	if !s.folder.Founds() {
 		return fmt.Sprintf("server is ready at %s (node %s); after a restart of the machine, run: %s", s.plane.server.Address(), m.name, s.startAgain())
 	}
 	return fmt.Sprintf("cloudless is ready at %s (node %s)\n%s\n%s", s.plane.server.Address(), m.name, context, whatNext(s.folder))
 }
 
 // whatNext is the command that is of most use after a start.
-func whatNext(f *folder) string {
-	if f.formerNode != "" {
-		return fmt.Sprintf("this machine was node %s, whose key is lost: remove that one with: cloudless node rm %s", f.formerNode, f.formerNode)
+func whatNext(f *datadir.Folder) string {
+	if f.FormerNode != "" {
+		return fmt.Sprintf("this machine was node %s, whose key is lost: remove that one with: cloudless node rm %s", f.FormerNode, f.FormerNode)
 	}
 	return "run something with: cloudless run ./hello --name web --publish 8080:8080"
 }

@@ -13,17 +13,18 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
 	"github.com/cloudless/cloudless/internal/image"
 )
 
 // openDriver starts the container runtime. It needs nothing from the cluster,
 // so it may start before the machine has joined.
-func openDriver(ctx context.Context, f *folder, m local.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
-	if err := f.holdMachine(); err != nil {
+func openDriver(ctx context.Context, f *datadir.Folder, m local.Machine, registry *http.Client, logger *slog.Logger) (*containerd.Driver, error) {
+	if err := f.LockMachine(); err != nil {
 		return nil, err
 	}
-	address, err := f.containerd(ctx, m.ContainerdAddress)
+	address, err := containerdAddress(ctx, f, m.ContainerdAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -31,17 +32,17 @@ func openDriver(ctx context.Context, f *folder, m local.Machine, registry *http.
 	if err != nil || address == f.ContainerdAddress {
 		return d, err
 	}
-	if err := f.remember(func(id *folderID) { id.ContainerdAddress = address }); err != nil {
+	if err := f.Update(func(id *datadir.Record) { id.ContainerdAddress = address }); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// containerd is the address of the one that is wished, or else of the one that was
+// containerdAddress is the address of the one that is wished, or else of the one that was
 // used before. It cannot be another than that: what runs, and all images, would be
 // left behind in the old one.
-func (f *folder) containerd(ctx context.Context, wished string) (string, error) {
-	_, err := os.Stat(f.sub("agent"))
+func containerdAddress(ctx context.Context, f *datadir.Folder, wished string) (string, error) {
+	_, err := os.Stat(f.Path("agent"))
 	used := err == nil
 	if !used && wished != "" { // later it may come after us when the machine starts
 		if err := answers(ctx, wished); err != nil {
@@ -56,7 +57,7 @@ func (f *folder) containerd(ctx context.Context, wished string) (string, error) 
 		have = "the containerd at " + f.ContainerdAddress
 	}
 	return "", fmt.Errorf("what runs on data folder %s is in %s, which --containerd-address cannot change: leave it out, or begin anew after: cloudless down --purge --data-dir %s",
-		f.path, have, f.path)
+		f.Path(), have, f.Path())
 }
 
 // answers dials a socket.
@@ -79,9 +80,9 @@ func mayRunContainers() error {
 	return nil
 }
 
-func driverOptions(f *folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
+func driverOptions(f *datadir.Folder, address string, registry *http.Client, logger *slog.Logger) containerd.Options {
 	return containerd.Options{
-		ID: f.ID, DataDir: f.path, RunDir: f.runDir(), Address: address, Log: logger,
+		ID: f.ID, DataDir: f.Path(), RunDir: f.RunDir(), Address: address, Log: logger,
 		Registries: map[string]*http.Client{image.ClusterRegistry: registry},
 	}
 }
@@ -89,8 +90,8 @@ func driverOptions(f *folder, address string, registry *http.Client, logger *slo
 // openNodeDriver starts the container runtime and then enrolls the machine if it
 // is not a node yet: one that cannot run anything spends no token. A folder that
 // was made for nothing is left as it was found.
-func openNodeDriver(ctx context.Context, f *folder, m local.Machine, link *clusterLink, enrolls enrollment, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
-	undone := f.forsakeDriver(logger)
+func openNodeDriver(ctx context.Context, f *datadir.Folder, m local.Machine, link *clusterLink, enrolls func() error, logger *slog.Logger, u *undo) (*containerd.Driver, error) {
+	undone := forsakeDriver(f, logger)
 	d, err := openDriver(ctx, f, m, link.registryClient(), logger)
 	if err != nil {
 		undone()
@@ -102,7 +103,7 @@ func openNodeDriver(ctx context.Context, f *folder, m local.Machine, link *clust
 			undone()
 			return nil, err
 		}
-		f.keep()
+		f.Keep()
 	}
 	u.add(func() { logError(logger, "close driver", d.Close()) })
 	return d, nil
@@ -110,21 +111,21 @@ func openNodeDriver(ctx context.Context, f *folder, m local.Machine, link *clust
 
 // forsakeDriver returns what forsakes a folder in which a container runtime has
 // been started, unless something of that name was there before.
-func (f *folder) forsakeDriver(logger *slog.Logger) func() {
+func forsakeDriver(f *datadir.Folder, logger *slog.Logger) func() {
 	there := false
 	for _, name := range []string{"containerd", "shim"} {
-		_, err := os.Lstat(f.sub(name))
+		_, err := os.Lstat(f.Path(name))
 		there = there || err == nil
 	}
 	return func() {
-		if !f.fresh {
+		if !f.New() {
 			return
 		}
 		if !there {
 			logError(logger, "remove what the container runtime has left", containerd.Purge(context.Background(), driverOptions(f, "", nil, logger)))
-			logError(logger, "remove what the container runtime has left", os.RemoveAll(f.runDir()))
-			_ = os.Remove(filepath.Dir(f.runDir())) // succeeds when this was the last cloud
+			logError(logger, "remove what the container runtime has left", os.RemoveAll(f.RunDir()))
+			_ = os.Remove(filepath.Dir(f.RunDir())) // succeeds when this was the last cloud
 		}
-		f.forsake()
+		f.RemoveIfNew()
 	}
 }

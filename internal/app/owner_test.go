@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
 )
 
@@ -24,7 +25,7 @@ func contents(t *testing.T, path string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	must(t, filepath.WalkDir(path, func(name string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || name == lockPath(path) {
+		if err != nil || d.IsDir() || name == filepath.Join(path, "lock") {
 			return err
 		}
 		data, err := os.ReadFile(name)
@@ -36,11 +37,11 @@ func contents(t *testing.T, path string) map[string]string {
 
 func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 	path := t.TempDir()
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	must(t, f.belongTo(oneCluster))
+	must(t, f.BindCluster(oneCluster))
 	enrolled(t, f, oneCluster, time.Now())
-	f.release()
+	f.Release()
 	before := contents(t, path)
 	process := local.Process{DataDir: path, Log: io.Discard, Progress: quiet, Ready: quiet}
 	for name, start := range map[string]func() error{
@@ -61,41 +62,27 @@ func TestServerIsRefusedInTheFolderOfANode(t *testing.T) {
 	}
 }
 
-func TestFolderStaysWithItsCluster(t *testing.T) {
-	f, err := openFolder(t.TempDir())
-	must(t, err)
-	defer f.release()
-	must(t, f.belongTo(oneCluster))
-	must(t, f.belongTo(oneCluster))
-	if err := f.belongTo(anotherCluster); err == nil || !strings.Contains(err.Error(), "is of cluster "+oneCluster) {
-		t.Errorf("given to another cluster: %v", err)
-	}
-	if id, err := readFolderID(f.path); err != nil || id.Cluster != oneCluster {
-		t.Errorf("the folder says %+v, %v", id, err)
-	}
-}
-
 func TestNodeIsRefusedInTheFolderOfAServer(t *testing.T) {
 	path, config := t.TempDir(), filepath.Join(t.TempDir(), "config.yaml")
 	s := startServer(t, path, config)
 	must(t, s.stop())
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	defer f.release()
-	if err := f.mayJoin(); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster ("+f.Cluster+")") {
+	defer f.Release()
+	if err := f.CheckNode(); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster ("+f.Cluster+")") {
 		t.Errorf("joined: %v", err)
 	}
-	must(t, f.mayServe())
+	must(t, f.CheckServer())
 }
 
 // That something runs on the folder is what was asked for only if it is a node of that cluster.
 func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 	path := t.TempDir()
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	enrolled(t, f, oneCluster, time.Now())
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
 	ca, err := identity.NewCA(anotherCluster, time.Now())
 	must(t, err)
@@ -105,13 +92,13 @@ func TestJoinIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca).Reveal(),
 		})
 	}
-	if _, ok := errors.AsType[*local.AlreadyRunningError](try(creds.Trust().Fingerprint())); !ok {
+	if _, ok := errors.AsType[*datadir.AlreadyRunningError](try(creds.Trust().Fingerprint())); !ok {
 		t.Error("a node of the cluster runs there, and that is not said")
 	}
 	if err := try(ca.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "belongs to a node of another cluster ("+oneCluster+")") {
 		t.Errorf("a node of another cluster runs there: %v", err)
 	}
-	must(t, os.Mkdir(f.sub("server"), 0o700))
+	must(t, os.Mkdir(f.Path("server"), 0o700))
 	if err := try(creds.Trust().Fingerprint()); err == nil || !strings.Contains(err.Error(), "holds the server of a cluster") {
 		t.Errorf("a server runs there: %v", err)
 	}
@@ -127,11 +114,11 @@ func TestServerIsRefusedWhileSomethingElseRunsOnTheFolder(t *testing.T) {
 			Address: "127.0.0.1:1", Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(),
 		})
 	}
-	node, err := openFolder(t.TempDir())
+	node, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer node.release()
+	defer node.Release()
 	enrolled(t, node, anotherCluster, time.Now())
-	if err := try(node.path); err == nil || !strings.Contains(err.Error(), "is that of a node of cluster "+anotherCluster) {
+	if err := try(node.Path()); err == nil || !strings.Contains(err.Error(), "is that of a node of cluster "+anotherCluster) {
 		t.Errorf("a node runs there: %v", err)
 	}
 	founded := t.TempDir()
@@ -153,31 +140,31 @@ func TestUpIsRefusedWhileOnlyAServerOrANodeRuns(t *testing.T) {
 		{"both", true, true, ""},
 		{"older version", false, false, ""},
 	} {
-		f, err := openFolder(t.TempDir())
+		f, err := datadir.Open(t.TempDir())
 		must(t, err)
 		enrolled(t, f, oneCluster, time.Now())
 		if one.name != "only a node" {
-			must(t, os.Mkdir(f.sub("server"), 0o700))
+			must(t, os.Mkdir(f.Path("server"), 0o700))
 		}
-		must(t, f.say(func(h *holder) { h.Server, h.Node = one.server, one.node }))
-		err = up(t.Context(), local.UpOptions{Process: local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}})
-		if _, running := errors.AsType[*local.AlreadyRunningError](err); running != (one.want == "") || !strings.Contains(err.Error(), one.want) {
+		must(t, f.UpdateHolder(func(h *datadir.Holder) { h.Server, h.Node = one.server, one.node }))
+		err = up(t.Context(), local.UpOptions{Process: local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet}})
+		if _, running := errors.AsType[*datadir.AlreadyRunningError](err); running != (one.want == "") || !strings.Contains(err.Error(), one.want) {
 			t.Errorf("%s: %v", one.name, err)
 		}
-		f.release()
+		f.Release()
 	}
 }
 
 // A process whose node was removed goes on if nothing could take its place.
 func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
-	f, err := openFolder(t.TempDir())
+	f, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	enrolled(t, f, oneCluster, time.Now())
-	must(t, os.Mkdir(f.sub("server"), 0o700))
-	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "box", Removed: true, Wished: &wishes{}}))
-	must(t, f.say(func(h *holder) {
-		*h = holder{PID: os.Getpid(), Server: true, Node: true, NodeRemoved: true, Address: "127.0.0.1:1"}
+	must(t, os.Mkdir(f.Path("server"), 0o700))
+	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "box", Removed: true, Requested: &datadir.NodeRequest{}}))
+	must(t, f.UpdateHolder(func(h *datadir.Holder) {
+		*h = datadir.Holder{PID: os.Getpid(), Server: true, Node: true, NodeRemoved: true, Address: "127.0.0.1:1"}
 	}))
 	config := filepath.Join(t.TempDir(), "config.yaml")
 	must(t, os.WriteFile(config, nil, 0o644))
@@ -187,7 +174,7 @@ func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
 		"to have it at 127.0.0.1:2":   {Reach: local.Reach{APIAddr: "127.0.0.1:2"}},
 		"chmod 600":                   {Machine: local.Machine{Name: "other"}, ConfigPath: config},
 	} {
-		o.Process = local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet}
+		o.Process = local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet}
 		if err := up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -196,17 +183,17 @@ func TestRemovedNodeIsNotReplacedByWhatCannotStart(t *testing.T) {
 
 // What runs on goes on without its node, and does not make one of the machine that should join.
 func TestJoinIsRefusedWhileTheFormerNodeRuns(t *testing.T) {
-	f, err := openFolder(t.TempDir())
+	f, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	enrolled(t, f, oneCluster, time.Now().Add(-48*time.Hour)) // for a day
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
 	err = join(t.Context(), local.JoinOptions{
-		Process: local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
+		Process: local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet},
 		Address: "127.0.0.1:1", Token: identity.NewJoinToken(creds.Trust().Fingerprint()).Reveal(),
 	})
-	if err == nil || !strings.Contains(err.Error(), "its certificate has ended: stop it first with: cloudless down --data-dir "+f.path) {
+	if err == nil || !strings.Contains(err.Error(), "its certificate has ended: stop it first with: cloudless down --data-dir "+f.Path()) {
 		t.Errorf("joined: %v", err)
 	}
 }

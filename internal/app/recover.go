@@ -11,6 +11,8 @@ import (
 
 	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/state"
@@ -21,22 +23,22 @@ import (
 // The next start founds nothing: it goes on with what is there, and removes the
 // others before it lets anybody in (see letGo).
 func recoverCluster(ctx context.Context, o local.RecoverOptions) (was local.LogEnd, err error) {
-	f, err := openExistingFolder(o.DataDir)
+	f, err := datadir.OpenExisting(o.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return was, fmt.Errorf("%s is not a data folder: name that of the server that is left with --data-dir", o.DataDir)
 	}
 	if err != nil {
 		return was, err
 	}
-	defer f.release()
-	if _, err := os.Stat(f.sub("server", "raft")); err != nil {
-		return was, fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.path)
+	defer f.Release()
+	if _, err := os.Stat(f.Path("server", "raft")); err != nil {
+		return was, fmt.Errorf("data folder %s holds no server: name that of the server that is left with --data-dir", f.Path())
 	}
 	end, err := consensus.Recover(consensus.Options{
-		Dir: f.sub("server", "raft"), Reached: f.reachedPath(), ServerID: f.ServerUID, Store: state.New(),
+		Dir: f.Path("server", "raft"), Reached: f.ReachedPath(), ServerID: f.ServerUID, Store: state.New(),
 		Logger: telemetry.NewLogger(o.Log, slog.LevelWarn, telemetry.LogText),
 		Lost: func(others []consensus.Server, newest *state.Snapshot) error {
-			return f.giveUp(ctx, f.wherever(others, newest))
+			return giveUp(ctx, f, wherever(f, others, newest))
 		},
 	})
 	if err == nil && end.Reached > end.Index {
@@ -48,16 +50,16 @@ func recoverCluster(ctx context.Context, o local.RecoverOptions) (was local.LogE
 // giveUp marks the folder, if the others are lost. The mark comes before anything is
 // changed: without it the server would still believe the others, who could be back
 // as a majority that knows nothing of what is written from now on.
-func (f *folder) giveUp(ctx context.Context, others []consensus.Server) error {
-	if err := f.areLost(ctx, others); err != nil {
+func giveUp(ctx context.Context, f *datadir.Folder, others []consensus.Server) error {
+	if err := areLost(ctx, f, others); err != nil {
 		return err
 	}
-	return f.remember(func(id *folderID) { id.Recovered = true })
+	return f.Update(func(id *datadir.Record) { id.Recovered = true })
 }
 
 // wherever adds where the other servers are by what the state says: raft keeps the
 // address that one had at first.
-func (f *folder) wherever(others []consensus.Server, snap *state.Snapshot) []consensus.Server {
+func wherever(f *datadir.Folder, others []consensus.Server, snap *state.Snapshot) []consensus.Server {
 	for s := range snap.Servers("") {
 		one := consensus.Server{ID: s.GetMetadata().GetUid(), Address: s.GetSpec().GetAddress()}
 		known := slices.ContainsFunc(others, func(o consensus.Server) bool { return o.ID == one.ID && o.Address == one.Address })
@@ -73,14 +75,14 @@ func (f *folder) wherever(others []consensus.Server, snap *state.Snapshot) []con
 // then two clusters would go on by one name. Those that answer and cannot agree on
 // anything any more are lost too, as far as the cluster is concerned, and of those
 // that do not answer nobody can know.
-func (f *folder) areLost(ctx context.Context, others []consensus.Server) error {
-	ca, err := f.openAuthority()
+func areLost(ctx context.Context, f *datadir.Folder, others []consensus.Server) error {
+	ca, err := enroll.OpenAuthority(f)
 	if err != nil {
 		return err
 	}
 	answers := make(chan error, len(others))
 	for _, one := range others {
-		go func() { answers <- f.isLost(ctx, ca, one) }() // ends with its own patience
+		go func() { answers <- isLost(ctx, f, ca, one) }() // ends with its own patience
 	}
 	for range others {
 		if err := <-answers; err != nil {
@@ -90,14 +92,14 @@ func (f *folder) areLost(ctx context.Context, others []consensus.Server) error {
 	return nil
 }
 
-func (f *folder) isLost(ctx context.Context, ca *identity.CA, one consensus.Server) error {
+func isLost(ctx context.Context, f *datadir.Folder, ca *identity.CA, one consensus.Server) error {
 	led, err := server.AskLed(ctx, ca, f.ServerUID, one)
 	switch {
 	case errors.Is(err, server.ErrRemoved):
 		return fmt.Errorf("the server at %s is not lost: it says that this one was removed from the cluster: remove the data folder with cloudless down --purge --data-dir %s, "+
-			"and join again with a new token; or stop that one for good, if this one is to go on in its place", one.Address, f.path)
+			"and join again with a new token; or stop that one for good, if this one is to go on in its place", one.Address, f.Path())
 	case led:
-		return fmt.Errorf("the server at %s is not lost: it leads the cluster, or hears of the one that does: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.path)
+		return fmt.Errorf("the server at %s is not lost: it leads the cluster, or hears of the one that does: start this one again with cloudless server --data-dir %s, and it is brought up to date", one.Address, f.Path())
 	}
 	return nil
 }
@@ -105,14 +107,14 @@ func (f *folder) isLost(ctx context.Context, ca *identity.CA, one consensus.Serv
 // letGo removes the servers that were lost, if this one was made the only one of
 // its cluster. It runs before the port and the links open, so that while the
 // mark is there no other server is heard or asked.
-func (p *controlPlane) letGo(ctx context.Context, f *folder) error {
+func (p *controlPlane) letGo(ctx context.Context, f *datadir.Folder) error {
 	if !f.Recovered {
 		return nil
 	}
 	if len(p.consensus.Servers()) != 1 {
 		// The others still vote, so that the recovery ended before it changed anything.
-		p.logger.Warn("cluster recover was begun in this data folder and did nothing: run it again if the other servers are lost", "folder", f.path)
-		return f.remember(func(id *folderID) { id.Recovered = false })
+		p.logger.Warn("cluster recover was begun in this data folder and did nothing: run it again if the other servers are lost", "folder", f.Path())
+		return f.Update(func(id *datadir.Record) { id.Recovered = false })
 	}
 	if err := p.consensus.WaitLeader(ctx); err != nil {
 		return err
@@ -129,5 +131,5 @@ func (p *controlPlane) letGo(ctx context.Context, f *folder) error {
 	for _, name := range names {
 		p.logger.Warn("a lost server was removed, because this one was made the only one of its cluster", "server", name)
 	}
-	return f.remember(func(id *folderID) { id.Recovered = false })
+	return f.Update(func(id *datadir.Record) { id.Recovered = false })
 }

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/server/peers"
 )
@@ -86,14 +87,14 @@ func TestRecoveryIsMarked(t *testing.T) {
 	s.stop("s2")
 	s.stop("s1")
 	marked := func() bool {
-		id, err := readFolderID(left.path)
+		id, err := datadir.ReadRecord(left.path)
 		must(t, err)
 		return id.Recovered
 	}
-	f, err := openExistingFolder(left.path)
+	f, err := datadir.OpenExisting(left.path)
 	must(t, err)
-	must(t, f.remember(func(id *folderID) { id.Recovered = true })) // recover ended here
-	f.release()
+	must(t, f.Update(func(id *datadir.Record) { id.Recovered = true })) // recover ended here
+	f.Release()
 	s.start("s1", left.path, left.address, "")
 	s.stop("s1")
 	if marked() {
@@ -130,7 +131,7 @@ func TestNothingIsRecoveredBesideACluster(t *testing.T) {
 				t.Errorf("recovering ends with %v, which does not say %q", err, word)
 			}
 		}
-		if id, err := readFolderID(left.path); err != nil || id.Recovered {
+		if id, err := datadir.ReadRecord(left.path); err != nil || id.Recovered {
 			t.Errorf("the folder is marked: %v, %v", id.Recovered, err)
 		}
 	}

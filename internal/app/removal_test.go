@@ -25,6 +25,7 @@ import (
 	"github.com/cloudless/cloudless/api"
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/image"
 	"github.com/cloudless/cloudless/internal/server"
@@ -209,18 +210,18 @@ func TestRemovedNodeStopsBeforeItJoinsAgain(t *testing.T) {
 	t.Parallel()
 	s := found(t)
 	creds, answer := s.enrollNode("worker")
-	f, err := openFolder(t.TempDir()) // as its agent does
+	f, err := datadir.Open(t.TempDir()) // as its agent does
 	must(t, err)
-	defer f.release()
-	must(t, os.MkdirAll(f.sub("agent"), 0o700))
-	must(t, creds.Save(f.credentialsPath()))
+	defer f.Release()
+	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must(t, creds.Save(f.CredentialsPath()))
 	again := func() error {
 		return join(s.ctx, local.JoinOptions{
-			Process: local.Process{DataDir: f.path, Log: io.Discard, Progress: quiet, Ready: quiet},
+			Process: local.Process{DataDir: f.Path(), Log: io.Discard, Progress: quiet, Ready: quiet},
 			Address: s.running["s1"].address, Token: s.token("node"),
 		})
 	}
-	if _, ok := errors.AsType[*local.AlreadyRunningError](again()); !ok {
+	if _, ok := errors.AsType[*datadir.AlreadyRunningError](again()); !ok {
 		t.Error("the node runs, and that is not said")
 	}
 	_, err = s.client.Nodes().DeleteNode(s.ctx, &v1.DeleteNodeRequest{Name: answer.GetNode().GetMetadata().GetName(), Force: true})

@@ -4,23 +4,25 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
 // wasRemoved says that a machine is no node any more, and how it becomes one.
-func (f *folder) wasRemoved(m *member) error {
+func wasRemoved(f *datadir.Folder, m *member) error {
 	return fmt.Errorf("this machine was node %s of cluster %s and has been removed from it, and nothing of it runs here any more: "+
 		"make it a new one with a new token and: cloudless join ADDRESS --data-dir %s; or clear it with: cloudless down --purge --data-dir %s",
-		m.name, f.Cluster, f.path, f.path)
+		m.name, f.Cluster, f.Path(), f.Path())
 }
 
 // clearNetworkIfRemoved has the network of the node cleared away at the end, once
 // the agent has closed it, if leaves was called by then.
-func (f *folder) clearNetworkIfRemoved(logger *slog.Logger, u *undo) (leaves func()) {
+func clearNetworkIfRemoved(f *datadir.Folder, logger *slog.Logger, u *undo) (leaves func()) {
 	removed := false
 	u.add(func() {
 		if removed {
-			logError(logger, "clear the network of the removed node", nodenet.Clear(networkOptions(f, logger)))
+			logError(logger, "clear the network of the removed node", nodenet.Clear(enroll.NetworkOptions(f, logger)))
 		}
 	})
 	return func() { removed = true }

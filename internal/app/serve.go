@@ -9,7 +9,9 @@ import (
 
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/driver/containerd"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
@@ -22,14 +24,14 @@ type service struct {
 	node *local.Machine
 	// prepare makes the folder one that a server can run on, and settles where it
 	// is reached.
-	prepare func(*folder, *local.Reach) error
+	prepare func(*datadir.Folder, *local.Reach) error
 	// sameRole refuses a folder on which another role runs than this one; nil
 	// accepts every server.
-	sameRole func(*local.AlreadyRunningError) error
+	sameRole func(*datadir.AlreadyRunningError) error
 	// ready is called once, with what the person at the terminal should know.
 	ready func(string)
 
-	folder      *folder
+	folder      *datadir.Folder
 	instruments *instruments
 	logger      *slog.Logger
 	plane       *controlPlane
@@ -42,9 +44,9 @@ type service struct {
 
 // runServer is the role of a server alone.
 func runServer(ctx context.Context, o local.ServerOptions) error {
-	s := &service{ServerOptions: o, prepare: func(f *folder, reach *local.Reach) error {
-		f.listenAgain(reach)
-		return f.tryPort(ctx, reach.APIAddr)
+	s := &service{ServerOptions: o, prepare: func(f *datadir.Folder, reach *local.Reach) error {
+		listenAgain(f, reach)
+		return f.TryPort(ctx, reach.APIAddr)
 	}}
 	return s.run(ctx)
 }
@@ -66,19 +68,19 @@ func (s *service) run(ctx context.Context) (err error) {
 		return err
 	}
 	f := s.folder
-	u.add(f.release)
-	if err := f.say(func(h *holder) { h.Server, h.Node = true, s.node != nil }); err != nil {
+	u.add(f.Release)
+	if err := f.UpdateHolder(func(h *datadir.Holder) { h.Server, h.Node = true, s.node != nil }); err != nil {
 		return err
 	}
 	u.add(func() {
 		if err != nil {
-			f.abandon(context.WithoutCancel(ctx), s.ConfigPath, s.logger)
+			abandon(context.WithoutCancel(ctx), f, s.ConfigPath, s.logger)
 		}
 	})
-	settled := f.settles(ctx, s.Ready)
 	s.ready = onlyOnce(func(message string) {
-		f.keep()
-		settled(message)
+		f.Keep()
+		_ = f.MarkStarted(ctx) // without it other processes wait for longer
+		s.Ready(message)
 	})
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -115,25 +117,25 @@ func (s *service) begin(ctx context.Context) error {
 	if err := s.mayBegin(ctx, f); err != nil {
 		return err
 	}
-	if err := f.noticeMove(machineMark("/"), s.Progress, s.logger); err != nil {
+	if err := f.NoticeMove(datadir.MachineMark("/"), s.Progress, s.logger); err != nil {
 		return err
 	}
 	return s.prepare(f, &s.Reach)
 }
 
 // mayBegin refuses what cannot be served on the folder. It changes nothing.
-func (s *service) mayBegin(ctx context.Context, f *folder) error {
-	if err := f.mayServe(); err != nil {
+func (s *service) mayBegin(ctx context.Context, f *datadir.Folder) error {
+	if err := f.CheckServer(); err != nil {
 		return err
 	}
 	if s.node != nil {
-		if err := f.sameNode(*s.node); err != nil {
+		if err := f.CheckSameNode(requestOf(*s.node)); err != nil {
 			return err
 		}
-		if err := validMachine(*s.node); err != nil {
+		if err := enroll.CheckRequest(requestOf(*s.node)); err != nil {
 			return err
 		}
-		if _, err := f.containerd(ctx, s.node.ContainerdAddress); err != nil {
+		if _, err := containerdAddress(ctx, f, s.node.ContainerdAddress); err != nil {
 			return err
 		}
 	}
@@ -146,7 +148,7 @@ func (s *service) mayBegin(ctx context.Context, f *folder) error {
 // open opens control plane and container runtime side by side, because each takes
 // a while and neither needs the other.
 func (s *service) open(ctx context.Context, u *undo) error {
-	told := s.folder.asBefore(planeOptions{
+	told := asBefore(s.folder, planeOptions{
 		address: s.APIAddr, advertise: s.Advertise, peer: s.Peer, name: s.Reach.Name, version: s.Version,
 		announce: s.Announce, clock: s.Clock, election: s.ElectionTimeout,
 		maxLogGrowth: s.MaxLogGrowth, certificateTTL: s.CertificateTTL,
@@ -177,7 +179,7 @@ func (s *service) open(ctx context.Context, u *undo) error {
 	if err != nil {
 		return err
 	}
-	return s.folder.startedAs(told)
+	return startedAs(s.folder, told)
 }
 
 // runPlane runs the server. One that was removed from its cluster ends, and leaves

@@ -14,16 +14,18 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
-	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/consensus"
 	"github.com/cloudless/cloudless/internal/control/cron"
 	"github.com/cloudless/cloudless/internal/control/nodes"
 	"github.com/cloudless/cloudless/internal/control/replicas"
 	"github.com/cloudless/cloudless/internal/control/retention"
 	"github.com/cloudless/cloudless/internal/control/servers"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/discover"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/gcpacer"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/peering"
 	"github.com/cloudless/cloudless/internal/registry"
 	"github.com/cloudless/cloudless/internal/server"
 	"github.com/cloudless/cloudless/internal/spec"
@@ -41,23 +43,23 @@ type controlPlane struct {
 	server    *server.Server
 	ca        *identity.CA
 	sealer    *identity.Sealer
-	fellows   *fellowship
+	peers     *peering.Peers
 	logger    *slog.Logger
 	metrics   *telemetry.Server
 	tracing   *telemetry.Tracing
 	collector *gcpacer.Collector
-	folder    *folder
+	folder    *datadir.Folder
 	// announcement is what machines that look for servers are told.
 	announcement *discover.AnnounceOptions
 }
 
 // openControlPlane opens the replicated state first, because everything else
 // stands on it, and the port last, because who reaches it must be served.
-func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
+func openControlPlane(ctx context.Context, f *datadir.Folder, o planeOptions, i *instruments, logger *slog.Logger, u *undo) (*controlPlane, error) {
 	gcpacer.Allow()
 	p := &controlPlane{folder: f, store: state.New(), logger: logger, metrics: telemetry.NewServer(i.registry), tracing: i.tracing}
 	p.collector = gcpacer.New(gcpacer.Options{Patience: p.patience, Pressed: func() bool { return p.server.Pressed() }})
-	if err := os.MkdirAll(f.sub("server"), 0o700); err != nil {
+	if err := os.MkdirAll(f.Path("server"), 0o700); err != nil {
 		return nil, err
 	}
 	if err := p.openAgreement(ctx, f, o, u); err != nil {
@@ -65,7 +67,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	}
 	var err error
 	p.registry, err = registry.Open(ctx, registry.Options{
-		Dir: f.sub("server", "registry"), Logger: logger,
+		Dir: f.Path("server", "registry"), Logger: logger,
 		KeepDeleted: func() time.Duration { return spec.RetentionOf(p.store.Snapshot().Cluster().GetSpec()).Images },
 	})
 	if err != nil {
@@ -76,7 +78,7 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	p.nodes.Deaf = p.collector.Holds
 	p.server, err = server.New(ctx, server.Options{
 		UID: f.ServerUID, Version: o.version, Address: o.address, Advertise: o.advertise, Hosts: hosts(o.address, o.advertise),
-		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.addressOf, Registry: p.registry,
+		Store: p.store, Consensus: p.consensus, CA: p.ca, Sealer: p.sealer, Addresses: p.peers.AddressOf, Registry: p.registry,
 		Nodes: p.nodes, Placement: replicas.Placement{Decisions: p.decisions}, Logger: logger, Clock: o.clock, CertificateTTL: o.certificateTTL,
 		Scrape: i.registry, Metrics: p.metrics, Tracing: i.tracing, Collector: p.collector,
 	})
@@ -88,11 +90,19 @@ func openControlPlane(ctx context.Context, f *folder, o planeOptions, i *instrum
 	if err := p.letGo(ctx, f); err != nil {
 		return nil, err
 	}
-	if err := p.meet(ctx, f, o, u); err != nil {
-		return nil, f.wayOut(err)
+	err = p.peers.Open(ctx, peering.Options{
+		Self: servers.Self{
+			Seen: servers.Seen{UID: f.ServerUID, Address: p.server.Advertised(), Zone: o.zone, Version: o.version},
+			Name: enroll.Name(o.name),
+		},
+		Server: p.server, Consensus: p.consensus, Joined: f.Joined, Peer: o.peer,
+	})
+	if err != nil {
+		return nil, wayOut(f, err)
 	}
+	u.add(func() { logError(logger, "close gossip", p.peers.Close()) })
 	p.prepareAnnouncement(f, o)
-	return p, f.announce(p.server.Address())
+	return p, f.UpdateHolder(func(h *datadir.Holder) { h.Address = p.server.Address() })
 }
 
 // patience is how long heartbeats may wait. The leader takes nobody for silent
@@ -122,9 +132,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return p.fellows.gossip.Load().Run(ctx) })
-	g.Go(func() error { return p.followGossipKey(ctx) })
-	g.Go(func() error { return p.keepPlaces(ctx) })
+	g.Go(func() error { return p.peers.Run(ctx) })
 	g.Go(func() error { return p.server.Run(ctx) })
 	g.Go(func() error { return p.announceOnNetwork(ctx) })
 	g.Go(func() error { return p.consensus.Lead(ctx, p.lead) })
@@ -138,7 +146,7 @@ func (p *controlPlane) Run(asked context.Context) error {
 			return p.consensus.Err()
 		}
 	})
-	return endedByContext(p.folder.wayOut(g.Wait()))
+	return endedByContext(wayOut(p.folder, g.Wait()))
 }
 
 // loopPause keeps loops that fail, for example on a full disk, from spinning.
@@ -174,13 +182,13 @@ func (p *controlPlane) loops(ctx context.Context) error {
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {
-		loop := servers.Loop{Store: p.store, Proposer: p.consensus, Self: p.fellows.self, Term: p.consensus.Stats().Term, Seen: p.seen, Wake: p.fellows.stirred}
+		loop := servers.Loop{Store: p.store, Proposer: p.consensus, Self: p.peers.Self, Term: p.consensus.Stats().Term, Seen: p.peers.Seen, Wake: p.peers.Changed()}
 		return loop.Run(ctx)
 	})
 	g.Go(func() error {
 		return p.consensus.Pilot(ctx, consensus.PilotOptions{
 			Voters:  func() int { return spec.VotersOf(p.store.Snapshot().Cluster().GetSpec()) },
-			Members: p.members, Progress: p.server.Progress,
+			Members: p.peers.Members, Progress: p.server.Progress,
 		})
 	})
 	g.Go(func() error { return p.server.EnsureGossipKey(ctx) })
@@ -189,33 +197,21 @@ func (p *controlPlane) loops(ctx context.Context) error {
 	return g.Wait()
 }
 
-// listenAgain lets a server that is not told where to listen do so where it did
-// before: the others look for it there.
-func (f *folder) listenAgain(reach *local.Reach) {
-	if reach.APIAddr == "" {
-		reach.Advertise = cmp.Or(reach.Advertise, f.Advertise)
-	}
-	reach.APIAddr = cmp.Or(reach.APIAddr, f.Listen, local.DefaultAPIAddr)
-}
-
 // asBefore completes what a server is told by what it was told before: whoever
 // starts it again need not know.
-func (f *folder) asBefore(o planeOptions, zone *string) planeOptions {
-	o.zone = f.Zone
-	if zone != nil {
-		o.zone = *zone
-	}
+func asBefore(f *datadir.Folder, o planeOptions, zone *string) planeOptions {
+	o.zone = zoneOf(f, zone)
 	o.election = cmp.Or(o.election, f.ElectionTimeout)
 	return o
 }
 
 // startedAs remembers what the folder's server was told.
-func (f *folder) startedAs(o planeOptions) error {
+func startedAs(f *datadir.Folder, o planeOptions) error {
 	_, port, err := net.SplitHostPort(o.address)
 	if err != nil {
 		return err
 	}
-	return f.remember(func(id *folderID) {
+	return f.Update(func(id *datadir.Record) {
 		id.Zone, id.ElectionTimeout = o.zone, o.election
 		if port != "0" { // which is another one every time
 			id.Listen, id.Advertise = o.address, o.advertise
@@ -231,7 +227,7 @@ const adminTTL = "8760h"
 // to say of it. The current context stays, if there is one. Only the server that founded the cluster does so: one that has
 // joined has no say in who is an admin.
 func (s *service) writeContext(ctx context.Context) (said string, err error) {
-	if s.ConfigPath == "" || !s.folder.founds() {
+	if s.ConfigPath == "" || !s.folder.Founds() {
 		return "", nil
 	}
 	p, wish := s.plane, cmp.Or(s.Context, "cloudless")

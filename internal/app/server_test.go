@@ -16,6 +16,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/enroll"
 	"github.com/cloudless/cloudless/internal/identity"
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
@@ -69,11 +71,11 @@ func TestServerIsTheSameClusterAfterARestart(t *testing.T) {
 	first := startServer(t, path, config)
 	before, err := first.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
 	must(t, err)
-	if held := readHolder(path); held.PID != os.Getpid() || held.Address != before.GetStatus().GetServers()[0].GetAddress() {
+	if held := datadir.ReadHolder(path); held.PID != os.Getpid() || held.Address != before.GetStatus().GetServers()[0].GetAddress() {
 		t.Errorf("the folder says that it is held by %+v", held)
 	}
 	err = runServer(t.Context(), local.ServerOptions{Process: local.Process{DataDir: path, Log: io.Discard, Progress: quiet}, Reach: local.Reach{APIAddr: "127.0.0.1:0"}})
-	if _, ok := errors.AsType[*local.AlreadyRunningError](err); !ok {
+	if _, ok := errors.AsType[*datadir.AlreadyRunningError](err); !ok {
 		t.Errorf("a second server on the folder: %v", err)
 	}
 	// One that is wished elsewhere is not there only because it runs here.
@@ -138,29 +140,39 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	cluster, err := s.client.Cluster().GetCluster(t.Context(), &v1.GetClusterRequest{})
 	must(t, err)
 	address := cluster.GetStatus().GetServers()[0].GetAddress()
-	f, err := openFolder(t.TempDir())
+	f, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	t.Cleanup(func() {
-		must(t, nodenet.Clear(networkOptions(f, slog.New(slog.DiscardHandler))))
-		must(t, os.RemoveAll(f.runDir()))
+		must(t, nodenet.Clear(enroll.NetworkOptions(f, slog.New(slog.DiscardHandler))))
+		must(t, os.RemoveAll(f.RunDir()))
 		_ = os.Remove("/run/cloudless") // if there is no other cloud
 	})
+
+	join := func(f *datadir.Folder, token string, request datadir.NodeRequest) error {
+		enrolls, err := enroll.Node(t.Context(), f, enroll.NodeOptions{
+			Address: address, Token: token, Request: request, Progress: quiet, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			return err
+		}
+		return enrolls()
+	}
 
 	// A token of another cluster: the machine notices before it says a word.
 	ca, err := identity.NewCA("other", time.Now())
 	must(t, err)
 	foreign := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
-	if err := enroll(t.Context(), f, local.Machine{Name: "n1"}, address, foreign, slog.New(slog.DiscardHandler)); err == nil {
+	if err := join(f, foreign, datadir.NodeRequest{Name: "n1"}); err == nil {
 		t.Error("the machine joined a cluster that its token does not name")
 	}
-	if err := enroll(t.Context(), f, local.Machine{Name: "n1"}, address, "garbage", slog.New(slog.DiscardHandler)); err == nil {
+	if err := join(f, "garbage", datadir.NodeRequest{Name: "n1"}); err == nil {
 		t.Error("the machine joined with garbage")
 	}
-	must(t, enroll(t.Context(), f, local.Machine{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}, address, made.GetSecret(), slog.New(slog.DiscardHandler)))
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, join(f, made.GetSecret(), datadir.NodeRequest{Name: "Machine One", Labels: map[string]string{"disk": "ssd"}}))
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
-	about, err := f.readMembership()
+	about, err := f.ReadMembership()
 	must(t, err)
 	if about.Node != "machine-one" || len(about.Servers) != 1 || about.Servers[0] != address || creds.Trust().Cluster() != cluster.GetMetadata().GetUid() {
 		t.Errorf("the machine is %+v with %v", about, creds)
@@ -170,13 +182,13 @@ func TestMachineEnrollsAtTheServerOfItsToken(t *testing.T) {
 	if node.GetMetadata().GetLabels()["disk"] != "ssd" || node.GetMetadata().GetUid() != creds.ID().Name() {
 		t.Errorf("the cluster knows it as %v", node)
 	}
-	other, err := openFolder(t.TempDir())
+	other, err := datadir.Open(t.TempDir())
 	must(t, err)
-	defer other.release()
-	if err := enroll(t.Context(), other, local.Machine{Name: "n2"}, address, made.GetSecret(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "used up") {
+	defer other.Release()
+	if err := join(other, made.GetSecret(), datadir.NodeRequest{Name: "n2"}); err == nil || !strings.Contains(err.Error(), "used up") {
 		t.Errorf("a token for one machine used again: %v", err)
 	}
-	if got := entries(t, other.sub("agent")); got != "" {
+	if got := entries(t, other.Path("agent")); got != "" {
 		t.Errorf("a refused machine keeps %s", got)
 	}
 }
@@ -193,5 +205,35 @@ func TestAgentOfAMachineThatHasNotJoinedSaysWhatToDo(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the data folder was made for nothing: %v", err)
+	}
+}
+
+// A server is started again by its folder alone, as the program says: it is where
+// it was and waits as long as it did, until it is told otherwise.
+func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
+	path := t.TempDir()
+	for _, step := range []struct {
+		about    string
+		zone     *string
+		election time.Duration
+		want     planeOptions
+	}{
+		{"told", new("z3"), 2 * time.Second, planeOptions{zone: "z3", election: 2 * time.Second}},
+		{"told nothing", nil, 0, planeOptions{zone: "z3", election: 2 * time.Second}},
+		{"told otherwise", new("z4"), time.Second, planeOptions{zone: "z4", election: time.Second}},
+		{"told that it has no zone", new(""), 0, planeOptions{election: time.Second}},
+		{"told nothing again", nil, 0, planeOptions{election: time.Second}},
+	} {
+		f, err := datadir.Open(path)
+		must(t, err)
+		told := asBefore(f, planeOptions{address: "127.0.0.1:0", election: step.election}, step.zone)
+		if told.zone != step.want.zone || told.election != step.want.election {
+			t.Errorf("%s: zone %q and %s", step.about, told.zone, told.election)
+		}
+		must(t, startedAs(f, told))
+		if f.Listen != "" {
+			t.Errorf("%s: a port that is another one every time is remembered", step.about)
+		}
+		f.Release()
 	}
 }

@@ -421,23 +421,6 @@ func TestWhoCannotJoin(t *testing.T) {
 	}
 }
 
-// TestServerListensTowardsTheOneThatItJoins, unless it is told where. Between machines test/e2e shows it.
-func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
-	for _, c := range []struct{ given, other, want string }{
-		{"", "127.0.0.1:4711", "127.0.0.1:7700"},
-		{"192.0.2.7:1", "127.0.0.1:4711", "192.0.2.7:1"},
-	} {
-		reach := local.Reach{APIAddr: c.given}
-		if err := listenTowards(t.Context(), c.other, &reach); err != nil || reach.APIAddr != c.want {
-			t.Errorf("towards %s with %q it listens on %s (%v), want %s", c.other, c.given, reach.APIAddr, err, c.want)
-		}
-	}
-	var reach local.Reach
-	if err := listenTowards(t.Context(), "nobody.invalid:7700", &reach); err == nil || !strings.Contains(err.Error(), "name it with --api-addr") {
-		t.Errorf("towards nobody: %v", err)
-	}
-}
-
 // foundedFolder is that of a server that was a cluster of its own.
 func foundedFolder(t *testing.T) string {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/doctor"
 	"github.com/cloudless/cloudless/internal/identity"
 )
@@ -16,7 +17,7 @@ import (
 // and so does everybody whose servers are only away.
 func TestAnotherClusterInThePlaceOfOnesOwn(t *testing.T) {
 	s := found(t)
-	f := &folder{path: t.TempDir()}
+	f := datadir.At(t.TempDir())
 	ca, err := identity.NewCA("elsewhere", time.Now())
 	must(t, err)
 	id, err := identity.NewID("elsewhere", identity.KindNode, "n-1")
@@ -27,19 +28,19 @@ func TestAnotherClusterInThePlaceOfOnesOwn(t *testing.T) {
 	must(t, err)
 	creds, err := identity.NewCredentials(key, chain)
 	must(t, err)
-	must(t, os.MkdirAll(f.sub("agent"), 0o700))
-	must(t, creds.Save(f.credentialsPath()))
+	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must(t, creds.Save(f.CredentialsPath()))
 
-	waited := local.Process{DataDir: f.path, Version: "test", Log: io.Discard, Progress: quiet, Attended: true}
-	must(t, f.writeMembership(membership{Servers: []string{freeAddress(t)}, Node: "far"}))
-	must(t, f.notAmongStrangers(s.ctx, waited))
-	seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.path})
+	waited := local.Process{DataDir: f.Path(), Version: "test", Log: io.Discard, Progress: quiet, Attended: true}
+	must(t, f.WriteMembership(datadir.Membership{Servers: []string{freeAddress(t)}, Node: "far"}))
+	must(t, checkServers(s.ctx, f, waited))
+	seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.Path()})
 	if len(seen) != 1 || seen[0].Level != doctor.Warn || !strings.Contains(seen[0].Text, "nothing listens there") {
 		t.Errorf("of servers that are away the doctor says %+v", seen)
 	}
-	must(t, f.writeMembership(membership{Servers: []string{freeAddress(t), s.running["s1"].address}, Node: "far"}))
-	must(t, f.notAmongStrangers(s.ctx, local.Process{}))
-	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.path}); len(seen) != 1 || seen[0].Level != doctor.Warn {
+	must(t, f.WriteMembership(datadir.Membership{Servers: []string{freeAddress(t), s.running["s1"].address}, Node: "far"}))
+	must(t, checkServers(s.ctx, f, local.Process{}))
+	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: f.Path()}); len(seen) != 1 || seen[0].Level != doctor.Warn {
 		t.Errorf("of another cluster in their place the doctor says %+v", seen)
 	}
 	if seen := serversAnswer(s.ctx, local.DoctorOptions{DataDir: t.TempDir()}); seen != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/agent"
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/telemetry"
 )
 
@@ -31,7 +32,7 @@ type instruments struct {
 const flushPatience = 2 * time.Second
 
 func openInstruments(ctx context.Context, process local.Process, service string, logger *slog.Logger, u *undo) (*instruments, error) {
-	u.add(boundLog(process.DataDir, os.Stderr, ownLogPeriod, ownLogBytes, logger))
+	u.add(datadir.BoundLog(process.DataDir, os.Stderr, logger))
 	tracing, err := telemetry.OpenTracing(ctx, telemetry.TraceOptions{
 		Endpoint: process.OTLPEndpoint, Service: service, Version: process.Version, Logger: logger,
 	})

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 )
 
 // up makes this machine a server and a node: those that it is already, or else the
@@ -17,9 +18,9 @@ func up(ctx context.Context, o local.UpOptions) error {
 			Reach: o.Reach,
 		},
 		node: &o.Machine,
-		prepare: func(f *folder, reach *local.Reach) error {
-			f.listenAgain(reach)
-			return f.tryPort(ctx, reach.APIAddr)
+		prepare: func(f *datadir.Folder, reach *local.Reach) error {
+			listenAgain(f, reach)
+			return f.TryPort(ctx, reach.APIAddr)
 		},
 	}
 	return s.run(ctx)

@@ -50,6 +50,8 @@ var layer = map[string]int{
 	"internal/telemetry":               2,
 	"internal/driver/containerd":       2,
 	"internal/driver/containerd/shim":  2,
+	"internal/datadir":                 3,
+	"internal/datadir/datadirtest":     3,
 	"internal/server":                  3,
 	"internal/server/oneport":          3,
 	"internal/server/peers":            3,
@@ -68,6 +70,8 @@ var layer = map[string]int{
 	"internal/cli/wait":                4,
 	"internal/cli/usage":               4,
 	"internal/cli/terminal":            1,
+	"internal/peering":                 4,
+	"internal/enroll":                  4,
 	"internal/app":                     5,
 	"cmd/cloudless":                    6,
 	"docs/generate":                    6,
@@ -88,7 +92,10 @@ var sideways = map[string][]string{
 	"internal/cli/local":               {"client", "internal/cli/command"},
 	"internal/driver/containerd":       {"internal/driver/containerd/shim"},
 	"internal/server":                  {"internal/server/oneport", "internal/server/peers"},
+	"internal/datadir/datadirtest":     {"internal/datadir"},
 	"internal/agent":                   {"internal/agent/machine"},
+	"internal/enroll":                  {"client", "internal/peering"},
+	"internal/peering":                 {"client"},
 }
 
 // The shim runs once per container: it stays as small as it can be.

@@ -22,6 +22,7 @@ import (
 	"github.com/cloudless/cloudless/client"
 	"github.com/cloudless/cloudless/internal/cli/command"
 	"github.com/cloudless/cloudless/internal/cli/terminal"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/systemd"
 )
 
@@ -33,10 +34,10 @@ const childPatience = 15 * time.Second
 
 // childMessage is one line on that descriptor.
 type childMessage struct {
-	Progress string               `json:"progress,omitempty"`
-	Ready    *string              `json:"ready,omitempty"`
-	Running  *AlreadyRunningError `json:"running,omitempty"`
-	Error    string               `json:"error,omitempty"`
+	Progress string                       `json:"progress,omitempty"`
+	Ready    *string                      `json:"ready,omitempty"`
+	Running  *datadir.AlreadyRunningError `json:"running,omitempty"`
+	Error    string                       `json:"error,omitempty"`
 }
 
 // handover is a secret that a detached child reads from its standard input instead of its arguments: the flag gets the
@@ -126,7 +127,7 @@ func (r *reporter) failed(err error) {
 	if err == nil {
 		return
 	}
-	if running, ok := errors.AsType[*AlreadyRunningError](err); ok {
+	if running, ok := errors.AsType[*datadir.AlreadyRunningError](err); ok {
 		r.say(childMessage{Running: running})
 		return
 	}
@@ -193,7 +194,7 @@ func (c *Commands) detach(cmd *cobra.Command, dataDir string, secret *handover) 
 		return errors.Join(c.Printf("%s\n", *last.Ready), child.Process.Release())
 	case last.Running != nil:
 		_ = child.Wait()
-		return c.Printf("%s\n", last.Running.sentence())
+		return c.Printf("%s\n", last.Running.Sentence())
 	case last.Error != "":
 		_ = child.Wait()
 		if begin == 0 {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloudless/cloudless/internal/cli/command"
+	"github.com/cloudless/cloudless/internal/datadir"
 )
 
 // childEnv tells the test program that it is a child of --detach, and how to behave.
@@ -37,7 +38,7 @@ func childMain() int {
 			fmt.Fprintln(os.Stderr, "panic: something terrible")
 			os.Exit(3)
 		case "runs already":
-			return &AlreadyRunningError{DataDir: p.DataDir, PID: 77, Address: "127.0.0.1:7700"}
+			return &datadir.AlreadyRunningError{DataDir: p.DataDir, Holder: datadir.Holder{PID: 77, Address: "127.0.0.1:7700"}}
 		case "hangs with nothing made":
 			if err := os.WriteFile(p.DataDir+"-hanging", nil, 0o600); err != nil {
 				return err
@@ -212,7 +213,7 @@ func TestUpInTheForeground(t *testing.T) {
 	}
 
 	roles.Up = func(context.Context, UpOptions) error {
-		return &AlreadyRunningError{DataDir: "/d", PID: 5}
+		return &datadir.AlreadyRunningError{DataDir: "/d", Holder: datadir.Holder{PID: 5}}
 	}
 	runLocal(t.Context(), roles, "up").expect(t, 1, "",
 		"cloudless: cloudless runs on /d already (process 5): stop it with: cloudless down --data-dir /d\n")

@@ -46,7 +46,7 @@ const (
 
 // Process is what all roles have in common.
 type Process struct {
-	// DataDir is an absolute path. If another process holds it, the role returns an [*AlreadyRunningError].
+	// DataDir is an absolute path. If another process holds it, the role returns a [*datadir.AlreadyRunningError].
 	DataDir string
 	// Version of the program.
 	Version string
@@ -173,31 +173,4 @@ type DownOptions struct {
 	LogLevel slog.Level
 	// Progress is called with what is being done, in a few words. It is never nil.
 	Progress func(doing string)
-}
-
-// AlreadyRunningError says that a process holds the data folder.
-type AlreadyRunningError struct {
-	DataDir string `json:"dataDir"`
-	PID     int    `json:"pid"`
-	// Address of its API; empty if it has none or is not known.
-	Address string `json:"address"`
-	// Server and Node say whether it runs a server and a node; both are false if that is not known.
-	Server bool `json:"server,omitempty"`
-	Node   bool `json:"node,omitempty"`
-	// Moving says that it is starting or stopping.
-	Moving bool `json:"moving,omitempty"`
-	// NodeRemoved says that it is a server whose node was removed from the cluster.
-	NodeRemoved bool `json:"nodeRemoved,omitempty"`
-}
-
-func (e *AlreadyRunningError) Error() string {
-	return e.sentence() + ": stop it with: cloudless down --data-dir " + e.DataDir
-}
-
-func (e *AlreadyRunningError) sentence() string {
-	at := ""
-	if e.Address != "" {
-		at = " at " + e.Address
-	}
-	return fmt.Sprintf("cloudless runs on %s already%s (process %d)", e.DataDir, at, e.PID)
 }

@@ -1,4 +1,4 @@
-package app
+package datadir
 
 import (
 	"crypto/sha256"
@@ -13,14 +13,12 @@ import (
 	"github.com/cloudless/cloudless/internal/lockfile"
 )
 
-// A data folder may have been brought to another machine, which is right as
-// long as it is not used on both. Those that can reach each other find out (see
-// package server); here is what one machine can see by itself.
+// A data folder may be moved to another machine, as long as both do not use it. Servers that reach each other detect
+// a copy (see package server). This file has what one machine can detect by itself.
 
-// machineMark tells this machine from others, as far as its system and its
-// hardware say who they are; empty if they do not. It is a digest, because the
-// ids themselves are nobody else's business.
-func machineMark(root string) string {
+// MachineMark tells this machine from others by its system and its hardware; empty if neither has an id. It is a
+// digest, because the ids themselves are private.
+func MachineMark(root string) string {
 	id, err := os.ReadFile(filepath.Join(root, "etc/machine-id"))
 	if err != nil || strings.TrimSpace(string(id)) == "" {
 		return ""
@@ -30,10 +28,9 @@ func machineMark(root string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// noticeMove says so where the folder was last used on another machine, and
-// makes it one of this machine. Whether it still runs there cannot be seen from
-// here: a disk that has moved must not be refused.
-func (f *folder) noticeMove(mark string, progress func(string), logger *slog.Logger) error {
+// NoticeMove warns if the folder was last used on another machine, and makes it one of this machine. It does not
+// refuse: whether the folder is still used there cannot be seen from here, and a moved disk must work.
+func (f *Folder) NoticeMove(mark string, progress func(string), logger *slog.Logger) error {
 	if mark == "" || mark == f.Machine {
 		return nil
 	}
@@ -43,19 +40,19 @@ func (f *folder) noticeMove(mark string, progress func(string), logger *slog.Log
 		logger.Warn(warning)
 		progress(warning)
 	}
-	return f.remember(func(id *folderID) { id.Machine = mark })
+	return f.Update(func(r *Record) { r.Machine = mark })
 }
 
-// holdMachine refuses a second cloud with one id on one machine: they would have
-// the same bridge, cgroups and sockets. It holds until the folder is released.
-func (f *folder) holdMachine() error {
+// LockMachine refuses a second cloud with the same id on one machine: they would share the bridge, cgroups and
+// sockets. The lock is held until the folder is released.
+func (f *Folder) LockMachine() error {
 	if f.machineLock != nil {
 		return nil
 	}
-	if err := os.MkdirAll(f.runDir(), 0o700); err != nil {
+	if err := os.MkdirAll(f.RunDir(), 0o700); err != nil {
 		return fmt.Errorf("make the folder of running things: %w", err)
 	}
-	path := filepath.Join(f.runDir(), "lock")
+	path := filepath.Join(f.RunDir(), "lock")
 	lock, err := lockfile.Hold(path)
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("data folder %s is a copy of another one, which is in use on this machine: use that one, or remove this copy with: rm -r %s", f.path, f.path)

@@ -1,4 +1,4 @@
-package app
+package datadir
 
 import (
 	"os"
@@ -11,8 +11,8 @@ import (
 // this process does not write is left alone.
 func TestLogOfAProcessIsPutAside(t *testing.T) {
 	dir := t.TempDir()
-	path, older := filepath.Join(dir, ownLog), filepath.Join(dir, olderLog)
-	must(t, putLogAside(dir, os.Stderr, 10)) // there is none
+	path, older := filepath.Join(dir, LogName), filepath.Join(dir, OlderLogName)
+	must(t, rotateLog(dir, os.Stderr, 10)) // there is none
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	must(t, err)
 	defer out.Close()
@@ -28,17 +28,17 @@ func TestLogOfAProcessIsPutAside(t *testing.T) {
 		}
 	}
 	say("small\n")
-	must(t, putLogAside(dir, out, 10))
+	must(t, rotateLog(dir, out, 10))
 	want(path, "small\n")
 	say("no more\n")
-	must(t, putLogAside(dir, os.Stderr, 10))
+	must(t, rotateLog(dir, os.Stderr, 10))
 	want(path, "small\nno more\n")
-	must(t, putLogAside(dir, out, 10))
+	must(t, rotateLog(dir, out, 10))
 	want(path, "")
 	want(older, "small\nno more\n")
 	say("new\n")
 	want(path, "new\n")
 	say(strings.Repeat("x", 10))
-	must(t, putLogAside(dir, out, 10))
+	must(t, rotateLog(dir, out, 10))
 	want(older, "new\nxxxxxxxxxx")
 }

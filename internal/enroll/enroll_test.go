@@ -1,4 +1,4 @@
-package app
+package enroll
 
 import (
 	"context"
@@ -17,9 +17,29 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
-	"github.com/cloudless/cloudless/internal/cli/local"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/peering"
 )
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entries are the names in a folder.
+func entries(t *testing.T, path string) string {
+	t.Helper()
+	all, err := os.ReadDir(path)
+	must(t, err)
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
 
 // forgetfulServer certifies every machine, but loses the first of its answers.
 type forgetfulServer struct {
@@ -121,15 +141,15 @@ func TestNodeHearsOfItsRemovalFromAnyServer(t *testing.T) {
 	must(t, err)
 	server := &forgetfulServer{ca: ca, expels: true}
 	address := server.listen(t)
-	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	memberSince(t, f, ca, time.Now())
-	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1", address}, Node: "n0"}))
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1", address}, Node: "n0"}))
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
 	for _, wish := range []string{"", "127.0.0.1:1"} {
-		if !expelled(t.Context(), f.serversToAsk(wish), creds) {
+		if !expelled(t.Context(), serversToAsk(f, wish), creds) {
 			t.Errorf("asked for %q, it takes itself for a node", wish)
 		}
 	}
@@ -146,10 +166,10 @@ func TestMachineAsksAgainAtOnce(t *testing.T) {
 	must(t, err)
 	server := &forgetfulServer{ca: ca, lost: answersLost()}
 	address := server.listen(t)
-	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
-	defer f.release()
-	must(t, enroll(t.Context(), f, local.Machine{Name: "n1"}, address, identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler)))
+	defer f.Release()
+	must(t, joinAt(t.Context(), f, NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[1] || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
@@ -165,29 +185,29 @@ func TestMachineAsksAgainWithTheSameKey(t *testing.T) {
 	address := server.listen(t)
 	token := identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()
 	path := filepath.Join(t.TempDir(), "data")
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	err = enroll(interrupted, f, local.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler))
+	err = joinAt(interrupted, f, NodeOptions{Token: token, Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address)
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
-	f.forsake()
-	f.release()
+	f.RemoveIfNew()
+	f.Release()
 	if got := entries(t, filepath.Join(path, "agent")); got != "joining.pem" {
 		t.Errorf("the machine keeps %q", got)
 	}
 
-	f, err = openFolder(path)
+	f, err = datadir.Open(path)
 	must(t, err)
-	defer f.release()
-	must(t, enroll(t.Context(), f, local.Machine{Name: "n1"}, address, token, slog.New(slog.DiscardHandler)))
+	defer f.Release()
+	must(t, joinAt(t.Context(), f, NodeOptions{Token: token, Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, address))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
-	if _, err := identity.LoadCredentials(f.credentialsPath()); err != nil {
+	if _, err := identity.LoadCredentials(f.CredentialsPath()); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(f.joiningKeyPath()); !os.IsNotExist(err) {
+	if _, err := os.Stat(f.JoiningKeyPath()); !os.IsNotExist(err) {
 		t.Errorf("the key of a machine that has joined is still apart: %v", err)
 	}
 }
@@ -201,31 +221,31 @@ func TestServerAsksAgainWithTheSameKey(t *testing.T) {
 	interrupted, interrupt := context.WithCancel(t.Context())
 	server := &forgetfulServer{ca: ca, sealer: sealer, lost: answersLost(), cut: interrupt}
 	token := identity.NewJoinToken(ca.Trust().Fingerprint())
-	o := local.JoinOptions{Address: server.listen(t), Token: token.Reveal(), Role: "server", Reach: local.Reach{Name: "s2"}}
+	o := ServerOptions{Address: server.listen(t), Token: token.Reveal(), Name: "s2"}
 	path := filepath.Join(t.TempDir(), "data")
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	err = enrollServer(interrupted, f, o, token, "127.0.0.1:2")
+	err = becomeServer(interrupted, f, o, token, "127.0.0.1:2")
 	if err == nil || !strings.Contains(err.Error(), "join again with the same token and data folder") {
 		t.Fatalf("the lost answer ended with %v", err)
 	}
-	f.forsake()
-	f.release()
+	f.RemoveIfNew()
+	f.Release()
 	if got := entries(t, filepath.Join(path, "server")); got != "joining.pem" {
 		t.Errorf("the machine keeps %q", got)
 	}
 
-	f, err = openFolder(path)
+	f, err = datadir.Open(path)
 	must(t, err)
-	defer f.release()
-	must(t, enrollServer(t.Context(), f, o, token, "127.0.0.1:2"))
+	defer f.Release()
+	must(t, becomeServer(t.Context(), f, o, token, "127.0.0.1:2"))
 	if len(server.keys) != 3 || server.keys[0] != server.keys[2] {
 		t.Errorf("it asked with the keys %v", server.keys)
 	}
-	if f.ServerUID != "s-2" || f.founds() {
-		t.Errorf("the folder is that of %+v", f.folderID)
+	if f.ServerUID != "s-2" || f.Founds() {
+		t.Errorf("the folder is that of %+v", f.Record)
 	}
-	if _, err := os.Stat(f.joiningServerPath()); !os.IsNotExist(err) {
+	if _, err := os.Stat(f.JoiningServerPath()); !os.IsNotExist(err) {
 		t.Errorf("the key of a server that has joined is still there: %v", err)
 	}
 }
@@ -235,21 +255,21 @@ func TestMachineThatReachesNobodyKeepsNothing(t *testing.T) {
 	ca, err := identity.NewCA("home", time.Now())
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "data")
-	f, err := openFolder(path)
+	f, err := datadir.Open(path)
 	must(t, err)
-	defer f.release()
-	err = enroll(t.Context(), f, local.Machine{Name: "n1"}, "127.0.0.1:1", identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), slog.New(slog.DiscardHandler))
+	defer f.Release()
+	err = joinAt(t.Context(), f, NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Request: datadir.NodeRequest{Name: "n1"}, Logger: slog.New(slog.DiscardHandler)}, "127.0.0.1:1")
 	if err == nil || strings.Contains(err.Error(), "join again with the same") {
 		t.Errorf("ended with %v", err)
 	}
-	f.forsake()
+	f.RemoveIfNew()
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the data folder is still there: %v", err)
 	}
 }
 
 // memberSince makes the folder that of a node whose certificate was issued at a time and lasts an hour.
-func memberSince(t *testing.T, f *folder, ca *identity.CA, issued time.Time) {
+func memberSince(t *testing.T, f *datadir.Folder, ca *identity.CA, issued time.Time) {
 	t.Helper()
 	id, err := identity.NewID(ca.Trust().Cluster(), identity.KindNode, "n-0")
 	must(t, err)
@@ -259,9 +279,9 @@ func memberSince(t *testing.T, f *folder, ca *identity.CA, issued time.Time) {
 	must(t, err)
 	creds, err := identity.NewCredentials(key, chain)
 	must(t, err)
-	must(t, os.MkdirAll(f.sub("agent"), 0o700))
-	must(t, creds.Save(f.credentialsPath()))
-	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "n0"}))
+	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must(t, creds.Save(f.CredentialsPath()))
+	must(t, f.WriteMembership(datadir.Membership{Servers: []string{"127.0.0.1:1"}, Node: "n0"}))
 }
 
 // A node comes back after its certificate has ended: its agent says so and goes on with what runs, and with a new token
@@ -271,23 +291,25 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	must(t, err)
 	server := &forgetfulServer{ca: ca, keys: []string{"an answer that was lost"}}
 	address := server.listen(t)
-	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	memberSince(t, f, ca, time.Now().Add(-7*24*time.Hour))
 
 	var log strings.Builder
-	must(t, f.sayExpired(slog.New(slog.NewTextHandler(&log, nil))))
+	must(t, WarnExpired(f, slog.New(slog.NewTextHandler(&log, nil))))
 	if said := log.String(); !strings.Contains(said, "the certificate of this node has ended") || !strings.Contains(said, "cloudless join ADDRESS with a new token") {
 		t.Errorf("the agent says %q", said)
 	}
 
-	o := local.JoinOptions{Address: address, Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
-	o.Progress = quiet
-	enrolls, err := becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
+	o := NodeOptions{
+		Address: address, Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(),
+		Progress: func(string) {}, Logger: slog.New(slog.DiscardHandler),
+	}
+	enrolls, err := Node(t.Context(), f, o)
 	must(t, err)
 	must(t, enrolls())
-	creds, err := identity.LoadCredentials(f.credentialsPath())
+	creds, err := identity.LoadCredentials(f.CredentialsPath())
 	must(t, err)
 	if creds.ID().Name() != "n-1" || time.Now().After(creds.NotAfter()) {
 		t.Errorf("it is %s until %s", creds.ID(), creds.NotAfter())
@@ -296,13 +318,13 @@ func TestNodeWithAnExpiredCertificateJoinsAgain(t *testing.T) {
 	// Now that it is a node, joining again leaves the token unused, even if no server answers.
 	o.Address = "127.0.0.1:1"
 	asked := len(server.keys)
-	enrolls, err = becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
+	enrolls, err = Node(t.Context(), f, o)
 	must(t, err)
 	if enrolls != nil || len(server.keys) != asked {
 		t.Error("it joined once more")
 	}
 	log.Reset()
-	must(t, f.sayExpired(slog.New(slog.NewTextHandler(&log, nil))))
+	must(t, WarnExpired(f, slog.New(slog.NewTextHandler(&log, nil))))
 	if log.Len() > 0 {
 		t.Errorf("a valid certificate is called %q", log.String())
 	}
@@ -315,21 +337,55 @@ func TestNodeFindsServersThatCameLater(t *testing.T) {
 	must(t, err)
 	server := &forgetfulServer{ca: ca}
 	address := server.listen(t)
-	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	f, err := datadir.Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	memberSince(t, f, ca, time.Now())
-	o := local.JoinOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal()}
+	o := NodeOptions{Token: identity.NewJoinToken(ca.Trust().Fingerprint()).Reveal(), Logger: slog.New(slog.DiscardHandler)}
 	for _, o.Address = range []string{address, "127.0.0.1:1", ""} {
-		enrolls, err := becomeNode(t.Context(), f, o, slog.New(slog.DiscardHandler))
+		enrolls, err := Node(t.Context(), f, o)
 		must(t, err)
 		if enrolls != nil {
 			t.Error("it joins once more")
 		}
-		about, err := f.readMembership()
+		about, err := f.ReadMembership()
 		must(t, err)
-		if all := newServerList(about, nil).addresses(); !slices.Equal(all, []string{"127.0.0.1:1", address}) {
+		if all := peering.NewServerList(about, nil).Addresses(); !slices.Equal(all, []string{"127.0.0.1:1", address}) {
 			t.Errorf("after joining at %q it looks for servers at %v", o.Address, all)
 		}
+	}
+}
+
+// TestServerListensTowardsTheOneThatItJoins, unless it is told where. Between machines test/e2e shows it.
+func TestServerListensTowardsTheOneThatItJoins(t *testing.T) {
+	for _, c := range []struct{ given, other, want string }{
+		{"", "127.0.0.1:4711", "127.0.0.1:7700"},
+		{"192.0.2.7:1", "127.0.0.1:4711", "192.0.2.7:1"},
+	} {
+		if e, err := listenTowards(t.Context(), c.other, datadir.Endpoint{Listen: c.given}, "7700"); err != nil || e.Listen != c.want {
+			t.Errorf("towards %s with %q it listens on %s (%v), want %s", c.other, c.given, e.Listen, err, c.want)
+		}
+	}
+	if _, err := listenTowards(t.Context(), "nobody.invalid:7700", datadir.Endpoint{}, "7700"); err == nil || !strings.Contains(err.Error(), "name it with --api-addr") {
+		t.Errorf("towards nobody: %v", err)
+	}
+}
+
+func TestNameIsBroughtIntoForm(t *testing.T) {
+	for from, want := range map[string]string{
+		"web":                                    "web",
+		"Bob's Laptop":                           "bob-s-laptop",
+		"host.example.com":                       "host-example-com",
+		"---":                                    "node",
+		"ümlaut":                                 "mlaut",
+		strings.Repeat("a", 62) + ".example.com": strings.Repeat("a", 62),
+		strings.Repeat("a", 100):                 strings.Repeat("a", 63),
+	} {
+		if got := Name(from); got != want {
+			t.Errorf("Name(%q) = %q, want %q", from, got, want)
+		}
+	}
+	if Name("") == "" {
+		t.Error("a machine that asks for no name has none")
 	}
 }

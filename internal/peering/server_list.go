@@ -1,4 +1,4 @@
-package app
+package peering
 
 import (
 	"context"
@@ -19,12 +19,13 @@ import (
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 	"github.com/cloudless/cloudless/client"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/deadpeer"
 )
 
-// serverList is where a node finds the servers. It learns of new ones while the
-// node runs, and gRPC fails over among them by itself.
-type serverList struct {
+// ServerList is where a node finds the servers. It learns of new ones while the node runs, and gRPC fails over between
+// them by itself.
+type ServerList struct {
 	resolver *manual.Resolver
 	// keep is called with every new list, to be there after a restart.
 	keep func([]string) error
@@ -36,17 +37,18 @@ type serverList struct {
 	all     []string
 }
 
-func newServerList(about membership, keep func([]string) error) *serverList {
-	l := &serverList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
-	l.resolver.InitialState(stateOf(l.addresses()))
+// NewServerList begins with the servers that the node knows. It calls keep with every new list.
+func NewServerList(about datadir.Membership, keep func([]string) error) *ServerList {
+	l := &ServerList{resolver: manual.NewBuilderWithScheme("cloudless"), keep: keep, via: about.Via, all: about.Servers}
+	l.resolver.InitialState(stateOf(l.Addresses()))
 	return l
 }
 
-// target is what gRPC dials.
-func (l *serverList) target() string { return "cloudless:///servers" }
+// Target is what gRPC dials.
+func (l *ServerList) Target() string { return "cloudless:///servers" }
 
-// addresses are all to try, in this order.
-func (l *serverList) addresses() []string {
+// Addresses are all addresses to try, in this order.
+func (l *ServerList) Addresses() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.via == "" || slices.Contains(l.all, l.via) {
@@ -63,8 +65,8 @@ func stateOf(addresses []string) resolver.State {
 	return state
 }
 
-// learn takes a new list.
-func (l *serverList) learn(addresses []string) error {
+// Learn takes a new list.
+func (l *ServerList) Learn(addresses []string) error {
 	l.mu.Lock()
 	known := slices.Equal(l.all, addresses)
 	l.all = slices.Clone(addresses)
@@ -72,18 +74,18 @@ func (l *serverList) learn(addresses []string) error {
 	if known {
 		return nil
 	}
-	l.resolver.UpdateState(stateOf(l.addresses()))
+	l.resolver.UpdateState(stateOf(l.Addresses()))
 	return l.keep(addresses)
 }
 
-// options let gRPC fail over among the servers.
-func (l *serverList) options() []grpc.DialOption {
+// Options let gRPC fail over between the servers.
+func (l *ServerList) Options() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithResolvers(l.resolver), grpc.WithContextDialer(l.dial), grpc.WithStreamInterceptor(l.watchStream),
 	}
 }
 
-func (l *serverList) dial(ctx context.Context, address string) (net.Conn, error) {
+func (l *ServerList) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := deadpeer.Dialer().DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -122,8 +124,8 @@ func (c *serverConn) Network() string { return "tcp" }
 // String implements net.Addr.
 func (c *serverConn) String() string { return c.address }
 
-// quiet is how long nothing has come from the server of the session.
-func (l *serverList) quiet() time.Duration {
+// Quiet is how long the server of the session has sent nothing.
+func (l *ServerList) Quiet() time.Duration {
 	l.mu.Lock()
 	conn := l.session
 	l.mu.Unlock()
@@ -134,7 +136,7 @@ func (l *serverList) quiet() time.Duration {
 }
 
 // watchStream sees which server answers a session, and why streams end.
-func (l *serverList) watchStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l *ServerList) watchStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := open(ctx, desc, conn, method, options...)
 	if err != nil {
 		return nil, err
@@ -144,7 +146,7 @@ func (l *serverList) watchStream(ctx context.Context, desc *grpc.StreamDesc, con
 
 type watchedStream struct {
 	grpc.ClientStream
-	list       *serverList
+	list       *ServerList
 	unanswered bool // a session that no server has answered yet
 }
 
@@ -171,7 +173,7 @@ func (s *watchedStream) conn() *serverConn {
 }
 
 // answered notes which server the session is with.
-func (l *serverList) answered(conn *serverConn) {
+func (l *ServerList) answered(conn *serverConn) {
 	if conn == nil {
 		return
 	}
@@ -180,21 +182,20 @@ func (l *serverList) answered(conn *serverConn) {
 	l.session, l.first = conn, conn.address
 }
 
-// leave has the next session be with another server than the newest one, if there is
-// another.
-func (l *serverList) leave() {
+// Leave lets the next session be with another server than the newest one, if there is another.
+func (l *ServerList) Leave() {
 	l.mu.Lock()
 	conn := l.session
 	l.mu.Unlock()
 	l.moveOn(conn)
 }
 
-// moveOn has no new stream use this connection, if there is another server.
-func (l *serverList) moveOn(from *serverConn) {
+// moveOn keeps new streams off this connection, if there is another server.
+func (l *ServerList) moveOn(from *serverConn) {
 	if from == nil {
 		return
 	}
-	all := rotated(l.addresses(), from.address)
+	all := rotated(l.Addresses(), from.address)
 	if len(all) < 2 || all[0] != from.address {
 		return
 	}
@@ -216,15 +217,15 @@ func rotated(all []string, first string) []string {
 
 // nearest are all addresses, that of the session first: others may hang, and a dial
 // notices that only after a while.
-func (l *serverList) nearest() []string {
-	all := l.addresses()
+func (l *ServerList) nearest() []string {
+	all := l.Addresses()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return rotated(all, l.first)
 }
 
-// dialTLS connects to the first server that answers.
-func (l *serverList) dialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
+// DialTLS connects to the first server that answers.
+func (l *ServerList) DialTLS(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	var failures []error
 	for _, address := range l.nearest() {
 		conn, err := (&tls.Dialer{NetDialer: deadpeer.Dialer(), Config: config}).DialContext(ctx, "tcp", address)

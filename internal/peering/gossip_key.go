@@ -1,4 +1,4 @@
-package app
+package peering
 
 import (
 	"context"
@@ -18,34 +18,32 @@ type gossipKey struct {
 }
 
 // takeStoredKey takes the key that the state has, if it is newer.
-func (p *controlPlane) takeStoredKey() error {
-	key, version, err := p.server.GossipKey()
+func (p *Peers) takeStoredKey() error {
+	key, version, err := p.Server.GossipKey()
 	if err != nil {
 		return err
 	}
 	return p.takeKey(key, version)
 }
 
-// takeKey uses a key from now on, unless this server knows a newer one: who was
-// away answers with an old one.
-func (p *controlPlane) takeKey(key []byte, version uint64) error {
-	if len(key) == 0 || version <= p.fellows.key.version {
+// takeKey uses a key from now on, unless this server knows a newer one: a server that was away has an old one.
+func (p *Peers) takeKey(key []byte, version uint64) error {
+	if len(key) == 0 || version <= p.key.version {
 		return nil
 	}
-	p.fellows.key = gossipKey{bytes: key, version: version}
-	if g := p.fellows.gossip.Load(); g != nil {
+	p.key = gossipKey{bytes: key, version: version}
+	if g := p.gossip.Load(); g != nil {
 		return g.UseKey(key)
 	}
 	return nil
 }
 
-// lonelyPause is how often a server that hears nobody asks for the key.
+// lonelyPause is how often a server that hears no other asks for the key.
 const lonelyPause = time.Second
 
-// followGossipKey uses the key that the state has, whenever that changes, forgets
-// the servers that are removed, and asks others for the key while this server
-// hears of none of them: it may have been away when the key changed, or be new.
-func (p *controlPlane) followGossipKey(ctx context.Context) error {
+// followGossipKey uses the newest key of the state and forgets removed servers. While this server hears no other, it
+// asks the others for the key: it may have been away when the key changed, or be new.
+func (p *Peers) followGossipKey(ctx context.Context) error {
 	feed := p.store.Follow()
 	seen := feed.Newest()
 	if err := p.takeAnew(seen.Snapshot); err != nil {
@@ -72,7 +70,7 @@ func (p *controlPlane) followGossipKey(ctx context.Context) error {
 		case news.Resync:
 			err = p.takeAnew(news.Snapshot)
 		default:
-			err = p.heed(news.Changes)
+			err = p.take(news.Changes)
 		}
 		if err != nil {
 			return err
@@ -82,12 +80,12 @@ func (p *controlPlane) followGossipKey(ctx context.Context) error {
 	}
 }
 
-// takeAnew does what heed does, for all that may have been missed.
-func (p *controlPlane) takeAnew(snap *state.Snapshot) error {
+// takeAnew does what take does, for all changes that may have been missed.
+func (p *Peers) takeAnew(snap *state.Snapshot) error {
 	if err := p.takeStoredKey(); err != nil {
 		return err
 	}
-	for _, s := range p.fellows.gossip.Load().Servers() {
+	for _, s := range p.gossip.Load().Servers() {
 		if snap.Revocation(s.ID) != nil {
 			p.forgetServer(s.ID)
 		}
@@ -95,9 +93,8 @@ func (p *controlPlane) takeAnew(snap *state.Snapshot) error {
 	return nil
 }
 
-// heed acts on the changes that concern the gossip: first it speaks as the others
-// do, then it forgets whom they have removed.
-func (p *controlPlane) heed(changes []state.Change) error {
+// take acts on changes of the key and on removals. The key comes first, so that the others understand this server.
+func (p *Peers) take(changes []state.Change) error {
 	for _, c := range changes {
 		if c.Kind == state.KindGossipKey {
 			if err := p.takeStoredKey(); err != nil {
@@ -118,20 +115,20 @@ func (p *controlPlane) heed(changes []state.Change) error {
 }
 
 // forgetServer has the gossip forget a server that was removed.
-func (p *controlPlane) forgetServer(uid string) {
-	if uid == p.fellows.self.UID {
+func (p *Peers) forgetServer(uid string) {
+	if uid == p.Self.UID {
 		return
 	}
-	if err := p.fellows.gossip.Load().Expel(uid); err != nil {
+	if err := p.gossip.Load().Expel(uid); err != nil {
 		p.logger.Debug("the others were not told that a server was removed", "error", err)
 	}
 }
 
 // lonely reports whether there are other servers and none is heard.
-func (p *controlPlane) lonely() bool {
+func (p *Peers) lonely() bool {
 	others := false
 	for _, s := range p.known() {
-		if s.ID == p.fellows.self.UID {
+		if s.ID == p.Self.UID {
 			continue
 		}
 		others = true
@@ -142,17 +139,16 @@ func (p *controlPlane) lonely() bool {
 	return others
 }
 
-// askForKey asks the others, one after the other, until one knows a newer key. It
-// fails if one knows that this server was removed: where nobody reaches it, it
-// would not learn of that in another way.
-func (p *controlPlane) askForKey(ctx context.Context) error {
-	before := p.fellows.key.version
+// askForKey asks the others, one after the other, until one knows a newer key. It fails if one knows that this server
+// was removed: a server that no other reaches would not learn of its removal in another way.
+func (p *Peers) askForKey(ctx context.Context) error {
+	before := p.key.version
 	for _, s := range p.known() {
-		if s.ID == p.fellows.self.UID || s.Address == "" || p.fellows.key.version != before {
+		if s.ID == p.Self.UID || s.Address == "" || p.key.version != before {
 			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, lonelyPause)
-		key, version, err := p.server.AskGossipKey(asking, s.Address)
+		key, version, err := p.Server.AskGossipKey(asking, s.Address)
 		cancel()
 		if err == nil {
 			err = p.takeKey(key, version)

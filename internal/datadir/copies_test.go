@@ -1,4 +1,4 @@
-package app
+package datadir
 
 import (
 	"io"
@@ -23,8 +23,8 @@ func machineOf(t *testing.T, id, board string) string {
 // Machines are told apart by what their system or their hardware says, and
 // nothing of that is written down.
 func TestMachinesAreToldApart(t *testing.T) {
-	mark := machineMark(machineOf(t, "1234567890abcdef", "board-1"))
-	if mark == "" || strings.Contains(mark, "1234567890abcdef") || mark != machineMark(machineOf(t, "1234567890abcdef", "board-1")) {
+	mark := MachineMark(machineOf(t, "1234567890abcdef", "board-1"))
+	if mark == "" || strings.Contains(mark, "1234567890abcdef") || mark != MachineMark(machineOf(t, "1234567890abcdef", "board-1")) {
 		t.Errorf("the mark is %q", mark)
 	}
 	for what, other := range map[string]string{
@@ -33,11 +33,11 @@ func TestMachinesAreToldApart(t *testing.T) {
 		"one that does not say who":    t.TempDir(),
 		"one that has not been set up": machineOf(t, "", "board-1"),
 	} {
-		if machineMark(other) == mark {
+		if MachineMark(other) == mark {
 			t.Errorf("%s has the same mark", what)
 		}
 	}
-	if got := machineMark(t.TempDir()); got != "" {
+	if got := MachineMark(t.TempDir()); got != "" {
 		t.Errorf("a machine that says nothing is %q", got)
 	}
 }
@@ -47,10 +47,10 @@ func TestMachinesAreToldApart(t *testing.T) {
 func TestMoveOfAFolderIsNoticed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	open := func(mark string) (said []string) {
-		f, err := openFolder(path)
+		f, err := Open(path)
 		must(t, err)
-		defer f.release()
-		must(t, f.noticeMove(mark, func(line string) { said = append(said, line) }, slog.New(slog.NewTextHandler(io.Discard, nil))))
+		defer f.Release()
+		must(t, f.NoticeMove(mark, func(line string) { said = append(said, line) }, slog.New(slog.NewTextHandler(io.Discard, nil))))
 		return said
 	}
 	for i, one := range []struct {
@@ -69,32 +69,27 @@ func TestMoveOfAFolderIsNoticed(t *testing.T) {
 	}
 }
 
-// A copy of a folder that is in use on the same machine is refused before it
-// touches what runs, and its removal is as well.
+// A copy of a folder that is in use on the same machine is refused before it touches what runs.
 func TestCopyOnTheSameMachine(t *testing.T) {
-	f, err := openFolder(filepath.Join(t.TempDir(), "data"))
+	f, err := Open(filepath.Join(t.TempDir(), "data"))
 	must(t, err)
-	defer f.release()
-	t.Cleanup(func() { _ = os.RemoveAll(f.runDir()) })
-	must(t, f.holdMachine())
-	must(t, f.holdMachine()) // a second time does no harm
+	defer f.Release()
+	t.Cleanup(func() { _ = os.RemoveAll(f.RunDir()) })
+	must(t, f.LockMachine())
+	must(t, f.LockMachine()) // a second time does no harm
 	copied := t.TempDir()
-	data, err := os.ReadFile(f.sub("cloud.json"))
+	data, err := os.ReadFile(f.Path("cloud.json"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(copied, "cloud.json"), data, 0o600))
-	other, err := openFolder(copied)
+	other, err := Open(copied)
 	must(t, err)
-	defer other.release()
-	for what, err := range map[string]error{
-		"use": other.holdMachine(), "removal": purge(t.Context(), other, "", slog.New(slog.DiscardHandler)),
-	} {
-		if err == nil || !strings.Contains(err.Error(), "is a copy of another one, which is in use on this machine") || !strings.Contains(err.Error(), "rm -r "+copied) {
-			t.Errorf("its %s ended with %v", what, err)
-		}
+	defer other.Release()
+	if err := other.LockMachine(); err == nil || !strings.Contains(err.Error(), "is a copy of another one, which is in use on this machine") || !strings.Contains(err.Error(), "rm -r "+copied) {
+		t.Errorf("its use ended with %v", err)
 	}
-	if _, err := os.Stat(f.runDir()); err != nil {
+	if _, err := os.Stat(f.RunDir()); err != nil {
 		t.Errorf("what is in use is gone: %v", err)
 	}
-	f.release()
-	must(t, other.holdMachine())
+	f.Release()
+	must(t, other.LockMachine())
 }

@@ -1,4 +1,4 @@
-package app
+package peering
 
 import (
 	"crypto/x509"
@@ -18,7 +18,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/datadir"
 )
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // lonely is a server that cannot reach the others, or one that can. One that can says where it is.
 type lonely struct {
@@ -74,11 +82,11 @@ func serveAt(t *testing.T, listener net.Listener, leads bool) string {
 }
 
 // sessionsOf opens sessions with the servers of a list, and says which server has answered.
-func sessionsOf(t *testing.T, list *serverList) func() (by string, err error) {
+func sessionsOf(t *testing.T, list *ServerList) func() (by string, err error) {
 	t.Helper()
 	trusted := x509.NewCertPool()
 	trusted.AddCert(lonelyCertificate().Certificate())
-	conn, err := grpc.NewClient(list.target(), append(list.options(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(trusted, "example.com")))...)
+	conn, err := grpc.NewClient(list.Target(), append(list.Options(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(trusted, "example.com")))...)
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return func() (string, error) {
@@ -96,7 +104,7 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 	began := time.Now()
 	cut, well := serveLonely(t, false), serveLonely(t, true)
 	var kept []string
-	list := newServerList(membership{Servers: []string{cut, well}, Via: cut}, func(servers []string) error {
+	list := NewServerList(datadir.Membership{Servers: []string{cut, well}, Via: cut}, func(servers []string) error {
 		kept = servers
 		return nil
 	})
@@ -107,16 +115,16 @@ func TestNodeLeavesAServerThatIsCutOff(t *testing.T) {
 	if by, err := session(); by != well || err != nil {
 		t.Fatalf("the next session is with %q, %v; want %s", by, err, well)
 	}
-	if quiet := list.quiet(); quiet < 0 || quiet >= time.Since(began) {
+	if quiet := list.Quiet(); quiet < 0 || quiet >= time.Since(began) {
 		t.Errorf("after what the servers have said it has been quiet for %s", quiet)
 	}
 	if near := list.nearest(); !slices.Equal(near, []string{well, cut}) {
 		t.Errorf("images are pulled from %v, in this order", near)
 	}
 	// What it learns is kept, and the address by which it came stays known.
-	must(t, list.learn([]string{well}))
-	if !slices.Equal(kept, []string{well}) || !slices.Equal(list.addresses(), []string{well, cut}) {
-		t.Errorf("it keeps %v and tries %v", kept, list.addresses())
+	must(t, list.Learn([]string{well}))
+	if !slices.Equal(kept, []string{well}) || !slices.Equal(list.Addresses(), []string{well, cut}) {
+		t.Errorf("it keeps %v and tries %v", kept, list.Addresses())
 	}
 }
 
@@ -146,7 +154,7 @@ func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 	other := serveAt(t, gatedListener{Listener: listenLocally(t), taken: dial, gate: opened}, true)
 	t.Cleanup(dial)
 	t.Cleanup(open)
-	list := newServerList(membership{Servers: []string{slow, other}}, func([]string) error { return nil })
+	list := NewServerList(datadir.Membership{Servers: []string{slow, other}}, func([]string) error { return nil })
 	session := sessionsOf(t, list)
 	if by, err := session(); by != slow || err != nil {
 		t.Fatalf("the first session is with %q, %v; want %s", by, err, slow)
@@ -155,7 +163,7 @@ func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 		t.Errorf("images are pulled from %v, in this order, while the session is with %s", near, slow)
 	}
 	open()
-	list.leave()
+	list.Leave()
 	if near := list.nearest(); !slices.Equal(near, []string{other, slow}) {
 		t.Errorf("images are pulled from %v, in this order, after %s was left", near, slow)
 	}
@@ -167,7 +175,7 @@ func TestNodeLeavesTheServerOfItsSessionNotTheOneDialedLast(t *testing.T) {
 // Streams of earlier sessions may go on at the servers that these were with.
 func TestOtherServersDoNotHideThatTheServerOfTheSessionIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		list := newServerList(membership{}, nil)
+		list := NewServerList(datadir.Membership{}, nil)
 		oldEnd, oldServer := net.Pipe()
 		end, server := net.Pipe()
 		old, current := newServerConn(oldEnd, "a:1"), newServerConn(end, "b:1")
@@ -182,7 +190,7 @@ func TestOtherServersDoNotHideThatTheServerOfTheSessionIsQuiet(t *testing.T) {
 		hear(current, server)
 		time.Sleep(time.Second)
 		hear(old, oldServer)
-		if quiet := list.quiet(); quiet != time.Second {
+		if quiet := list.Quiet(); quiet != time.Second {
 			t.Errorf("the server of the session has been quiet for %s, want 1s", quiet)
 		}
 	})

@@ -1,4 +1,4 @@
-package app
+package enroll
 
 import (
 	"context"
@@ -11,27 +11,27 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cloudless/cloudless/internal/cli/local"
 	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/peering"
 )
 
-// searchTime is how long servers of this network are looked for.
+// searchTime is how long to look for servers on this network.
 const searchTime = 4 * time.Second
 
-// locate is where a server of the token's cluster is: as the person says, or
-// wherever one answers on this network and proves itself.
-func locate(ctx context.Context, o local.JoinOptions, token identity.JoinToken) (string, error) {
-	if o.Address != "" {
-		return o.Address, nil
+// locate is the address of a server of the token's cluster: the given one, or else one on this network that answers
+// and proves itself.
+func locate(ctx context.Context, address string, token identity.JoinToken, progress func(string)) (string, error) {
+	if address != "" {
+		return address, nil
 	}
-	o.Progress("looking for the cluster on this network")
+	progress("looking for the cluster on this network")
 	searching, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
 	c := newCandidates(token)
 	err := discover.Search(searching, func(f discover.Found) bool {
 		c.try(searching, f, cancel)
-		return false // whoever proves itself ends the search
+		return false // a server that proves itself ends the search
 	})
 	cancel()
 	c.wait()
@@ -48,18 +48,18 @@ func locate(ctx context.Context, o local.JoinOptions, token identity.JoinToken) 
 	return "", notFound(c.failures, c.strangers)
 }
 
-// candidates are those who answer when a server is looked for.
+// candidates are the answers to the search for a server.
 type candidates struct {
 	token   identity.JoinToken
 	proving errgroup.Group
 
 	mu     sync.Mutex
-	proven string // the address of the first that is a server of the token's cluster
-	// strangers are of other clusters, and failures why others are not the one.
+	proven string // the address of the first server that proved itself
+	// strangers belong to other clusters; failures say why other candidates did not prove themselves.
 	strangers, failures []string
 }
 
-// mostCandidates bounds how many are tried at the same time, whoever shouts.
+// mostCandidates bounds how many are tried at the same time.
 const mostCandidates = 64
 
 func newCandidates(token identity.JoinToken) *candidates {
@@ -68,17 +68,16 @@ func newCandidates(token identity.JoinToken) *candidates {
 	return c
 }
 
-// try has one prove itself, and calls found if it does. Nobody waits for it
-// meanwhile: one that cannot be reached from here must not be in the way of
-// another that can.
+// try lets a candidate prove itself, and calls found if it does. It does not wait, so that an unreachable candidate
+// does not delay the others.
 func (c *candidates) try(ctx context.Context, f discover.Found, found func()) {
 	if f.Cluster != c.token.CA().String() {
 		c.note(func() { c.strangers = append(c.strangers, f.Address) })
 		return
 	}
 	c.proving.TryGo(func() error {
-		// Anybody can answer so: only a server of the cluster can prove it.
-		err := reach(ctx, f.Address, identity.JoinTLS(c.token.CA()))
+		// Anybody can claim that; only a server of the cluster can prove it.
+		err := peering.Reach(ctx, f.Address, identity.JoinTLS(c.token.CA()))
 		c.note(func() {
 			switch {
 			case err != nil:
@@ -98,10 +97,10 @@ func (c *candidates) note(what func()) {
 	what()
 }
 
-// wait returns when nobody is being tried any more.
+// wait returns when no candidate is being tried any more.
 func (c *candidates) wait() { _ = c.proving.Wait() }
 
-// notFound says why none of those who answered will do.
+// notFound says why no candidate will do.
 func notFound(failures, strangers []string) error {
 	const wayOut = "name its address with: cloudless join ADDRESS"
 	switch {
@@ -113,41 +112,4 @@ func notFound(failures, strangers []string) error {
 			strings.Join(strangers, ", "), wayOut)
 	}
 	return fmt.Errorf("no server answers on this network: servers are found if they are on the same network, listen there (--api-addr) and do not run with --announce=false; else %s", wayOut)
-}
-
-// serversToAsk are those of the cluster that this machine has joined: the one that
-// the person names first, and then all that the machine knows of.
-func (f *folder) serversToAsk(wish string) []string {
-	var all []string
-	if wish != "" {
-		all = append(all, wish)
-	}
-	about, err := f.readMembership()
-	if err != nil {
-		return all
-	}
-	return append(all, newServerList(about, nil).addresses()...)
-}
-
-// prepareAnnouncement notes what those are told who look for servers.
-func (p *controlPlane) prepareAnnouncement(f *folder, o planeOptions) {
-	if !o.announce {
-		return
-	}
-	p.announcement = &discover.AnnounceOptions{
-		Name: f.ServerUID, Cluster: p.ca.Trust().Fingerprint().String(),
-		Listen: p.server.Address(), Advertise: o.advertise, Logger: p.logger,
-	}
-}
-
-// announceOnNetwork lets machines of the same network find this server. That it
-// cannot is no reason not to serve.
-func (p *controlPlane) announceOnNetwork(ctx context.Context) error {
-	if p.announcement == nil {
-		return nil
-	}
-	if err := discover.Announce(ctx, *p.announcement); err != nil {
-		p.logger.Warn("cloudless join --discover does not find this server", "error", err)
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package app
+package datadir
 
 import (
 	"context"
@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/cloudless/cloudless/internal/cli/local"
 )
 
 func must(t *testing.T, err error) {
@@ -38,23 +36,23 @@ func entries(t *testing.T, path string) string {
 
 func TestFolderIsTheSameOneEveryTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "data")
-	first, err := openFolder(path)
+	first, err := Open(path)
 	must(t, err)
-	if len(first.ID) != 8 || first.ID != strings.ToLower(first.ID) || first.ServerUID == "" || first.Format != folderFormat {
-		t.Errorf("a new folder is %+v", first.folderID)
+	if len(first.ID) != 8 || first.ID != strings.ToLower(first.ID) || first.ServerUID == "" || first.Format != format {
+		t.Errorf("a new folder is %+v", first.Record)
 	}
-	must(t, first.remember(func(id *folderID) { id.Cluster = "c-1" }))
-	first.release()
-	again, err := openFolder(path)
+	must(t, first.Update(func(id *Record) { id.Cluster = "c-1" }))
+	first.Release()
+	again, err := Open(path)
 	must(t, err)
-	defer again.release()
-	if again.folderID != first.folderID || again.Cluster != "c-1" {
-		t.Errorf("opened again it is %+v, want %+v", again.folderID, first.folderID)
+	defer again.Release()
+	if again.Record != first.Record || again.Cluster != "c-1" {
+		t.Errorf("opened again it is %+v, want %+v", again.Record, first.Record)
 	}
-	other, err := openFolder(t.TempDir())
+	other, err := Open(t.TempDir())
 	must(t, err)
-	defer other.release()
-	if other.ID == again.ID || other.runDir() == again.runDir() {
+	defer other.Release()
+	if other.ID == again.ID || other.RunDir() == again.RunDir() {
 		t.Error("two folders share what must be apart")
 	}
 	info, err := os.Stat(filepath.Join(path, "cloud.json"))
@@ -64,53 +62,23 @@ func TestFolderIsTheSameOneEveryTime(t *testing.T) {
 	}
 }
 
-// A server is started again by its folder alone, as the program says: it is where
-// it was and waits as long as it did, until it is told otherwise.
-func TestFolderRemembersHowItsServerWasStarted(t *testing.T) {
-	path := t.TempDir()
-	for _, step := range []struct {
-		about    string
-		zone     *string
-		election time.Duration
-		want     planeOptions
-	}{
-		{"told", new("z3"), 2 * time.Second, planeOptions{zone: "z3", election: 2 * time.Second}},
-		{"told nothing", nil, 0, planeOptions{zone: "z3", election: 2 * time.Second}},
-		{"told otherwise", new("z4"), time.Second, planeOptions{zone: "z4", election: time.Second}},
-		{"told that it has no zone", new(""), 0, planeOptions{election: time.Second}},
-		{"told nothing again", nil, 0, planeOptions{election: time.Second}},
-	} {
-		f, err := openFolder(path)
-		must(t, err)
-		told := f.asBefore(planeOptions{address: "127.0.0.1:0", election: step.election}, step.zone)
-		if told.zone != step.want.zone || told.election != step.want.election {
-			t.Errorf("%s: zone %q and %s", step.about, told.zone, told.election)
-		}
-		must(t, f.startedAs(told))
-		if f.Listen != "" {
-			t.Errorf("%s: a port that is another one every time is remembered", step.about)
-		}
-		f.release()
-	}
-}
-
 func TestFolderIsHeldByOneProcess(t *testing.T) {
 	path := t.TempDir()
-	f, err := openFolder(path)
+	f, err := Open(path)
 	must(t, err)
-	must(t, f.announce("127.0.0.1:7700"))
-	for name, open := range map[string]func(string) (*folder, error){"open": openFolder, "open existing": openExistingFolder} {
+	must(t, f.UpdateHolder(func(h *Holder) { h.Address = "127.0.0.1:7700" }))
+	for name, open := range map[string]func(string) (*Folder, error){"open": Open, "open existing": OpenExisting} {
 		_, err = open(path)
-		held, ok := errors.AsType[*local.AlreadyRunningError](err)
+		held, ok := errors.AsType[*AlreadyRunningError](err)
 		if !ok || held.PID != os.Getpid() || held.Address != "127.0.0.1:7700" || held.DataDir != path {
 			t.Errorf("%s: %v, want AlreadyRunningError of this process", name, err)
 		}
 	}
-	f.release()
-	again, err := openExistingFolder(path)
+	f.Release()
+	again, err := OpenExisting(path)
 	must(t, err)
-	defer again.release()
-	if who := readHolder(path); who.Address != "" || who.PID != os.Getpid() {
+	defer again.Release()
+	if who := ReadHolder(path); who.Address != "" || who.PID != os.Getpid() {
 		t.Errorf("the new holder is said to be %+v", who)
 	}
 }
@@ -119,17 +87,16 @@ func TestFolderIsHeldByOneProcess(t *testing.T) {
 // only starting it, or stopping it.
 func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
 	path := t.TempDir()
-	first, err := openFolder(path)
+	first, err := Open(path)
 	must(t, err)
 	ctx, end := context.WithCancel(t.Context())
 	waits := make(chan string)
-	attended := local.Process{DataDir: path, Attended: true, Progress: func(doing string) { waits <- doing }}
-	open := func(process local.Process) chan error {
+	open := func() chan error {
 		opened := make(chan error, 1)
 		go func() {
-			f, err := openFolderFor(t.Context(), process)
+			f, err := OpenWaiting(t.Context(), path, func(doing string) { waits <- doing })
 			if err == nil {
-				f.release()
+				f.Release()
 			}
 			opened <- err
 		}()
@@ -141,29 +108,28 @@ func TestFolderOfAProcessThatMovesIsWaitedFor(t *testing.T) {
 			select {
 			case <-waits: // it had looked before
 			case err := <-opened:
-				if _, ok := errors.AsType[*local.AlreadyRunningError](err); !ok {
+				if _, ok := errors.AsType[*AlreadyRunningError](err); !ok {
 					t.Errorf("%v instead of AlreadyRunningError", err)
 				}
 				return
 			}
 		}
 	}
-	runs(open(local.Process{DataDir: path})) // nobody waits for that one
-	opened := open(attended)
+	opened := open()
 	if doing := <-waits; doing != fmt.Sprintf("waiting for process %d, which is starting or stopping", os.Getpid()) {
 		t.Errorf("it is told to be %s", doing)
 	}
-	first.settles(ctx, func(string) {})("ready")
+	must(t, first.MarkStarted(ctx))
 	runs(opened)
-	runs(open(attended))
+	runs(open())
 
 	end()
-	for !readHolder(path).Moving {
+	for !ReadHolder(path).Moving {
 		runtime.Gosched()
 	}
-	opened = open(attended)
+	opened = open()
 	<-waits
-	first.release()
+	first.Release()
 	for {
 		select {
 		case <-waits:
@@ -189,13 +155,13 @@ func TestFolderOfAProcessThatIsEndingIsWaitedFor(t *testing.T) {
 	for !isEnding(killed.Process.Pid) {
 		runtime.Gosched()
 	}
-	f, err := openFolder(path)
+	f, err := Open(path)
 	must(t, err)
 	must(t, os.WriteFile(lockPath(path), fmt.Appendf(nil, `{"pid":%d}`, killed.Process.Pid), 0o600))
-	time.AfterFunc(50*time.Millisecond, f.release)
-	again, err := openFolder(path)
+	time.AfterFunc(50*time.Millisecond, f.Release)
+	again, err := Open(path)
 	must(t, err)
-	again.release()
+	again.Release()
 }
 
 func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
@@ -209,11 +175,11 @@ func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
 		path := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(path, "cloud.json"), []byte(one.content), 0o600))
 		for range 2 { // the second time shows that the first did not keep the lock
-			if _, err := openFolder(path); err == nil || !strings.Contains(err.Error(), one.want) {
+			if _, err := Open(path); err == nil || !strings.Contains(err.Error(), one.want) {
 				t.Errorf("%s: opened with %v, want %q", name, err, one.want)
 			}
 		}
-		if _, err := openExistingFolder(path); err == nil || !strings.Contains(err.Error(), one.want) {
+		if _, err := OpenExisting(path); err == nil || !strings.Contains(err.Error(), one.want) {
 			t.Errorf("%s: opened with %v, want %q", name, err, one.want)
 		}
 		if data, _ := os.ReadFile(filepath.Join(path, "cloud.json")); string(data) != one.content {
@@ -225,7 +191,7 @@ func TestFolderThatCannotBeUsedIsRefusedAndLetGo(t *testing.T) {
 func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
 	path := t.TempDir()
 	must(t, os.Chmod(path, 0o777))
-	if _, err := openFolder(path); err == nil || !strings.Contains(err.Error(), "can be written by others") || !strings.Contains(err.Error(), "chmod go-w "+path) {
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "can be written by others") || !strings.Contains(err.Error(), "chmod go-w "+path) {
 		t.Errorf("opened with %v", err)
 	}
 	if got := entries(t, path); got != "" {
@@ -236,63 +202,78 @@ func TestFolderThatOthersCanWriteIsRefused(t *testing.T) {
 func TestFolderThatIsNotOursIsLeftAlone(t *testing.T) {
 	path := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(path, "thesis.txt"), nil, 0o600))
-	if _, err := openExistingFolder(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := OpenExisting(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("opened with %v, want fs.ErrNotExist", err)
 	}
 	if got := entries(t, path); got != "thesis.txt" {
 		t.Errorf("the folder now has %s", got)
 	}
-	if _, err := openExistingFolder(filepath.Join(path, "nothing")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := OpenExisting(filepath.Join(path, "nothing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("opened with %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestFolderStaysWithItsCluster(t *testing.T) {
+	const one, another = "11111111-1111-7111-8111-111111111111", "22222222-2222-7222-8222-222222222222"
+	f, err := Open(t.TempDir())
+	must(t, err)
+	defer f.Release()
+	must(t, f.BindCluster(one))
+	must(t, f.BindCluster(one))
+	if err := f.BindCluster(another); err == nil || !strings.Contains(err.Error(), "is of cluster "+one) {
+		t.Errorf("given to another cluster: %v", err)
+	}
+	if id, err := ReadRecord(f.Path()); err != nil || id.Cluster != one {
+		t.Errorf("the folder says %+v, %v", id, err)
 	}
 }
 
 // What is said of a node when it joins can be repeated; another name or label is
 // refused, because it would change nothing.
 func TestWishesAreForNewNodes(t *testing.T) {
-	f, err := openFolder(t.TempDir())
+	f, err := Open(t.TempDir())
 	must(t, err)
-	defer f.release()
+	defer f.Release()
 	ssd, nvme := map[string]string{"disk": "ssd"}, map[string]string{"disk": "nvme"}
-	must(t, f.sameNode(local.Machine{Name: "box", Labels: ssd})) // nobody yet
-	must(t, os.MkdirAll(f.sub("agent"), 0o700))
-	must(t, f.writeMembership(membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Wished: &wishes{Name: "box", Labels: ssd}}))
+	must(t, f.CheckSameNode(NodeRequest{Name: "box", Labels: ssd})) // nobody yet
+	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	must(t, f.WriteMembership(Membership{Servers: []string{"127.0.0.1:1"}, Node: "box-2", Requested: &NodeRequest{Name: "box", Labels: ssd}}))
 	for _, one := range []struct {
-		said local.Machine
+		said NodeRequest
 		want string
 	}{
-		{local.Machine{}, ""},
-		{local.Machine{Name: "box", Labels: ssd}, ""},
-		{local.Machine{Name: "box-2"}, ""},
-		{local.Machine{Name: "other"}, "this machine is node box-2 already, which --name cannot change"},
-		{local.Machine{Labels: nvme}, "cloudless node label box-2 KEY=VALUE"},
+		{NodeRequest{}, ""},
+		{NodeRequest{Name: "box", Labels: ssd}, ""},
+		{NodeRequest{Name: "box-2"}, ""},
+		{NodeRequest{Name: "other"}, "this machine is node box-2 already, which --name cannot change"},
+		{NodeRequest{Labels: nvme}, "cloudless node label box-2 KEY=VALUE"},
 	} {
-		err := f.sameNode(one.said)
+		err := f.CheckSameNode(one.said)
 		if one.want == "" && err != nil || one.want != "" && (err == nil || !strings.Contains(err.Error(), one.want)) {
 			t.Errorf("%+v: %v", one.said, err)
 		}
 	}
-	must(t, f.noteRemoved())
-	must(t, f.sameNode(local.Machine{Name: "other", Labels: nvme})) // the next node is a new one
+	must(t, f.MarkNodeRemoved())
+	must(t, f.CheckSameNode(NodeRequest{Name: "other", Labels: nvme})) // the next node is a new one
 }
 
 func TestMembershipIsReadBackOrRefused(t *testing.T) {
-	f, err := openFolder(t.TempDir())
+	f, err := Open(t.TempDir())
 	must(t, err)
-	defer f.release()
-	must(t, os.MkdirAll(f.sub("agent"), 0o700))
-	if _, err := f.readMembership(); !errors.Is(err, fs.ErrNotExist) {
+	defer f.Release()
+	must(t, os.MkdirAll(f.Path("agent"), 0o700))
+	if _, err := f.ReadMembership(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read before it was written: %v", err)
 	}
-	want := membership{Servers: []string{"127.0.0.1:7700"}, Node: "n1"}
-	must(t, f.writeMembership(want))
-	got, err := f.readMembership()
+	want := Membership{Servers: []string{"127.0.0.1:7700"}, Node: "n1"}
+	must(t, f.WriteMembership(want))
+	got, err := f.ReadMembership()
 	must(t, err)
 	if a, b := mustJSON(t, got), mustJSON(t, want); a != b {
 		t.Errorf("read %s, want %s", a, b)
 	}
-	must(t, f.writeMembership(membership{}))
-	if _, err := f.readMembership(); err == nil || !strings.Contains(err.Error(), "is damaged") {
+	must(t, f.WriteMembership(Membership{}))
+	if _, err := f.ReadMembership(); err == nil || !strings.Contains(err.Error(), "is damaged") {
 		t.Errorf("a membership without servers: %v", err)
 	}
 }

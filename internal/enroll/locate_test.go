@@ -1,4 +1,4 @@
-package app
+package enroll
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloudless/cloudless/internal/discover"
 	"github.com/cloudless/cloudless/internal/identity"
+	"github.com/cloudless/cloudless/internal/peering"
 )
 
 // Whoever says first that it is a server, and then says nothing, keeps nobody from
@@ -46,7 +47,7 @@ func TestNobodyAnswersInTime(t *testing.T) {
 	must(t, err)
 	late, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
-	err = reach(late, "192.0.2.1:7700", identity.JoinTLS(ca.Trust().Fingerprint())) // which is not even tried
+	err = peering.Reach(late, "192.0.2.1:7700", identity.JoinTLS(ca.Trust().Fingerprint())) // which is not even tried
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "nothing answers there: check the address") {
 		t.Errorf("it ends with %v", err)
 	}

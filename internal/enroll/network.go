@@ -1,4 +1,4 @@
-package app
+package enroll
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
+	"github.com/cloudless/cloudless/internal/datadir"
 	"github.com/cloudless/cloudless/internal/nodenet"
 )
 
-// usedRanges are the addresses that the machine uses already. What cannot be
-// found out cannot be avoided; the node says so later if it matters.
+// usedRanges are the addresses that the machine uses already. Errors are ignored: the node reports a conflict later.
 func usedRanges() []string {
-	const most = 1024 // that a server takes
+	const most = 1024 // a server accepts no more
 	prefixes, _ := nodenet.Used()
 	var texts []string
 	for _, p := range prefixes[:min(len(prefixes), most)] {
@@ -27,22 +27,23 @@ func usedRanges() []string {
 	return texts
 }
 
-// networkOptions are those of the node's network on this machine.
-func networkOptions(f *folder, logger *slog.Logger) nodenet.Options {
-	return nodenet.Options{ID: f.ID, DataDir: f.sub("network"), RunDir: f.runDir(), Logger: logger}
+// NetworkOptions are those of the node's network on this machine.
+func NetworkOptions(f *datadir.Folder, logger *slog.Logger) nodenet.Options {
+	return nodenet.Options{ID: f.ID, DataDir: f.Path("network"), RunDir: f.RunDir(), Logger: logger}
 }
 
-// establishNetwork takes the addresses that the cluster has given. What fails
-// here is tried again, and told, when the agent runs.
-func establishNetwork(f *folder, given *v1.NodeSpec, logger *slog.Logger) {
+// establishNetwork sets up the addresses that the cluster has given. The agent retries what fails here, and reports it.
+func establishNetwork(f *datadir.Folder, given *v1.NodeSpec, logger *slog.Logger) {
 	var s nodenet.Subnets
 	var err error
 	if s.V4, err = netip.ParsePrefix(given.GetSubnetV4()); err == nil {
 		if s.V6, err = netip.ParsePrefix(given.GetSubnetV6()); err == nil {
-			err = nodenet.Establish(networkOptions(f, logger), s)
+			err = nodenet.Establish(NetworkOptions(f, logger), s)
 		}
 	}
-	logError(logger, "set up the node's network", err)
+	if err != nil {
+		logger.Error("set up the node's network", "error", err)
+	}
 }
 
 // lockAddresses waits until no other process on this machine is choosing
@@ -64,7 +65,7 @@ func lockAddresses(ctx context.Context) (unlock func(), err error) {
 			_ = lock.Close()
 			return nil, fmt.Errorf("lock the choice of addresses: %w", err)
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
 			_ = lock.Close()
 			return nil, err
 		}

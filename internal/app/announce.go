@@ -1,0 +1,31 @@
+package app
+
+import (
+	"context"
+
+	"github.com/cloudless/cloudless/internal/datadir"
+	"github.com/cloudless/cloudless/internal/discover"
+)
+
+// prepareAnnouncement notes what those are told who look for servers.
+func (p *controlPlane) prepareAnnouncement(f *datadir.Folder, o planeOptions) {
+	if !o.announce {
+		return
+	}
+	p.announcement = &discover.AnnounceOptions{
+		Name: f.ServerUID, Cluster: p.ca.Trust().Fingerprint().String(),
+		Listen: p.server.Address(), Advertise: o.advertise, Logger: p.logger,
+	}
+}
+
+// announceOnNetwork lets machines of the same network find this server. That it
+// cannot is no reason not to serve.
+func (p *controlPlane) announceOnNetwork(ctx context.Context) error {
+	if p.announcement == nil {
+		return nil
+	}
+	if err := discover.Announce(ctx, *p.announcement); err != nil {
+		p.logger.Warn("cloudless join --discover does not find this server", "error", err)
+	}
+	return nil
+}
