@@ -35,7 +35,8 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// cpuTime is what this process has used: wall time says little on a busy machine.
+// cpuTime is the CPU time that this process has used: wall time says little on a busy
+// machine.
 func cpuTime() int64 {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -44,8 +45,8 @@ func cpuTime() int64 {
 	return usage.Utime.Nano() + usage.Stime.Nano()
 }
 
-// BenchmarkPreempt is about what pushes others out of 5,000 nodes with 100,000 replicas,
-// and about what would if that helped.
+// BenchmarkPreempt preempts on 5,000 nodes with 100,000 replicas, and tries to where that
+// does not help.
 func BenchmarkPreempt(b *testing.B) {
 	v := schedulertest.Full(5000, 20)
 	spreading := schedulertest.Spreading("important")
@@ -72,12 +73,12 @@ func BenchmarkPreempt(b *testing.B) {
 	}
 }
 
-// BenchmarkAvoided is about one that many others stay away from.
+// BenchmarkAvoided places a workload that many others keep away from.
 func BenchmarkAvoided(b *testing.B) {
 	v := halfFull(5000)
 	for i := range 300 {
 		shy := schedulertest.Small(fmt.Sprint("shy", i), 10)
-		shy.Wishes.Affinity = []scheduler.Affinity{{Workload: "loud", Key: scheduler.KeyNode, Anti: true}}
+		shy.Preferences.Affinity = []scheduler.Affinity{{Workload: "loud", Key: scheduler.KeyNode, Anti: true}}
 		for k, p := range v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: shy, Count: 5}}}).Placements {
 			v.ApplyReplica(fmt.Sprint(shy.Name, "-", k), shy, p.Node)
 		}

@@ -1,8 +1,7 @@
 package scheduler
 
-// candidate is a node that would take a replica, as two words that are compared
-// one after the other: first what goes before the score, then the score and the
-// node's place by name.
+// candidate is a node that would take a replica, as two words that are compared in order:
+// first what outranks the score, then the score and the node's rank by name.
 type candidate struct{ first, second uint64 }
 
 func (c candidate) better(o candidate) bool {
@@ -18,21 +17,21 @@ const (
 	affinityBias = 1 << 30
 )
 
-// newCandidate ranks a node: more affinity, then fewer avoided taints, then fewer
-// replicas of the same workload, then the higher total, then the name.
+// newCandidate ranks a node: more affinity, then fewer avoided taints, then fewer replicas
+// of the same workload, then the higher total, then the name.
 func newCandidate(affinity int32, avoided uint8, mine, total, rank int32) candidate {
-	return candidateOf(wishesOf(affinity, avoided), mine, total, rank)
+	return candidateOf(preferencesOf(affinity, avoided), mine, total, rank)
 }
 
-// wishesOf is what goes before all else.
-func wishesOf(affinity int32, avoided uint8) uint64 {
+// preferencesOf combines what outranks everything else.
+func preferencesOf(affinity int32, avoided uint8) uint64 {
 	return uint64(affinityBias+clamp(affinity, 1-affinityBias, affinityBias))<<avoidedBits | uint64(mostAvoided-avoided)
 }
 
-// candidateOf ranks a node of which that is known.
-func candidateOf(wishes uint64, mine, total, rank int32) candidate {
+// candidateOf ranks a node with known preferences.
+func candidateOf(preferences uint64, mine, total, rank int32) candidate {
 	return candidate{
-		first:  wishes<<mineBits | uint64(mostMine-min(mine, mostMine)),
+		first:  preferences<<mineBits | uint64(mostMine-min(mine, mostMine)),
 		second: uint64(uint32(total))<<32 | uint64(^uint32(rank)),
 	}
 }
@@ -40,11 +39,11 @@ func candidateOf(wishes uint64, mine, total, rank int32) candidate {
 // rank is the node's place by name.
 func (c candidate) rank() int32 { return int32(^uint32(c.second)) }
 
-// wishes is the part of the rank that goes before the levels of the workload.
-func (c candidate) wishes() uint64 { return c.first >> mineBits }
+// preferences is the part of the rank that comes before the levels of the workload.
+func (c candidate) preferences() uint64 { return c.first >> mineBits }
 
-// group is the candidates in the same domains, the best on top. It is a heap with
-// four children to a node, which is half as deep as one with two.
+// group holds the candidates in the same domains, the best on top. It is a 4-ary heap,
+// which is half as deep as a binary one.
 type group struct{ heap []candidate }
 
 const children = 4
@@ -56,13 +55,13 @@ func (g *group) order() {
 	}
 }
 
-// replace puts another candidate in the place of the best.
+// replace replaces the best candidate by another.
 func (g *group) replace(c candidate) {
 	g.heap[0] = c
 	g.sink(0)
 }
 
-// drop takes the best away.
+// drop removes the best candidate.
 func (g *group) drop() {
 	last := len(g.heap) - 1
 	g.heap[0] = g.heap[last]
@@ -95,8 +94,8 @@ func (g *group) sink(i int) {
 	heap[i] = down
 }
 
-// best returns the group with the best candidate that rules let in now, -1 if
-// there is none. What all candidates of a group have in common is compared here.
+// best returns the group with the best candidate that rules allow now, -1 if there is none.
+// It compares what all candidates of a group have in common.
 func (p *placing) best() int32 {
 	best := int32(-1)
 	for g := range p.groups {
@@ -111,39 +110,39 @@ func (p *placing) betterGroup(a, b int32) bool {
 	return p.before(p.groups[a].heap[0], a, p.groups[b].heap[0], b)
 }
 
-// place is how good a node is among those of all groups, as before would have it. It
-// does not change with what is placed elsewhere, so that places can be kept.
+// place ranks a node among all groups, in the order of before. It does not change with
+// placements elsewhere, so it can be stored.
 type place struct {
-	wishes uint64 // with those of the group
-	// crowd are the workload's replicas in the domains, the most important first in
-	// the highest bits.
-	crowd uint64
+	preferences uint64 // with those of the group
+	// sameCounts counts the workload's replicas in the node's domains, the most important level
+	// in the highest bits.
+	sameCounts uint64
 	candidate
 }
 
-// crowdBits are for one level, of which the first three are told apart.
-const crowdBits = 21
+// sameBits is the width of one level's count. There is room for the first three levels.
+const sameBits = 21
 
 func (p *placing) placeOf(i int32, of *verdict) place {
 	one := place{candidate: p.candidate(i, of)}
-	one.wishes = one.candidate.wishes()
+	one.preferences = one.candidate.preferences()
 	if len(p.terms) > 0 {
-		one.wishes += uint64(affinityBias+p.groupAffinity(of.group)) << avoidedBits
+		one.preferences += uint64(affinityBias+p.groupAffinity(of.group)) << avoidedBits
 	}
-	for k := range min(len(p.levels), 64/crowdBits) {
+	for k := range min(len(p.levels), 64/sameBits) {
 		axis := p.levels[k].axis
 		mine := at(p.axes[axis].mine, p.domain(of.group, axis))
-		one.crowd |= uint64(min(mine, 1<<crowdBits-1)) << (crowdBits * (64/crowdBits - 1 - k))
+		one.sameCounts |= uint64(min(mine, 1<<sameBits-1)) << (sameBits * (64/sameBits - 1 - k))
 	}
 	return one
 }
 
 func (x place) better(y place) bool {
 	switch {
-	case x.wishes != y.wishes:
-		return x.wishes > y.wishes
-	case x.crowd != y.crowd:
-		return x.crowd < y.crowd
+	case x.preferences != y.preferences:
+		return x.preferences > y.preferences
+	case x.sameCounts != y.sameCounts:
+		return x.sameCounts < y.sameCounts
 	}
 	if fewer, more := x.first&mostMine, y.first&mostMine; fewer != more {
 		return fewer > more
@@ -151,9 +150,9 @@ func (x place) better(y place) bool {
 	return x.second > y.second
 }
 
-// before reports whether a candidate x of group a is taken rather than y of b.
+// before reports whether candidate x of group a is better than y of b.
 func (p *placing) before(x candidate, a int32, y candidate, b int32) bool {
-	wa, wb := x.wishes(), y.wishes()
+	wa, wb := x.preferences(), y.preferences()
 	if len(p.terms) > 0 {
 		wa += uint64(affinityBias+p.groupAffinity(a)) << avoidedBits
 		wb += uint64(affinityBias+p.groupAffinity(b)) << avoidedBits
@@ -168,7 +167,7 @@ func (p *placing) before(x candidate, a int32, y candidate, b int32) bool {
 			return na < nb
 		}
 	}
-	// What the groups add to the wishes is counted by now.
+	// The groups' share of the preferences is counted above.
 	if fewer, more := x.first&mostMine, y.first&mostMine; fewer != more {
 		return fewer > more
 	}

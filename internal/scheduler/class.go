@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// class is everything that rules can see of a node. Nodes that differ in none of
-// it share one, so that rules are asked once for all of them. A class is never
-// changed.
+// class is everything that rules can see of a node. Equal nodes share a class, so that
+// rules are evaluated once for all of them. A class is immutable.
 type class struct {
 	ready    bool
 	labels   map[string]string
@@ -25,8 +24,8 @@ type class struct {
 	nodes            int
 }
 
-// classes are the classes of a view by number. Numbers that are free are used
-// again; number 0 is that of a slot without a node.
+// classes numbers the classes of a view. Free numbers are reused; number 0 is for a slot
+// without a node.
 type classes struct {
 	list  []*class
 	byKey map[string]int32
@@ -69,7 +68,7 @@ func (c *classes) put(made *class) int32 {
 	return id
 }
 
-// leave says that a node is not of the class any more.
+// leave removes a node from its class.
 func (c *classes) leave(id int32) {
 	if id == 0 {
 		return
@@ -82,8 +81,7 @@ func (c *classes) leave(id int32) {
 	}
 }
 
-// domain is the number of the place that a class is in by a topology key, 0 if
-// it is in none.
+// domain is the number of a class's domain by a topology key, 0 if it has none.
 func (c *classes) domain(of *class, key string) int32 {
 	switch key {
 	case KeyZone:
@@ -98,8 +96,8 @@ func (c *classes) domain(of *class, key string) int32 {
 	}
 }
 
-// interner numbers texts; the empty one is 0. Zones, regions and the values of
-// labels that are spread over are few, so that nothing is ever forgotten.
+// interner numbers texts; the empty one is 0. There are few zones, regions and label values
+// to spread over, so it forgets nothing.
 type interner struct {
 	ids map[string]int32
 }
@@ -113,7 +111,7 @@ func (in *interner) id(text string) int32 {
 	return id
 }
 
-// classKey writes down what makes a class.
+// classKey encodes what makes a class.
 func classKey(n *Node) string {
 	var b strings.Builder
 	put := func(texts ...string) {

@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// serveEach places an ask that is for certain nodes, one replica on each. Nothing is
-// chosen, so that only those nodes are looked at.
+// serveEach places an ask that is for certain nodes, one replica on each. It makes no
+// choice, so it looks only at those nodes.
 func (v *View) serveEach(plan *Plan, r *Request, index int, s *shape) {
 	on := r.Asks[index].On
 	for _, uid := range r.Asks[index].Held {
@@ -41,7 +41,7 @@ func (v *View) serveEach(plan *Plan, r *Request, index int, s *shape) {
 	}
 }
 
-// nodeOf is the uid of the node that a replica is on, empty if there is none.
+// nodeOf is the uid of a replica's node, empty if it has none.
 func (v *View) nodeOf(uid string) string {
 	at, known := v.work.byUID[uid]
 	if !known {
@@ -50,10 +50,10 @@ func (v *View) nodeOf(uid string) string {
 	return v.nodes[v.work.at(at).node].UID
 }
 
-// nodeGone stands in the place of a filter for a node that is not there.
+// nodeGone stands in for a filter if a node does not exist.
 const nodeGone = "nodes"
 
-// takesNow reports whether a node would take a replica without anybody going.
+// takesNow reports whether a node would take a replica without preemption.
 func (p *placing) takesNow(i int32) bool {
 	of := &p.verdicts[p.v.class[i]]
 	return of.passes && p.open(of.group) && p.passesNode(i)
@@ -63,7 +63,7 @@ func (p *placing) refusedBy(i int32) NodeReason {
 	return NodeReason{Node: p.v.nodes[i].UID, NodeName: p.v.nodes[i].Name, Refusals: p.refusals(i)}
 }
 
-// unplacedOn explains what certain nodes did not take.
+// unplacedOn explains why certain nodes did not take their replicas.
 func (p *placing) unplacedOn(index int, refused []NodeReason) Unplaced {
 	u := Unplaced{
 		Ask: index, Workload: p.rev.Workload, Name: p.rev.Name, Count: len(refused), Quota: p.shape.space.explain(&p.need), Nodes: refused,
@@ -71,7 +71,7 @@ func (p *placing) unplacedOn(index int, refused []NodeReason) Unplaced {
 	groups := map[string]*Group{}
 	for _, one := range refused {
 		if len(one.Refusals) == 0 {
-			continue // the quota alone speaks against it
+			continue // only the quota refuses it
 		}
 		first := one.Refusals[0]
 		if groups[first.Filter] == nil {
@@ -88,19 +88,19 @@ func (p *placing) unplacedOn(index int, refused []NodeReason) Unplaced {
 	return u
 }
 
-// Suit is how a node stands to a workload that should be on every node that
-// suits, whatever is free there.
+// Suit says whether a node suits a workload that should run on every suitable node,
+// whatever is free there.
 type Suit struct {
 	// Node is the uid.
 	Node, NodeName string
-	// Takes is whether it should have a replica; Keeps whether one that it has may
-	// stay: a node that is cordoned, pressed, offline or has got a taint NoSchedule
-	// keeps what is there, and so does one whose driver is away for a while, or one
-	// with a taint NoExecute that is borne for some time.
+	// Takes is whether the node should have a replica; Keeps whether an existing one may
+	// stay. A node keeps its replica while it is cordoned, under pressure, offline, without
+	// its driver for a while, or has a NoSchedule taint or a NoExecute taint that is
+	// tolerated for some time.
 	Takes, Keeps bool
 }
 
-// Suits says it for every node, by name.
+// Suits returns the Suit of every node, by name.
 func (v *View) Suits(r *Revision) []Suit {
 	p := placing{v: v, rev: r, need: r.Needs.Resources}
 	byClass := make([]Suit, len(v.classes.list))
@@ -127,33 +127,32 @@ func SuitOf(r *Revision, n *Node) Suit {
 	return s.of(r, n)
 }
 
-// of is the standing of a class for one of its nodes: there may be rules about what
-// it is called.
+// of refines the Suit of a class for one of its nodes: there may be rules about its name.
 func (s Suit) of(r *Revision, n *Node) Suit {
 	s.Node, s.NodeName = n.UID, n.Name
 	for k := range r.Needs.Rules {
-		if rule := &r.Needs.Rules[k]; rule.singles() && !rule.holdsFor(n) {
+		if rule := &r.Needs.Rules[k]; rule.identifiesNode() && !rule.holdsFor(n) {
 			s.Takes, s.Keeps = false, false
 		}
 	}
 	return s
 }
 
-// passing are the filters that may refuse a node for a while only: they keep
-// replicas from coming and do not send any away.
-var passing = map[string]bool{"ready": true, "driver": true, "platform": true, "gpu": true, "taints": true}
+// temporaryFilters are the filters that may refuse a node only temporarily: they keep replicas from
+// coming, and do not evict any.
+var temporaryFilters = map[string]bool{"ready": true, "driver": true, "platform": true, "gpu": true, "taints": true}
 
-// stands asks the rules about a class. The placing has a revision alone.
+// stands evaluates the rules for a class. The placing has only a revision.
 func (p *placing) stands(c *class) (takes, keeps bool) {
 	takes, keeps = true, true
 	for _, f := range classFilters {
 		if f.applies(p) && !f.passes(p, c) {
 			takes = false
-			keeps = keeps && passing[f.name]
+			keeps = keeps && temporaryFilters[f.name]
 		}
 	}
 	for _, t := range c.taints {
-		seconds, forever := Bears(p.rev.Needs.Tolerations, t)
+		seconds, forever := Tolerates(p.rev.Needs.Tolerations, t)
 		keeps = keeps && (t.Effect != NoExecute || forever || seconds > 0)
 	}
 	return takes, keeps

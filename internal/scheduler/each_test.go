@@ -50,7 +50,7 @@ func TestOneOnEachNodeMayPreempt(t *testing.T) {
 	}
 }
 
-// What waits for a node is woken by that node and by no other.
+// A replica that waits for a node is woken by that node and by no other.
 func TestWakeOnOneNode(t *testing.T) {
 	v := view(node("a", cores(1)), node("b", cores(1)))
 	fullA, fullB := run(v, revision("full-a", 800), "a", 1), run(v, revision("full-b", 800), "b", 1)
@@ -106,9 +106,9 @@ func TestSuits(t *testing.T) {
 	}
 }
 
-// TestOneOnEachKeepsItsPromises: no node over capacity, no rule broken, exactly those
-// are left over that the model refuses, and the same input gives the same plan.
-func TestOneOnEachKeepsItsPromises(t *testing.T) {
+// No node is over capacity, no rule is broken, exactly those replicas are unplaced that the
+// model refuses, and the same input gives the same plan.
+func TestOneOnEachNodeKeepsItsGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		names := make([]string, 0, len(revisions))
@@ -130,7 +130,7 @@ func TestOneOnEachKeepsItsPromises(t *testing.T) {
 		}
 		plan := func() scheduler.Plan {
 			v := m.view(order)
-			v.SetOptions(scheduler.Options{}) // nobody goes for it
+			v.SetOptions(scheduler.Options{}) // without preemption
 			return v.Plan(onEach(r, on...))
 		}
 		first := plan()

@@ -10,62 +10,60 @@ import (
 // Question asks how every node is judged for one more replica of a revision.
 type Question struct {
 	Revision *Revision
-	// Without are uids of replicas that are taken for gone, as in a Request.
+	// Without are uids of replicas to ignore, as in a Request.
 	Without []string
-	// Most bounds how many nodes that would take the replica are told of, and how
-	// many that refuse; 0 for all, NoNodes for none.
+	// Most bounds how many nodes are listed that would take the replica, and how many that
+	// refuse; 0 means all, NoNodes none.
 	Most int
-	// Nodes are uids of nodes that are told of in any case.
+	// Nodes are uids of nodes that are always listed.
 	Nodes []string
 }
 
-// NoNodes tells of no nodes but those that are asked for by uid.
+// NoNodes lists only the nodes that are asked for by uid.
 const NoNodes = -1
 
-// Explanation is how a view judges every node for one more replica. A plan for it
-// takes the node of rank 1 and no other, unless the quota is used up.
+// Explanation judges every node for one more replica. A plan for it takes the node of rank
+// 1, unless the quota is used up.
 type Explanation struct {
-	// Weights are those that count, in thousandths.
+	// Weights are the effective ones, in thousandths.
 	Weights  Weights
 	Strategy Strategy
-	// Levels are the keys over which replicas of the workload are levelled, the
-	// first first, and LevelsNodes whether they are levelled over nodes after that.
+	// Levels are the keys over which replicas of the workload are levelled, in order of
+	// importance; LevelsNodes is whether they are levelled over nodes after that.
 	Levels      []string
 	LevelsNodes bool
-	// Quota says what of the namespace's quota is used up: then none is placed.
+	// Quota says which part of the namespace's quota is used up: then no replica is placed.
 	Quota string
-	// All counts the nodes, Taking those that would take the replica as they are,
-	// and Yielding those that would if others were pushed out.
+	// All counts the nodes, Taking those that would take the replica as they are, and
+	// Yielding those that would after preemption.
 	All, Taking, Yielding int
-	// Nodes are told of by rank, and then those that refuse, by name.
+	// Nodes are listed by rank, and then those that refuse, by name.
 	Nodes []Judgement
-	// Groups has the nodes that would not take it as they are, by the first filter
-	// that refuses them.
+	// Groups has the nodes that would not take it as they are, by the first filter that
+	// refuses them.
 	Groups []Group
 	// Help says in sentences what would make room, if no node has any.
 	Help []string
 }
 
-// Judgement is what a view says about one node.
+// Judgement is the verdict about one node.
 type Judgement struct {
 	// Node is the uid.
 	Node     string
 	NodeName string
-	// Rank is the place among the nodes that would take the replica, beginning with
-	// 1; those that others must be pushed out of come last. It is 0 for nodes that
-	// refuse.
+	// Rank is the place among the nodes that would take the replica, beginning with 1;
+	// nodes that need preemption come last. It is 0 for nodes that refuse.
 	Rank int
-	// Score is that of a node which would take the replica as it is, and Same counts
-	// the replicas of the workload in the same places, by Levels of the explanation.
+	// Score is that of a node which would take the replica as it is. Same counts the
+	// replicas of the workload in the same domains, by Levels of the explanation.
 	Score Score
 	Same  []int32
-	// Refusals are of all filters, and Preemptions are who would have to go.
+	// Refusals are from all filters, and Preemptions are the victims.
 	Refusals    []Refusal
 	Preemptions []Preemption
 }
 
-// Explain judges every node for one more replica. The view is afterwards as it
-// was before.
+// Explain judges every node for one more replica. It leaves the view unchanged.
 func (v *View) Explain(q Question) Explanation {
 	v.refresh()
 	s := v.enter(q.Revision)
@@ -82,10 +80,10 @@ func (v *View) Explain(q Question) Explanation {
 	return e
 }
 
-// ground is what all judgements of an ask rest on.
-func (p *placing) ground() Explanation {
+// newExplanation is the part that all judgements of an ask share.
+func (p *placing) newExplanation() Explanation {
 	e := Explanation{
-		Weights: p.weights, Strategy: p.rev.Wishes.Strategy, LevelsNodes: p.use != tight,
+		Weights: p.weights, Strategy: p.rev.Preferences.Strategy, LevelsNodes: p.use != tight,
 		Quota: p.shape.space.explain(&p.need), All: len(p.v.order),
 	}
 	if e.Strategy == "" {
@@ -98,23 +96,23 @@ func (p *placing) ground() Explanation {
 }
 
 func (p *placing) explain(q *Question) Explanation {
-	e := p.ground()
-	told := map[int32]bool{}
+	e := p.newExplanation()
+	listed := map[int32]bool{}
 	for _, uid := range q.Nodes {
 		if i, known := p.v.slots[uid]; known {
-			told[i] = true
+			listed[i] = true
 		}
 	}
 	taking, yielding, refusing := p.sorted()
 	e.Taking, e.Yielding = len(taking), len(yielding)
 	for k, i := range slices.Concat(taking, yielding) {
-		if q.tells(k) || told[i] {
+		if q.lists(k) || listed[i] {
 			e.Nodes = append(e.Nodes, p.judgement(i, k+1, k < len(taking)))
 		}
 	}
 	groups := grouping{}
 	for k, i := range refusing {
-		if q.tells(k) || told[i] {
+		if q.lists(k) || listed[i] {
 			e.Nodes = append(e.Nodes, p.judgement(i, 0, false))
 		}
 	}
@@ -134,9 +132,9 @@ func (p *placing) explain(q *Question) Explanation {
 	return e
 }
 
-func (q *Question) tells(k int) bool { return q.Most == 0 || k < q.Most }
+func (q *Question) lists(k int) bool { return q.Most == 0 || k < q.Most }
 
-// rival is a node that would take the replica, with what it is ranked by.
+// rival is a node that would take the replica, with its ranking.
 type rival struct {
 	node, group int32
 	candidate
@@ -153,14 +151,13 @@ func (p *placing) takes(i int32) bool {
 	return of.passes && p.passesNode(i) && p.open(of.group)
 }
 
-// leads reports whether a is taken rather than b.
-func (p *placing) leads(a, b *rival) bool {
+// better reports whether a is better than b.
+func (p *placing) better(a, b *rival) bool {
 	return p.before(a.candidate, a.group, b.candidate, b.group)
 }
 
-// sorted has the nodes that would take the replica, the best first, those that
-// would if others were pushed out, the cheapest first, and those that refuse it,
-// by name.
+// sorted lists the nodes that would take the replica, best first, those that would after
+// preemption, cheapest first, and those that refuse it, by name.
 func (p *placing) sorted() (taking, yielding, refusing []int32) {
 	var rivals []rival
 	var open offers
@@ -180,9 +177,9 @@ func (p *placing) sorted() (taking, yielding, refusing []int32) {
 	}
 	slices.SortFunc(rivals, func(a, b rival) int {
 		switch {
-		case p.leads(&a, &b):
+		case p.better(&a, &b):
 			return -1
-		case p.leads(&b, &a):
+		case p.better(&b, &a):
 			return 1
 		default:
 			return 0
@@ -198,20 +195,20 @@ func (p *placing) sorted() (taking, yielding, refusing []int32) {
 	return taking, yielding, refusing
 }
 
-// Review is how the node of a replica stands among all nodes, if the replica were
-// placed anew. Explanation has no nodes and no groups here.
+// Review ranks a replica's node as if the replica were placed again. Its Explanation has no
+// nodes and no groups.
 type Review struct {
 	Explanation
-	// Own is the replica's node. Other is the first of the nodes that would take it,
-	// or the second if the own one is first; it has no rank if there is none.
+	// Own is the replica's node. Other is the best other node that would take it; its rank
+	// is 0 if there is none.
 	Own, Other Judgement
-	// Pushes is whether others may be pushed out for it. They are not here: the nodes
-	// that take it do so as they are.
+	// Pushes is whether the replica may preempt others. The review itself assumes no
+	// preemption.
 	Pushes bool
 }
 
-// Review judges where a replica is: what would come of it, were it placed now.
-// It reports whether the replica is in the view.
+// Review judges a replica's node as if the replica were placed now. It reports whether the
+// replica is in the view.
 func (v *View) Review(uid string) (Review, bool) {
 	at, known := v.work.byUID[uid]
 	if !known {
@@ -228,9 +225,9 @@ func (v *View) Review(uid string) (Review, bool) {
 	return stands, true
 }
 
-// review finds a node's rank without putting all others in order.
+// review finds a node's rank without sorting all others.
 func (p *placing) review(own int32) Review {
-	s := Review{Explanation: p.ground(), Pushes: p.mayPreempt()}
+	s := Review{Explanation: p.newExplanation(), Pushes: p.mayPreempt()}
 	mine, rank, taking := p.rival(own), 1, 0
 	var best, second *rival
 	for _, i := range p.v.order {
@@ -239,13 +236,13 @@ func (p *placing) review(own int32) Review {
 		}
 		taking++
 		r := p.rival(i)
-		if i != own && p.leads(&r, &mine) {
+		if i != own && p.better(&r, &mine) {
 			rank++
 		}
 		switch {
-		case best == nil || p.leads(&r, best):
+		case best == nil || p.better(&r, best):
 			best, second = &r, best
-		case second == nil || p.leads(&r, second):
+		case second == nil || p.better(&r, second):
 			second = &r
 		}
 	}
@@ -303,8 +300,8 @@ func (e *Explanation) components(s *Score) [5]component {
 	}
 }
 
-// Why says what puts one node before another of a higher rank, or of none: the
-// first thing in which they differ, as the order of the ranks has it.
+// Why says what puts one node before another of a lower rank, or of none: the first
+// criterion in which they differ, in ranking order.
 func (e *Explanation) Why(first, second *Judgement) string {
 	a, b := &first.Score, &second.Score
 	other := second.NodeName
@@ -335,7 +332,7 @@ func (e *Explanation) Why(first, second *Judgement) string {
 	}
 }
 
-// losses are those who would have to go from a node, in short.
+// losses summarizes the victims on a node.
 func (e *Explanation) losses(j *Judgement) string {
 	if len(j.Preemptions) == 0 {
 		return "only those that leave already"
@@ -360,7 +357,7 @@ func (e *Explanation) most(a, b *Score) string {
 	return fmt.Sprintf("%s, %s to %s", mine[best].name, share(mine[best].value), share(others[best].value))
 }
 
-// share writes thousandths as a part of 1.
+// share formats thousandths as a fraction of 1.
 func share(thousandths int32) string {
 	return trimmed(fmt.Sprintf("%d.%03d", thousandths/thousandth, thousandths%thousandth))
 }

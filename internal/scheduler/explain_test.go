@@ -13,8 +13,8 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// told is an explanation in a line for each node.
-func told(e scheduler.Explanation) string {
+// rendered renders an explanation as one line for each node.
+func rendered(e scheduler.Explanation) string {
 	var lines []string
 	for _, n := range e.Nodes {
 		line := fmt.Sprintf("%d %s", n.Rank, n.NodeName)
@@ -31,8 +31,8 @@ func told(e scheduler.Explanation) string {
 	return strings.Join(lines, "\n")
 }
 
-// Every node is judged: those that would take a replica by their rank, with the
-// score by component, then those that refuse, each with a sentence.
+// Every node is judged: those that would take a replica by rank, with the score by
+// component, then those that refuse, each with a sentence.
 func TestExplainEveryNode(t *testing.T) {
 	v := view(
 		node("cheap", func(n *scheduler.Node) { n.Price = 1 }),
@@ -44,7 +44,7 @@ func TestExplainEveryNode(t *testing.T) {
 	e := v.Explain(scheduler.Question{Revision: revision("web", 500)})
 	want := "1 cheap 885000\n2 dear 750000\n" +
 		"0 full needs 500m CPU, 200m of 2 free, needs 1000Mi memory, 496Mi of 4Gi free\n0 off is offline"
-	if got := told(e); got != want {
+	if got := rendered(e); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if e.All != 4 || e.Taking != 2 || e.Strategy != scheduler.Pack || e.Weights != scheduler.DefaultWeights || e.Help != nil {
@@ -60,16 +60,16 @@ func TestExplainEveryNode(t *testing.T) {
 		t.Errorf("cheap is first because %s, want %s", got, want)
 	}
 	few := v.Explain(scheduler.Question{Revision: revision("web", 500), Most: 1, Nodes: []string{"uid-off"}})
-	if got, want := strings.Fields(told(few))[1], "cheap"; got != want || len(few.Nodes) != 3 || few.Nodes[2].NodeName != "off" || few.Taking != 2 {
-		t.Errorf("with at most one of a kind and the one that is off:\n%s", told(few))
+	if got, want := strings.Fields(rendered(few))[1], "cheap"; got != want || len(few.Nodes) != 3 || few.Nodes[2].NodeName != "off" || few.Taking != 2 {
+		t.Errorf("with at most one of a kind and the one that is off:\n%s", rendered(few))
 	}
 }
 
-// What puts one node before another is the first thing in which they differ.
-func TestWhyOneNodeIsBefore(t *testing.T) {
+// The first criterion in which two nodes differ decides their order.
+func TestWhyNamesTheFirstDifference(t *testing.T) {
 	prefer := func(t *testing.T) func(*scheduler.Revision) {
 		return func(r *scheduler.Revision) {
-			r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 7}}
+			r.Preferences.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 7}}
 		}
 	}
 	for _, c := range []struct {
@@ -106,7 +106,7 @@ func TestWhyOneNodeIsBefore(t *testing.T) {
 	run(v, revision("middle", 2000, priority(50)), "a", 1)
 	run(v, revision("low", 2000, priority(5)), "b", 1)
 	e := v.Explain(scheduler.Question{Revision: revision("web", 100, priority(200))})
-	if got := told(e); got != "1 b after low goes\n2 a after middle goes" || e.Taking != 0 || e.Yielding != 2 {
+	if got := rendered(e); got != "1 b after low goes\n2 a after middle goes" || e.Taking != 0 || e.Yielding != 2 {
 		t.Errorf("got %+v", e)
 	}
 	if got, want := e.Why(&e.Nodes[0], &e.Nodes[1]), "1 replica of priority 5 would have to go, on a 1 replica of priority 50"; got != want {
@@ -114,8 +114,8 @@ func TestWhyOneNodeIsBefore(t *testing.T) {
 	}
 }
 
-// Who waits is told what would help.
-func TestWhatWouldHelp(t *testing.T) {
+// The explanation of a pending replica says what would help.
+func TestExplanationSuggestsHelp(t *testing.T) {
 	taint := func(n *scheduler.Node) {
 		n.Taints = []scheduler.Taint{{Key: "spot", Effect: scheduler.NoSchedule}}
 	}
@@ -157,7 +157,7 @@ func TestWhatWouldHelp(t *testing.T) {
 		},
 		{
 			"one that must be near", view(node("a")), revision("web", 100, func(r *scheduler.Revision) {
-				r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
+				r.Preferences.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
 			}),
 			"1 node would fit but for affinity: a is refused because no replica of db is on it, nor anywhere else",
 		},
@@ -189,7 +189,7 @@ func TestWhatWouldHelp(t *testing.T) {
 				run(v, revision("db", 100), "a", 1)
 				return v
 			}(), revision("web", 100, func(r *scheduler.Revision) {
-				r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyZone, Anti: true}}
+				r.Preferences.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyZone, Anti: true}}
 			}),
 			"1 node would fit but for affinity: a is refused because a replica of db is in its zone",
 		},
@@ -227,9 +227,9 @@ func byWords(e *scheduler.Explanation) func(a, b scheduler.Judgement) int {
 	}
 }
 
-// An explanation and a plan are of one mind: the plan takes the node of rank 1,
-// with the same score and the same victims; who refuses is never taken; the ranks
-// follow from what is shown; and nothing is changed by asking.
+// Explanations agree with plans: the plan takes the node of rank 1, with the same score and
+// the same victims; refusing nodes are never taken; the ranks follow from what is shown;
+// and asking changes nothing.
 func TestExplanationAgreesWithThePlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
@@ -250,7 +250,7 @@ func TestExplanationAgreesWithThePlan(t *testing.T) {
 		}
 		agree(t, e, plan)
 		if e.All != len(m.nodes) || len(e.Nodes) != e.All {
-			t.Fatalf("%d of %d nodes are told of", len(e.Nodes), len(m.nodes))
+			t.Fatalf("%d of %d nodes are listed", len(e.Nodes), len(m.nodes))
 		}
 		for _, n := range e.Nodes {
 			i := m.index(n.Node)
@@ -297,9 +297,9 @@ func agree(t *rapid.T, e scheduler.Explanation, plan scheduler.Plan) {
 	}
 }
 
-// A plan of several replicas is one after the other, each where an explanation at
-// that moment has its first node.
-func TestSeveralAreOneAfterTheOther(t *testing.T) {
+// A plan of several replicas places one after the other, each on the first node of an
+// explanation at that moment.
+func TestSeveralReplicasArePlacedOneByOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		v := m.view(m.inOrder())
@@ -324,8 +324,8 @@ func TestSeveralAreOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// How a replica stands is what an explanation without it says about its node.
-func TestReviewIsTheRank(t *testing.T) {
+// A review equals the explanation of the replica's node without the replica.
+func TestReviewMatchesTheExplanation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, _ := anyCluster(t)
 		v := m.view(m.inOrder())
@@ -354,19 +354,19 @@ func TestReviewIsTheRank(t *testing.T) {
 	})
 }
 
-// What is levelled when replicas go is what was levelled when they came.
-func TestLevelsAreThoseOfTheExplanation(t *testing.T) {
+// Scaling down levels over the same keys as scaling up.
+func TestLevelsMatchTheExplanation(t *testing.T) {
 	v := view(node("a"))
 	for _, strategy := range []scheduler.Strategy{scheduler.Pack, scheduler.BestFit, scheduler.Even} {
 		for _, spread := range [][]scheduler.Spread{nil, {{Key: "rack"}, {Key: scheduler.KeyZone}}, {{Key: "rack"}}} {
 			r := revision("web", 500)
-			r.Wishes.Strategy, r.Wishes.Spread = strategy, spread
+			r.Preferences.Strategy, r.Preferences.Spread = strategy, spread
 			e := v.Explain(scheduler.Question{Revision: r})
 			want := slices.Clone(e.Levels)
 			if e.LevelsNodes {
 				want = append(want, scheduler.KeyNode)
 			}
-			if got := r.Wishes.Levels(); !slices.Equal(got, want) {
+			if got := r.Preferences.Levels(); !slices.Equal(got, want) {
 				t.Errorf("by %v, over %v: %v, and the explanation says %v", strategy, spread, got, want)
 			}
 		}

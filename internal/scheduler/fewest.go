@@ -6,40 +6,40 @@ import (
 	"slices"
 )
 
-// searchSteps bounds the search for the fewest victims of one number on one node.
-// It is enough to try all sets where few may go. Beyond it, what was found until
-// then counts: the largest are tried first.
+// searchSteps bounds the search for the smallest set of victims on one node. It is enough
+// to try all sets if there are few candidates. Beyond it, the best found so far counts: the
+// largest are tried first.
 const searchSteps = 256
 
-// mayGo is a replica of which the room would help.
-type mayGo struct {
+// evictable is a replica that would help if it left.
+type evictable struct {
 	at    int32
 	shape *shape
-	// gain is the share of what is short that it frees, in thousandths and rounded
-	// up; no more than all counts. size is the same with all that it frees.
+	// gain is the share of the shortage that it frees, in thousandths and rounded up,
+	// capped at all of it. size is the same without the cap.
 	gain, size int64
 }
 
-// search finds, of the sets of one number, the one with the smallest sum of
-// priorities and of these the smallest of what is freed.
+// search finds, among the sets of a given size, the one with the smallest sum of priorities
+// and then with the least freed.
 type search struct {
-	all    []mayGo
+	all    []evictable
 	picked []int32
 	best   []int32
 	// sum and size are those of the best.
 	sum    int
 	size   int64
 	lowest int   // priority
-	goal   int64 // what the gains must come to
-	// enough is a sum with which the search is over.
+	goal   int64 // what the gains must add up to
+	// enough is a sum that ends the search.
 	enough int
 	steps  int
 
 	amounts []int64
 }
 
-// fewest puts the smallest number of victims in the place of those that were
-// taken, from all whose priority is not higher than theirs.
+// fewest replaces the chosen victims by the smallest set, among all whose priority is not
+// higher than theirs.
 func (t *victims) fewest(p *placing, i int32) {
 	s := &t.search
 	highest := p.v.work.at(t.taken[len(t.taken)-1]).shape.Priority
@@ -75,8 +75,8 @@ func (t *victims) fewest(p *placing, i int32) {
 	slices.SortFunc(t.taken, p.v.leavesBefore)
 }
 
-// force picks those of the taken who have a port that is needed: they go in any
-// case. It returns what is free then.
+// force picks the chosen victims that hold a needed port: they leave in any case. It
+// returns what is free then.
 func (t *victims) force(p *placing, free Resources) Resources {
 	t.lost, t.search.picked = t.lost[:0], t.search.picked[:0]
 	for _, at := range t.taken {
@@ -89,7 +89,7 @@ func (t *victims) force(p *placing, free Resources) Resources {
 	return free
 }
 
-// list has the others that may go up to a priority, and that help.
+// list collects the other candidates up to a priority that help.
 func (s *search) list(p *placing, i int32, highest int, short *Resources) {
 	s.all = s.all[:0]
 	for _, at := range p.v.nodes[i].replicas {
@@ -107,14 +107,14 @@ func (s *search) list(p *placing, i int32, highest int, short *Resources) {
 	if len(s.all) == 0 {
 		return
 	}
-	s.lowest = s.all[0].shape.Priority // they are by priority
-	slices.SortStableFunc(s.all, func(a, b mayGo) int {
+	s.lowest = s.all[0].shape.Priority // sorted by priority
+	slices.SortStableFunc(s.all, func(a, b evictable) int {
 		return cmp.Or(-cmp.Compare(a.gain, b.gain), cmp.Compare(a.shape.Priority, b.shape.Priority), cmp.Compare(a.size, b.size))
 	})
 }
 
-// leastSum is the least that the priorities of so many can come to. For one alone
-// it is out of reach, so that the search goes on for the smallest of them.
+// leastSum is the smallest possible sum of so many priorities. For a single one it is
+// unreachable, so that the search continues to the smallest replica.
 func (s *search) leastSum(count, forced, highest int) int {
 	switch {
 	case count == 1:
@@ -126,8 +126,8 @@ func (s *search) leastSum(count, forced, highest int) int {
 	}
 }
 
-// leastCount is how many have to go at least, judged by the largest that may, and
-// the lowest priority of any.
+// leastCount is a lower bound for the number of victims, judged by the largest candidates,
+// and the lowest priority among them.
 func (t *victims) leastCount(p *placing, i int32, highest int) (lowest, count int) {
 	if len(t.taken) == 1 {
 		return highest, 1
@@ -156,8 +156,8 @@ func (t *victims) leastCount(p *placing, i int32, highest int) (lowest, count in
 	return lowest, count
 }
 
-// startCount is how many have to go at least: as many of the largest as make up
-// what is short of each resource alone.
+// startCount is a lower bound for the number of victims: for each resource, as many of the
+// largest as cover the shortage.
 func (s *search) startCount(short *Resources) (count int) {
 	for k, n := range short {
 		if n == 0 {
@@ -176,8 +176,8 @@ func (s *search) startCount(short *Resources) (count int) {
 	return count
 }
 
-// try picks count more of all that come from a place on. It reports whether a
-// better set was found.
+// try picks count more from the candidates at index from on. It reports whether it found a
+// better set.
 func (t *victims) try(p *placing, free Resources, from, count, sum int, gain, size int64) (found bool) {
 	s := &t.search
 	if count == 0 {
@@ -219,9 +219,9 @@ func shortOf(free, least *Resources) (short Resources) {
 	return short
 }
 
-// helps measures what one replica frees of what is short.
-func helps(at int32, s *shape, short *Resources) mayGo {
-	one := mayGo{at: at, shape: s}
+// helps measures how much of the shortage one replica frees.
+func helps(at int32, s *shape, short *Resources) evictable {
+	one := evictable{at: at, shape: s}
 	for k, n := range short {
 		if has := s.Needs.Resources[k]; n > 0 && has > 0 {
 			share := int64(math.Ceil(float64(has) / float64(n) * thousandth))

@@ -9,19 +9,19 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Filters decide whether a node may take a replica. Whether it passes is asked
-// for every class or node and must be cheap; why not only for what stays
-// unplaced. Each continues the node's name in words for a user.
+// Filters decide whether a node may take a replica. passes is evaluated for every class or
+// node and must be cheap; explain only for unplaced replicas. Each explanation continues
+// the node's name in words for a user.
 
-// filter is a name, for metrics and for grouping, and a sentence about a node
-// that does not pass.
+// filter is a name, for metrics and for grouping, and a sentence about a node that does not
+// pass.
 type filter struct {
 	name    string
 	explain func(p *placing, i int32) string
 }
 
-// classFilter is about what all nodes of a class have in common. Like the others
-// it is asked only where it applies to the ask.
+// classFilter is about what all nodes of a class have in common. It is evaluated only where
+// it applies to the ask.
 type classFilter struct {
 	filter
 	passes  func(*placing, *class) bool
@@ -35,7 +35,7 @@ type nodeFilter struct {
 	applies func(*placing) bool
 }
 
-// Filters are asked in this order: what a user can change least comes first.
+// Filters are evaluated in this order: what a user can change least comes first.
 var (
 	classFilters = []classFilter{
 		{filter{"ready", explainReady}, func(_ *placing, c *class) bool { return c.ready }, always},
@@ -49,7 +49,7 @@ var (
 			return slices.ContainsFunc(p.axes, func(a axis) bool { return a.hard })
 		}},
 	}
-	// fit is asked by passesNode itself, because it is asked most.
+	// passesNode evaluates fit inline, because it is needed most.
 	fit         = filter{"fit", explainFit}
 	nodeFilters = []nodeFilter{
 		{filter{"name", explainName}, passesName, func(p *placing) bool { return len(p.otherwise) > 0 }},
@@ -64,12 +64,12 @@ var (
 	spread   = filter{"spread", explainSkew}
 )
 
-// portsFilter is the name of the filter of which those may be pushed out who make it refuse.
+// portsFilter is the filter whose refusal preemption can lift.
 const portsFilter = "ports"
 
 func always(*placing) bool { return true }
 
-// filterNames are all filters in the order in which they are asked.
+// filterNames are all filters in order of evaluation.
 var filterNames = func() (names []string) {
 	for _, f := range classFilters {
 		names = append(names, f.name)
@@ -81,8 +81,7 @@ var filterNames = func() (names []string) {
 	return names
 }()
 
-// refusing are the filters that refuse a node now, in the order in which they are
-// asked.
+// refusing yields the filters that refuse a node now, in order.
 func (p *placing) refusing(i int32) iter.Seq[filter] {
 	return func(yield func(filter) bool) {
 		of, c := &p.verdicts[p.v.class[i]], p.classOf(i)
@@ -116,8 +115,7 @@ func (p *placing) refusals(i int32) (all []Refusal) {
 	return all
 }
 
-// firstRefusal is the name of the first filter that refuses a node, empty if none
-// does.
+// firstRefusal is the name of the first filter that refuses a node, empty if none does.
 func (p *placing) firstRefusal(i int32) string {
 	for f := range p.refusing(i) {
 		return f.name
@@ -171,7 +169,7 @@ func explainPlace(p *placing, i int32) string {
 
 func passesLabels(p *placing, c *class) bool {
 	for i := range p.rev.Needs.Rules {
-		if r := &p.rev.Needs.Rules[i]; !r.singles() && !r.holds(c.labels) {
+		if r := &p.rev.Needs.Rules[i]; !r.identifiesNode() && !r.holds(c.labels) {
 			return false
 		}
 	}
@@ -181,7 +179,7 @@ func passesLabels(p *placing, c *class) bool {
 func explainLabels(p *placing, i int32) string {
 	var reasons []string
 	for k := range p.rev.Needs.Rules {
-		if r := &p.rev.Needs.Rules[k]; !r.singles() && !r.holds(p.v.nodes[i].Labels) {
+		if r := &p.rev.Needs.Rules[k]; !r.identifiesNode() && !r.holds(p.v.nodes[i].Labels) {
 			value, has := p.v.nodes[i].Labels[r.Key]
 			reasons = append(reasons, r.explain(value, has))
 		}
@@ -198,8 +196,8 @@ func (p *placing) refusesTaint(t Taint) bool {
 	if t.Effect == PreferNoSchedule {
 		return false
 	}
-	_, borne := Bears(p.rev.Needs.Tolerations, t)
-	return !borne
+	_, tolerated := Tolerates(p.rev.Needs.Tolerations, t)
+	return !tolerated
 }
 
 func explainTaints(p *placing, i int32) string {
@@ -209,7 +207,7 @@ func explainTaints(p *placing, i int32) string {
 			continue
 		}
 		why := "which is not tolerated"
-		if seconds, _ := Bears(p.rev.Needs.Tolerations, t); seconds > 0 {
+		if seconds, _ := Tolerates(p.rev.Needs.Tolerations, t); seconds > 0 {
 			why = fmt.Sprintf("which is tolerated for %d seconds only, by those that are there already", seconds)
 		}
 		reasons = append(reasons, fmt.Sprintf("has the taint %s, %s", t, why))
@@ -228,7 +226,7 @@ func explainGPU(p *placing, i int32) string {
 	return fmt.Sprintf("has no GPU of model %s", p.rev.Needs.GPUModel)
 }
 
-// passesTopology refuses what is nowhere on an axis that counts.
+// passesTopology refuses classes without a domain on a required axis.
 func passesTopology(p *placing, c *class) bool {
 	for k := range p.axes {
 		if p.axes[k].hard && p.v.classes.domain(c, p.axes[k].key) == 0 {
@@ -293,8 +291,8 @@ func passesPorts(p *placing, i int32) bool {
 	return true
 }
 
-// explainPorts knows that who has the network of the host publishes nothing, and that
-// then a node has room for one replica of a workload.
+// explainPorts considers that a replica on the host network publishes nothing, and that a
+// node then has room for one replica of a workload.
 func explainPorts(p *placing, i int32) string {
 	var reasons []string
 	advice := ""
@@ -381,8 +379,8 @@ func passesPolicy(p *placing, i int32) bool { return p.rev.Needs.Policy(&p.v.nod
 
 func explainPolicy(p *placing, i int32) string { return p.rev.Needs.Policy(&p.v.nodes[i].Node) }
 
-// joined puts sentences together that are not empty, each once: two rules about
-// one label may say the same.
+// joined joins the non-empty sentences without duplicates: two rules about one label may
+// say the same.
 func joined(reasons ...string) string {
 	var all []string
 	for _, one := range reasons {

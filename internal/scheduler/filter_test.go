@@ -7,7 +7,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Every filter has its sentence. The node a is refused, the node z is not.
+// Every filter has its sentence. Node a is refused, node z is not.
 func TestFilters(t *testing.T) {
 	for _, c := range []struct {
 		filter string
@@ -103,12 +103,12 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A preferred name outranks the score as every preference does, and the labels of
-// nodes do not tell them apart by it.
+// A preferred name outranks the score as every preference does, and the class of nodes does
+// not depend on names.
 func TestPreferredNames(t *testing.T) {
 	v := view(node("a"), node("b"), node("c"))
 	r := revision("web", 100, func(r *scheduler.Revision) {
-		r.Wishes.Prefer = []scheduler.PreferredRule{
+		r.Preferences.Prefer = []scheduler.PreferredRule{
 			{Rule: rule(t, spec.LabelName, scheduler.OpIn, "c"), Weight: 10}, {Rule: rule(t, spec.LabelName, scheduler.OpMatches, "[bc]"), Weight: 1},
 		}
 	})
@@ -122,8 +122,8 @@ func TestPreferredNames(t *testing.T) {
 	}
 }
 
-// A model is named whole or by some of its words.
-func TestModelsOfGPUs(t *testing.T) {
+// A model is named in full or by some of its words.
+func TestGPUModels(t *testing.T) {
 	gpus := func(n *scheduler.Node) { n.GPUModel, n.Capacity[scheduler.GPU] = "a100-sxm4-40gb", 2 }
 	for model, fits := range map[string]bool{
 		"": true, "a100": true, "A100": true, "a100-sxm4-40gb": true, "NVIDIA": false, "a10": false, "sxm4 40gb": true, "40gb-a100": false,
@@ -159,7 +159,7 @@ func TestOperators(t *testing.T) {
 		{"version", scheduler.OpMatches, []string{`v1\..*`}, true},
 		{"version", scheduler.OpMatches, []string{`1`}, false}, // the whole value must match
 		{"version", scheduler.OpMatches, []string{`v1|v1\.10\.2`}, true},
-		{"version", scheduler.OpMatches, []string{`\Qv1.10.2`}, true}, // a quotation need not end
+		{"version", scheduler.OpMatches, []string{`\Qv1.10.2`}, true}, // \Q needs no \E
 		{"version", scheduler.OpMatches, []string{`\Qv1.10`}, false},
 	} {
 		v := view(node("a", func(n *scheduler.Node) { n.Labels = labels }))
@@ -177,7 +177,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// Taints keep away what does not bear them: always, or if anything else will do.
+// Taints keep intolerant replicas away: always, or if any other node will do.
 func TestTaints(t *testing.T) {
 	tainted := func(effect string) func(*scheduler.Node) {
 		return func(n *scheduler.Node) { n.Taints = []scheduler.Taint{{Key: "spot", Effect: effect}} }
@@ -205,7 +205,7 @@ func TestTaints(t *testing.T) {
 	if got := places(avoided.Plan(ask(bearing(), 1))); got != "a" {
 		t.Errorf("what should be avoided is taken if nothing else is there, not %q", got)
 	}
-	seconds, forever := scheduler.Bears([]scheduler.Toleration{{Key: "spot", Seconds: 30}, {Seconds: 60}}, scheduler.Taint{Key: "spot", Effect: scheduler.NoExecute})
+	seconds, forever := scheduler.Tolerates([]scheduler.Toleration{{Key: "spot", Seconds: 30}, {Seconds: 60}}, scheduler.Taint{Key: "spot", Effect: scheduler.NoExecute})
 	if seconds != 60 || forever {
 		t.Errorf("borne for %d seconds, for ever: %v", seconds, forever)
 	}

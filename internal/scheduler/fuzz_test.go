@@ -11,8 +11,7 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Whatever a spec or a node says, valid or not, a plan comes of it and nothing
-// panics.
+// Any spec and any node, valid or not, give a plan without a panic.
 func FuzzSpecs(f *testing.F) {
 	whole := &v1.WorkloadSpec{
 		Image: "hello:1", Network: "host", Priority: proto.Int32(500), MinAvailable: 1,
@@ -78,7 +77,7 @@ func FuzzSpecs(f *testing.F) {
 	})
 }
 
-// Every field of the contract reaches the plan.
+// Every field of the API reaches the plan.
 func TestFromProto(t *testing.T) {
 	w := &v1.Workload{Metadata: &v1.Metadata{Uid: "w", Name: "web", Namespace: "team", Labels: map[string]string{"app": "web"}}, Spec: &v1.WorkloadSpec{MinAvailable: 2, Priority: proto.Int32(0)}}
 	r, err := scheduler.RevisionFromProto(w, &v1.Revision{
@@ -99,13 +98,13 @@ func TestFromProto(t *testing.T) {
 	want := &scheduler.Revision{
 		UID: "r", Workload: "w", Name: "web", Namespace: "team", Labels: map[string]string{"app": "web"}, Priority: 0, MinAvailable: 2,
 		Needs: scheduler.Needs{
-			// A limit is requested where nothing else is.
+			// Without a request, the limit counts as the request.
 			Resources: scheduler.Resources{scheduler.CPU: 250, scheduler.Memory: gi, scheduler.Disk: 2 * gi, scheduler.Bandwidth: 5e6, scheduler.GPU: 2},
 			GPUModel:  "t4", Driver: "container", Platforms: []string{"linux/arm64"}, Rules: []scheduler.Rule{rule(t, "disk", scheduler.OpIn, "ssd")},
 			Tolerations: []scheduler.Toleration{{Key: "spot", Seconds: 5}}, Regions: []string{"eu"}, Zones: []string{"eu-1"},
 			Ports: []scheduler.Port{{Number: 8080, Protocol: "tcp"}}, SharePorts: true,
 		},
-		Wishes: scheduler.Wishes{
+		Preferences: scheduler.Preferences{
 			Strategy: scheduler.Even, NearZone: "eu-1", Spread: []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}},
 			Affinity: []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode, Anti: true}}, Weights: scheduler.Weighing{Cost: new(int32(500)), Network: new(int32(0))},
 		},

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// help says what would make room: which nodes lack the least, and the quota.
+// help says what would make room: the nodes that lack the least, and the quota.
 func (p *placing) help(quota string) []string {
 	var help []string
 	if quota != "" {
@@ -30,17 +30,17 @@ func (p *placing) help(quota string) []string {
 	return append(help, p.keptAvailable()...)
 }
 
-// keptAvailable names the services that cannot be pushed out for the ask because of
-// their minAvailable, where that alone is in the way.
+// keptAvailable names the services that cannot be preempted because of their minAvailable,
+// if only that is in the way.
 func (p *placing) keptAvailable() []string {
 	if !p.mayPreempt() {
 		return nil
 	}
-	nodes, services := 0, map[string]int{} // with what they keep
+	nodes, services := 0, map[string]int{} // with their minAvailable
 	heeding, regardless := victims{}, victims{regardless: true}
 	for _, i := range p.v.order {
 		if _, possible := p.estimate(i, &heeding); possible {
-			return nil // there is a way already
+			return nil // preemption works already
 		}
 		if _, possible := p.estimate(i, &regardless); possible {
 			nodes++
@@ -66,7 +66,7 @@ func (t *victims) takes(p *placing, s *shape) bool {
 	return slices.ContainsFunc(t.taken, func(at int32) bool { return p.v.work.at(at).shape == s })
 }
 
-// nameOf is the name of a workload for who knows the one that is asked for.
+// nameOf is the name of a workload, qualified if it is in another namespace than the ask.
 func (p *placing) nameOf(s *shape) string {
 	if s.Namespace != p.rev.Namespace {
 		return s.Name + " in namespace " + s.Namespace
@@ -74,21 +74,20 @@ func (p *placing) nameOf(s *shape) string {
 	return s.Name
 }
 
-// fitAlone reports whether a node would take a replica if only it had enough left.
+// fitAlone reports whether only a lack of resources keeps a replica from a node.
 func (p *placing) fitAlone(i int32) bool {
 	of := &p.verdicts[p.v.class[i]]
 	return of.passes && p.open(of.group) && p.passesSingly(i)
 }
 
-// lack is how much of one resource the nodes lack that would do otherwise.
+// lack is how much of one resource is missing on the nodes that would otherwise do.
 type lack struct {
 	least  int64
 	nodes  int    // that lack no more than the least
 	freest string // the first of them
 }
 
-// addLack looks at a node that lacks one resource alone, and of which enough could
-// be freed.
+// addLack considers a node that lacks only one resource, if enough of it could be freed.
 func (p *placing) addLack(lacks *[resourceCount]lack, i int32) {
 	missing, of := 0, 0
 	for k, need := range p.need {
@@ -113,15 +112,15 @@ func (l lack) sentence(p *placing, r Resource) string {
 		plural(l.nodes, "node"), r.format(l.least), r, r.format(max(0, p.need[r]-l.least)), l.freest)
 }
 
-// furtherHelp is what would help beside freeing one resource: what a single filter
-// refuses, nodes that are large enough, and several resources at once.
+// furtherHelp is what would help beside freeing one resource: a single refusing filter,
+// larger nodes, or several resources at once.
 func (p *placing) furtherHelp() []string {
 	if len(p.v.order) == 0 {
 		return []string{"a first node: the cluster has none yet"}
 	}
 	alone := map[string]*Group{}
 	close, shortage := int32(-1), int64(0)
-	large := false // whether some node could hold it, were it empty
+	large := false // whether some node could hold it if empty
 	for _, i := range p.v.order {
 		p.addAlone(alone, i)
 		if !p.fitAlone(i) || !p.v.nodes[i].room.holds(&p.least) {
@@ -147,8 +146,7 @@ func (p *placing) furtherHelp() []string {
 	return help
 }
 
-// addAlone counts a node that one filter alone refuses, other than for what it has
-// left.
+// addAlone counts a node that only one filter refuses, other than for its free resources.
 func (p *placing) addAlone(groups map[string]*Group, i int32) {
 	name, others := "", false
 	for f := range p.refusing(i) {
@@ -164,7 +162,7 @@ func (p *placing) addAlone(groups map[string]*Group, i int32) {
 	}
 }
 
-// alone is the sentence about nodes that one filter alone refuses.
+// alone is the sentence about nodes that only one filter refuses.
 func (g *Group) alone() string {
 	text := fmt.Sprintf("%s would fit but for %s: %s %s", plural(g.Count, "node"), g.Filter, g.NodeName, g.Example)
 	if g.Count == 1 {
@@ -173,8 +171,7 @@ func (g *Group) alone() string {
 	return text + " (and others for the like)"
 }
 
-// shortage is how many resources a node lacks, and their sum as shares of the
-// needs.
+// shortage is how many resources a node lacks, and their sum as shares of the needs.
 func (p *placing) shortage(i int32) (missing int, sum int64) {
 	for k, need := range p.need {
 		if short := need - p.v.free[i][k]; need > 0 && short > 0 {
@@ -196,8 +193,8 @@ func (p *placing) lacking(i int32) string {
 	return strings.Join(parts, " and ") + " would have to be freed"
 }
 
-// largerNode says of which resources no node has enough that would do otherwise,
-// whatever else is freed.
+// largerNode lists the resources of which no otherwise suitable node has enough, even if
+// empty.
 func (p *placing) largerNode() (help []string) {
 	for k, need := range p.need {
 		most, largest, enough := int64(-1), "", need <= 0
@@ -225,8 +222,7 @@ func (p *placing) largerNode() (help []string) {
 	return help
 }
 
-// nearest names the node that the fewest filters refuse, where no single thing
-// would help.
+// nearest names the node that the fewest filters refuse, if no single change would help.
 func (p *placing) nearest() []string {
 	near, fewest := int32(-1), 0
 	for _, i := range p.v.order {

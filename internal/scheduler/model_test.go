@@ -10,8 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// model is a cluster that knows the rules but no classes, heaps, scores or
-// journals. It is slow and plain.
+// model is a cluster with the rules but without classes, heaps, scores or journals. It is
+// slow and plain.
 type model struct {
 	nodes    []scheduler.Node
 	replicas []running
@@ -22,12 +22,12 @@ type running struct {
 	uid  string
 	r    *scheduler.Revision
 	node int // index
-	// leaving was told to end, planned is not there yet.
+	// leaving is stopping, planned is not there yet.
 	leaving, planned bool
 }
 
-// view builds the real thing from the model, in some order. Nodes that are away
-// have not always been.
+// view builds the real view from the model, in some order. Offline nodes have not always
+// been offline.
 func (m *model) view(order []int) *scheduler.View {
 	v := scheduler.NewView(scheduler.Options{Preempt: true})
 	for _, i := range order {
@@ -47,7 +47,7 @@ func (m *model) view(order []int) *scheduler.View {
 	return v
 }
 
-// inOrder are all nodes as they come.
+// inOrder are all nodes in their order.
 func (m *model) inOrder() []int {
 	order := make([]int, len(m.nodes))
 	for i := range order {
@@ -63,7 +63,7 @@ func (o running) standing() scheduler.Standing {
 	return scheduler.Serving
 }
 
-// later is the model when those have ended that leave.
+// later is the model after the leaving replicas have ended.
 func (m *model) later() *model {
 	after := m.clone()
 	after.replicas = slices.DeleteFunc(after.replicas, func(o running) bool { return o.leaving })
@@ -112,7 +112,7 @@ func (m *model) fits(node int, r *scheduler.Revision) bool {
 	return true
 }
 
-// rules are those that look at a node alone.
+// rules checks the rules about a node alone.
 func (m *model) rules(node int, r *scheduler.Revision) bool {
 	n := &m.nodes[node]
 	for _, rule := range r.Needs.Rules {
@@ -135,12 +135,12 @@ func (m *model) rules(node int, r *scheduler.Revision) bool {
 	if r.Needs.Resources[scheduler.GPU] > 0 && r.Needs.GPUModel != "" && r.Needs.GPUModel != n.GPUModel {
 		return false
 	}
-	for _, s := range r.Wishes.Spread {
+	for _, s := range r.Preferences.Spread {
 		if s.MaxSkew > 0 && m.domain(node, s.Key) == "" {
 			return false
 		}
 	}
-	for _, a := range r.Wishes.Affinity {
+	for _, a := range r.Preferences.Affinity {
 		if a.Weight == 0 && !a.Anti && m.domain(node, a.Key) == "" {
 			return false
 		}
@@ -148,24 +148,26 @@ func (m *model) rules(node int, r *scheduler.Revision) bool {
 	return n.Unschedulable == "" && slices.Contains(n.Drivers, r.Needs.Driver)
 }
 
-// among reports whether a value is one of those that may be, of which none stands for all.
+// among reports whether a value is allowed; an empty list allows all.
 func among(may []string, value string) bool { return len(may) == 0 || slices.Contains(may, value) }
 
-// bears reports whether a taint is borne for ever. All tolerations here are about one key.
+// bears reports whether a taint is tolerated forever. All tolerations here are about one
+// key.
 func bears(tolerations []scheduler.Toleration, taint scheduler.Taint) bool {
 	return slices.ContainsFunc(tolerations, func(t scheduler.Toleration) bool {
 		return t.Key == taint.Key && (t.Effect == "" || t.Effect == taint.Effect) && (t.Seconds == 0 || taint.Effect != scheduler.NoExecute)
 	})
 }
 
-// knownRule is a rule and the values that it accepts, of all that nodes here have for its label.
+// knownRule is a rule and the values that it accepts, of all that nodes here have for its
+// label.
 type knownRule struct {
 	key, operator string
 	values        []string
 	accepts       []string
 }
 
-// missing stands for a label that is not there.
+// missing stands for a missing label.
 const missing = "(missing)"
 
 func valueOf(value string, has bool) string {
@@ -203,7 +205,7 @@ func ruleOf(r scheduler.Rule) knownRule {
 	return knownRules[i]
 }
 
-// about reports whether an affinity is about a workload: by its name, or by its tier.
+// about reports whether an affinity matches a workload, by its name or by its tier.
 func about(a scheduler.Affinity, o *scheduler.Revision) bool {
 	if a.Workload != "" {
 		return a.Workload == o.Name
@@ -221,7 +223,7 @@ func (m *model) domain(node int, key string) string {
 		if m.nodes[node].Zone == "" {
 			return ""
 		}
-		return m.nodes[node].Region + "/" + m.nodes[node].Zone // those of two regions may be called the same
+		return m.nodes[node].Region + "/" + m.nodes[node].Zone // two regions may use the same zone name
 	default:
 		return m.nodes[node].Labels[key]
 	}
@@ -245,7 +247,7 @@ func (m *model) topology(node int, r *scheduler.Revision) bool {
 // level checks spreads.
 func (m *model) level(node int, r *scheduler.Revision) bool {
 	own := func(o *scheduler.Revision) bool { return o.Workload == r.Workload }
-	for _, s := range r.Wishes.Spread {
+	for _, s := range r.Preferences.Spread {
 		fewest := 1 << 30
 		for i := range m.nodes {
 			if m.rules(i, r) {
@@ -259,9 +261,9 @@ func (m *model) level(node int, r *scheduler.Revision) bool {
 	return true
 }
 
-// near checks whom it must be near to, which is nobody who is about to end.
+// near checks required affinity. A replica that is about to end does not count.
 func (m *model) near(node int, r *scheduler.Revision) bool {
-	for _, a := range r.Wishes.Affinity {
+	for _, a := range r.Preferences.Affinity {
 		if a.Weight > 0 || a.Anti {
 			continue
 		}
@@ -277,7 +279,7 @@ func (m *model) near(node int, r *scheduler.Revision) bool {
 
 // follows reports whether one must be near another, and is.
 func (m *model) follows(one, other running) bool {
-	return one.r.Workload != other.r.Workload && slices.ContainsFunc(one.r.Wishes.Affinity, func(a scheduler.Affinity) bool {
+	return one.r.Workload != other.r.Workload && slices.ContainsFunc(one.r.Preferences.Affinity, func(a scheduler.Affinity) bool {
 		d := m.domain(one.node, a.Key)
 		return a.Weight == 0 && !a.Anti && about(a, other.r) && d != "" && d == m.domain(other.node, a.Key)
 	})
@@ -286,11 +288,11 @@ func (m *model) follows(one, other running) bool {
 func otherKeys(key string) bool { return key != scheduler.KeyNode }
 func nodeKey(key string) bool   { return key == scheduler.KeyNode }
 
-// apart checks, by some keys, whom it must not be near to, and who must not be near to it.
+// apart checks anti-affinity in both directions, by some keys.
 func (m *model) apart(node int, r *scheduler.Revision, by func(key string) bool) bool {
 	for _, o := range m.replicas {
 		keeps := func(from, to *scheduler.Revision) bool {
-			return slices.ContainsFunc(from.Wishes.Affinity, func(a scheduler.Affinity) bool {
+			return slices.ContainsFunc(from.Preferences.Affinity, func(a scheduler.Affinity) bool {
 				d := m.domain(node, a.Key)
 				return a.Weight == 0 && a.Anti && by(a.Key) && about(a, to) && d != "" && d == m.domain(o.node, a.Key)
 			})
@@ -337,7 +339,7 @@ func (m *model) clone() *model {
 
 var workloadNames = []string{"w1", "w2", "w3", "w4"}
 
-// anyRevision draws one of a workload; all of one name are the same.
+// anyRevisions draws one revision for each workload name.
 func anyRevisions(t *rapid.T) map[string]*scheduler.Revision {
 	drawn := map[string]*scheduler.Revision{}
 	for _, name := range workloadNames {
@@ -345,7 +347,7 @@ func anyRevisions(t *rapid.T) map[string]*scheduler.Revision {
 		r.Needs.Resources[scheduler.CPU] = 250 * rapid.Int64Range(0, 5).Draw(t, "cpu")
 		r.Needs.Resources[scheduler.Memory] = 512 << 20 * rapid.Int64Range(0, 3).Draw(t, "memory")
 		r.MinAvailable = rapid.IntRange(0, 2).Draw(t, "available")
-		r.Wishes.Strategy = rapid.SampledFrom([]scheduler.Strategy{"", scheduler.Pack, scheduler.BestFit, scheduler.Even}).Draw(t, "strategy")
+		r.Preferences.Strategy = rapid.SampledFrom([]scheduler.Strategy{"", scheduler.Pack, scheduler.BestFit, scheduler.Even}).Draw(t, "strategy")
 		r.Labels = map[string]string{"tier": rapid.SampledFrom(tiers).Draw(t, "tier")}
 		demandPlaces(t, r)
 		if rapid.Bool().Draw(t, "ported") {
@@ -353,10 +355,10 @@ func anyRevisions(t *rapid.T) map[string]*scheduler.Revision {
 			r.Needs.SharePorts = rapid.Bool().Draw(t, "shared")
 		}
 		keys := rapid.SampledFrom([]string{scheduler.KeyNode, scheduler.KeyZone, scheduler.KeyRegion, "rack"})
-		r.Wishes.Spread = rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) scheduler.Spread {
+		r.Preferences.Spread = rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) scheduler.Spread {
 			return scheduler.Spread{Key: keys.Draw(t, "key"), MaxSkew: rapid.IntRange(0, 2).Draw(t, "skew")}
 		}), 0, 2, func(s scheduler.Spread) string { return s.Key }).Draw(t, "spread")
-		r.Wishes.Affinity = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) scheduler.Affinity {
+		r.Preferences.Affinity = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) scheduler.Affinity {
 			a := scheduler.Affinity{
 				Workload: rapid.SampledFrom(append(workloadNames, "")).Draw(t, "about"), Key: keys.Draw(t, "key"),
 				Anti: rapid.Bool().Draw(t, "anti"), Weight: rapid.Int32Range(0, 2).Draw(t, "weight"),
@@ -373,7 +375,7 @@ func anyRevisions(t *rapid.T) map[string]*scheduler.Revision {
 
 var tiers = []string{"front", "back"}
 
-// demandPlaces draws what a node must be, mostly nothing in particular.
+// demandPlaces draws requirements for nodes, mostly none.
 func demandPlaces(t *rapid.T, r *scheduler.Revision) {
 	seldom := func(what string) bool { return rapid.IntRange(0, 5).Draw(t, what) == 0 }
 	for range rapid.SampledFrom([]int{0, 0, 0, 1, 1, 2}).Draw(t, "rules") {
@@ -443,7 +445,7 @@ func anyCluster(t *rapid.T) (*model, map[string]*scheduler.Revision) {
 	for i := range m.nodes {
 		for range rapid.IntRange(0, 3).Draw(t, "replicas") {
 			r := revisions[rapid.SampledFrom(workloadNames).Draw(t, "of")]
-			if m.fits(i, r) { // where rules changed, something may run that would not be placed
+			if m.fits(i, r) { // after a change of rules, something may run that would not be placed
 				leaving := rapid.IntRange(0, 5).Draw(t, "leaving") == 0
 				m.replicas = append(m.replicas, running{uid: fmt.Sprint("replica", len(m.replicas)), r: r, node: i, leaving: leaving})
 			}
@@ -465,7 +467,7 @@ func anyRequest(t *rapid.T, revisions map[string]*scheduler.Revision) scheduler.
 	return r
 }
 
-// placingOrder has the asks by priority, and otherwise in their order.
+// placingOrder sorts the asks by priority, otherwise in their order.
 func placingOrder(r scheduler.Request) []int {
 	order := make([]int, len(r.Asks))
 	for i := range order {

@@ -4,35 +4,33 @@ package scheduler
 type Node struct {
 	UID  string
 	Name string
-	// Hostname is what the machine calls itself.
+	// Hostname is the machine's own name.
 	Hostname string
-	// Labels are those that nodes may have in common: all but its names.
+	// Labels are those that nodes may share: all but its names.
 	Labels map[string]string
-	// Region and Zone are where it stands; empty if that is not known.
+	// Region and Zone are empty if unknown.
 	Region, Zone string
-	// Unschedulable says why nothing may be placed here, continuing the name:
-	// "is offline: it does not answer". Empty if something may.
+	// Unschedulable says why nothing may be placed here, continuing the name: "is offline:
+	// it does not answer". It is empty if the node is schedulable.
 	Unschedulable string
-	// Away is whether nobody hears of it. What is promised here does not count
-	// against quotas, because others may have to take its place.
+	// Away is whether the node is offline. What is promised here does not count against
+	// quotas, because it may have to be replaced.
 	Away    bool
 	Taints  []Taint
 	Drivers []string
-	// Platform is such as "linux/amd64".
+	// Platform is, for example, "linux/amd64".
 	Platform string
 	GPUModel string
 	// Capacity is what it has, Reserved what the system keeps of it.
 	Capacity, Reserved Resources
-	// Overcommit is how much of the capacity may be promised, in thousandths; 0
-	// stands for all of it once.
+	// Overcommit is how much of the capacity may be promised, in thousandths; 0 means 1000.
 	Overcommit Resources
 	// Reliability is in thousandths; battery counts against it.
 	Reliability int32
 	Battery     bool
 	// Price is the operator's, in any unit that is the same for all nodes.
 	Price int64
-	// Link is how much the node's network carries in bits per second; 0 if that
-	// is not known.
+	// Link is the bandwidth of the node's network in bits per second; 0 if unknown.
 	Link int64
 }
 

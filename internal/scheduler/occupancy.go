@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// occupancy is what runs where. Everything is numbered, because there may be
-// millions of replicas: those of one revision share a shape, and a workload has
-// one tally for each node that it is on.
+// occupancy is what runs where. Everything is numbered, because there may be millions of
+// replicas: those of one revision share a shape, and a workload has one tally for each node
+// that it is on.
 type occupancy struct {
 	blocks    []*block
 	count     int32 // of replicas in them, used or not
 	byUID     map[string]int32
 	unused    []int32
-	shapes    map[string]*shape // by uid of the revision
+	shapes    map[string]*shape // by revision uid
 	workloads map[string]*workload
 	// avoiders are the shapes with rules that keep others away, followers those that must
 	// be near others; both by uid.
 	avoiders, followers []*shape
 }
 
-// block is some of the replicas. A list of all of them would have to be copied now and
-// then while it grows, and of millions that takes a tenth of a second, in which the core
-// does nothing else.
+// block is a chunk of the replicas. A growing slice of millions would sometimes be copied,
+// which blocks a core for a tenth of a second.
 type block [1 << blockBits]replica
 
 const blockBits = 10
@@ -37,15 +36,15 @@ type replica struct {
 	standing Standing
 }
 
-// shape is a revision that something in the view belongs to.
+// shape is a revision that is in use in the view.
 type shape struct {
 	*Revision
 	work  *workload
 	space *namespace
 	users int
-	// seats are how many replicas it has on nodes: who is only asked for keeps nobody away.
-	seats int
-	bits  uint64 // of its ports
+	// placed counts its replicas on nodes: an ask alone keeps no others away.
+	placed int
+	bits   uint64 // of its ports
 }
 
 // workload is the sum of its shapes.
@@ -54,11 +53,11 @@ type workload struct {
 	shapes []*shape
 	on     []tally
 	total  int
-	// there are those that stay, serving those of them that run.
+	// there counts the replicas that stay, serving those of them that run.
 	there, serving int
 }
 
-// tally is how many replicas of a workload are on a node. workOn is the way back.
+// tally is how many replicas of a workload are on a node. workOn is the reverse.
 type tally struct{ node, count int32 }
 
 type workOn struct {
@@ -66,7 +65,7 @@ type workOn struct {
 	at   int32 // in work.on
 }
 
-// portUse is a port of a node and who has it, how often.
+// portUse is a port of a node and its user, with a count.
 type portUse struct {
 	Port
 	shape *shape
@@ -77,12 +76,12 @@ func newOccupancy() occupancy {
 	return occupancy{byUID: map[string]int32{}, shapes: map[string]*shape{}, workloads: map[string]*workload{}}
 }
 
-// newest speaks for a workload of which several revisions run.
+// newest represents a workload of which several revisions run.
 func (w *workload) newest() *Revision {
 	return slices.MaxFunc(w.shapes, func(a, b *shape) int { return cmp.Compare(a.UID, b.UID) }).Revision
 }
 
-// enter makes a revision known for as long as it has users.
+// enter makes a revision known as long as it has users.
 func (v *View) enter(r *Revision) *shape {
 	s := v.work.shapes[r.UID]
 	if s == nil {
@@ -124,18 +123,18 @@ func (v *View) leave(s *shape) {
 	}
 }
 
-// ApplyReplica puts a replica that runs onto a node, or moves it there. It reports
-// whether the node is known; a replica on an unknown node counts nowhere.
+// ApplyReplica puts a running replica onto a node, or moves it there. It reports whether
+// the node is known; a replica on an unknown node does not count.
 func (v *View) ApplyReplica(uid string, r *Revision, nodeUID string) bool {
 	return v.ApplyReplicaAs(uid, r, nodeUID, Serving)
 }
 
-// ApplyReplicaAs does the same for one that may stand otherwise.
+// ApplyReplicaAs does the same for a replica with any standing.
 func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standing) bool {
 	if old, known := v.work.byUID[uid]; known {
 		is := v.work.at(old)
 		if is.shape.UID == r.UID && v.nodes[is.node].UID == nodeUID {
-			v.restand(old, as)
+			v.setStanding(old, as)
 			return true
 		}
 		v.RemoveReplica(uid)
@@ -147,7 +146,7 @@ func (v *View) ApplyReplicaAs(uid string, r *Revision, nodeUID string, as Standi
 	at := v.work.slot()
 	*v.work.at(at) = replica{uid: uid, shape: v.enter(r), node: i, standing: as}
 	v.work.byUID[uid] = at
-	v.sit(at)
+	v.addToNode(at)
 	v.occupy(i, v.work.at(at).shape)
 	v.waits.moved = true
 	v.noteMore(v.work.at(at).shape)
@@ -162,7 +161,7 @@ func (v *View) RemoveReplica(uid string) {
 		return
 	}
 	was := *v.work.at(at)
-	v.stand(at)
+	v.removeFromNode(at)
 	v.vacate(was.node, was.shape)
 	v.leave(was.shape)
 	*v.work.at(at) = replica{}
@@ -185,20 +184,20 @@ func (o *occupancy) slot() int32 {
 	return o.count - 1
 }
 
-// sit lists a replica on its node, and stand takes it off the list. The list is
-// in the order in which replicas would have to go.
-func (v *View) sit(at int32) {
+// addToNode adds a replica to its node's list, and removeFromNode removes it. The list is in eviction
+// order.
+func (v *View) addToNode(at int32) {
 	list := &v.nodes[v.work.at(at).node].replicas
 	place, _ := v.seat(*list, at)
 	*list = slices.Insert(*list, place, at)
-	v.attend(at, 1)
+	v.countStanding(at, 1)
 }
 
-func (v *View) stand(at int32) {
+func (v *View) removeFromNode(at int32) {
 	list := &v.nodes[v.work.at(at).node].replicas
 	if place, there := v.seat(*list, at); there {
 		*list = slices.Delete(*list, place, place+1)
-		v.attend(at, -1)
+		v.countStanding(at, -1)
 	}
 }
 
@@ -206,19 +205,19 @@ func (v *View) seat(list []int32, at int32) (int, bool) {
 	return slices.BinarySearchFunc(list, at, v.leavesBefore)
 }
 
-// leavesBefore is the order in which replicas would have to go.
+// leavesBefore is the eviction order.
 func (v *View) leavesBefore(a, b int32) int {
 	x, y := v.work.at(a), v.work.at(b)
 	return cmp.Or(cmp.Compare(x.shape.Priority, y.shape.Priority), cmp.Compare(x.uid, y.uid))
 }
 
-// occupy promises to one replica of a shape what it needs of a node.
+// occupy promises one replica of a shape what it needs of a node.
 func (v *View) occupy(i int32, s *shape) {
 	v.free[i] = v.free[i].minus(s.Needs.Resources)
 	if !v.nodes[i].Away {
 		s.space.used.Take(&s.Needs.Resources)
 	}
-	s.seats++
+	s.placed++
 	v.nodes[i].count(s.work, i)
 	v.traits[i].idle = false
 	for _, p := range s.Needs.Ports {
@@ -233,7 +232,7 @@ func (v *View) vacate(i int32, s *shape) {
 	if !v.nodes[i].Away {
 		s.space.used.Give(&s.Needs.Resources)
 	}
-	s.seats--
+	s.placed--
 	v.uncount(i, s.work)
 	if len(s.Needs.Ports) == 0 {
 		return
@@ -295,8 +294,8 @@ func (n *nodeCell) givePort(p Port, s *shape) {
 	}
 }
 
-// portOwner returns who has a port that cannot be shared with a revision, the
-// first by name, nil if there is nobody.
+// portOwner returns the first user, by name, of a port that cannot be shared with a
+// revision, nil if there is none.
 func (n *nodeCell) portOwner(p Port, r *Revision) *portUse {
 	var owner *portUse
 	for j := range n.ports {
@@ -309,8 +308,7 @@ func (n *nodeCell) portOwner(p Port, r *Revision) *portUse {
 	return owner
 }
 
-// portBit is the bit of a port in a word that tells most nodes apart on which a
-// port is free.
+// portBit is a port's bit in a word that quickly rules out most port conflicts.
 func portBit(p Port) uint64 {
 	hash := uint64(p.Number)
 	if p.Protocol == "udp" {

@@ -1,65 +1,65 @@
 package scheduler
 
-// placing is one ask while it is placed. It belongs to the view and is used
-// again and again, so that placing needs no memory of its own.
+// placing is one ask while it is placed. The view owns and reuses it, so that placing
+// allocates nothing.
 type placing struct {
 	v     *View
 	rev   *Revision
 	shape *shape
-	// need is of one replica; least is what must be free for it.
+	// need is that of one replica; least is what must be free for it.
 	need, least Resources
 	weights     Weights
 	use         use
 
-	// verdicts are about classes, by number.
+	// verdicts about classes, by number.
 	verdicts []verdict
 	// mine counts the replicas of the workload by slot.
 	mine []int32
-	only map[int32]bool // slots that alone may be used, nil for all
-	// otherwise is whether a node is called otherwise than it must be, liked the sum
-	// of the preferences about what it is called; by slot, empty where there are none.
+	only map[int32]bool // the only slots that may be used, nil for all
+	// otherwise is whether a node's name breaks a required rule; liked is the sum of the
+	// preferences about names. Both by slot, and empty if there are no such rules.
 	otherwise []bool
 	liked     []int32
 
 	axes   []axis
 	levels []level
 	terms  []term
-	// askedOfClass and asked are the filters that apply. free is whether no rule
-	// about domains can close a group, plain whether none is about single nodes.
+	// askedOfClass and asked are the filters that apply. free is whether no rule about
+	// domains can close a group, plain whether none is about single nodes.
 	askedOfClass []classFilter
 	asked        []nodeFilter
 	free, plain  bool
-	// repels is whether some may not be on the same node.
+	// repels is whether some replicas may not be on the same node.
 	repels bool
-	// guards must be near others, which the ask may not push out then: they are at least
-	// as important as it is.
+	// guards must be near others, which the ask then may not preempt: the guards are at
+	// least as important as the ask.
 	guards []*shape
 
 	groups  []group
 	domains []int32 // by group and axis
 	spare   [][]candidate
-	// The way from domains to groups: groupIn for a single axis, else groupOf for
-	// all steps but the last and groupAt for that.
+	// The way from domains to groups: groupIn for a single axis, else groupOf for all steps
+	// but the last and groupAt for the last.
 	groupIn          []int32
 	groupOf, groupAt map[groupStep]int32
 
-	// nodeSkew is the maximal skew over nodes, 0 for none; nodeFloor the fewest
-	// replicas on a node, and atFloor how many nodes have so few.
+	// nodeSkew is the maximal skew over nodes, 0 for none; nodeFloor is the fewest replicas
+	// on a node, and atFloor how many nodes have so few.
 	nodeSkew, nodeFloor int32
 	atFloor             int
 }
 
-// verdict is what the rules say about a class.
+// verdict is the result of the rules for a class.
 type verdict struct {
 	passes  bool
 	avoided uint8
 	group   int32
-	// affinity is the sum of the preferred rules that hold, wishes the rank of that and
-	// of what is avoided.
-	affinity int32
-	wishes   uint64
-	// base is the part of the total that all nodes of the class have, of the
-	// components below.
+	// affinity is the sum of the preferred rules that hold, preferences its rank together with
+	// avoided taints.
+	affinity    int32
+	preferences uint64
+	// base is the part of the total that all nodes of the class share, of the components
+	// below.
 	base, locality, network int32
 }
 
@@ -67,8 +67,8 @@ type verdict struct {
 func (p *placing) begin(v *View, s *shape) {
 	p.v, p.shape, p.rev = v, s, s.Revision
 	p.need, p.least = s.Needs.Resources, s.Needs.Resources.least()
-	p.use = s.Wishes.Strategy.use()
-	p.weights = s.Wishes.Weights.over(v.weights).normal()
+	p.use = s.Preferences.Strategy.use()
+	p.weights = s.Preferences.Weights.over(v.weights).normal()
 	p.only = nil
 	if len(s.Needs.Nodes) > 0 {
 		p.only = map[int32]bool{}
@@ -80,7 +80,7 @@ func (p *placing) begin(v *View, s *shape) {
 	}
 	p.survey()
 	p.findGuards()
-	p.callNodes()
+	p.judgeNames()
 	p.simplify()
 	p.judgeClasses()
 	p.floors()
@@ -89,7 +89,7 @@ func (p *placing) begin(v *View, s *shape) {
 	}
 }
 
-// simplify finds out what need not be asked.
+// simplify finds out which checks can be skipped.
 func (p *placing) simplify() {
 	p.askedOfClass, p.asked = p.askedOfClass[:0], p.asked[:0]
 	for _, f := range classFilters {
@@ -114,7 +114,7 @@ func (p *placing) simplify() {
 	}
 }
 
-// judgeClasses asks the rules that are about classes.
+// judgeClasses evaluates the rules about classes.
 func (p *placing) judgeClasses() {
 	list := p.v.classes.list
 	if cap(p.verdicts) < len(list) {
@@ -140,25 +140,25 @@ func (p *placing) judgeClasses() {
 	}
 }
 
-// judgeClass says what the rules say about a class that passes, where nothing was said.
+// judgeClass fills in the verdict about a class that passes, if it is missing.
 func (p *placing) judgeClass(c *class, v *verdict) {
 	v.passes, v.group, v.network = true, p.group(c), thousandth
 	var across bool
-	if v.locality, across = p.rev.Wishes.near(c); across {
+	if v.locality, across = p.rev.Preferences.near(c); across {
 		v.network = otherRegion
 	}
 	v.base = p.weights.Locality * v.locality
-	for i := range p.rev.Wishes.Prefer {
-		if r := &p.rev.Wishes.Prefer[i]; !r.singles() && r.holds(c.labels) {
+	for i := range p.rev.Preferences.Prefer {
+		if r := &p.rev.Preferences.Prefer[i]; !r.identifiesNode() && r.holds(c.labels) {
 			v.affinity += r.Weight
 		}
 	}
 	for _, t := range c.taints {
-		if _, borne := Bears(p.rev.Needs.Tolerations, t); !borne && t.Effect == PreferNoSchedule && v.avoided < mostAvoided {
+		if _, tolerated := Tolerates(p.rev.Needs.Tolerations, t); !tolerated && t.Effect == PreferNoSchedule && v.avoided < mostAvoided {
 			v.avoided++
 		}
 	}
-	v.wishes = wishesOf(v.affinity, v.avoided)
+	v.preferences = preferencesOf(v.affinity, v.avoided)
 }
 
 // passesClass reports whether no rule refuses a class.
@@ -171,8 +171,8 @@ func (p *placing) passesClass(c *class) bool {
 	return true
 }
 
-// passesNode reports whether a node of a class that passes would take a replica,
-// as far as that does not depend on other nodes.
+// passesNode reports whether a node of a class that passes would take a replica, ignoring
+// rules that depend on other nodes.
 func (p *placing) passesNode(i int32) bool {
 	if !p.v.free[i].holds(&p.least) {
 		return false
@@ -222,9 +222,10 @@ func (p *placing) look(single bool) {
 	}
 }
 
-// lookForOne judges every node and keeps the best of each group, which is enough for a single replica. What most asks
-// come to it does without a call, see candidate for the rest: that is where the time of a decision goes. A node that would
-// not be the best if it were used as well as can be is not looked at any further.
+// lookForOne judges every node and keeps the best of each group, which is enough for a
+// single replica. Most of a decision's time is spent here, so the common case is inlined;
+// see candidate for the rest. It skips a node that would lose even with the best possible
+// utilization.
 func (p *placing) lookForOne() {
 	weights, need, least, usual := p.weights, p.need, p.least, p.plain && p.use == full
 	verdicts, groups, class := p.verdicts, p.groups, p.v.class
@@ -235,7 +236,7 @@ func (p *placing) lookForOne() {
 			continue
 		}
 		g := &groups[of.group]
-		if usual && len(g.heap) > 0 && !candidateOf(of.wishes, mine[i], weights.sum(of, t, thousandth), rank[i]).better(g.heap[0]) {
+		if usual && len(g.heap) > 0 && !candidateOf(of.preferences, mine[i], weights.sum(of, t, thousandth), rank[i]).better(g.heap[0]) {
 			continue
 		}
 		if !free[i].holds(&least) || !p.plain && !p.passesSingly(int32(i)) {
@@ -243,7 +244,7 @@ func (p *placing) lookForOne() {
 		}
 		var one candidate
 		if usual && !t.idle {
-			one = candidateOf(of.wishes, mine[i], weights.sum(of, t, t.used(&free[i], &need)), rank[i])
+			one = candidateOf(of.preferences, mine[i], weights.sum(of, t, t.used(&free[i], &need)), rank[i])
 		} else {
 			one = p.candidate(int32(i), of)
 		}

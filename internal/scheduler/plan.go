@@ -9,56 +9,54 @@ import (
 type Ask struct {
 	Revision *Revision
 	Count    int
-	// Held are uids of further ones for which room is being made. They are Reserved
-	// in the view.
+	// Held are uids of further replicas for which room is being made. They are Reserved in
+	// the view.
 	Held []string
-	// Pinned is whether each replica is for one node. On are the uids of the nodes of
-	// those that wait, and Count says nothing; what stays unplaced has the reason of
-	// each of these nodes. Held ones are for the node on which room is being made.
+	// Pinned is whether each replica is for one node. Then On has the nodes of the waiting
+	// replicas, and Count is ignored; unplaced replicas get the reason of each of these
+	// nodes. Held replicas are for the node on which room is being made.
 	Pinned bool
 	On     []string
 }
 
-// Request is what should be placed. Asks of a higher priority come first, others
-// in their order.
+// Request is what should be placed. Asks of a higher priority come first, others in their
+// order.
 type Request struct {
 	Asks []Ask
-	// Reasons asks for the reason of every node about what stays unplaced; without
-	// it there are groups with an example.
+	// Reasons asks for the reason of every node about unplaced replicas; without it there
+	// are groups with an example.
 	Reasons bool
-	// Without are uids of replicas that are taken for gone.
+	// Without are uids of replicas to ignore.
 	Without []string
 }
 
-// Plan says for every replica that was asked for where it goes or why nowhere.
+// Plan says where each replica goes, or why nowhere.
 type Plan struct {
-	// Placements has one entry for each replica that has a node.
+	// Placements has one entry for each placed replica.
 	Placements []Placement
-	// Preemptions are the replicas that must go before some of the placements.
+	// Preemptions are the replicas that must leave before some of the placements.
 	Preemptions []Preemption
-	// Held are those that go on waiting where room is being made for them.
+	// Held are the replicas that still wait for their reserved room.
 	Held []Held
-	// Unplaced has one entry for each ask of which something is left over.
+	// Unplaced has one entry for each ask with replicas left over.
 	Unplaced []Unplaced
 }
 
-// Placement is one replica's place. Ask is the index of the ask that it is for,
-// Node the uid.
+// Placement is one replica's place. Ask is the index of its ask, Node the uid.
 type Placement struct {
 	Ask      int
 	Node     string
 	NodeName string
 	Score    Score
-	// Preempts is whether replicas have to go first: those of the preemptions
-	// that name this placement, and those that leave the node anyway.
+	// Preempts is whether replicas have to leave first: those of the preemptions that name
+	// this placement, and those that leave the node anyway.
 	Preempts bool
-	// Held is the uid of the one of the ask's that it is for, if room was being
-	// made for that.
+	// Held is the uid of the held replica that it is for, if any.
 	Held string
 }
 
-// Held is a replica that waits where room is being made for it. Ask is the index
-// of its ask, Node the uid.
+// Held is a replica that waits for its reserved room. Ask is the index of its ask, Node the
+// uid.
 type Held struct {
 	Ask      int
 	Replica  string
@@ -66,8 +64,8 @@ type Held struct {
 	NodeName string
 }
 
-// Plan places what is asked for; later replicas see the earlier ones. The view
-// is afterwards as it was before.
+// Plan places what is asked for; later replicas see the earlier ones. It leaves the view
+// unchanged.
 func (v *View) Plan(r Request) Plan {
 	v.refresh()
 	plan := Plan{Placements: make([]Placement, 0, demand(r.Asks))}
@@ -94,7 +92,7 @@ func (v *View) Plan(r Request) Plan {
 	return plan
 }
 
-// serve places one ask: on what is free, then on what can be made free.
+// serve places one ask: on free room, then by preemption.
 func (v *View) serve(plan *Plan, r *Request, index int, s *shape) {
 	left := max(0, r.Asks[index].Count)
 	for _, uid := range r.Asks[index].Held {

@@ -7,13 +7,12 @@ import (
 	"slices"
 )
 
-// Priorities are 0 to 1000. Only those above mayPreempt may push others out, and
-// never an equal or higher one.
+// Priorities are 0 to 1000. Only those above mayPreempt may preempt others, and never an
+// equal or higher one.
 const mayPreempt = 100
 
-// priorityClass tells priorities apart that differ by more than rank: best
-// effort, usual, important and the system's own. What is of a higher class need
-// not leave others their MinAvailable.
+// priorityClass groups priorities: best effort, usual, important and system. A preemptor of
+// a higher class may ignore the MinAvailable of others.
 func priorityClass(priority int) int {
 	switch {
 	case priority <= mayPreempt:
@@ -29,7 +28,7 @@ func priorityClass(priority int) int {
 
 func (p *placing) mayPreempt() bool { return p.v.preempts && p.rev.Priority > mayPreempt }
 
-// Preemption is a replica that has to go for a placement.
+// Preemption is a replica that has to leave for a placement.
 type Preemption struct {
 	// Placement is the index of the placement that needs it.
 	Placement int
@@ -42,9 +41,9 @@ type Preemption struct {
 	Priority int
 }
 
-// offer is a node that could be made free, and what that costs: the highest
-// priority that has to go, then how many, then the sum of their priorities. Of
-// equal ones that is taken which would be if it were free.
+// offer is a node that could be freed, and the cost: the highest priority that has to
+// leave, then the number of victims, then the sum of their priorities. Ties go to the node
+// that would win if it were empty.
 type offer struct {
 	highest, count, sum int32
 	place
@@ -63,9 +62,9 @@ func (o offer) less(other offer) bool {
 	}
 }
 
-// offers is a heap with the cheapest on top. What stands in it is the least that
-// an offer can cost, and that only rises while others are taken, because those
-// leave fewer that may go; so the top is looked at closely before it is taken.
+// offers is a heap with the cheapest on top. It holds lower bounds of the costs. They only
+// rise while others are taken, because fewer victims are left, so the top is computed
+// exactly before it is taken.
 type offers []offer
 
 func (o offers) Len() int           { return len(o) }
@@ -78,9 +77,8 @@ func (o *offers) Pop() any {
 	return last
 }
 
-// preempt makes room for up to count replicas and puts them there. Where rules
-// are about other replicas it is one at a time, because each may open places that
-// are free.
+// preempt makes room for up to count replicas and puts them there. If rules are about other
+// replicas, it goes one at a time, because each may open places that are free.
 func (p *placing) preempt(plan *Plan, index, count int) (done int) {
 	if !p.free || !p.plain {
 		count = 1
@@ -112,7 +110,7 @@ func (p *placing) preempt(plan *Plan, index, count int) (done int) {
 	return done
 }
 
-// offers asks every node.
+// offers collects the offers of all nodes.
 func (p *placing) offers(victims *victims) offers {
 	var open offers
 	for _, i := range p.v.order {
@@ -124,8 +122,7 @@ func (p *placing) offers(victims *victims) offers {
 	return open
 }
 
-// estimate is what an offer of a node costs at least. Its highest priority is
-// that of the offer.
+// estimate is a lower bound for the cost of a node's offer. Its highest priority is exact.
 func (p *placing) estimate(i int32, victims *victims) (offer, bool) {
 	of := &p.verdicts[p.v.class[i]]
 	if !of.passes || !p.open(of.group) || !p.passesWithoutOthers(i) || !victims.choose(p, i) {
@@ -158,8 +155,8 @@ func (p *placing) offer(i int32, victims *victims) (offer, bool) {
 	return o, true
 }
 
-// passesWithoutOthers asks the filters about a node, but not whether others have a
-// port that is needed or must not be on the same node: they may be pushed out.
+// passesWithoutOthers evaluates the filters for a node, except for conflicts with replicas
+// that could be preempted: ports and anti-affinity on the same node.
 func (p *placing) passesWithoutOthers(i int32) bool {
 	for _, f := range p.asked {
 		switch f.name {
@@ -177,13 +174,13 @@ func (p *placing) passesWithoutOthers(i int32) bool {
 	return true
 }
 
-// carryOut has the victims leave and puts a replica in their place. Until they
-// have left, their room is nobody else's and rules still count them.
+// carryOut makes the victims leave and puts a replica in their place. Until they have left,
+// no other replica gets their room and rules still count them.
 func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 	n := &p.v.nodes[i]
 	for _, at := range taken {
 		plan.Preemptions = append(plan.Preemptions, p.preemption(i, at, len(plan.Placements)))
-		p.v.doom(at)
+		p.v.markLeaving(at)
 	}
 	plan.Placements = append(plan.Placements, Placement{
 		Ask: index, Node: n.UID, NodeName: n.Name, Score: p.score(i), Preempts: true,
@@ -191,7 +188,7 @@ func (p *placing) carryOut(plan *Plan, index int, i int32, taken []int32) {
 	p.take(i, p.verdicts[p.v.class[i]].group)
 }
 
-// preemption is a replica on a node that has to go for a placement.
+// preemption describes a victim on a node.
 func (p *placing) preemption(i, at int32, placement int) Preemption {
 	n, r := &p.v.nodes[i], p.v.work.at(at)
 	return Preemption{
@@ -200,21 +197,20 @@ func (p *placing) preemption(i, at int32, placement int) Preemption {
 	}
 }
 
-// victims are the replicas that would have to go from a node. Its memory is used
-// from node to node.
+// victims are the replicas that would have to leave a node. Its memory is reused from node
+// to node.
 type victims struct {
 	taken []int32
 	// lost counts what each workload would lose.
 	lost []loss
-	// blocking counts the replicas that have to go whatever room there is.
+	// blocking counts the replicas that have to leave whatever room there is.
 	blocking int
-	// regardless takes from services what they should keep, which are spared
-	// otherwise.
+	// regardless ignores the MinAvailable of services.
 	regardless bool
 	spared     []*shape
-	// refused is whether some service would have less than it should keep.
+	// refused is whether some service would fall below its MinAvailable.
 	refused bool
-	// useful has the replicas of a node in the order in which they help most.
+	// useful has the replicas of a node, the most helpful first.
 	useful []int32
 	search search
 }
@@ -224,13 +220,14 @@ type loss struct {
 	count, serving int // serving are those that run
 }
 
-// choose takes replicas of the lowest priority until there is room, and then
-// lets those stay that need not go, the highest priority first. So the highest
-// priority that goes is as low as it can be, and none goes in vain. The last has
-// it, because there was no room without it. There may be fewer that do.
+// choose takes replicas of the lowest priority until there is room, and then spares those
+// that need not leave, the highest priority first. So the highest priority that leaves is
+// as low as possible, and none leaves in vain. The last one taken has that priority,
+// because there was no room without it. A smaller set with the same highest priority may
+// exist.
 //
-// Where a service keeps so many that its lowest alone would make no room, the one may be
-// that helps most.
+// If MinAvailable protects a service so that its lowest replicas make no room, the most
+// helpful one is taken instead.
 func (t *victims) choose(p *placing, i int32) bool {
 	if t.chooseFrom(p, i, p.v.nodes[i].replicas) {
 		return true
@@ -238,7 +235,8 @@ func (t *victims) choose(p *placing, i int32) bool {
 	return t.refused && !t.regardless && t.chooseFrom(p, i, t.byUse(p, i))
 }
 
-// byUse are the replicas of a node, those first that block, then those with most of what is short.
+// byUse lists the replicas of a node: first those that block, then those with most of what
+// is short.
 func (t *victims) byUse(p *placing, i int32) []int32 {
 	free := p.v.free[i].plus(p.v.nodes[i].leaving)
 	short := shortOf(&free, &p.least)
@@ -273,7 +271,7 @@ func (t *victims) chooseFrom(p *placing, i int32, replicas []int32) bool {
 		r := p.v.work.at(at)
 		s := r.shape
 		if r.standing == Leaving {
-			continue // it is counted
+			continue // already counted
 		}
 		if s.Priority >= p.rev.Priority || p.needed(s.work) || p.guarded(r) || !t.lose(p, r) {
 			continue
@@ -292,7 +290,7 @@ func (t *victims) chooseFrom(p *placing, i int32, replicas []int32) bool {
 	return true
 }
 
-// spare lets those stay without which there is still room.
+// spare keeps the replicas without which there is still room.
 func (t *victims) spare(p *placing, free Resources) {
 	for k := len(t.taken) - 1; k >= 0; k-- {
 		s := p.v.work.at(t.taken[k]).shape
@@ -304,7 +302,7 @@ func (t *victims) spare(p *placing, free Resources) {
 	}
 }
 
-// lose takes one replica from a workload, if that may have one less.
+// lose takes one replica from a workload, if it may have one less.
 func (t *victims) lose(p *placing, r *replica) bool {
 	s := r.shape
 	if r.standing == Reserved {
@@ -330,7 +328,7 @@ func (t *victims) lose(p *placing, r *replica) bool {
 	return true
 }
 
-// keep takes back that a workload loses a replica.
+// keep gives a workload its replica back.
 func (t *victims) keep(r *replica) {
 	at := slices.IndexFunc(t.lost, func(l loss) bool { return l.work == r.shape.work })
 	if r.standing == Reserved || at < 0 {
@@ -342,7 +340,7 @@ func (t *victims) keep(r *replica) {
 	}
 }
 
-// findGuards finds those who must be near others and are as important as the ask.
+// findGuards finds the replicas that must be near others and are as important as the ask.
 func (p *placing) findGuards() {
 	p.guards = p.guards[:0]
 	for _, s := range p.v.work.followers {
@@ -352,12 +350,12 @@ func (p *placing) findGuards() {
 	}
 }
 
-// guarded reports whether one that is as important as the ask must be near a replica, and
-// is: were that pushed out, the other might push out the ask, and so on for ever.
+// guarded reports whether a replica as important as the ask must be near this one, and is.
+// If this one were preempted, the other might preempt the ask, and so on forever.
 func (p *placing) guarded(r *replica) bool {
 	for _, s := range p.guards {
-		for k := range s.Wishes.Affinity {
-			if a := &s.Wishes.Affinity[k]; a.required() && !a.Anti && s.work != r.shape.work && a.matches(s.Namespace, r.shape.Revision) && p.v.near(s.work, r.node, a.Key) {
+		for k := range s.Preferences.Affinity {
+			if a := &s.Preferences.Affinity[k]; a.required() && !a.Anti && s.work != r.shape.work && a.matches(s.Namespace, r.shape.Revision) && p.v.near(s.work, r.node, a.Key) {
 				return true
 			}
 		}
@@ -373,8 +371,8 @@ func (v *View) near(w *workload, i int32, key string) bool {
 	})
 }
 
-// blocks reports whether a shape has a port that the ask needs for itself, or must
-// not be on the same node.
+// blocks reports whether a shape has a port that the ask needs for itself, or must not be
+// on the same node.
 func (p *placing) blocks(s *shape) bool {
 	if p.repels && slices.ContainsFunc(p.terms, func(t term) bool { return t.repels(s.work) }) {
 		return true
@@ -388,8 +386,8 @@ func (p *placing) shares(s *shape) bool {
 	return s.Needs.SharePorts && p.rev.Needs.SharePorts && s.Workload == p.rev.Workload
 }
 
-// countBlocking counts the replicas on a node that block. It reports
-// whether they could go: what this plan itself has put there stays.
+// countBlocking counts the blocking replicas on a node. It reports whether they could
+// leave: placements of this plan stay.
 func (p *placing) countBlocking(i int32) (count int, possible bool) {
 	n := &p.v.nodes[i]
 	for k := range p.terms {

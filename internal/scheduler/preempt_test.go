@@ -16,7 +16,7 @@ func priority(n int) func(*scheduler.Revision) {
 	return func(r *scheduler.Revision) { r.Priority = n }
 }
 
-// victims are the workloads of the replicas that have to go.
+// victims are the workloads of the replicas that have to leave.
 func victims(p scheduler.Plan) string {
 	var names []string
 	for _, one := range p.Preemptions {
@@ -25,12 +25,12 @@ func victims(p scheduler.Plan) string {
 	return strings.Join(names, " ")
 }
 
-// Where as much has to go from several nodes, that one is taken which would be if they
-// were free: by preferences, evenly over zones and nodes, and the cheaper one.
-func TestRoomIsMadeWhereItIsBest(t *testing.T) {
+// If several nodes cost the same, the one wins that would win if they were empty: by
+// preferences, evenly over zones and nodes, and the cheaper one.
+func TestPreemptionTiesGoToTheBestNode(t *testing.T) {
 	priced := func(n int64) func(*scheduler.Node) { return func(node *scheduler.Node) { node.Price = n } }
 	prefer := func(r *scheduler.Revision) {
-		r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
+		r.Preferences.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
 	}
 	for what, c := range map[string]struct {
 		nodes []scheduler.Node
@@ -62,12 +62,12 @@ func TestRoomIsMadeWhereItIsBest(t *testing.T) {
 	}
 }
 
-// Who may not be on the same node as what is important goes, whatever room there is, and
-// whoever of the two does not want that. It has to have left before the other comes.
-func TestWhoMayNotBeNearGoes(t *testing.T) {
+// A replica that may not share a node with a more important one is evicted, whatever room
+// there is and whichever of the two has the rule. It has to leave before the other comes.
+func TestAntiAffinityEvictsLessImportant(t *testing.T) {
 	away := func(from string) func(*scheduler.Revision) {
 		return func(r *scheduler.Revision) {
-			r.Wishes.Affinity = []scheduler.Affinity{{Workload: from, Key: scheduler.KeyNode, Anti: true}}
+			r.Preferences.Affinity = []scheduler.Affinity{{Workload: from, Key: scheduler.KeyNode, Anti: true}}
 		}
 	}
 	plain := func(*scheduler.Revision) {}
@@ -100,7 +100,8 @@ func TestWhoMayNotBeNearGoes(t *testing.T) {
 			t.Errorf("%s: when it has left the plan is %+v", what, plan)
 		}
 	}
-	// Its own replicas keep away from each other as well, and none goes for another.
+	// Replicas of one workload keep away from each other, too, and none is evicted for
+	// another.
 	v := view(node("a"))
 	web := revision("web", 100, priority(500), away("web"))
 	run(v, web, "a", 1)
@@ -109,8 +110,8 @@ func TestWhoMayNotBeNearGoes(t *testing.T) {
 	}
 }
 
-// What is important pushes out what is not: as little and as unimportant as
-// possible, and only if that makes room.
+// An important workload preempts as few and as unimportant replicas as possible, and only
+// if that makes room.
 func TestPreemption(t *testing.T) {
 	type there struct {
 		node  string
@@ -215,9 +216,9 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
-// The victims are the cheapest of all sets on all nodes: the highest priority that
-// goes is as low as possible, then they are as few as possible, then the sum of
-// their priorities is the smallest. Found by trying all.
+// The victims are the cheapest of all sets on all nodes: the highest priority that leaves
+// is as low as possible, then they are as few as possible, then the sum of their priorities
+// is the smallest. The test tries all sets.
 func TestVictimsAreTheCheapest(t *testing.T) {
 	type occupant struct {
 		uid      string
@@ -311,8 +312,8 @@ func keeps(n int) func(*scheduler.Revision) {
 	return func(r *scheduler.Revision) { r.MinAvailable = n }
 }
 
-// A service that may lose one loses the one that helps.
-func TestTheOneGoesThatHelps(t *testing.T) {
+// A service that may lose one replica loses the one that helps.
+func TestHelpfulVictimIsChosen(t *testing.T) {
 	version := func(n int) func(*scheduler.Revision) {
 		return func(r *scheduler.Revision) { r.UID = fmt.Sprint("revision-", r.Name, "-", n) }
 	}
@@ -336,8 +337,8 @@ func TestTheOneGoesThatHelps(t *testing.T) {
 	}
 }
 
-// One that ends for its successor counts as that will.
-func TestWhoIsReplacedCountsAsItsSuccessor(t *testing.T) {
+// A replica that ends for its successor counts like the successor.
+func TestReplacedReplicaCountsAsItsSuccessor(t *testing.T) {
 	for _, standing := range []scheduler.Standing{scheduler.Replaced, scheduler.Inherited} {
 		v := view(node("a"))
 		web := revision("web", 1000, priority(200), keeps(1))
@@ -349,10 +350,10 @@ func TestWhoIsReplacedCountsAsItsSuccessor(t *testing.T) {
 	}
 }
 
-// Nobody is pushed out to be near one that is about to end.
-func TestWhoLeavesIsNobodyToBeNearTo(t *testing.T) {
+// No replica is preempted to be near one that is about to end.
+func TestLeavingReplicaDoesNotCountForAffinity(t *testing.T) {
 	web := revision("web", 1000, priority(500), func(r *scheduler.Revision) {
-		r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
+		r.Preferences.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
 	})
 	db := revision("db", 500, priority(500))
 	for _, standing := range []scheduler.Standing{scheduler.Serving, scheduler.Leaving} {
@@ -366,7 +367,7 @@ func TestWhoLeavesIsNobodyToBeNearTo(t *testing.T) {
 }
 
 // Help names the services that are in the way, and no others.
-func TestOnlyWhatIsInTheWayIsNamed(t *testing.T) {
+func TestHelpNamesOnlyBlockingServices(t *testing.T) {
 	v := view(node("a"))
 	run(v, revision("tiny", 100, priority(150), keeps(1)), "a", 1)
 	huge := revision("huge", 1900, priority(200), keeps(1))

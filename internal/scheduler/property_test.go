@@ -12,7 +12,7 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// replay carries a plan out on the model step by step and checks every promise.
+// replay carries a plan out on the model step by step and checks every guarantee.
 func (m *model) replay(t *rapid.T, r scheduler.Request, plan scheduler.Plan) {
 	next, unplaced := 0, plan.Unplaced
 	for _, i := range placingOrder(r) {
@@ -37,7 +37,7 @@ func (m *model) replay(t *rapid.T, r scheduler.Request, plan scheduler.Plan) {
 	}
 }
 
-// carryOut has those leave who have to go and places one replica.
+// carryOut removes the victims and places one replica.
 func (m *model) carryOut(t *rapid.T, plan scheduler.Plan, at int, r *scheduler.Revision) {
 	p := plan.Placements[at]
 	for _, victim := range plan.Preemptions {
@@ -67,8 +67,8 @@ func (m *model) carryOut(t *rapid.T, plan scheduler.Plan, at int, r *scheduler.R
 		}
 	}
 	node := m.index(p.Node)
-	// Who waits for others needs the room when they have ended, and the node for itself, but keeps all other rules
-	// already now.
+	// A replica that waits for victims needs the room and the node only after they have
+	// ended, but all other rules hold already now.
 	then := m
 	if p.Preempts {
 		then = m.later()
@@ -105,10 +105,10 @@ func (m *model) leftOver(t *rapid.T, u scheduler.Unplaced, r *scheduler.Revision
 	}
 }
 
-// The promises of the package: no node over its capacity, no rule broken, nothing
-// left over that a node would take, the same plan in whatever order the view
-// came about, and a view that is afterwards as before.
-func TestPlanKeepsItsPromises(t *testing.T) {
+// The guarantees of the package: no node over its capacity, no rule broken, nothing
+// unplaced that a node would take, the same plan in whatever order the view was built, and
+// an unchanged view afterwards.
+func TestPlanKeepsItsGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		r := anyRequest(t, revisions)
@@ -145,10 +145,9 @@ func (m *model) byUID() map[string]running {
 	return all
 }
 
-// A plan that is carried out leaves the cluster as it predicted: the same amounts
-// are promised, nothing has room now that had none, and whatever is asked next is
-// answered as by a view that is made anew of what is there.
-func TestCarriedOutIsAsPredicted(t *testing.T) {
+// A plan that is carried out leaves the cluster as it predicted: the same amounts are
+// promised, nothing fits that did not, and the next request is answered as by a new view.
+func TestPlanPredictsItsResult(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		r := anyRequest(t, revisions)
@@ -193,8 +192,8 @@ func TestCarriedOutIsAsPredicted(t *testing.T) {
 	})
 }
 
-// rename gives the replicas of a plan that was replayed, which are the last ones,
-// the uids under which it was carried out.
+// rename gives the replicas of a replayed plan, which are the last ones, the uids under
+// which it was carried out.
 func (m *model) rename(plan scheduler.Plan) {
 	first := len(m.replicas) - len(plan.Placements)
 	for i := range plan.Placements {
@@ -202,10 +201,10 @@ func (m *model) rename(plan scheduler.Plan) {
 	}
 }
 
-// Who preempts takes nothing from those before: the first ask, in the order in
-// which they are placed, that preemption makes a difference to has fewer unplaced
-// replicas with it. Those after it may have more: what it got may be in their way.
-func TestPreemptionNeverHurtsTheHigher(t *testing.T) {
+// Preemption takes nothing from earlier asks: the first ask, in placing order, that
+// preemption affects has fewer unplaced replicas with it. Later asks may have more: its
+// replicas may be in their way.
+func TestPreemptionNeverHurtsHigherPriorities(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		r := anyRequest(t, revisions)
@@ -238,7 +237,7 @@ func TestPreemptionNeverHurtsTheHigher(t *testing.T) {
 	})
 }
 
-// Who needs more is refused by all that refused it before.
+// A replica that needs more is refused by all nodes that refused it before.
 func TestReasonsAreMonotonic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)

@@ -10,11 +10,11 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// unknownReliability is that of a node about which nothing is known yet.
+// unknownReliability is that of a node without a score yet.
 const unknownReliability = thousandth
 
-// NodeFromProto reads a node. One that has reported what cannot be understood is
-// unschedulable, and says why.
+// NodeFromProto reads a node. A node with an unreadable report is unschedulable, with the
+// reason.
 func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 	status := n.GetStatus()
 	capacity := status.GetCapacity()
@@ -36,7 +36,7 @@ func NodeFromProto(n *v1.Node, policy spec.NodePolicy) Node {
 		},
 	}
 	if reliability := status.GetReliability(); reliability != nil {
-		node.Reliability = reliability.GetScore() * 10 // it is in hundredths
+		node.Reliability = reliability.GetScore() * 10 // the score is in hundredths
 	}
 	if info := status.GetInfo(); info.GetOs() != "" && info.GetArch() != "" {
 		node.Platform = info.GetOs() + "/" + info.GetArch()
@@ -81,8 +81,8 @@ func unschedulable(s *v1.NodeStatus) string {
 // Pressed reports whether a condition keeps new replicas from a node.
 func Pressed(s *v1.NodeStatus) bool { return pressed(s.GetConditions()) != "" }
 
-// pressed says which condition keeps new replicas from a ready node. One that
-// cannot be reached from outside still runs what it is told.
+// pressed says which condition keeps new replicas from a ready node. A node that cannot be
+// reached from outside still runs its assignments.
 func pressed(conditions []*v1.Condition) string {
 	for _, c := range conditions {
 		if !c.GetStatus() || !strings.HasSuffix(c.GetType(), "Pressure") {
@@ -103,14 +103,14 @@ func RevisionFromProto(w *v1.Workload, of *v1.Revision) (*Revision, error) {
 	r := &Revision{
 		UID: of.GetMetadata().GetUid(), Workload: of.GetSpec().GetWorkloadUid(),
 		Name: w.GetMetadata().GetName(), Namespace: w.GetMetadata().GetNamespace(), Labels: w.GetMetadata().GetLabels(),
-		Priority: int(spec.PriorityOf(w.GetSpec())), MinAvailable: int(w.GetSpec().GetMinAvailable()), // which make no new revision
+		Priority: int(spec.PriorityOf(w.GetSpec())), MinAvailable: int(w.GetSpec().GetMinAvailable()), // these make no new revision
 	}
 	var err error
 	if r.Needs, err = needs(s); err != nil {
 		return nil, err
 	}
 	r.Needs.Platforms = of.GetSpec().GetPlatforms()
-	if r.Wishes, err = wishes(s.GetPlacement()); err != nil {
+	if r.Preferences, err = preferences(s.GetPlacement()); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -148,8 +148,8 @@ func needs(s *v1.WorkloadSpec) (Needs, error) {
 	return n, nil
 }
 
-// portsOf are the ports of the node that a replica needs, and whether replicas of
-// the workload share them.
+// portsOf are the node's ports that a replica needs, and whether replicas of the workload
+// share them.
 func portsOf(s *v1.WorkloadSpec) (ports []Port, shared bool) {
 	switch s.GetNetwork() {
 	case "node":
@@ -160,7 +160,7 @@ func portsOf(s *v1.WorkloadSpec) (ports []Port, shared bool) {
 		}
 		return ports, true
 	case "host":
-		// In the machine's own network a port is taken by listening, published or not.
+		// On the host network a port is taken by listening, published or not.
 		for _, p := range s.GetPorts() {
 			for _, number := range []int32{p.GetPort(), p.GetPublish()} {
 				port := Port{Number: number, Protocol: p.GetProtocol()}
@@ -173,15 +173,15 @@ func portsOf(s *v1.WorkloadSpec) (ports []Port, shared bool) {
 	return ports, false
 }
 
-func wishes(p *v1.Placement) (Wishes, error) {
-	w := Wishes{
+func preferences(p *v1.Placement) (Preferences, error) {
+	w := Preferences{
 		Strategy: Strategy(p.GetStrategy()), NearRegion: p.GetNearRegion(), NearZone: p.GetNearZone(),
 		Weights: WeightsFromProto(p.GetWeights()),
 	}
 	for _, one := range p.GetPrefer() {
 		rule, err := NewRule(one.GetRule().GetKey(), one.GetRule().GetOperator(), one.GetRule().GetValues()...)
 		if err != nil {
-			return Wishes{}, fmt.Errorf("read a preference of the placement: %w", err)
+			return Preferences{}, fmt.Errorf("read a preference of the placement: %w", err)
 		}
 		w.Prefer = append(w.Prefer, PreferredRule{Rule: rule, Weight: one.GetWeight()})
 	}
@@ -191,7 +191,7 @@ func wishes(p *v1.Placement) (Wishes, error) {
 	for _, a := range p.GetAffinity() {
 		selector, err := spec.ParseSelector(a.GetLabels())
 		if err != nil {
-			return Wishes{}, fmt.Errorf("read an affinity of the placement: %w", err)
+			return Preferences{}, fmt.Errorf("read an affinity of the placement: %w", err)
 		}
 		w.Affinity = append(w.Affinity, Affinity{
 			Workload: a.GetWorkload(), Selector: selector, Key: topologyKey(a.GetKey()), Anti: a.GetAnti(), Weight: a.GetWeight(),
@@ -200,7 +200,7 @@ func wishes(p *v1.Placement) (Wishes, error) {
 	return w, nil
 }
 
-// topologyKey takes the labels that tell nodes apart for the node itself.
+// topologyKey maps the labels that identify a node to the node itself.
 func topologyKey(key string) string {
 	if key == spec.LabelName || key == spec.LabelHostname {
 		return KeyNode
@@ -208,7 +208,7 @@ func topologyKey(key string) string {
 	return key
 }
 
-// WeightsFromProto reads weights; what is not set is left to the level below.
+// WeightsFromProto reads weights. Unset ones come from the level below.
 func WeightsFromProto(w *v1.ScoreWeights) Weighing {
 	if w == nil {
 		return Weighing{}
@@ -226,7 +226,7 @@ func thousandths(weight *float64) *int32 {
 	return new(spec.Thousandths(*weight))
 }
 
-// amounts reads quantities of which each may be missing.
+// amounts reads optional quantities.
 func amounts(a *v1.ResourceAmounts) (r Resources, err error) {
 	for _, one := range []struct {
 		of    Resource

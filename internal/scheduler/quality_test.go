@@ -10,9 +10,8 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler/schedulertest"
 )
 
-// Replicas that are small against nodes need at most one in twenty more than the
-// bound below which nobody can go, also where nodes and replicas are of different
-// proportions.
+// Replicas that are small compared to nodes need at most 5 % more nodes than the lower
+// bound, also if nodes and replicas have different proportions.
 func TestPackingIsNearTheBound(t *testing.T) {
 	for seed, shape := range schedulertest.Shapes { // test/bench takes 20
 		p, err := shape.Pack(uint64(seed))
@@ -26,8 +25,8 @@ func TestPackingIsNearTheBound(t *testing.T) {
 	}
 }
 
-// Zones are level whenever capacity allows, and preferred nodes are used while
-// one has room, whatever the score says.
+// Zones are level whenever capacity allows, and preferred nodes are used while one has
+// room, whatever the score says.
 func TestSpreadAndAffinityAreExact(t *testing.T) {
 	for seed := range uint64(5) {
 		v := schedulertest.New(schedulertest.Options{Seed: seed, Nodes: 500, Fill: 50})
@@ -45,14 +44,14 @@ func TestSpreadAndAffinityAreExact(t *testing.T) {
 	}
 }
 
-// A single replica goes where the first of several does: the nodes that are not looked at to the end for it are not
-// better.
-func TestOneGoesWhereTheFirstOfSeveralGoes(t *testing.T) {
+// A single replica goes where the first of several does: the nodes that are skipped for it
+// are not better.
+func TestSingleReplicaGoesWhereTheFirstOfSeveralGoes(t *testing.T) {
 	for seed := range uint64(5) {
 		v := schedulertest.New(schedulertest.Options{Seed: seed, Nodes: 500, Fill: 50})
 		for number, weights := range []scheduler.Weighing{{}, {Utilization: new(int32(1000))}, {Cost: new(int32(0)), Reliability: new(int32(0))}} {
 			for _, r := range append(benchAsks(), schedulertest.Small("large", 3000), schedulertest.Preferring("preferring")) {
-				r.Wishes.Weights = weights
+				r.Preferences.Weights = weights
 				for i := range 10 {
 					one := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: 1}}}).Placements
 					two := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: 2}}}).Placements
@@ -66,8 +65,8 @@ func TestOneGoesWhereTheFirstOfSeveralGoes(t *testing.T) {
 	}
 }
 
-// As many replicas are placed as can be, found by trying all ways to put them on
-// a few nodes, with a maximal skew over zones.
+// As many replicas are placed as possible, with a maximal skew over zones. The test tries
+// all ways to put them on a few nodes.
 func TestAsManyAsPossible(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := view()
@@ -83,7 +82,7 @@ func TestAsManyAsPossible(t *testing.T) {
 		skew := rapid.IntRange(0, 2).Draw(t, "skew")
 		r := revision("web", 500, func(r *scheduler.Revision) {
 			r.Needs.Resources[scheduler.Memory] = 0
-			r.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: skew}}
+			r.Preferences.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: skew}}
 		})
 		most := 0
 		var try func(node int, perZone [2]int)
@@ -103,7 +102,7 @@ func TestAsManyAsPossible(t *testing.T) {
 			difference := perZone[0] - perZone[1]
 			if skew == 0 || both && max(difference, -difference) <= skew {
 				most = max(most, perZone[0]+perZone[1])
-			} else if !both { // a zone alone is level with itself
+			} else if !both { // a single zone is level with itself
 				most = max(most, perZone[0]+perZone[1])
 			}
 		}
@@ -114,8 +113,7 @@ func TestAsManyAsPossible(t *testing.T) {
 	})
 }
 
-// Where a few workloads meet a few equal nodes, at most one node more is used
-// than by the best of all ways.
+// A few workloads on a few equal nodes use at most one node more than the optimum.
 func TestPackingSmallCases(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := view()

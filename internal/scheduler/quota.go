@@ -8,8 +8,8 @@ import (
 	v1 "github.com/cloudless/cloudless/api/gen/cloudless/v1"
 )
 
-// Quota is the most that a namespace may have promised to it. An amount of 0 is
-// no limit; NoneAtAll is none at all.
+// Quota is the most that may be promised to a namespace. An amount of 0 means no limit;
+// NoneAtAll means nothing.
 type Quota struct {
 	Resources Resources
 	Replicas  int64
@@ -18,27 +18,26 @@ type Quota struct {
 // NoneAtAll is the quota of what may not be used.
 const NoneAtAll = -1
 
-// Usage is what is promised to the replicas of a namespace: those that have a
-// node, and not one of which nobody hears.
+// Usage is what is promised to the replicas of a namespace that have a node which is not
+// offline.
 type Usage struct {
 	Resources Resources
 	Replicas  int64
 }
 
-// Take adds one replica, and Give takes it away again.
+// Take adds one replica.
 func (u *Usage) Take(r *Resources) {
 	u.Resources = u.Resources.plus(*r)
 	u.Replicas++
 }
 
-// Give takes one replica away.
+// Give removes one replica.
 func (u *Usage) Give(r *Resources) {
 	u.Resources = u.Resources.minus(*r)
 	u.Replicas--
 }
 
-// QuotaFromProto reads a quota, in which 0 is none at all and what is not set is
-// not limited.
+// QuotaFromProto reads a quota, in which 0 means nothing and unset means unlimited.
 func QuotaFromProto(q *v1.Quota) (Quota, error) {
 	read, err := amounts(&v1.ResourceAmounts{Cpu: q.GetCpu(), Memory: q.GetMemory(), Disk: q.GetDisk(), Bandwidth: q.GetBandwidth()})
 	if err != nil {
@@ -67,7 +66,7 @@ func QuotaFromProto(q *v1.Quota) (Quota, error) {
 	return quota, nil
 }
 
-// Room is for how many more replicas of the needs there is room.
+// Room is how many more replicas of the needs fit.
 func (q *Quota) Room(used *Usage, need *Resources) int {
 	room := int64(math.MaxInt32)
 	for i, limit := range q.Resources {
@@ -81,8 +80,8 @@ func (q *Quota) Room(used *Usage, need *Resources) int {
 	return int(max(0, room))
 }
 
-// Short says what of the quota is used up for one more replica, empty if there is
-// room.
+// Short says which part of the quota is too small for one more replica. It is empty if
+// there is room.
 func (q *Quota) Short(namespace string, used *Usage, need *Resources) string {
 	var reasons []string
 	for i, limit := range q.Resources {
@@ -101,7 +100,7 @@ func (q *Quota) Short(namespace string, used *Usage, need *Resources) string {
 	return fmt.Sprintf("the quota of namespace %s is used up: %s", namespace, strings.Join(reasons, ", "))
 }
 
-// Over says what is used beyond the quota, which happens when it was lowered.
+// Over says what is used beyond the quota, which happens after it was lowered.
 func (q *Quota) Over(used *Usage) (all []string) {
 	for i, limit := range q.Resources {
 		if of := Resource(i); limit != 0 && used.Resources[i] > max(0, limit) {
@@ -114,7 +113,7 @@ func (q *Quota) Over(used *Usage) (all []string) {
 	return all
 }
 
-// namespace is what a namespace has and may have.
+// namespace is the usage and quota of a namespace.
 type namespace struct {
 	name  string
 	quota Quota
@@ -130,18 +129,18 @@ func (v *View) space(name string) *namespace {
 	return s
 }
 
-// SetQuota sets what a namespace may have; a zero Quota is no limit.
+// SetQuota sets the quota of a namespace; a zero Quota means no limit.
 func (v *View) SetQuota(name string, q Quota) {
 	s := v.space(name)
 	s.quota = q
 	v.waits.noteQuota(s)
 }
 
-// Used is what a namespace has.
+// Used is the usage of a namespace.
 func (v *View) Used(name string) Usage { return v.space(name).used }
 
-// room is for how many replicas of the needs the quota has room.
+// room is how many replicas of the needs fit into the quota.
 func (n *namespace) room(need *Resources) int { return n.quota.Room(&n.used, need) }
 
-// explain says what of the quota is used up, empty if there is room.
+// explain says which part of the quota is used up. It is empty if there is room.
 func (n *namespace) explain(need *Resources) string { return n.quota.Short(n.name, &n.used, need) }

@@ -7,24 +7,23 @@ import (
 	"strings"
 )
 
-// Unplaced is what is left over of an ask, named by its index, and what speaks
-// against the nodes.
+// Unplaced is what is left over of an ask, named by its index, and why the nodes refuse it.
 type Unplaced struct {
 	Ask      int
 	Workload string
 	Name     string
 	Count    int
-	// Quota says what of the namespace's quota is used up, empty if that is not
-	// the reason. The nodes are looked at all the same.
+	// Quota says which part of the namespace's quota is used up, and is empty if that is
+	// not the reason. The nodes are examined all the same.
 	Quota string
-	// Groups has the nodes by the first filter that refused them, in the order of
-	// the filters.
+	// Groups has the nodes by the first filter that refused them, in the order of the
+	// filters.
 	Groups []Group
 	// Nodes has every node, by name, if reasons were asked for.
 	Nodes []NodeReason
 }
 
-// NodeReason is what speaks against one node. Node is the uid.
+// NodeReason is why one node refuses. Node is the uid.
 type NodeReason struct {
 	Node     string
 	NodeName string
@@ -46,8 +45,7 @@ type Group struct {
 	Example  string
 }
 
-// String joins the sentences: "needs 500m CPU, 200m of 2 free; label disk=ssd
-// is missing".
+// String joins the sentences: "needs 500m CPU, 200m of 2 free; label disk=ssd is missing".
 func (r NodeReason) String() string {
 	texts := make([]string, len(r.Refusals))
 	for i, one := range r.Refusals {
@@ -56,7 +54,7 @@ func (r NodeReason) String() string {
 	return strings.Join(texts, "; ")
 }
 
-// unplaced explains what is left over as the view is now.
+// unplaced explains what is left over, given the current view.
 func (p *placing) unplaced(index, left int, reasons bool) Unplaced {
 	u := Unplaced{
 		Ask: index, Workload: p.rev.Workload, Name: p.rev.Name, Count: left, Quota: p.shape.space.explain(&p.need),
@@ -75,7 +73,7 @@ func (p *placing) unplaced(index, left int, reasons bool) Unplaced {
 // grouping counts nodes by the filter that refuses them first.
 type grouping map[string]*Group
 
-// add counts a node. Its words are asked for only if it is the first of its kind.
+// add counts a node. It builds the explanation only for the first node of a group.
 func (g grouping) add(p *placing, i int32) {
 	first := p.firstRefusal(i)
 	switch {
@@ -117,8 +115,8 @@ func (u Unplaced) Summary() string {
 	return text + strings.Join(texts, "; ")
 }
 
-// MainReason is the filter that refused most nodes, "quota" where that is used
-// up, and "nodes" where there are none.
+// MainReason is the filter that refused most nodes, "quota" if that is used up, and "nodes"
+// if there are none.
 func (u Unplaced) MainReason() string {
 	switch {
 	case u.Quota != "":

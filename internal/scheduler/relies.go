@@ -2,11 +2,11 @@ package scheduler
 
 // Reliance is what a plan for a revision relies on beside the nodes that it uses.
 type Reliance struct {
-	// Others is whether rules about where others are decide on where it may go: then
-	// the plan is good for as long as no node changes, wherever it is.
+	// Others is whether affinity rules decide where it may go: then the plan is valid only
+	// as long as no node changes, anywhere.
 	Others bool
-	// Workloads are the uids, in no order, of those of which moreover nothing may end:
-	// those that it must be near to, and itself where it is levelled.
+	// Workloads are the uids, in no order, of workloads of which no replica may end either:
+	// those that it must be near, and itself if it is levelled.
 	Workloads []string
 	// Labels is whether it might not go there if it had other labels.
 	Labels bool
@@ -16,8 +16,8 @@ type Reliance struct {
 func (v *View) Relies(r *Revision) Reliance {
 	on := Reliance{Others: r.bound()}
 	_, on.Labels = r.About(r)
-	for i := range r.Wishes.Affinity {
-		a := &r.Wishes.Affinity[i]
+	for i := range r.Preferences.Affinity {
+		a := &r.Preferences.Affinity[i]
 		switch {
 		case !a.required():
 		case a.Anti:
@@ -38,7 +38,7 @@ func (v *View) Relies(r *Revision) Reliance {
 	return on
 }
 
-// matched adds the workloads that a rule is about.
+// matched adds the workloads that a rule matches.
 func (v *View) matched(workloads []string, a *Affinity, namespace string) []string {
 	for uid, w := range v.work.workloads {
 		if a.matches(namespace, w.newest()) {
@@ -48,17 +48,17 @@ func (v *View) matched(workloads []string, a *Affinity, namespace string) []stri
 	return workloads
 }
 
-// About reports whether a rule that must hold is about another revision, and whether
-// one might be if that had other labels. It may be the same.
+// About reports whether a required rule matches another revision, and whether one might if
+// that had other labels. The two may be the same revision.
 func (r *Revision) About(other *Revision) (is, might bool) {
-	for i := range r.Wishes.Affinity {
-		if a := &r.Wishes.Affinity[i]; a.required() && !a.checkedByNode() && r.Namespace == other.Namespace {
+	for i := range r.Preferences.Affinity {
+		if a := &r.Preferences.Affinity[i]; a.required() && !a.checkedByNode() && r.Namespace == other.Namespace {
 			is, might = is || a.matches(r.Namespace, other), might || a.Workload == ""
 		}
 	}
 	return is, might
 }
 
-// checkedByNode reports whether nothing but what is on one node can break a rule to
-// stay away: nobody else puts anything there, and names do not change.
+// checkedByNode reports whether only changes on one node can break an anti-affinity rule:
+// only the loop places replicas there, and names do not change.
 func (a *Affinity) checkedByNode() bool { return a.Anti && a.Key == KeyNode && a.Workload != "" }

@@ -7,11 +7,11 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Resource is one thing of which a node has a limited amount.
+// Resource is a limited resource of a node.
 type Resource int
 
-// CPU is in thousandths, memory and disk in bytes, bandwidth in bits per second,
-// GPU in whole devices.
+// CPU is in thousandths, memory and disk in bytes, bandwidth in bits per second, GPU in
+// whole devices.
 const (
 	CPU Resource = iota
 	Memory
@@ -26,7 +26,7 @@ func (r Resource) String() string {
 	return [resourceCount]string{"CPU", "memory", "disk", "bandwidth", "GPU"}[r]
 }
 
-// format writes an amount for people.
+// format formats an amount for people.
 func (r Resource) format(n int64) string {
 	switch r {
 	case CPU:
@@ -60,8 +60,8 @@ func (r Resources) minus(o Resources) Resources {
 	return r
 }
 
-// least is how much must be free for a need. What is not needed is not looked at,
-// so that what needs nothing fits where too much is promised.
+// least is how much must be free for a need. Resources that are not needed do not count, so
+// that a replica without needs fits on an overcommitted node.
 func (r *Resources) least() Resources {
 	least := *r
 	for i := range least {
@@ -72,8 +72,8 @@ func (r *Resources) least() Resources {
 	return least
 }
 
-// holds reports whether there is at least so much of everything. It is asked for
-// every node, and written out because a loop would be slower.
+// holds reports whether there is at least so much of everything. It is called for every
+// node, and unrolled because a loop would be slower.
 func (r *Resources) holds(least *Resources) bool {
 	return r[CPU] >= least[CPU] && r[Memory] >= least[Memory] && r[Disk] >= least[Disk] &&
 		r[Bandwidth] >= least[Bandwidth] && r[GPU] >= least[GPU]
@@ -81,6 +81,6 @@ func (r *Resources) holds(least *Resources) bool {
 
 func clamp[T int | int32 | int64](n, least, most T) T { return max(least, min(most, n)) }
 
-// thousandth is the scale of shares, scores and weights: integers, because a
-// plan must be the same on every machine to the byte.
+// thousandth is the scale of shares, scores and weights: integers, because a plan must be
+// the same on every machine to the byte.
 const thousandth = 1000

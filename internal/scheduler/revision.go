@@ -6,10 +6,10 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// Revision is what all replicas of one version of a workload have in common. It
-// is not changed once it has been given to a view.
+// Revision is what all replicas of one version of a workload have in common. It is
+// immutable once it was given to a view.
 type Revision struct {
-	// UID is the revision's own; two revisions of one uid are the same.
+	// UID is the revision's own; two revisions with the same uid are equal.
 	UID string
 	// Workload is the uid; Name, Namespace and Labels are the workload's.
 	Workload  string
@@ -21,8 +21,8 @@ type Revision struct {
 	// MinAvailable is how many replicas a preemption leaves at least.
 	MinAvailable int
 
-	Needs  Needs
-	Wishes Wishes
+	Needs       Needs
+	Preferences Preferences
 }
 
 // Needs are what a node must offer.
@@ -31,36 +31,35 @@ type Needs struct {
 	// GPUModel is empty if any will do.
 	GPUModel string
 	Driver   string
-	// Platforms are those of the image; empty if they are not known.
+	// Platforms are those of the image; empty if unknown.
 	Platforms []string
 	// Rules must all hold.
 	Rules       []Rule
 	Tolerations []Toleration
 	// Regions and Zones may be used; empty for all.
 	Regions, Zones []string
-	// Nodes are the uids of the only nodes that may be used, such as those that
-	// have a volume; empty for all.
+	// Nodes are the uids of the only nodes that may be used, such as those that have a
+	// volume; empty for all.
 	Nodes []string
 	Ports []Port
 	// SharePorts is whether replicas of one workload on one node share its ports.
 	SharePorts bool
-	// Policy is a further condition; it returns what speaks against a node,
-	// continuing its name, or nothing. It must be a pure function. It may be nil.
+	// Policy is a further condition. It returns why a node is refused, continuing its name,
+	// or nothing. It must be a pure function. It may be nil.
 	Policy func(*Node) string
 }
 
-// Wishes are what makes one node better than another, and rules about other
-// replicas.
-type Wishes struct {
+// Preferences are what makes one node better than another, and rules about other replicas.
+type Preferences struct {
 	Strategy Strategy
-	// Weights of the score, where the cluster's do not count.
+	// Weights of the score that override the cluster's.
 	Weights Weighing
 	// Near is where the workload's users or data are; empty if anywhere.
 	NearRegion, NearZone string
 	// Prefer are nodes that outrank the score.
 	Prefer []PreferredRule
 	Spread []Spread
-	// Affinity is to other workloads, or to the own replicas.
+	// Affinity is to other workloads, or to the workload's own replicas.
 	Affinity []Affinity
 }
 
@@ -69,11 +68,11 @@ type Strategy string
 
 // The strategies.
 const (
-	// Pack fills nodes, but levels the replicas of one workload over zones and
-	// nodes. It is the default.
+	// Pack fills nodes, but levels the replicas of one workload over zones and nodes. It is
+	// the default.
 	Pack Strategy = "pack"
-	// BestFit takes the node on which the least is left over, whatever else of the
-	// workload is there.
+	// BestFit takes the node on which the least is left over, even if it has replicas of
+	// the same workload.
 	BestFit Strategy = "best-fit"
 	// Even takes the emptiest node.
 	Even Strategy = "spread"
@@ -96,15 +95,15 @@ const (
 type Spread struct {
 	// Key is "node", "zone", "region" or that of a label.
 	Key string
-	// MaxSkew is how many more replicas a domain may have than the one with the
-	// fewest; 0 if they should be level but need not.
+	// MaxSkew is how many more replicas a domain may have than the one with the fewest; 0
+	// makes levelling a preference.
 	MaxSkew int
 }
 
-// Affinity draws replicas to where others are, or away from there.
+// Affinity draws replicas to others, or keeps them away.
 type Affinity struct {
-	// Workload is the name of one in the same namespace. Where it is empty,
-	// Selector chooses by labels, in the same namespace too.
+	// Workload is the name of one in the same namespace. If it is empty, Selector matches
+	// labels, in the same namespace, too.
 	Workload string
 	Selector spec.Selector
 	// Key says what counts as the same place, as in Spread.
@@ -115,29 +114,29 @@ type Affinity struct {
 	Weight int32
 }
 
-// bound reports whether there are rules that hold only where others are as well.
+// bound reports whether some rules depend on where other replicas are.
 func (r *Revision) bound() bool {
 	return r.levelled() || r.follows()
 }
 
 // follows reports whether it must be near others.
 func (r *Revision) follows() bool {
-	return slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
+	return slices.ContainsFunc(r.Preferences.Affinity, func(a Affinity) bool { return a.required() && !a.Anti })
 }
 
-// levelled reports whether it may not be skewed more than so much.
+// levelled reports whether it has a maximal skew.
 func (r *Revision) levelled() bool {
-	return slices.ContainsFunc(r.Wishes.Spread, func(s Spread) bool { return s.MaxSkew > 0 })
+	return slices.ContainsFunc(r.Preferences.Spread, func(s Spread) bool { return s.MaxSkew > 0 })
 }
 
-// repels reports whether others may be kept away from where it is.
+// repels reports whether it may keep others away from where it is.
 func (r *Revision) repels() bool {
-	return slices.ContainsFunc(r.Wishes.Affinity, func(a Affinity) bool { return a.Anti && a.required() })
+	return slices.ContainsFunc(r.Preferences.Affinity, func(a Affinity) bool { return a.Anti && a.required() })
 }
 
 func (a *Affinity) required() bool { return a.Weight == 0 }
 
-// matches reports whether the rule of a revision is about a workload.
+// matches reports whether the rule of a revision matches a workload.
 func (a *Affinity) matches(namespace string, other *Revision) bool {
 	if namespace != other.Namespace {
 		return false

@@ -33,7 +33,7 @@ const (
 	OpMatches   = "matches"
 )
 
-// NewRule reads a rule. A label that is missing fulfils notIn and notExists only.
+// NewRule reads a rule. A missing label fulfils only notIn and notExists.
 func NewRule(key, operator string, values ...string) (Rule, error) {
 	r := Rule{Key: key, Operator: operator, Values: slices.Sorted(slices.Values(values))}
 	one := func() (string, error) {
@@ -88,7 +88,7 @@ func (r *Rule) holds(labels map[string]string) bool {
 	return r.accepts(value, has)
 }
 
-// accepts reports whether a label with the value fulfils the rule, or a missing one.
+// accepts reports whether a label with the value, or a missing one, fulfils the rule.
 func (r *Rule) accepts(value string, has bool) bool {
 	switch r.Operator {
 	case OpIn:
@@ -109,14 +109,14 @@ func (r *Rule) accepts(value string, has bool) bool {
 	}
 }
 
-// matchesWhole reports whether all of a value matches, as with all other operators. The
-// pattern is not put between ^ and $: one with \Q would quote them.
+// matchesWhole reports whether the whole value matches. The pattern is not wrapped in ^ and
+// $: one with \Q would quote them.
 func (r *Rule) matchesWhole(value string) bool {
-	found := r.pattern.FindStringIndex(value) // the longest of those that begin first
+	found := r.pattern.FindStringIndex(value) // the longest of the leftmost matches
 	return found != nil && found[0] == 0 && found[1] == len(value)
 }
 
-// explain says why a label with the value does not fulfil the rule, or a missing one.
+// explain says why a label with the value, or a missing one, does not fulfil the rule.
 func (r *Rule) explain(value string, has bool) string {
 	switch {
 	case !has && r.Operator == OpIn && len(r.Values) == 1:
@@ -124,11 +124,11 @@ func (r *Rule) explain(value string, has bool) string {
 	case !has:
 		return fmt.Sprintf("label %s is missing", r.Key)
 	}
-	return fmt.Sprintf("label %s is %s, not %s", r.Key, value, r.wish())
+	return fmt.Sprintf("label %s is %s, not %s", r.Key, value, r.accepted())
 }
 
-// wish is what the rule would accept, in words.
-func (r *Rule) wish() string {
+// accepted describes what the rule would accept.
+func (r *Rule) accepted() string {
 	switch r.Operator {
 	case OpNotIn:
 		return "something else"
@@ -154,7 +154,7 @@ const (
 	NoExecute        = "NoExecute"
 )
 
-// Taint keeps replicas away that do not tolerate it.
+// Taint keeps away replicas that do not tolerate it.
 type Taint struct {
 	Key, Value, Effect string
 }
@@ -166,12 +166,12 @@ func (t Taint) String() string {
 	return t.Key + "=" + t.Value + ":" + t.Effect
 }
 
-// Toleration bears taints. An empty key bears all, an empty value bears all of
-// the key, an empty effect bears all effects.
+// Toleration tolerates taints. An empty key tolerates all, an empty value all of the key,
+// an empty effect all effects.
 type Toleration struct {
 	Key, Value, Effect string
-	// Seconds is how long a replica that is there already bears NoExecute; 0 for
-	// ever. What is placed anew needs a toleration without an end.
+	// Seconds is how long an existing replica tolerates NoExecute; 0 means forever. A new
+	// placement needs a toleration without a limit.
 	Seconds int64
 }
 
@@ -179,9 +179,9 @@ func (t Toleration) bears(taint Taint) bool {
 	return (t.Key == "" || t.Key == taint.Key) && (t.Value == "" || t.Value == taint.Value) && (t.Effect == "" || t.Effect == taint.Effect)
 }
 
-// Bears says how long tolerations bear a taint: for ever, or for some seconds,
-// or not at all.
-func Bears(tolerations []Toleration, taint Taint) (seconds int64, forever bool) {
+// Tolerates says how long tolerations tolerate a taint: forever, for some seconds, or not at
+// all.
+func Tolerates(tolerations []Toleration, taint Taint) (seconds int64, forever bool) {
 	for _, t := range tolerations {
 		if !t.bears(taint) {
 			continue

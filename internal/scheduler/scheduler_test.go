@@ -13,7 +13,7 @@ import (
 
 const gi = 1 << 30
 
-// node is one with 2 CPU and 4 GiB, changed as a test needs it.
+// node has 2 CPU and 4 GiB, changed as a test needs it.
 func node(name string, change ...func(*scheduler.Node)) scheduler.Node {
 	n := scheduler.Node{
 		UID: "uid-" + name, Name: name, Drivers: []string{"container"}, Platform: "linux/amd64", Reliability: 1000,
@@ -109,7 +109,7 @@ func selector(t testing.TB, text string) spec.Selector {
 
 // Workloads are packed onto nodes, but the replicas of one workload are levelled
 // over zones first and nodes second.
-func TestPackButLevel(t *testing.T) {
+func TestPackingLevelsAWorkload(t *testing.T) {
 	v := view(node("c", inZone("y")), node("a", inZone("x")), node("b", inZone("x")))
 	run(v, revision("other", 500), "b", 1) // b is the fullest
 
@@ -121,8 +121,8 @@ func TestPackButLevel(t *testing.T) {
 	}{
 		{"one goes to the fullest node", revision("one", 250), 1, "b"},
 		{"several go to zones in turn, and to other nodes of a zone", revision("web", 250), 5, "b c a c b"},
-		{"best-fit fills one node", revision("tight", 250, func(r *scheduler.Revision) { r.Wishes.Strategy = scheduler.BestFit }), 4, "b b b b"},
-		{"spread takes the emptiest", revision("wide", 250, func(r *scheduler.Revision) { r.Wishes.Strategy = scheduler.Even }), 1, "a"},
+		{"best-fit fills one node", revision("tight", 250, func(r *scheduler.Revision) { r.Preferences.Strategy = scheduler.BestFit }), 4, "b b b b"},
+		{"spread takes the emptiest", revision("wide", 250, func(r *scheduler.Revision) { r.Preferences.Strategy = scheduler.Even }), 1, "a"},
 	} {
 		if got := places(v.Plan(ask(c.r, c.count))); got != c.want {
 			t.Errorf("%s: placed on %s, want %s", c.what, got, c.want)
@@ -130,9 +130,9 @@ func TestPackButLevel(t *testing.T) {
 	}
 }
 
-// Who has the network of the host is told of its own replicas, and is not advised to
-// publish anything.
-func TestPortsOfTheHostAreExplained(t *testing.T) {
+// The explanation for a replica on the host network names its own replicas, and does not
+// suggest publishing ports.
+func TestHostPortsAreExplained(t *testing.T) {
 	on := func(port int32) func(*scheduler.Revision) {
 		return func(r *scheduler.Revision) { r.Needs.Ports = []scheduler.Port{{Number: port, Protocol: "tcp"}} }
 	}
@@ -149,7 +149,7 @@ func TestPortsOfTheHostAreExplained(t *testing.T) {
 	}
 }
 
-// What fits nowhere says why, node by node, and in a sentence for all.
+// A replica that fits nowhere gets a reason for each node, and a sentence for all.
 func TestExplain(t *testing.T) {
 	ports := func(r *scheduler.Revision) {
 		r.Needs.Ports = []scheduler.Port{{Number: 8080, Protocol: "tcp"}, {Number: 53, Protocol: "udp"}}
@@ -199,11 +199,11 @@ func TestNoNodes(t *testing.T) {
 	}
 }
 
-// The score has five components with weights; they decide among nodes that would
-// do, and are kept for the explanation.
+// The score has five weighted components. They decide among suitable nodes, and are kept
+// for the explanation.
 func TestScore(t *testing.T) {
 	only := func(w scheduler.Weighing) func(*scheduler.Revision) {
-		return func(r *scheduler.Revision) { r.Wishes.Weights = w }
+		return func(r *scheduler.Revision) { r.Preferences.Weights = w }
 	}
 	for _, c := range []struct {
 		what string
@@ -212,11 +212,11 @@ func TestScore(t *testing.T) {
 	}{
 		{
 			"the nearer zone", func(n *scheduler.Node) { n.Region, n.Zone = "eu", "eu-2" }, func(n *scheduler.Node) { n.Region, n.Zone = "eu", "eu-1" },
-			func(r *scheduler.Revision) { r.Wishes.NearRegion, r.Wishes.NearZone = "eu", "eu-1" },
+			func(r *scheduler.Revision) { r.Preferences.NearRegion, r.Preferences.NearZone = "eu", "eu-1" },
 		},
 		{
 			"the same region", func(n *scheduler.Node) { n.Region = "us" }, func(n *scheduler.Node) { n.Region = "eu" },
-			func(r *scheduler.Revision) { r.Wishes.NearRegion = "eu" },
+			func(r *scheduler.Revision) { r.Preferences.NearRegion = "eu" },
 		},
 		{"the more reliable", func(n *scheduler.Node) { n.Reliability = 900 }, func(*scheduler.Node) {}, only(scheduler.Weighing{})},
 		{"not on battery", func(n *scheduler.Node) { n.Battery = true }, func(*scheduler.Node) {}, only(scheduler.Weighing{})},
@@ -245,7 +245,7 @@ func TestScore(t *testing.T) {
 // as there is room.
 func TestSpread(t *testing.T) {
 	over := func(key string, skew int) *scheduler.Revision {
-		return revision("web", 500, func(r *scheduler.Revision) { r.Wishes.Spread = []scheduler.Spread{{Key: key, MaxSkew: skew}} })
+		return revision("web", 500, func(r *scheduler.Revision) { r.Preferences.Spread = []scheduler.Spread{{Key: key, MaxSkew: skew}} })
 	}
 	// x has room for eight, y for four and z for one.
 	v := view(node("x1", inZone("x"), labelled("rack", "r1")), node("x2", inZone("x"), labelled("rack", "r1")), node("y1", inZone("y"), labelled("rack", "r2")),
@@ -281,13 +281,12 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// Affinity draws replicas to others or keeps them apart, on the same node, in the
-// same zone or wherever a label is the same; a preferred one goes before any
-// score.
+// Affinity draws replicas to others or keeps them apart, on the same node, in the same zone
+// or wherever a label is the same. A preferred affinity outranks any score.
 func TestAffinity(t *testing.T) {
 	near := func(a ...scheduler.Affinity) *scheduler.Revision {
 		return revision("web", 500, func(r *scheduler.Revision) {
-			r.Wishes.Affinity, r.Labels = a, map[string]string{"app": "web"}
+			r.Preferences.Affinity, r.Labels = a, map[string]string{"app": "web"}
 		})
 	}
 	v := view(node("a", inZone("x")), node("b", inZone("x")), node("c", inZone("y")), node("d", inZone("y")))
@@ -315,7 +314,7 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 	prefer := revision("web", 1000, func(r *scheduler.Revision) {
-		r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
+		r.Preferences.Prefer = []scheduler.PreferredRule{{Rule: rule(t, "disk", scheduler.OpIn, "ssd"), Weight: 1}}
 	})
 	preferred := view(node("a"), node("slow", labelled("disk", "ssd"), func(n *scheduler.Node) { n.Reliability = 1 }))
 	if got := places(preferred.Plan(ask(prefer, 3))); got != "slow slow a" {
@@ -323,11 +322,11 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// Who wants to be alone is left alone by those who come later.
+// Later workloads respect the anti-affinity of earlier ones.
 func TestAntiAffinityHoldsBothWays(t *testing.T) {
 	v := view(node("a"), node("b"))
 	alone := revision("alone", 100, func(r *scheduler.Revision) {
-		r.Wishes.Affinity = []scheduler.Affinity{{Selector: selector(t, "noisy"), Key: scheduler.KeyNode, Anti: true}}
+		r.Preferences.Affinity = []scheduler.Affinity{{Selector: selector(t, "noisy"), Key: scheduler.KeyNode, Anti: true}}
 	})
 	run(v, alone, "a", 1)
 	noisy := revision("noisy", 1000, func(r *scheduler.Revision) { r.Labels = map[string]string{"noisy": "yes"} })
@@ -340,7 +339,7 @@ func TestAntiAffinityHoldsBothWays(t *testing.T) {
 	}
 }
 
-// Replicas of one workload share its published ports; nobody else can have them.
+// Replicas of one workload share its published ports; no other workload can have them.
 func TestPorts(t *testing.T) {
 	with := func(shared bool) func(*scheduler.Revision) {
 		return func(r *scheduler.Revision) {
@@ -399,9 +398,9 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// What is promised on a node of which nobody hears does not count: others may
-// have to take its place. When the node is back, it does.
-func TestQuotaOfWhatIsAway(t *testing.T) {
+// Replicas on an offline node do not count against the quota, because they may have to be
+// replaced. When the node is back, they do.
+func TestOfflineReplicasDoNotCountAgainstQuota(t *testing.T) {
 	away := func(n *scheduler.Node) { n.Unschedulable, n.Away = "is offline", true }
 	v := view(node("a"), node("b"))
 	web := revision("web", 500)
@@ -425,7 +424,7 @@ func TestQuotaOfWhatIsAway(t *testing.T) {
 	}
 }
 
-// What is not set is not limited, and 0 is none at all.
+// Unset means unlimited, and 0 means nothing.
 func TestQuotaFromProto(t *testing.T) {
 	quota, err := scheduler.QuotaFromProto(&v1.Quota{Cpu: "1.5", Memory: "0", Replicas: new(int64(3)), Gpu: new(int64(0))})
 	want := scheduler.Quota{
@@ -455,7 +454,7 @@ func TestQuotaFromProto(t *testing.T) {
 	}
 }
 
-// What is pending is told what would help.
+// Pending replicas get suggestions.
 func TestHelp(t *testing.T) {
 	v := view(node("a"), node("b"), node("c"), node("off", func(n *scheduler.Node) { n.Unschedulable = "is offline" }))
 	for name, used := range map[string]int64{"a": 1800, "b": 1800, "c": 1900} {
@@ -470,7 +469,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// What waits is woken by what helps it and by nothing else.
+// A waiting workload is woken only by changes that help it.
 func TestWake(t *testing.T) {
 	v := view(node("a"), node("b", labelled("disk", "ssd")))
 	filler := revision("filler", 1900)
@@ -502,8 +501,8 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// A plan leaves the view as it was: what was planned is not there, what runs is.
-func TestAPlanChangesNothing(t *testing.T) {
+// A plan leaves the view as it was: planned replicas are not there, running ones are.
+func TestPlanLeavesTheViewUnchanged(t *testing.T) {
 	v := view(node("a"))
 	web := revision("web", 1500)
 	first := v.Plan(ask(web, 1))

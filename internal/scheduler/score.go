@@ -1,25 +1,24 @@
 package scheduler
 
-// Weights say how much each component of the score counts. Only their relation
-// matters: they are normalised to thousandths.
+// Weights say how much each component of the score counts. Only their ratio matters: they
+// are normalized to thousandths.
 type Weights struct {
 	Locality, Reliability, Cost, Utilization, Network int32
 }
 
-// DefaultWeights are those of a cluster that says nothing else.
+// DefaultWeights are those of a cluster without its own.
 var DefaultWeights = Weights{Locality: 250, Reliability: 300, Cost: 150, Utilization: 200, Network: 100}
 
-// Weighing is what a workload or the configuration of a cluster says about the
-// weights. What is nil it leaves to the level below, so that saying one weight
-// takes nothing from the others.
+// Weighing is what a workload or the configuration of a cluster says about the weights. A
+// nil weight comes from the level below, so that setting one weight does not change the
+// others.
 type Weighing struct {
 	Locality, Reliability, Cost, Utilization, Network *int32
 }
 
-// over is what is said, and where nothing is said, what is below: as written, so
-// that a level above can be held against it. What levels say can come to weights
-// of nothing together, though none of them may say that alone; then what is below
-// counts.
+// over returns the set weights, and the ones below where unset. They are not normalized, so
+// that a level above can override them. If all add up to zero, which no level may set
+// alone, the ones below count.
 func (w Weighing) over(below Weights) Weights {
 	all, sum := below, int64(0)
 	said := [5]*int32{w.Locality, w.Reliability, w.Cost, w.Utilization, w.Network}
@@ -35,14 +34,14 @@ func (w Weighing) over(below Weights) Weights {
 	return all
 }
 
-// normal are the same weights, a thousand together.
+// normal scales the weights to a sum of a thousand.
 func (w Weights) normal() Weights {
 	sum := int64(0)
 	for _, one := range w.list() {
 		sum += int64(*one)
 	}
-	// Each gets its share rounded down; what is missing to a thousand goes to
-	// the first that count.
+	// Each gets its share rounded down; the remainder goes to the first ones that are not
+	// 0.
 	left := int64(thousandth)
 	for _, one := range w.list() {
 		*one = int32(int64(*one) * thousandth / sum)
@@ -61,27 +60,27 @@ func (w *Weights) list() [5]*int32 {
 	return [5]*int32{&w.Locality, &w.Reliability, &w.Cost, &w.Utilization, &w.Network}
 }
 
-// Score is why a node was preferred to others that would do. Components are in
-// thousandths, 1000 being best.
+// Score is why a node was preferred to other suitable ones. Components are in thousandths,
+// 1000 being best.
 type Score struct {
 	// Locality is how near the node is to where the workload wants to be.
 	Locality int32
 	// Reliability is the node's own.
 	Reliability int32
-	// Cost is 1000 for what costs nothing, 0 for the dearest node.
+	// Cost is 1000 for a free node, 0 for the most expensive one.
 	Cost int32
-	// Utilization is how well the node is used with the replica on it, by the
-	// strategy of the workload.
+	// Utilization is how well the node is used with the replica on it, by the strategy of
+	// the workload.
 	Utilization int32
-	// Network is lower across regions and on thin links.
+	// Network is lower across regions and on slow links.
 	Network int32
 	// Total is the weighted sum in millionths.
 	Total int32
 
-	// What goes before the total, the first first. Affinity is the sum of the
-	// weights of preferences that hold, Avoided counts taints that should be
-	// avoided, and Same counts the replicas of the workload in the same domains
-	// (of the first spread) and on the same node.
+	// What outranks the total, in this order. Affinity is the sum of the weights of
+	// preferences that hold, Avoided counts taints that should be avoided, and Same counts
+	// the replicas of the workload in the same domains (of the first spread) and on the
+	// same node.
 	Affinity   int32
 	Avoided    int32
 	SameDomain int32
@@ -89,12 +88,12 @@ type Score struct {
 }
 
 const (
-	// goodLink is a link that is not thin: 1 Gbit a second.
+	// goodLink is a fast enough link: 1 Gbit a second.
 	goodLink = 1_000_000_000
-	// batteryShare is what is left of the reliability of a node on battery.
+	// batteryShare is the factor for the reliability of a node on battery.
 	batteryShare = 500
-	// otherRegion is the network's score across regions, otherZone the locality
-	// in the same region.
+	// otherRegion is the network's score across regions, otherZone the locality in the same
+	// region.
 	otherRegion = 500
 	otherZone   = 500
 )
@@ -117,7 +116,7 @@ func newTrait(n *Node, room Resources) trait {
 	return t
 }
 
-// costOf is the score of a price beside the dearest one.
+// costOf is the score of a price relative to the highest one.
 func costOf(price, dearest int64) int16 {
 	if price <= 0 || dearest <= 0 {
 		return thousandth
@@ -125,7 +124,7 @@ func costOf(price, dearest int64) int16 {
 	return thousandth - int16(float64(price)/float64(dearest)*thousandth)
 }
 
-// sizeOf is how large a node is beside the largest.
+// sizeOf is how large a node is relative to the largest.
 func sizeOf(room, largest *Resources) int16 {
 	share := int16(0)
 	for _, r := range [2]Resource{CPU, Memory} {
@@ -136,15 +135,15 @@ func sizeOf(room, largest *Resources) int16 {
 	return share
 }
 
-// filled is how full a node is with the replica on it. A product of floats is
-// the same on every machine; only sums of products are not.
+// filled is how full a node is with the replica on it. A product of floats is the same on
+// every machine; only sums of products are not.
 func (t *trait) filled(free, need *Resources) int32 {
 	cpu := int32(t.fullCPU) - int32(float32(max(0, free[CPU]-need[CPU]))*t.perCPU)
 	memory := int32(t.fullMemory) - int32(float32(max(0, free[Memory]-need[Memory]))*t.perMemory)
 	return max(0, cpu+memory) / 2
 }
 
-// used is how well a node is used that is in use already.
+// used is the utilization of a node that is already in use.
 func (t *trait) used(free, need *Resources) int32 { return (thousandth + t.filled(free, need)) / 2 }
 
 // use is a strategy as the score needs it.
@@ -176,8 +175,8 @@ func (p *placing) utilization(i int32) int32 {
 	if p.use == even {
 		return thousandth - t.filled(free, &p.need)
 	}
-	// A node in use is filled before another is begun, and of those the largest
-	// is begun first: that takes the fewest nodes.
+	// A node in use is filled before an idle one, and the largest idle node comes first:
+	// that takes the fewest nodes.
 	if t.idle {
 		return int32(t.size) / 2
 	}
@@ -196,7 +195,7 @@ func (p *placing) tightness(free *Resources) int32 {
 }
 
 // near is the locality of a class, and whether it is across regions.
-func (w *Wishes) near(c *class) (locality int32, across bool) {
+func (w *Preferences) near(c *class) (locality int32, across bool) {
 	across = w.NearRegion != "" && w.NearRegion != c.region
 	switch {
 	case w.NearZone != "" && w.NearZone == c.zone && !across:
@@ -217,7 +216,7 @@ func (p *placing) total(i int32, of *verdict) int32 {
 	return p.weights.sum(of, &p.v.traits[i], p.utilization(i))
 }
 
-// sum is the total of a node that is used so well.
+// sum is the total of a node with a given utilization.
 func (w *Weights) sum(of *verdict, t *trait, utilization int32) int32 {
 	return of.base + w.Reliability*int32(t.reliability) + w.Cost*int32(t.cost) +
 		w.Utilization*utilization + w.Network*(of.network*int32(t.link)/thousandth)

@@ -1,6 +1,6 @@
 package scheduler
 
-// Standing is what a replica on a node means to those who need its room.
+// Standing is whether others may count on the room of a replica on a node.
 type Standing uint8
 
 // The standings.
@@ -9,27 +9,27 @@ const (
 	Serving Standing = iota
 	// Starting has its place and does not run yet, or not at the moment.
 	Starting
-	// Leaving was told to end. Its room is not free before it has, but who can wait
+	// Leaving is stopping. Its room is free only after it has ended, but a waiting replica
 	// may count on it.
 	Leaving
-	// Replaced was told to end, too, but its room is for a successor of its own.
+	// Replaced is stopping, too, but its room is for its own successor.
 	Replaced
-	// Reserved is not there: room is being made for it, which nobody of the same or
+	// Reserved is not there yet: room is being made for it, which no replica of the same or
 	// a lower priority may take.
 	Reserved
-	// Inherited is not there either: it has the room of one that has ended for it.
+	// Inherited is not there yet either: it has the room of its ended predecessor.
 	Inherited
 )
 
-// attend counts a replica by its standing, or counts it out.
-func (v *View) attend(at int32, sign int) {
+// countStanding adds a replica to the counts of its standing, or removes it.
+func (v *View) countStanding(at int32, sign int) {
 	r := v.work.at(at)
 	n, w := &v.nodes[r.node], r.shape.work
 	switch r.standing {
 	case Serving:
 		w.there += sign
 		w.serving += sign
-	case Starting, Inherited, Replaced: // whose successor is as good as there
+	case Starting, Inherited, Replaced: // its successor is as good as there
 		w.there += sign
 	case Leaving:
 		if n.going += sign; sign > 0 {
@@ -42,39 +42,39 @@ func (v *View) attend(at int32, sign int) {
 	}
 }
 
-// restand changes the standing of a replica. It may help those who wait to push
-// others out: here, where somebody leaves, or wherever the workload is of which
-// more run than before.
-func (v *View) restand(at int32, as Standing) {
+// setStanding changes the standing of a replica. That may help waiting replicas to preempt: on
+// this node, if a replica leaves, or wherever the workload runs, if more of it serve than
+// before.
+func (v *View) setStanding(at int32, as Standing) {
 	r := v.work.at(at)
 	if r.standing == as {
 		return
 	}
 	was := r.standing
-	v.attend(at, -1)
+	v.countStanding(at, -1)
 	r.standing = as
-	v.attend(at, 1)
+	v.countStanding(at, 1)
 	v.noteHold(at)
 	switch {
 	case as == Leaving:
 		v.waits.noteNode(r.node)
 	case was == Leaving:
-		v.waits.noteMove(false) // it can be relied on again to be there
+		v.waits.noteMove(false) // others can rely on its presence again
 		fallthrough
 	default:
 		v.noteMore(r.shape)
 	}
 }
 
-// noteHold says that room is made for a replica: those whose room it is to have may be gone
-// already.
+// noteHold notes that room is being made for a replica: the victims may be gone already.
 func (v *View) noteHold(at int32) {
 	if r := v.work.at(at); r.standing == Reserved {
 		v.noteHolds(r.node)
 	}
 }
 
-// noteMore says that a workload has more than before: one more may go then, wherever it is.
+// noteMore notes that a workload has more replicas than before: then one more may leave,
+// wherever it is.
 func (v *View) noteMore(s *shape) {
 	if len(v.waits.revisions) == 0 || s.MinAvailable == 0 {
 		return
@@ -84,30 +84,30 @@ func (v *View) noteMore(s *shape) {
 	}
 }
 
-// Leave takes a replica for one that was told to end.
+// Leave marks a replica as stopping.
 func (v *View) Leave(uid string) {
 	if at, known := v.work.byUID[uid]; known {
-		v.restand(at, Leaving)
+		v.setStanding(at, Leaving)
 	}
 }
 
-// GiveWay takes a replica for one that was told to end for a successor of its own.
+// GiveWay marks a replica as stopping for its own successor.
 func (v *View) GiveWay(uid string) {
 	if at, known := v.work.byUID[uid]; known {
-		v.restand(at, Replaced)
+		v.setStanding(at, Replaced)
 	}
 }
 
-// doom takes a replica for leaving until the plan is taken back.
-func (v *View) doom(at int32) {
+// markLeaving marks a replica as leaving until the plan is undone.
+func (v *View) markLeaving(at int32) {
 	r := v.work.at(at)
-	v.journal = append(v.journal, deed{node: r.node, shape: r.shape, evicted: at, doomed: true, was: r.standing})
-	v.attend(at, -1)
+	v.journal = append(v.journal, journalEntry{node: r.node, shape: r.shape, evicted: at, leaving: true, was: r.standing})
+	v.countStanding(at, -1)
 	r.standing = Leaving
-	v.attend(at, 1)
+	v.countStanding(at, 1)
 }
 
-// noteHolds wakes those for whom room is being made on a node.
+// noteHolds wakes the replicas for which room is being made on a node.
 func (v *View) noteHolds(i int32) {
 	if v.nodes[i].reserved == 0 {
 		return
@@ -122,12 +122,11 @@ func (v *View) noteHolds(i int32) {
 	}
 }
 
-// hold looks at one replica of an ask for which room is being made. If that has
-// come about, or there is a free place anywhere else, it goes there; else it goes
-// on waiting. One that has inherited its room goes to the best place, which need not be
-// there. One that is pinned goes nowhere else. It reports whether it has lost its
-// hold, because its node will not do any more or one of a higher priority has
-// taken it.
+// hold examines one replica for which room is being made. If the room is free, or there is
+// a free place elsewhere, it is placed; else it keeps waiting. One with inherited room goes
+// to the best place, which need not be that room. A pinned one goes nowhere else. hold
+// reports whether the reservation is lost, because the node no longer suits or a replica of
+// a higher priority has taken it.
 func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (lost bool) {
 	at, known := v.work.byUID[uid]
 	if !known {
@@ -168,8 +167,8 @@ func (v *View) hold(plan *Plan, index int, s *shape, uid string, pinned bool) (l
 	return false
 }
 
-// vacated reports whether what a hold waits for has ended. Room that is held for
-// others is not used yet; but who is more important goes first.
+// vacated reports whether the victims that a hold waits for have ended. Room reserved for
+// others is not used yet, but a more important replica goes first.
 func (p *placing) vacated(i int32) bool {
 	n := &p.v.nodes[i]
 	free := p.v.free[i]

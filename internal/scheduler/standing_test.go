@@ -11,8 +11,8 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// begun carries the beginning of a plan out: victims leave, and who waits for
-// them holds the room. It returns the uids of those that hold, by ask.
+// begun carries out the beginning of a plan: victims leave, and the preemptors hold the
+// room. It returns their uids, by ask.
 func begun(v *scheduler.View, r scheduler.Request, plan scheduler.Plan) [][]string {
 	held := make([][]string, len(r.Asks))
 	for _, p := range plan.Preemptions {
@@ -37,8 +37,8 @@ func holds(r scheduler.Request, held [][]string) scheduler.Request {
 	return again
 }
 
-// Room that is being made is for whom it is made, unless one comes that is more
-// important, or there is a free place elsewhere.
+// Reserved room goes to its owner, unless a more important replica comes, or there is a
+// free place elsewhere.
 func TestHeldRoom(t *testing.T) {
 	v := view(node("a"), node("b"))
 	low := run(v, revision("low", 1000, priority(10)), "a", 2)
@@ -83,8 +83,7 @@ func TestHeldRoom(t *testing.T) {
 	}
 }
 
-// Room that a replica has from its predecessor is nobody else's, and it goes to the best
-// place: there, or elsewhere.
+// Inherited room is for its owner only, who goes to the best place: there, or elsewhere.
 func TestInheritedRoom(t *testing.T) {
 	v := view(node("a"), node("b"))
 	web := revision("web", 1500, priority(0))
@@ -114,8 +113,8 @@ func TestInheritedRoom(t *testing.T) {
 	}
 }
 
-// Of what is there only what runs is available, and what leaves is not.
-func TestWhatLeavesIsNotAvailable(t *testing.T) {
+// Only running replicas are available, and leaving ones are not.
+func TestLeavingReplicasAreNotAvailable(t *testing.T) {
 	service := revision("service", 1000, priority(200), func(r *scheduler.Revision) { r.MinAvailable = 1 })
 	for what, standings := range map[string][2]scheduler.Standing{
 		"one leaves": {scheduler.Serving, scheduler.Leaving}, "one only starts": {scheduler.Serving, scheduler.Starting},
@@ -137,9 +136,9 @@ func TestWhatLeavesIsNotAvailable(t *testing.T) {
 	}
 }
 
-// Who waits for room that is being made wakes when something on that node ends or
-// a place is free elsewhere, not because others could be pushed out.
-func TestWakeOfThoseThatHold(t *testing.T) {
+// A replica that waits for reserved room wakes when something on that node ends or a place
+// is free elsewhere, not because others could be preempted.
+func TestWakeOfReservations(t *testing.T) {
 	v := view(node("a"))
 	low := run(v, revision("low", 1000, priority(10)), "a", 2)
 	web := revision("web", 1500, priority(300))
@@ -167,14 +166,14 @@ func TestWakeOfThoseThatHold(t *testing.T) {
 	}
 }
 
-// Once it has begun, nothing more is pushed out for the same replicas, whatever
-// their rules are; and when those have ended that leave, each has its place.
-func TestPreemptionComesToItsEnd(t *testing.T) {
+// Once a preemption has begun, nothing more is preempted for the same replicas, whatever
+// their rules are. When the victims have ended, each preemptor has its place.
+func TestPreemptionCompletes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		m.replicas = slices.DeleteFunc(m.replicas, func(o running) bool { return o.leaving })
-		for _, one := range revisions { // rules about others open and close on the way
-			one.Wishes.Affinity, one.Wishes.Spread = nil, nil
+		for _, one := range revisions { // affinity rules open and close on the way
+			one.Preferences.Affinity, one.Preferences.Spread = nil, nil
 		}
 		r := anyRequest(t, revisions)
 		v := m.view(m.inOrder())

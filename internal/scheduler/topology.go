@@ -2,11 +2,11 @@ package scheduler
 
 import "slices"
 
-// axis is a topology key other than "node" that matters for an ask. Candidates
-// are grouped by where they are on every axis.
+// axis is a topology key other than "node" that matters for an ask. Candidates are grouped
+// by their domains on every axis.
 type axis struct {
 	key string
-	// hard is whether a node must be somewhere on the axis.
+	// hard is whether a node must have a domain on the axis.
 	hard bool
 	// mine counts the replicas of the workload by domain.
 	mine []int32
@@ -16,58 +16,58 @@ type axis struct {
 type level struct {
 	axis    int
 	maxSkew int32 // 0 for none
-	// domains are those that could take a replica, floor the fewest replicas that
-	// one of them has.
+	// domains are those that could take a replica, floor the fewest replicas that one of
+	// them has.
 	domains []int32
 	floor   int32
 }
 
-// term is an affinity of the ask, or the wish of others to be far from it.
+// term is an affinity of the ask, or the anti-affinity of others against it.
 type term struct {
 	*Affinity
 	axis int // -1 for the key "node"
-	// self is whether the replicas of the ask count too.
+	// self is whether the replicas of the ask count, too.
 	self bool
-	// count has the replicas that it is about, by domain or by slot.
+	// count has the matching replicas, by domain or by slot.
 	count []int32
 	total int
 	works []*workload
-	// others is whether it stands for all rules of others by its key that keep the ask
-	// away. Then the replicas that it is about are theirs.
+	// others is whether it stands for all rules of others with this key that keep the ask
+	// away. Then count has their replicas.
 	others bool
 }
 
-// survey finds out where the replicas are that the rules of the ask are about.
+// survey finds the replicas that the rules of the ask are about.
 func (p *placing) survey() {
 	p.axes, p.levels, p.terms = p.axes[:0], p.levels[:0], p.terms[:0]
 	p.nodeSkew = 0
-	wishes := &p.rev.Wishes
-	for _, s := range wishes.Spread {
+	preferences := &p.rev.Preferences
+	for _, s := range preferences.Spread {
 		if s.Key == KeyNode {
 			p.nodeSkew = int32(s.MaxSkew)
 			continue
 		}
 		p.addLevel(s.Key, int32(s.MaxSkew))
 	}
-	if wishes.levelsZones() {
+	if preferences.levelsZones() {
 		p.addLevel(KeyZone, 0)
 	}
-	for i := range wishes.Affinity {
-		p.addTerm(&wishes.Affinity[i])
+	for i := range preferences.Affinity {
+		p.addTerm(&preferences.Affinity[i])
 	}
 	for _, s := range p.v.work.avoiders {
-		if s.Workload != p.rev.Workload && s.seats > 0 {
+		if s.Workload != p.rev.Workload && s.placed > 0 {
 			p.addAvoider(s)
 		}
 	}
 	p.countMine()
 }
 
-// levelsZones reports whether replicas are levelled over zones because nothing else is said.
-func (w *Wishes) levelsZones() bool { return len(w.Spread) == 0 && w.Strategy.use() != tight }
+// levelsZones reports whether replicas are levelled over zones by default.
+func (w *Preferences) levelsZones() bool { return len(w.Spread) == 0 && w.Strategy.use() != tight }
 
 // Levels are the keys over which replicas are levelled, the most important first.
-func (w *Wishes) Levels() (keys []string) {
+func (w *Preferences) Levels() (keys []string) {
 	nodes := w.Strategy.use() != tight
 	for _, s := range w.Spread {
 		if s.Key == KeyNode {
@@ -101,8 +101,8 @@ func (p *placing) addLevel(key string, maxSkew int32) {
 
 // addAvoider adds the rules of a workload that keep the ask away.
 func (p *placing) addAvoider(s *shape) {
-	for i := range s.Wishes.Affinity {
-		if a := &s.Wishes.Affinity[i]; a.Anti && a.required() && a.matches(s.Namespace, p.rev) {
+	for i := range s.Preferences.Affinity {
+		if a := &s.Preferences.Affinity[i]; a.Anti && a.required() && a.matches(s.Namespace, p.rev) {
 			if t := p.othersBy(a); !slices.Contains(t.works, s.work) {
 				p.tally(t, s.work)
 			}
@@ -110,7 +110,7 @@ func (p *placing) addAvoider(s *shape) {
 	}
 }
 
-// othersBy is the term of all rules of others that have the key of this one.
+// othersBy is the term of all rules of others with the same key.
 func (p *placing) othersBy(a *Affinity) *term {
 	at := slices.IndexFunc(p.terms, func(t term) bool { return t.others && t.Key == a.Key })
 	if at < 0 {
@@ -121,7 +121,7 @@ func (p *placing) othersBy(a *Affinity) *term {
 	return &p.terms[at]
 }
 
-// workAt is the first workload that a term is about with a replica in some place.
+// workAt is the first workload of a term with a replica in some place.
 func (t *term) workAt(here func(i int32) bool) *workload {
 	for _, w := range t.works {
 		if slices.ContainsFunc(w.on, func(on tally) bool { return here(on.node) }) {
@@ -131,7 +131,7 @@ func (t *term) workAt(here func(i int32) bool) *workload {
 	return nil
 }
 
-// addTerm adds a rule of the ask and counts the replicas that it is about.
+// addTerm adds a rule of the ask and counts the matching replicas.
 func (p *placing) addTerm(a *Affinity) {
 	t := p.newTerm(a)
 	t.self = a.matches(p.rev.Namespace, p.rev)
@@ -153,8 +153,8 @@ func (p *placing) newTerm(a *Affinity) term {
 	return t
 }
 
-// tally adds the replicas of a workload to a term. Who is about to end is nobody to be
-// near to, but still in the way.
+// tally adds the replicas of a workload to a term. Leaving replicas do not count for
+// affinity, but still for anti-affinity.
 func (p *placing) tally(t *term, w *workload) {
 	t.works = append(t.works, w)
 	for _, on := range w.on {
@@ -167,7 +167,7 @@ func (p *placing) tally(t *term, w *workload) {
 	}
 }
 
-// goingOf counts the replicas of a workload on a node that were told to end.
+// goingOf counts the leaving replicas of a workload on a node.
 func (v *View) goingOf(w *workload, i int32) (count int32) {
 	n := &v.nodes[i]
 	if n.going == 0 {
@@ -181,7 +181,7 @@ func (v *View) goingOf(w *workload, i int32) (count int32) {
 	return count
 }
 
-// countAt is where a term counts what is on a node.
+// countAt is the counter of a term for a node.
 func (p *placing) countAt(t *term, i int32) *int32 {
 	if t.axis < 0 {
 		return &t.count[i]
@@ -191,7 +191,7 @@ func (p *placing) countAt(t *term, i int32) *int32 {
 	return &t.count[d]
 }
 
-// countMine counts the replicas of the ask's workload that are there already.
+// countMine counts the existing replicas of the ask's workload.
 func (p *placing) countMine() {
 	p.mine = resized(p.mine, len(p.v.class))
 	for k := range p.axes {
@@ -225,7 +225,7 @@ func resized(list []int32, n int) []int32 {
 	return list
 }
 
-// at reads a count that may lie behind the end of the list.
+// at reads a count that may be beyond the end of the list.
 func at(list []int32, i int32) int32 {
 	if int(i) < len(list) {
 		return list[i]
@@ -239,7 +239,7 @@ func (p *placing) group(c *class) int32 {
 		return p.member(groupStep{}, c)
 	}
 	step := groupStep{domain: p.v.classes.domain(c, p.axes[0].key)}
-	if len(p.axes) == 1 { // as nearly always
+	if len(p.axes) == 1 { // nearly always
 		p.groupIn = reach(p.groupIn, step.domain)
 		if p.groupIn[step.domain] == 0 {
 			p.groupIn[step.domain] = 1 + p.newGroup(c)
@@ -283,10 +283,10 @@ func (p *placing) newGroup(c *class) int32 {
 	return int32(len(p.groups) - 1)
 }
 
-// domain is where a group is on an axis.
+// domain is a group's domain on an axis.
 func (p *placing) domain(g int32, axis int) int32 { return p.domains[int(g)*len(p.axes)+axis] }
 
-// open reports whether the rules about domains let a replica into a group now.
+// open reports whether the rules about domains allow a replica in a group now.
 func (p *placing) open(g int32) bool { return p.closedBy(g) == nil && p.skewed(g) == nil }
 
 // skewed returns the spread that keeps a group closed.
@@ -312,8 +312,8 @@ func (p *placing) closedBy(g int32) *term {
 	return nil
 }
 
-// holds reports whether a place with so many of the others will do. The first
-// of those that want to be together may go anywhere.
+// holds reports whether a place with so many of the others is allowed. The first of those
+// that want to be together may go anywhere.
 func (t *term) holds(count int32, somewhere bool) bool {
 	if t.Anti {
 		return count == 0 || !somewhere
@@ -358,8 +358,8 @@ func (p *placing) nodeAffinity(i int32) (sum int32) {
 	return sum
 }
 
-// nodeClosedBy returns the required affinity that keeps a node closed, of those that
-// are of interest.
+// nodeClosedBy returns the required affinity, among those that of selects, that keeps a
+// node closed.
 func (p *placing) nodeClosedBy(i int32, of func(*term) bool) *term {
 	for k := range p.terms {
 		if t := &p.terms[k]; t.axis < 0 && t.required() && of(t) && !t.holds(t.count[i], true) {
@@ -376,8 +376,8 @@ func (t *term) repels(w *workload) bool {
 	return t.axis < 0 && t.required() && t.Anti && slices.Contains(t.works, w)
 }
 
-// sameDomain counts the replicas of the workload in the first domain that they
-// are levelled over.
+// sameDomain counts the replicas of the workload in the first domain that they are levelled
+// over.
 func (p *placing) sameDomain(g int32) int32 {
 	if len(p.levels) == 0 {
 		return 0
@@ -385,7 +385,7 @@ func (p *placing) sameDomain(g int32) int32 {
 	return at(p.axes[p.levels[0].axis].mine, p.domain(g, p.levels[0].axis))
 }
 
-// floors finds the domains that a spread with a maximal skew is over.
+// floors finds the domains that a spread with a maximal skew covers.
 func (p *placing) floors() {
 	var picked []bool
 	for k := range p.levels {
@@ -416,8 +416,8 @@ func (l *level) lower(mine []int32) {
 	}
 }
 
-// arrived counts a replica of the ask that was put on a node. It reports whether
-// nodes must be judged again that nothing was put on.
+// arrived counts a replica of the ask that was put on a node. It reports whether other
+// nodes must be judged again.
 func (p *placing) arrived(i, g int32) (again bool) {
 	p.mine[i]++
 	for k := range p.axes {
@@ -441,8 +441,8 @@ func (p *placing) arrived(i, g int32) (again bool) {
 	return p.nodeFloorRose(i) || again
 }
 
-// needed reports whether a workload must not be pushed out by the ask: it is its
-// own, or one that it must be near to.
+// needed reports whether the ask must not preempt a workload: its own, or one that it must
+// be near.
 func (p *placing) needed(w *workload) bool {
 	if w == p.shape.work {
 		return true
@@ -455,8 +455,8 @@ func (p *placing) needed(w *workload) bool {
 	return false
 }
 
-// nodeFloorRose keeps the fewest replicas on a node that could take some, for a
-// spread over nodes with a maximal skew.
+// nodeFloorRose tracks the fewest replicas on a node that could take some, for a spread
+// over nodes with a maximal skew.
 func (p *placing) nodeFloorRose(i int32) bool {
 	if p.nodeSkew == 0 || p.mine[i]-1 != p.nodeFloor {
 		return false

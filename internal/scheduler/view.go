@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// View is the cluster as the scheduler sees it: nodes, what is promised on them,
-// and quotas. It is brought up to date by single changes, each of which costs
-// about a microsecond, and is for one goroutine at a time.
+// View is the cluster as the scheduler sees it: nodes, what is promised on them, and
+// quotas. It is updated by single changes, each of which costs about a microsecond, and is
+// for one goroutine at a time.
 //
-// What is read for every node of every decision lies in arrays of its own.
+// Data that every decision reads for every node is in separate arrays.
 type View struct {
 	// By slot; a slot without a node has class 0.
 	class    []int32
@@ -18,16 +18,16 @@ type View struct {
 	portBits []uint64 // which ports may be in use, by portBit
 	nodes    []nodeCell
 
-	slots  map[string]int32 // by uid of the node
+	slots  map[string]int32 // by node uid
 	unused []int32
 	// order has the slots by name, rank the place of each slot in it.
 	order, rank []int32
-	stale       bool // order is right, rank and the traits that depend on all nodes are not
+	stale       bool // order is valid; rank and the traits that depend on all nodes are not
 
 	classes    classes
 	work       occupancy
 	namespaces map[string]*namespace
-	weights    Weights // as written
+	weights    Weights // not normalized
 	preempts   bool
 
 	largest Resources // of what one node may promise
@@ -36,15 +36,15 @@ type View struct {
 	waits   waiting
 }
 
-// trait is what the score reads of a node. It is small, because it is read for
-// every node of every decision.
+// trait is what the score reads of a node. It is small, because it is read for every node
+// of every decision.
 type trait struct {
 	// perCPU and perMemory are thousandths of what may be promised, per unit.
 	perCPU, perMemory float32
-	// fullCPU and fullMemory are a thousand, or 0 where there is nothing to fill.
+	// fullCPU and fullMemory are a thousand, or 0 if there is nothing to fill.
 	fullCPU, fullMemory     int16
 	reliability, cost, link int16
-	// size is how large the node is beside the largest, in thousandths; idle is
+	// size is how large the node is relative to the largest, in thousandths; idle is
 	// whether nothing is on it.
 	size int16
 	idle bool
@@ -54,9 +54,8 @@ type trait struct {
 type nodeCell struct {
 	Node
 	room Resources // what may be promised
-	// replicas on the node, those of the lowest priority first; going are how many of
-	// them were told to end, leaving is what those have, reserved for how many room is
-	// made.
+	// replicas on the node, those of the lowest priority first; going counts those that
+	// leave, leaving is what they have, reserved counts those for which room is being made.
 	replicas []int32
 	going    int
 	leaving  Resources
@@ -65,11 +64,11 @@ type nodeCell struct {
 	ports    []portUse
 }
 
-// Options are the cluster's choices.
+// Options are the cluster's settings.
 type Options struct {
-	// Weights of the score, where the default does not count.
+	// Weights of the score that override the default.
 	Weights Weighing
-	// Preempt is whether plans may push replicas out.
+	// Preempt is whether plans may preempt replicas.
 	Preempt bool
 }
 
@@ -80,7 +79,7 @@ func NewView(o Options) *View {
 	return v
 }
 
-// SetOptions changes the cluster's choices.
+// SetOptions changes the cluster's settings.
 func (v *View) SetOptions(o Options) {
 	v.weights, v.preempts = o.Weights.over(DefaultWeights), o.Preempt
 }
@@ -121,7 +120,7 @@ func (v *View) ApplyNode(n Node) {
 	v.noteHolds(i)
 }
 
-// recount takes what is promised on a node out of the quotas, or puts it back.
+// recount removes what is promised on a node from the quotas, or adds it back.
 func (v *View) recount(cell *nodeCell, away bool) {
 	for _, at := range cell.replicas {
 		s := v.work.at(at).shape
@@ -167,7 +166,7 @@ func (v *View) newSlot() int32 {
 	return int32(len(v.class) - 1)
 }
 
-// list puts a slot into the order by name, and unlist takes it out.
+// list inserts a slot into the order by name, and unlist removes it.
 func (v *View) list(i int32) {
 	at, _ := v.find(i)
 	v.order = slices.Insert(v.order, at, i)
@@ -191,8 +190,8 @@ func (v *View) find(i int32) (int, bool) {
 	})
 }
 
-// refresh brings up to date what depends on all nodes together: their order and
-// the dearest and largest of them.
+// refresh updates what depends on all nodes together: their order, the most expensive and
+// the largest.
 func (v *View) refresh() {
 	if !v.stale {
 		return

@@ -5,30 +5,29 @@ import (
 	"slices"
 )
 
-// waiting are the revisions that did not fit, by workload, and what has changed
-// since: only what could help one of them wakes it.
+// waiting are the revisions that did not fit, by workload, and what has changed since: only
+// changes that could help one of them wake it.
 type waiting struct {
 	revisions map[string]*Revision
-	// on are the nodes that alone can help, by workload; all if there are none.
+	// on are the only nodes that can help, by workload; all if there are none.
 	on map[string][]string
-	// patient are those of them for which room is being made: only a free place
-	// helps them.
+	// patient are those of them for which room is being made: only a free place helps them.
 	patient map[string]bool
 	// holders are workloads for which room is being made on a node that changed.
 	holders map[string]bool
-	nodes   map[int32]bool      // new, different or emptier
+	nodes   map[int32]bool      // new, changed or emptier
 	spaces  map[*namespace]bool // with more of their quota left
-	// moved is whether a replica came or went, or a node went or is another one by what
-	// rules say: that helps on other nodes, too, where rules are about where others are.
+	// moved is whether a replica came or went, or a node went or changed in a way that
+	// rules see. With affinity rules that may help on other nodes, too.
 	moved bool
-	// rid is whether one that keeps others away, or keeps others from being pushed out, has
-	// gone, or may be elsewhere by what rules say: that helps those who have no rules at all,
-	// and anywhere.
-	rid bool
+	// repellerGone is whether a replica is gone, or may have moved, that kept others away or
+	// protected others from preemption. That may help workloads without any rules, on any
+	// node.
+	repellerGone bool
 }
 
-// Wait remembers that replicas of a revision are left over. What changes from
-// now on is looked at by Wake.
+// Wait remembers that replicas of a revision are unplaced. Wake considers what changes from
+// now on.
 func (v *View) Wait(r *Revision) {
 	v.WaitOn(r, nil)
 }
@@ -42,9 +41,8 @@ func (v *View) WaitOn(r *Revision, nodes []string) {
 	}
 }
 
-// WaitPatiently remembers that room is being made for replicas of a revision:
-// they wake when it has come to something, or when there is a free place
-// elsewhere.
+// WaitPatiently remembers that room is being made for replicas of a revision: they wake
+// when it is free, or when there is a free place elsewhere.
 func (v *View) WaitPatiently(r *Revision) {
 	if v.waits.revisions[r.Workload] == nil || v.waits.patient[r.Workload] {
 		v.waits.add(r)
@@ -61,15 +59,15 @@ func (w *waiting) add(r *Revision) {
 	delete(w.on, r.Workload)
 }
 
-// forget is for one that does not wait any more.
+// forget drops a workload that no longer waits.
 func (w *waiting) forget(uid string) {
 	delete(w.revisions, uid)
 	delete(w.on, uid)
 	delete(w.patient, uid)
 }
 
-// Wake returns the uids of the workloads that wait and of which one more replica
-// would fit after what has changed, in their order. They do not wait any more.
+// Wake returns the uids of the waiting workloads of which one more replica would fit after
+// the changes, in order. They no longer wait.
 func (v *View) Wake() []string {
 	w := &v.waits
 	if !w.moved && len(w.nodes) == 0 && len(w.spaces) == 0 && len(w.holders) == 0 {
@@ -89,13 +87,12 @@ func (v *View) Wake() []string {
 	slices.Sort(woken)
 	clear(w.nodes)
 	clear(w.spaces)
-	w.moved, w.rid = false, false
+	w.moved, w.repellerGone = false, false
 	return woken
 }
 
-// helped reports whether a revision has a place now, a free one if it is patient.
-// A new node can help on that node alone, and so can more room on one; see moved and
-// rid for the rest.
+// helped reports whether a revision has a place now, a free one if it is patient. A new
+// node, or more room on a node, can help only on that node; see moved and repellerGone for the rest.
 func (v *View) helped(r *Revision, patient bool) bool {
 	v.refresh()
 	s := v.enter(r)
@@ -105,7 +102,7 @@ func (v *View) helped(r *Revision, patient bool) bool {
 	if s.space.room(&p.need) == 0 {
 		return false
 	}
-	anywhere := v.waits.rid || v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain)
+	anywhere := v.waits.repellerGone || v.waits.spaces[s.space] || v.waits.moved && !(p.free && p.plain)
 	if on := v.waits.on[r.Workload]; len(on) > 0 {
 		return slices.ContainsFunc(on, func(uid string) bool {
 			i, known := v.slots[uid]
@@ -123,8 +120,8 @@ func (v *View) helped(r *Revision, patient bool) bool {
 	return false
 }
 
-// wouldTake reports whether a node has room for a replica, or could make it for
-// one that is not patient.
+// wouldTake reports whether a node has room for a replica, or could make it by preemption
+// for one that is not patient.
 func (p *placing) wouldTake(i int32, patient bool) bool {
 	of := &p.verdicts[p.v.class[i]]
 	if !of.passes || !p.open(of.group) {
@@ -140,18 +137,18 @@ func (p *placing) wouldTake(i int32, patient bool) bool {
 	return possible
 }
 
-// noteNode, noteMove, noteRoom and noteQuota say what has changed, if somebody waits.
+// noteNode, noteMove, noteRoom and noteQuota record what has changed, if something waits.
 func (w *waiting) noteNode(i int32) {
 	if len(w.revisions) > 0 {
 		w.nodes[i] = true
 	}
 }
 
-// noteMove is for a node that goes or becomes another one, and whether some keep others
-// away, be it from there or from elsewhere.
+// noteMove is for a node that goes or changes in a way that rules see. repelling is whether
+// a replica there keeps others away.
 func (w *waiting) noteMove(repelling bool) {
 	if len(w.revisions) > 0 {
-		w.moved, w.rid = true, w.rid || repelling
+		w.moved, w.repellerGone = true, w.repellerGone || repelling
 	}
 }
 
@@ -159,7 +156,7 @@ func (w *waiting) noteRoom(i int32, s *shape) {
 	if len(w.revisions) == 0 {
 		return
 	}
-	w.nodes[i], w.moved, w.rid = true, true, w.rid || s.repels() || s.follows()
+	w.nodes[i], w.moved, w.repellerGone = true, true, w.repellerGone || s.repels() || s.follows()
 	if s.space.quota != (Quota{}) {
 		w.spaces[s.space] = true
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// Where the rules of one that waits are about where others are, a node helps on which it could never be.
-func TestANodeHelpsElsewhere(t *testing.T) {
+// With affinity rules, a workload may be helped by a node on which it could never run.
+func TestNodeCanHelpOnOtherNodes(t *testing.T) {
 	spreading := revision("web", 500, func(r *scheduler.Revision) {
-		r.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
+		r.Preferences.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
 	})
 	small := func(n *scheduler.Node) { n.Capacity[scheduler.CPU] = 100 }
 	for what, change := range map[string]func(v *scheduler.View){
@@ -41,10 +41,10 @@ func TestANodeHelpsElsewhere(t *testing.T) {
 	}
 }
 
-// One that kept others out of its zone keeps them out of all nodes there.
-func TestTheEndOfOneThatRepelsHelpsElsewhere(t *testing.T) {
+// A replica that kept others out of its zone kept them out of all nodes there.
+func TestEndOfARepellingReplicaHelpsElsewhere(t *testing.T) {
 	guard := revision("guard", 1500, func(r *scheduler.Revision) {
-		r.Wishes.Affinity = []scheduler.Affinity{{Workload: "web", Key: scheduler.KeyZone, Anti: true}}
+		r.Preferences.Affinity = []scheduler.Affinity{{Workload: "web", Key: scheduler.KeyZone, Anti: true}}
 	})
 	for what, change := range map[string]func(v *scheduler.View, guard string){
 		"ends":              func(v *scheduler.View, guard string) { v.RemoveReplica(guard) },
@@ -68,8 +68,8 @@ func TestTheEndOfOneThatRepelsHelpsElsewhere(t *testing.T) {
 	}
 }
 
-// Nobody sleeps through what helps, and who is woken has a place.
-func TestWhoCouldBePlacedIsWoken(t *testing.T) {
+// A workload wakes whenever it fits, and a woken workload has a place.
+func TestPlaceableWorkloadsAreWoken(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, revisions := anyCluster(t)
 		v := m.view(m.inOrder())
@@ -112,8 +112,9 @@ func TestWhoCouldBePlacedIsWoken(t *testing.T) {
 	})
 }
 
-// Who waits because a service keeps all that it has is woken when that has one more.
-func TestOneMoreOfAServiceLetsOthersGoOn(t *testing.T) {
+// A workload that is blocked by a service's minAvailable wakes when the service has one
+// more replica.
+func TestOneMoreReplicaOfAServiceWakesPreemptors(t *testing.T) {
 	v := view(node("a"), node("b", func(n *scheduler.Node) { n.Unschedulable = "is cordoned" }))
 	svc := revision("svc", 2000, priority(200), keeps(1))
 	v.ApplyReplicaAs("svc-1", svc, "uid-a", scheduler.Starting)
@@ -124,13 +125,13 @@ func TestOneMoreOfAServiceLetsOthersGoOn(t *testing.T) {
 	}
 }
 
-// Who must be near another one is woken when that is back.
-func TestWhoIsBackIsSomebodyToBeNearTo(t *testing.T) {
+// A workload with affinity to another wakes when the other is back.
+func TestReturnedReplicaWakesFollowers(t *testing.T) {
 	v := view(node("a"))
 	db := revision("db", 500)
-	v.ApplyReplicaAs("db-1", db, "uid-a", scheduler.Leaving) // as long as its node is away
+	v.ApplyReplicaAs("db-1", db, "uid-a", scheduler.Leaving) // as long as its node is offline
 	web := revision("web", 500, func(r *scheduler.Revision) {
-		r.Wishes.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
+		r.Preferences.Affinity = []scheduler.Affinity{{Workload: "db", Key: scheduler.KeyNode}}
 	})
 	if plan := v.Plan(ask(web, 1)); len(plan.Placements) > 0 {
 		t.Fatalf("%+v", plan)
@@ -142,8 +143,8 @@ func TestWhoIsBackIsSomebodyToBeNearTo(t *testing.T) {
 	}
 }
 
-// Who is to have the room of one that is not there needs nobody to end: it is woken at once.
-func TestAReservationIsLookedAtOnce(t *testing.T) {
+// A reservation whose victims have ended already wakes at once.
+func TestReservationWakesAtOnce(t *testing.T) {
 	for _, before := range []scheduler.Standing{scheduler.Inherited, scheduler.Leaving} {
 		v := view(node("a"))
 		web := revision("web", 500)

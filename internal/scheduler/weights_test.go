@@ -9,9 +9,9 @@ import (
 	"github.com/cloudless/cloudless/internal/spec"
 )
 
-// One weight can be said at any level, 0 too. What is not said is as one level
-// below, and all are a thousand together.
-func TestWeightsAreFilledFromTheLevelBelow(t *testing.T) {
+// A weight can be set at any level, even to 0. Unset weights come from the level below, and
+// the sum is a thousand.
+func TestUnsetWeightsComeFromTheLevelBelow(t *testing.T) {
 	zero := new(0.0)
 	nothing := &v1.ScoreWeights{Locality: zero, Reliability: zero, Cost: zero, Utilization: zero, Network: zero}
 	for _, c := range []struct {
@@ -48,15 +48,15 @@ func TestWeightsAreFilledFromTheLevelBelow(t *testing.T) {
 		{"what was kept from before that was refused", nothing, nothing, scheduler.DefaultWeights},
 	} {
 		v := scheduler.NewView(scheduler.Options{Weights: scheduler.WeightsFromProto(c.cluster)})
-		web := revision("web", 100, func(r *scheduler.Revision) { r.Wishes.Weights = scheduler.WeightsFromProto(c.workload) })
+		web := revision("web", 100, func(r *scheduler.Revision) { r.Preferences.Weights = scheduler.WeightsFromProto(c.workload) })
 		if got := v.Explain(scheduler.Question{Revision: web}).Weights; got != c.want {
 			t.Errorf("%s: they are %+v, want %+v", c.what, got, c.want)
 		}
 	}
 }
 
-// What is shown as the default of a weight is what counts.
-func TestDefaultWeightsAreThoseOfTheSettings(t *testing.T) {
+// The documented default weights are the real ones.
+func TestDefaultWeightsMatchTheDocs(t *testing.T) {
 	for key, want := range map[string]int32{
 		"locality": scheduler.DefaultWeights.Locality, "reliability": scheduler.DefaultWeights.Reliability, "cost": scheduler.DefaultWeights.Cost,
 		"utilization": scheduler.DefaultWeights.Utilization, "network": scheduler.DefaultWeights.Network,

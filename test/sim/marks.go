@@ -51,7 +51,7 @@ func (w *World) actMark(c *rand.Rand) {
 // refusedByTaint is whether a taint keeps new replicas from a node.
 func refusedByTaint(n *v1.Node, tolerations []scheduler.Toleration) bool {
 	for _, t := range n.GetSpec().GetTaints() {
-		_, borne := scheduler.Bears(tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})
+		_, borne := scheduler.Tolerates(tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})
 		if t.GetEffect() != scheduler.PreferNoSchedule && !borne {
 			return true
 		}

@@ -59,7 +59,7 @@ func (w *World) actTaint(c *rand.Rand) {
 // is an end to it.
 func bears(n *v1.Node, need needs) (until time.Time, ends bool) {
 	for _, t := range n.GetSpec().GetTaints() {
-		seconds, forever := scheduler.Bears(need.Tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})
+		seconds, forever := scheduler.Tolerates(need.Tolerations, scheduler.Taint{Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect()})
 		if t.GetEffect() != scheduler.NoExecute || forever {
 			continue
 		}

@@ -36,7 +36,7 @@ func (c *cluster) expiry(snap *state.Snapshot, r *v1.Replica) (at time.Time, bec
 		return at, nil, false
 	}
 	for _, taint := range taints {
-		seconds, forever := scheduler.Bears(revision.Needs.Tolerations, scheduler.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: taint.GetEffect()})
+		seconds, forever := scheduler.Tolerates(revision.Needs.Tolerations, scheduler.Taint{Key: taint.GetKey(), Value: taint.GetValue(), Effect: taint.GetEffect()})
 		if !noExecute(taint) || forever {
 			continue
 		}

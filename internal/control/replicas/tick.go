@@ -279,7 +279,7 @@ func (t *tick) placesToLevel(w *v1.Workload) func(node string) []string {
 		if err != nil {
 			return nil
 		}
-		return revision.Wishes.Levels()
+		return revision.Preferences.Levels()
 	})
 	return func(uid string) (places []string) {
 		n := t.snap.Node(uid)
@@ -335,7 +335,7 @@ func (t *tick) blocked(w *v1.Workload) {
 	uid := w.GetMetadata().GetUid()
 	t.left.Waiting[uid] = true
 	revision, err := t.cluster.revision(t.snap, w.GetStatus().GetRevisionUid())
-	if err == nil && (len(revision.Wishes.Affinity)+len(revision.Wishes.Spread) > 0 || revision.Priority > spec.DefaultPriority) {
+	if err == nil && (len(revision.Preferences.Affinity)+len(revision.Preferences.Spread) > 0 || revision.Priority > spec.DefaultPriority) {
 		t.left.Watching[uid] = true
 	}
 }

@@ -1,5 +1,5 @@
-// Package schedulertest makes fleets for tests and measurements of package
-// scheduler. The same seed makes the same fleet.
+// Package schedulertest makes fleets for tests and measurements of package scheduler. The
+// same seed makes the same fleet.
 package schedulertest
 
 import (
@@ -9,8 +9,7 @@ import (
 	"github.com/cloudless/cloudless/internal/scheduler"
 )
 
-// The shape of a fleet: as many zones and sizes of nodes as the figures of the
-// scheduler are made for.
+// The number of zones and node sizes of a fleet.
 const (
 	Zones = 5
 	Sizes = 12
@@ -31,7 +30,7 @@ type Options struct {
 	Fill int64
 	// Equal is whether all nodes cost the same and are equally reliable.
 	Equal bool
-	// ReplicasPerNode are put on each node, whatever its size, if it is not 0;
+	// ReplicasPerNode, if not 0, is the number of replicas on each node, whatever its size;
 	// together they use the fill.
 	ReplicasPerNode int
 	// Priority is that of the replicas.
@@ -90,8 +89,8 @@ func Node(i, size int) scheduler.Node {
 	}
 }
 
-// Small is a revision of a workload that is small against nodes: some CPU and two
-// GiB of memory for each core.
+// Small is a revision that is small compared to nodes: some CPU and two GiB of memory for
+// each core.
 func Small(name string, millis int64) *scheduler.Revision {
 	return &scheduler.Revision{
 		UID: "revision-" + name, Workload: "workload-" + name, Name: name, Namespace: "default", Priority: 100,
@@ -105,7 +104,7 @@ func Small(name string, millis int64) *scheduler.Revision {
 // Spreading is a small revision whose replicas must be level over zones.
 func Spreading(name string) *scheduler.Revision {
 	r := Small(name, 250)
-	r.Wishes.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
+	r.Preferences.Spread = []scheduler.Spread{{Key: scheduler.KeyZone, MaxSkew: 1}}
 	return r
 }
 
@@ -116,23 +115,23 @@ func Preferring(name string) *scheduler.Revision {
 	if err != nil {
 		panic(err) // the rule is written above
 	}
-	r.Wishes.Prefer = []scheduler.PreferredRule{{Rule: rule, Weight: 50}}
+	r.Preferences.Prefer = []scheduler.PreferredRule{{Rule: rule, Weight: 50}}
 	return r
 }
 
-// Attracted is a small revision that prefers nodes, wants to be in the zone of one
-// workload and must not be on a node with another.
+// Attracted is a small revision that prefers nodes, wants to be in the zone of one workload
+// and must not be on a node with another.
 func Attracted(name string) *scheduler.Revision {
 	r := Preferring(name)
-	r.Wishes.Affinity = []scheduler.Affinity{
+	r.Preferences.Affinity = []scheduler.Affinity{
 		{Workload: "filler1", Key: scheduler.KeyZone, Weight: 10},
 		{Workload: "filler2", Key: scheduler.KeyNode, Anti: true},
 	}
 	return r
 }
 
-// Full makes the fleet of the figures about preemption: every node is full of as
-// many replicas of a low priority.
+// Full makes a fleet for measuring preemption: every node is full of equally many replicas
+// of a low priority.
 func Full(nodes, replicasPerNode int) *scheduler.View {
 	return New(Options{Seed: 1, Nodes: nodes, Fill: 100, ReplicasPerNode: replicasPerNode, Priority: 50})
 }

@@ -11,12 +11,12 @@ import (
 
 // Packing is how many nodes some workloads need.
 type Packing struct {
-	// Used by a plan, by first-fit-decreasing, and at least, if workloads could be
-	// cut into pieces.
+	// Used by a plan, by first-fit-decreasing, and at least, if workloads could be cut into
+	// pieces.
 	Used, FirstFit, Bound int
 }
 
-// Shape is a kind of fleet and of what is packed onto it, which is small against
+// Shape is a kind of fleet and of workloads to pack onto it, which are small compared to
 // the nodes. All nodes cost the same and are equally reliable.
 type Shape struct {
 	Name  string
@@ -52,8 +52,8 @@ var Shapes = []Shape{
 	}},
 }
 
-// Opposite has nodes of two kinds, each with much of what the other lacks. Nobody
-// can come near the bound: what is left of the one resource has no use.
+// Opposite has nodes of two kinds, each with much of what the other lacks. No scheduler can
+// come near the bound: the rest of one resource has no use.
 var Opposite = Shape{"nodes of 1 and 16 GiB a core, workloads of 1 to 5", 300, func(r *rand.Rand) (int64, int64) {
 	if r.IntN(2) == 0 {
 		return 64, 64
@@ -61,7 +61,7 @@ var Opposite = Shape{"nodes of 1 and 16 GiB a core, workloads of 1 to 5", 300, f
 	return 16, 256
 }, between(1, 5)}
 
-// larger are the sizes among which workloads of half a core are small.
+// larger are node sizes for which workloads of half a core are small.
 func larger(r *rand.Rand) (cores, memory int64) {
 	size := sizes[Sizes/2+r.IntN(Sizes/2)]
 	return size[0], size[1]
@@ -109,9 +109,9 @@ func (s Shape) Pack(seed uint64) (Packing, error) {
 
 var packed = [2]scheduler.Resource{scheduler.CPU, scheduler.Memory}
 
-// bound is how many nodes it takes at least if workloads could be cut into pieces:
-// however CPU and memory are weighed against each other, the nodes with the most of
-// both must hold the sum of both. The weighing that asks for the most is the bound.
+// bound is the least number of nodes if workloads could be cut into pieces: for any weights
+// of CPU and memory, the largest nodes by that weighting must hold the weighted sum. The
+// weighting that needs the most nodes is the bound.
 func bound(nodes []scheduler.Node, items []scheduler.Resources) (most int) {
 	var sum scheduler.Resources
 	for _, item := range items {
@@ -137,8 +137,8 @@ func bound(nodes []scheduler.Node, items []scheduler.Resources) (most int) {
 	return most
 }
 
-// firstFit puts the largest items first, each onto the first node that has room,
-// with the largest nodes first.
+// firstFit puts the largest items first, each onto the first node that has room, with the
+// largest nodes first.
 func firstFit(nodes []scheduler.Node, items []scheduler.Resources) int {
 	size := func(a, b scheduler.Resources) int { return cmp.Compare(b[scheduler.CPU], a[scheduler.CPU]) }
 	items = slices.SortedStableFunc(slices.Values(items), size)
@@ -160,7 +160,7 @@ func firstFit(nodes []scheduler.Node, items []scheduler.Resources) int {
 	return len(used)
 }
 
-// placeAll places replicas of one workload; that some find no place is an error.
+// placeAll places all replicas of one workload or fails.
 func placeAll(v *scheduler.View, r *scheduler.Revision, count int) ([]scheduler.Placement, error) {
 	placements := v.Plan(scheduler.Request{Asks: []scheduler.Ask{{Revision: r, Count: count}}}).Placements
 	if len(placements) != count {
@@ -169,8 +169,8 @@ func placeAll(v *scheduler.View, r *scheduler.Revision, count int) ([]scheduler.
 	return placements, nil
 }
 
-// Skew places replicas of one workload and returns by how many those of the zone
-// with the most exceed those of the one with the fewest.
+// Skew places replicas of one workload and returns the difference between the zones with
+// the most and the fewest.
 func Skew(v *scheduler.View, r *scheduler.Revision, count int) (int, error) {
 	placements, err := placeAll(v, r, count)
 	if err != nil {
@@ -201,8 +201,8 @@ func nodeNamed(name string) (scheduler.Node, error) {
 	return Node(i, 0), nil
 }
 
-// Hit places replicas that prefer nodes by a label, and returns how many of them are on
-// a node that has it. What the scheduler itself thinks of the placement does not count.
+// Hit places replicas that prefer nodes by a label, and returns how many of them are on a
+// node that has it. It ignores the scheduler's own opinion.
 func Hit(v *scheduler.View, r *scheduler.Revision, key, value string, count int) (hit int, err error) {
 	placements, err := placeAll(v, r, count)
 	if err != nil {
