@@ -97,9 +97,7 @@ func (t *tick) finishStops() {
 		t.batch.Update(r, r.GetMetadata().GetVersion())
 	}
 	for _, r := range t.successors {
-		if !t.createdSuccessors[r.GetMetadata().GetUid()] {
-			t.batch.Create(r)
-		}
+		t.batch.Create(r)
 	}
 }
 
@@ -107,12 +105,13 @@ func (t *tick) finishStops() {
 // replica for another reason. If that part is left out, the replica stays, and a successor
 // would be one too many.
 func (t *tick) createSuccessorOf(old *v1.Replica) {
-	for _, r := range t.successors {
-		if uid := r.GetMetadata().GetUid(); r.GetSpec().GetSucceeds() == old.GetMetadata().GetUid() && !t.createdSuccessors[uid] {
-			t.batch.Create(r)
-			t.createdSuccessors[uid] = true
+	t.successors = slices.DeleteFunc(t.successors, func(r *v1.Replica) bool {
+		if r.GetSpec().GetSucceeds() != old.GetMetadata().GetUid() {
+			return false
 		}
-	}
+		t.batch.Create(r)
+		return true
+	})
 }
 
 // putSuccessor updates the successor of a replica that has changed, and forgets it if it no

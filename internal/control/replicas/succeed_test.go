@@ -220,3 +220,26 @@ func TestPendingRevisionKeepsNoReplicaAway(t *testing.T) {
 		t.Errorf("%d of web run, %d of them beside db although they must not", all, current)
 	}
 }
+
+// A tick may preempt the replica that it replaces. If that replica changes before the commit, the preemption is left
+// out, and so is the successor.
+func TestSuccessorIsLeftOutWithTheStopOfItsPredecessor(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("a", "4")
+	w.addRanked("batch", 1, "4", 100, 0)
+	w.tick()
+	w.work()
+	w.work() // it runs
+	w.restart("batch")
+	w.addRanked("web", 1, "1", 200, 0)
+	batch, _ := Tick(w.now(), w.snap(), everything(w.snap()), w.newUID)
+	w.change(func(b *state.Batch) {
+		reported := proto.CloneOf(w.of("batch")[0])
+		reported.Status.Restarts++
+		b.Update(reported, reported.GetMetadata().GetVersion())
+	})
+	w.apply(batch)
+	if all := w.of("batch"); len(all) != 1 || all[0].GetSpec().GetDesired() != rollout.DesiredRunning {
+		t.Errorf("the replica that was not stopped and its successors are %v", all)
+	}
+}

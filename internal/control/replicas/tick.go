@@ -110,7 +110,7 @@ func (c *cluster) tick(now time.Time, snap *state.Snapshot, due Due, newUID func
 func newTick(c *cluster, now time.Time, snap *state.Snapshot, newUID func() string) *tick {
 	return &tick{
 		now: now, snap: snap, cluster: c, newUID: newUID, batch: &state.Batch{}, room: newRoom(), moves: newRoom(),
-		held: map[string]bool{}, stopped: map[string]bool{}, createdSuccessors: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
+		held: map[string]bool{}, stopped: map[string]bool{}, unplaced: map[string]*v1.Replica{}, covers: map[string]string{},
 		overdue: map[string][]overdue{}, placeless: map[string]bool{},
 		left: Due{Workloads: map[string]bool{}},
 	}
@@ -185,8 +185,6 @@ type tick struct {
 	victims map[string]bool
 	// successors are the new successors of stopping replicas.
 	successors []*v1.Replica
-	// createdSuccessors are the uids of the successors that the batch creates already.
-	createdSuccessors map[string]bool
 	// unplaced replicas by uid: new ones, and pending ones that are retried.
 	unplaced map[string]*v1.Replica
 	// covers maps the uids of unplaced replicas that cover others, which may still run, to
