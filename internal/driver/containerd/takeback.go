@@ -89,10 +89,9 @@ func (d *Driver) endExecsOf(ctx context.Context, task string) error {
 	return err
 }
 
-// killExecs kills every process of a task that the shim is the parent of, except
-// the first: so it is for those that exec has started and for no others. The shim
-// itself cannot be asked. It does not know the ones that it was just starting
-// when the daemon was killed.
+// killExecs kills the processes that exec has started in a task. The shim cannot be
+// asked for them: it does not know those that it was just starting when the daemon
+// was killed.
 func (d *Driver) killExecs(ctx context.Context, task string) error {
 	reply, err := d.process(ctx, task)
 	if err != nil || reply == nil || reply.Process.Status == tasktypes.Status_STOPPED {
@@ -110,7 +109,7 @@ func (d *Driver) killExecs(ctx context.Context, task string) error {
 	}
 	for _, pid := range pids {
 		err := killIf(pid, func() (bool, error) {
-			if parent, err := parentOf(pid); parent != shim || pid == first || err != nil {
+			if exec, err := startedByExec(pid, first, shim); !exec || err != nil {
 				return false, err
 			}
 			now, err := inside()
@@ -121,6 +120,21 @@ func (d *Driver) killExecs(ctx context.Context, task string) error {
 		}
 	}
 	return nil
+}
+
+// startedByExec reports whether a process of a task was started by exec. The parent of such a process is the shim or,
+// until the start is complete, the runtime that the shim has called. All others descend from the first process.
+func startedByExec(pid, first, shim int) (bool, error) {
+	parent, err := parentOf(pid)
+	if pid == first || parent == first || err != nil {
+		return false, err
+	}
+	if parent == shim {
+		return true, nil
+	}
+	runtime := parent
+	parent, err = parentOf(runtime)
+	return parent == shim, err
 }
 
 // leftExec is a process of an earlier run, of which only the pipes are known.
