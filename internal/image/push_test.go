@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -95,6 +96,43 @@ func TestPushOutlastsRegistriesThatAreLost(t *testing.T) {
 	if _, err := image.Push(t.Context(), randomImage(t), parse(t, host+"/hello:1"), image.PushOptions{Transport: transport}); err != nil {
 		t.Errorf("with %d registries left to lose: %v", left, err)
 	}
+}
+
+// While the servers of a cluster elect one leader after the other, each new leader has forgotten the upload.
+func TestPushOutlastsUploadsThatAreLost(t *testing.T) {
+	img, other := randomImage(t), randomImage(t)
+	synctest.Test(t, func(t *testing.T) {
+		handler := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+		var left atomic.Int64
+		left.Store(10)
+		transport := handled(func(w http.ResponseWriter, req *http.Request) {
+			if req.Method == http.MethodPatch && left.Add(-1) >= 0 {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			handler.ServeHTTP(w, req)
+		})
+		if _, err := image.Push(t.Context(), img, parse(t, "registry.test/hello:1"), image.PushOptions{Transport: transport}); err != nil {
+			t.Errorf("with %d uploads left to lose: %v", left.Load(), err)
+		}
+		left.Store(1 << 40)
+		_, err := image.Push(t.Context(), other, parse(t, "registry.test/other:1"), image.PushOptions{Transport: transport})
+		if err == nil || !strings.Contains(err.Error(), "does not know the upload any more") {
+			t.Errorf("a registry that forgets every upload: %v", err)
+		}
+	})
+}
+
+// handled is a transport without a network.
+type handled http.HandlerFunc
+
+func (h handled) RoundTrip(req *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	if req.Body == nil {
+		req.Body = http.NoBody
+	}
+	h(answer, req)
+	return answer.Result(), nil
 }
 
 // One that keeps nothing of what it takes, or never believes that it has it, is given up.

@@ -26,7 +26,8 @@ type uploader struct {
 }
 
 const (
-	maxAttempts  = 6 // without getting any further
+	maxAttempts  = 6  // without getting any further
+	maxLost      = 20 // uploads of one blob that the registry forgets, which takes about a minute
 	firstPause   = 200 * time.Millisecond
 	longestPause = 5 * time.Second
 	// cancelTime bounds how long an interrupted push takes to clean up.
@@ -43,6 +44,14 @@ type refusal struct {
 }
 
 func (r *refusal) Error() string { return r.text }
+
+// lostError says that the registry has forgotten an upload. In a cluster, another server leads now: it knows nothing of
+// the upload, and the next attempt begins there.
+type lostError struct{ status int }
+
+func (l *lostError) Error() string {
+	return fmt.Sprintf("the registry does not know the upload any more: it answers %d", l.status)
+}
 
 func (u *uploader) url(rest string) *url.URL {
 	return &url.URL{Scheme: "https", Host: u.to.Registry, Path: "/v2/" + u.to.Repository + rest}
@@ -118,7 +127,11 @@ func persist(ctx context.Context, progress func() int64, try func() error) error
 		if now := progress(); now > last {
 			attempt, last = 1, now
 		}
-		if attempt == maxAttempts {
+		limit := maxAttempts
+		if _, lost := errors.AsType[*lostError](err); lost {
+			limit = maxLost
+		}
+		if attempt >= limit {
 			return err
 		}
 		pause := min(firstPause<<(attempt-1), longestPause)
@@ -249,7 +262,7 @@ func (u *upload) send(ctx context.Context) error {
 		return err
 	}
 	if status != http.StatusAccepted && status != http.StatusNoContent {
-		return fmt.Errorf("the registry does not know the upload any more: it answers %d", status)
+		return &lostError{status}
 	}
 	return u.moveOn(u.at, header, u.blob.size)
 }
@@ -265,7 +278,7 @@ func (u *upload) finish(ctx context.Context) error {
 	}
 	if status != http.StatusCreated && status != http.StatusNoContent {
 		u.restart()
-		return fmt.Errorf("the registry does not know the upload any more: it answers %d", status)
+		return &lostError{status}
 	}
 	u.at = nil
 	u.taken.Add(1)
